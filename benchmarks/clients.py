@@ -1,0 +1,109 @@
+"""A client of a replication slot as a process that is measured: wall clock, CPU, memory, and when it streams."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+_SAMPLE_SECONDS = 0.02
+_LOOK_SECONDS = 0.005
+_PEAK = re.compile(r"^VmHWM:\s*(\d+) kB", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One client's way through a backlog. ``streaming``: from its slot becoming active to its goal; ``process``: from
+    start to exit. CPU is user and system time of the process, memory its largest resident set."""
+
+    streaming: float
+    process: float
+    cpu: float
+    peak_mib: float
+
+
+class Client:
+    """A started process. Its resident peak is read from /proc while it runs: the one in rusage counts the parent,
+    from which it was forked, too."""
+
+    def __init__(self, command: Sequence[str | Path], output: Path) -> None:
+        self._output = output
+        with output.open("w") as log:
+            self.begun = time.perf_counter()
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._ended = threading.Event()
+        self._peak_kib = 0
+        self._sampler = threading.Thread(target=self._sample, name="memory")
+        self._sampler.start()
+
+    @property
+    def running(self) -> bool:
+        """Without reaping: ``finish`` needs the resources it used."""
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    def finish(self) -> tuple[float, float, float]:
+        """Wait for the end: (seconds it ran, CPU seconds, peak MiB). SystemExit with its output when it failed."""
+        try:
+            _, status, used = os.wait4(self._process.pid, 0)
+            seconds = time.perf_counter() - self.begun
+        finally:
+            self._stop_sampling()
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        if self._process.returncode:
+            raise SystemExit(f"{self._process.args!r} failed:\n{self._output.read_text()}")
+        return seconds, used.ru_utime + used.ru_stime, self._peak_kib / 1024
+
+    def kill(self) -> None:
+        """For the way out of an error; nothing to do when it has ended."""
+        if self._process.returncode is None:
+            self._process.kill()
+            self._process.wait()
+        self._stop_sampling()
+
+    def _stop_sampling(self) -> None:
+        self._ended.set()
+        self._sampler.join()
+
+    def _sample(self) -> None:
+        status = Path(f"/proc/{self._process.pid}/status")
+        while not self._ended.wait(_SAMPLE_SECONDS):
+            try:
+                found = _PEAK.search(status.read_text())
+            except OSError:
+                return
+            if found:
+                self._peak_kib = max(self._peak_kib, int(found.group(1)))
+
+
+def follow_slot(
+    dsn: str, slot: str, command: Sequence[str | Path], output: Path, goal: Callable[[Client], float | None]
+) -> Run:
+    """Run a client of ``slot`` to its end. ``goal`` waits for what is measured and gives its time on
+    ``time.perf_counter``; None = the process's end."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        client = Client(command, output)
+        try:
+            began = _active_since(connection, slot, client)
+            reached = goal(client)
+            process, cpu, peak = client.finish()
+        finally:
+            client.kill()
+    ended = client.begun + process if reached is None else reached
+    return Run(ended - began, process, cpu, peak)
+
+
+def _active_since(connection: psycopg.Connection[tuple[object, ...]], slot: str, client: Client) -> float:
+    """When the slot was first seen in use; the process's start when it was too short for that."""
+    query = "SELECT active FROM pg_catalog.pg_replication_slots WHERE slot_name = %s"
+    while client.running:
+        if connection.execute(query, [slot]).fetchone() == (True,):
+            return time.perf_counter()
+        time.sleep(_LOOK_SECONDS)
+    return client.begun

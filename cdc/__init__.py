@@ -1,0 +1,1 @@
+"""Capture: the Postgres write-ahead log in, Arrow per topic out."""

@@ -1,0 +1,203 @@
+"""The load of tables that came later (or must be read again), beside a running stream.
+
+A temporary slot gives a snapshot and its consistent point. The tables' streamed rows are kept aside meanwhile
+(``cdc.aside``); when everything that commits below the point is in the log, loaded rows and the rows that follow them
+become one epoch, which completes the topics. The stream of all other topics never waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pyarrow as pa
+
+from cdc.aside import Aside
+from cdc.directory import TopicsChanged
+from cdc.first import Waiting
+from cdc.load import Loaded, SnapshotLoad, Stopped, Target
+from cdc.postgres.connect import Address, connect, connect_replication
+from cdc.postgres.slot import Exported, create_exported
+from cdc.postgres.snapshot import TableChanged
+from cdc.status import Progress
+from eventstore.errors import OperatorError, TransientError
+from eventstore.log import Store
+from eventstore.model import EpochBatch, Op, PreparedSegment, SourceState, TopicId, TopicRows
+from eventstore.schema import TopicSchema, change_schema
+from eventstore.settings import SourceSettings
+from eventstore.writer import SourceWriter
+
+_AGAIN_SECONDS = 10.0
+
+
+class AddedLoad:
+    """Loads ``topics`` (with their latest versions) until it succeeds or ``close`` is called."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: SourceWriter,
+        settings: SourceSettings,
+        address: Address,
+        topics: Mapping[TopicId, TopicSchema],
+        progress: Progress,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._settings = settings
+        self._address = address
+        self._topics = topics
+        self._progress = progress
+        self._stop = threading.Event()
+        self._aside = {topic: Aside(topic, writer.prepare, store.storage) for topic in topics}
+        self._doubts: dict[TopicId, int] = {}
+        self._result: tuple[Exported, Loaded] | None = None
+        self._point = 0
+        self._pool = ThreadPoolExecutor(1, "tailrace-added")
+        self._future: Future[None] | None = None
+
+    @property
+    def topics(self) -> Collection[TopicId]:
+        return self._topics.keys()
+
+    def __contains__(self, topic: TopicId) -> bool:
+        return topic in self._aside
+
+    def start(self) -> None:
+        self._future = self._pool.submit(self._run)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._pool.shutdown()
+
+    # the append thread's side
+
+    def keep(self, rows: TopicRows) -> None:
+        self._aside[rows.topic].add(rows)
+
+    def doubt(self, topic: TopicId, lsn: int) -> None:
+        """The stream shows with the commit at ``lsn`` that rows may have changed of which it says nothing."""
+        self._doubts[topic] = lsn
+
+    def ready(self, through_lsn: int) -> bool:
+        """Loaded, and everything that commits below its consistent point is in the log. Raises what ended the load."""
+        if self._future is not None and self._future.done():
+            self._future.result()
+        if self._point:
+            for aside in self._aside.values():
+                aside.forget_below(self._point)
+        return self._result is not None and through_lsn >= self._result[0].consistent_point
+
+    def batch(self, state: SourceState, minted: Mapping[tuple[TopicId, int], TopicSchema]) -> EpochBatch:
+        """The epoch that completes the topics. ``minted`` are versions seen in the stream and not in the log yet.
+
+        Raises TopicsChanged when a table was rewritten since it was read."""
+        assert self._result is not None
+        exported, loaded = self._result
+        stale = [topic.text for topic, lsn in self._doubts.items() if lsn >= exported.consistent_point]
+        if stale:
+            raise TopicsChanged(f"{', '.join(stale)} changed while being loaded and must be read again")
+        files: list[PreparedSegment] = []
+        used: dict[tuple[TopicId, int], TopicSchema] = {}
+        for topic in self._topics:
+            schemas = {schema.version: schema for schema in self._store.schemas(topic)}
+            schemas |= {version: schema for (other, version), schema in minted.items() if other == topic}
+            following = self._aside[topic].take(exported.consistent_point, schemas)
+            files += self._emptied(topic, exported, loaded)
+            files += [file for file in loaded.files if file.topic == topic]
+            files += following
+            for file in following:
+                if (topic, file.version) in minted:
+                    used[topic, file.version] = minted[topic, file.version]
+        return EpochBatch(
+            source=state.name,
+            commit_lsn=state.commit_lsn,
+            end_lsn=state.end_lsn,
+            through_lsn=state.through_lsn,
+            commit_ts=loaded.commit_ts,
+            files=files,
+            new_schemas=[(topic, schema) for (topic, _), schema in used.items()],
+            completes=list(self._topics),
+        )
+
+    def _emptied(self, topic: TopicId, exported: Exported, loaded: Loaded) -> Iterable[PreparedSegment]:
+        """A truncate in front of rows that are read again: what was known before no longer counts."""
+        if next(self._store.read(topic, columns=["_op"]), None) is None:
+            return ()
+        schema = loaded.schemas[topic]
+        row = dict.fromkeys(change_schema(schema).names) | {
+            "_hash": 0,
+            "_op": Op.TRUNCATE.value,
+            "_lsn": exported.consistent_point - 1,
+            "_txn": 0,
+            "_ordinal": 0,
+            "_commit_ts": loaded.commit_ts,
+            "_before": "none",
+        }
+        rows = pa.Table.from_pylist([row], schema=change_schema(schema))
+        return (self._writer.prepare(topic, schema.version, rows),)
+
+    # the thread
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._result = self._load()
+                self._progress.note(f"loaded {self._result[1].rows} rows of {self._names}")
+                return
+            except Stopped:
+                return
+            except TopicsChanged:
+                raise
+            except TableChanged as error:
+                self._point = 0
+                self._progress.note(error.message)
+            except (TransientError, OperatorError) as error:
+                self._point = 0
+                self._progress.tell(
+                    f"the load of {self._names} is tried again: {error.message}; {error.hint}"
+                )
+                self._stop.wait(_AGAIN_SECONDS)
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(topic.text for topic in self._topics)
+
+    def _load(self) -> tuple[Exported, Loaded]:
+        slot = f"{self._writer.state.slot[:40]}_load_{self._writer.term}"
+        with connect(self._address, "tailrace load") as control:
+            replication = connect_replication(self._address, f"tailrace {slot}")
+            try:
+                exported = create_exported(
+                    replication,
+                    slot,
+                    self._address,
+                    waiting=Waiting(control, self._address, self._progress, self._stop),
+                    temporary=True,
+                )
+                self._point = exported.consistent_point
+                loaded = self._read(exported)
+            finally:
+                replication.finish()
+        return exported, loaded
+
+    def _read(self, exported: Exported) -> Loaded:
+        target = Target(self._writer.state.name, self._writer.prepare, lambda topic, schema: None)
+        load = SnapshotLoad(
+            self._address,
+            exported,
+            target,
+            workers=self._settings.load_workers,
+            progress=self._progress,
+            stop=self._stop,
+        )
+        loaded = load.run(self._topics, events=None)
+        differing = [
+            topic.text
+            for topic, schema in loaded.schemas.items()
+            if schema.version != self._topics[topic].version
+        ]
+        if differing:  # altered since the session began: the next session brings the new version first
+            raise TopicsChanged(f"the columns of {', '.join(differing)} changed before they were loaded")
+        return loaded

@@ -1,0 +1,201 @@
+"""The append side of a session: blocks in, epochs out. One thread, the only one that writes to the source's topics.
+
+Rows of a transaction that is larger than memory come in parts: they are written to files as they come and become
+visible, all of them, with the block that holds its commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from cdc.added import AddedLoad
+from cdc.assemble import FrameBlock, PartialBlock
+from cdc.columnar.decode import BlockDecoder, DecodedEpoch
+from cdc.columnar.relations import ChangeKind, SchemaChange
+from cdc.directory import Topics, TopicsChanged
+from cdc.handover import Handover, Item, Through
+from cdc.status import Progress
+from eventstore import failpoints
+from eventstore.log import Store
+from eventstore.model import EpochBatch, PreparedSegment, TopicId, TopicKind, TopicRows
+from eventstore.schema import TopicSchema
+from eventstore.writer import SourceWriter
+
+_POLL_SECONDS = 0.25
+# After these, rows that the stream said nothing about may be different: the topic is read again.
+_READ_AGAIN = {
+    ChangeKind.RETYPED: "a column's type changed",
+    ChangeKind.REKEYED: "its key changed",
+    ChangeKind.REPLACED: "another table took its name",
+}
+
+
+@dataclass(slots=True)
+class _Spilled:
+    """What was written of the open transaction that is larger than memory."""
+
+    files: list[PreparedSegment] = field(default_factory=list)
+    changes: int = 0
+    suspends: list[tuple[TopicId, str]] = field(default_factory=list)
+
+
+class Appender:
+    """Runs until the hand-over is closed. Rows of topics that are incomplete are not appended: ``load`` gets them, or
+    nobody when their load is still to come and will hold them.
+
+    ``doubtful`` tells whether an added column's default may have filled existing rows unseen.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        writer: SourceWriter,
+        decoder: BlockDecoder,
+        handover: Handover,
+        progress: Progress,
+        topics: Topics,
+        load: AddedLoad | None,
+        doubtful: Callable[[int, int], bool],
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._decoder = decoder
+        self._handover = handover
+        self._progress = progress
+        self._incomplete = set(topics.incomplete)
+        self._load = load
+        self._doubtful = doubtful
+        self._minted: dict[tuple[TopicId, int], TopicSchema] = {}
+        self._spilled = _Spilled()
+        self._inside = False  # a transaction, of which a part has come
+
+    def run(self) -> None:
+        """Raises Fenced, TransientError, ProtocolError …: nothing of the block at hand is visible then."""
+        while not self._handover.closed:
+            item = self._handover.get(_POLL_SECONDS)
+            self.take(item)
+            if item is not None:
+                self._handover.done(item, self._writer.state.end_lsn)
+
+    def take(self, item: Item | None) -> None:
+        """One turn: append what came (None: nothing did), and complete the load when the log has come far enough."""
+        if isinstance(item, FrameBlock):
+            self._append(item)
+        elif isinstance(item, PartialBlock):
+            self._spill(item)
+        elif isinstance(item, Through):
+            self._writer.advance(item.lsn, item.lsn)
+        if not isinstance(item, Through | None):
+            self._inside = isinstance(item, PartialBlock)
+        self._finish_load()
+
+    def _append(self, block: FrameBlock) -> None:
+        decoded = self._decode(block)
+        suspends = [*self._spilled.suspends, *self._to_read_again(decoded.changes)]
+        rows = [rows for rows in decoded.rows if not self._set_aside(rows)]
+        changes = self._spilled.changes + sum(part.rows.num_rows for part in rows)
+        state = self._writer.state
+        info = self._writer.append(
+            EpochBatch(
+                source=state.name,
+                commit_lsn=block.commit_lsn,
+                end_lsn=block.end_lsn,
+                through_lsn=max(block.end_lsn, state.through_lsn),
+                commit_ts=block.commit_ts,
+                transactions=block.transactions,
+                rows=rows,
+                files=self._spilled.files,
+                new_schemas=self._needed(
+                    [*((file.topic, file.version) for file in self._spilled.files)],
+                    [(part.topic, part.version) for part in rows],
+                ),
+                suspends=suspends,
+            )
+        )
+        self._spilled = _Spilled()
+        self._progress.appended(
+            epochs=int(info is not None),
+            transactions=block.transactions,
+            changes=changes,
+            commit_ts=block.commit_ts,
+        )
+        if suspends:
+            raise TopicsChanged(f"{', '.join(topic.text for topic, _ in suspends)} must be read again")
+
+    def _spill(self, block: PartialBlock) -> None:
+        decoded = self._decode(block)
+        self._spilled.suspends += self._to_read_again(decoded.changes)
+        for rows in decoded.rows:
+            schema = self._minted.get((rows.topic, rows.version))
+            if schema is not None and schema.kind is not TopicKind.TABLE:
+                self._store.register_topic(
+                    rows.topic, schema, reason=""
+                )  # a file can only name a known topic
+            if not self._set_aside(rows):
+                file = self._writer.prepare(rows.topic, rows.version, rows.rows)
+                self._spilled.files.append(file)
+                self._spilled.changes += file.rows
+
+    def _decode(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
+        decoded = self._decoder.decode(block)
+        failpoints.hit("epoch_decoded")
+        self._minted.update({(topic, schema.version): schema for topic, schema in decoded.new_schemas})
+        self._progress.ignored(decoded.ignored)
+        for change in decoded.changes:
+            kinds = ", ".join(sorted(kind.value for kind in change.kinds))
+            self._progress.tell(f"{change.topic.text} has schema version {change.current.version}: {kinds}")
+        return decoded
+
+    def _set_aside(self, rows: TopicRows) -> bool:
+        if rows.topic not in self._incomplete:
+            return False
+        if self._load is not None and rows.topic in self._load:
+            self._load.keep(rows)
+        return True
+
+    def _needed(self, *named: Iterable[tuple[TopicId, int]]) -> list[tuple[TopicId, TopicSchema]]:
+        """Of the versions seen in the stream, those that these rows use: they start with this epoch."""
+        used = dict.fromkeys(key for keys in named for key in keys if key in self._minted)
+        return [(topic, self._minted.pop((topic, version))) for topic, version in used]
+
+    def _to_read_again(self, changes: Iterable[SchemaChange]) -> list[tuple[TopicId, str]]:
+        found = []
+        for change in changes:
+            if change.previous is None:
+                continue
+            reasons = [text for kind, text in _READ_AGAIN.items() if kind in change.kinds]
+            held = {column.id for column in change.previous.columns}
+            if any(
+                column.id not in held
+                and column.fill is None
+                and self._doubtful(change.current.relid, column.id)
+                for column in change.current.columns
+            ):
+                reasons.append("a column was added with a default that may have changed its rows")
+            if not reasons:
+                continue
+            if change.topic not in self._incomplete:
+                found.append((change.topic, f"read again: {' and '.join(reasons)}"))
+            elif self._load is not None and change.topic in self._load:
+                self._load.doubt(change.topic, change.current.from_lsn)
+        return found
+
+    def _finish_load(self) -> None:
+        """Complete the topics being loaded, between two transactions, as soon as the log has come far enough."""
+        if self._load is None or self._inside or not self._load.ready(self._writer.state.through_lsn):
+            return
+        batch = self._load.batch(self._writer.state, self._minted)
+        info = self._writer.append(batch)
+        for topic, schema in batch.new_schemas:
+            self._minted.pop((topic, schema.version), None)
+        self._load = None
+        self._incomplete -= set(batch.completes)
+        self._progress.loading(())
+        self._progress.appended(
+            epochs=int(info is not None),
+            transactions=0,
+            changes=sum(file.rows for file in batch.files),
+            commit_ts=None,
+        )
+        self._progress.note(f"{', '.join(topic.text for topic in batch.completes)} complete")

@@ -1,0 +1,312 @@
+"""Frames to whole transactions to blocks: when an epoch may be cut, and what is inside.
+
+A table of (state, message) on three states:
+
+    idle      between transactions
+    open      inside one that is kept
+    skipping  inside one that the log already has (sent again after a reconnect): its Relation and Type messages are
+              kept, for the server sends them once per connection; all else is dropped
+
+Blocks hold whole transactions. The one exception is a transaction larger than a block may be: ``spill`` hands out
+what has come of it, to be written to files that are registered at its commit. Nothing is parsed here beyond tags,
+Begin and Commit; ``cdc.columnar.decode`` does the rest.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from cdc.wire.buffer import HINT
+from cdc.wire.replication import moment
+from eventstore.errors import ProtocolError
+from eventstore.position import format_lsn
+
+BLOCK_BYTES_MAX = 512 << 20  # a block's columns must stay below Arrow's 2 GiB per string column
+
+_BEGIN = struct.Struct(">cQqI")
+_COMMIT = struct.Struct(">cBQQq")
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBlock:
+    """Whole transactions, B … C: message i is ``data[ends[i - 1]:ends[i]]`` (from 0 for the first).
+
+    ``commit_lsn``, ``end_lsn`` and ``commit_ts`` (UTC) are those of the last transaction. ``continues`` is the
+    transaction id whose first part was handed out by ``spill``; its rest comes first in this block, without a Begin.
+    Relation and Type messages may stand outside of transactions.
+    """
+
+    data: bytes
+    ends: array[int]
+    transactions: int
+    changes: int
+    commit_lsn: int
+    end_lsn: int
+    commit_ts: datetime
+    continues: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartialBlock:
+    """A part of the open transaction ``xid``. Its rows may be written to files but registered only at its commit."""
+
+    data: bytes
+    ends: array[int]
+    changes: int
+    xid: int
+    commit_lsn: int
+    commit_ts: datetime
+    continues: int | None = None
+
+
+class State(Enum):
+    IDLE = "idle"
+    OPEN = "open"
+    SKIPPING = "skipping"
+
+
+class Action(Enum):
+    BEGIN = "begin"
+    COMMIT = "commit"
+    KEEP = "keep"
+    COUNT = "keep and count as a change"
+    DROP = "drop"
+    MESSAGE = "keep and count when transactional, else drop"
+
+
+_OUTSIDE = {"B": Action.BEGIN, "R": Action.KEEP, "Y": Action.KEEP, "M": Action.MESSAGE, "A": Action.DROP}
+_INSIDE = {
+    "C": Action.COMMIT,
+    "R": Action.KEEP,
+    "Y": Action.KEEP,
+    "O": Action.KEEP,
+    "I": Action.COUNT,
+    "U": Action.COUNT,
+    "D": Action.COUNT,
+    "T": Action.COUNT,
+    "M": Action.MESSAGE,
+    "A": Action.DROP,
+}
+_SKIPPED = {
+    tag: action if action in (Action.COMMIT, Action.KEEP) and tag != "O" else Action.DROP
+    for tag, action in _INSIDE.items()
+}
+
+_COUNT = Action.COUNT
+
+TRANSITIONS: dict[State, dict[int, Action]] = {
+    State.IDLE: {ord(tag): action for tag, action in _OUTSIDE.items()},
+    State.OPEN: {ord(tag): action for tag, action in _INSIDE.items()},
+    State.SKIPPING: {ord(tag): action for tag, action in _SKIPPED.items()},
+}
+
+
+class Assembler:
+    """Gathers the pgoutput messages of one connection.
+
+    ``skip_through`` is the commit LSN of the last transaction in the log: those at or below it are dropped. A
+    connection's Assembler is thrown away with it; after a ProtocolError it must not be used again.
+    """
+
+    def __init__(self, epoch_bytes: int, epoch_changes: int, skip_through: int) -> None:
+        self._epoch_bytes = min(epoch_bytes, BLOCK_BYTES_MAX)
+        self._epoch_changes = epoch_changes
+        self._skip_through = skip_through
+        # Where the open transaction alone exceeds an epoch: the whole ones gathered and an epoch behind them.
+        self._bytes_limit = self._epoch_bytes
+        self._changes_limit = epoch_changes
+        self._state = State.IDLE
+        self._actions = TRANSITIONS[State.IDLE]
+        self._data = bytearray()
+        self._ends: array[int] = array("q")
+        self._changes = 0
+        # The end of the whole transactions gathered: bytes, messages, changes, and how many transactions.
+        self._whole_bytes = 0
+        self._whole_messages = 0
+        self._whole_changes = 0
+        self._transactions = 0
+        # The transaction begun last, and the one committed last.
+        self._xid = 0
+        self._begin_lsn = 0
+        self._begin_ts = 0
+        self._commit_lsn = 0
+        self._end_lsn = 0
+        self._commit_ts = 0
+        self._spilled = False
+        self._continues: int | None = None
+        self.skipped = 0  # transactions dropped because the log has them
+        self.dropped_messages = 0  # non-transactional messages: not captured
+
+    def feed(self, frame: bytes) -> bool:
+        """Take one pgoutput message; True when it makes a cut due: ``full`` or ``oversized``.
+
+        Raises ProtocolError when it cannot come now.
+        """
+        action = self._actions.get(frame[0] if frame else -1)
+        if action is _COUNT:  # the frequent one; looking up a member of an Enum is slow
+            self._data += frame
+            size = len(self._data)
+            self._ends.append(size)
+            self._changes += 1
+            return size >= self._bytes_limit or self._changes >= self._changes_limit
+        if action is Action.BEGIN:
+            self._begin(frame)
+        elif action is Action.COMMIT:
+            self._commit(frame)
+        elif action is Action.KEEP:
+            self._keep(frame)
+        elif action is Action.MESSAGE:
+            self._message(frame)
+        elif action is None:
+            raise self._error(frame, f"cannot come while {self._state.value}")
+        return self.full or self.oversized
+
+    @property
+    def open(self) -> bool:
+        """Inside a transaction (also one that is dropped)."""
+        return self._state is not State.IDLE
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes gathered and not handed out, of whole and open transactions."""
+        return len(self._data)
+
+    @property
+    def transactions(self) -> int:
+        """Whole transactions gathered and not handed out."""
+        return self._transactions
+
+    @property
+    def commit_lsn(self) -> int:
+        """Of the last whole transaction received (also of dropped ones), 0 before the first."""
+        return self._commit_lsn
+
+    @property
+    def end_lsn(self) -> int:
+        """Of the last whole transaction received (also of dropped ones), 0 before the first."""
+        return self._end_lsn
+
+    @property
+    def full(self) -> bool:
+        """The whole transactions gathered reach the size of an epoch: cut now."""
+        if not self._transactions:
+            return False
+        return self._whole_bytes >= self._epoch_bytes or self._whole_changes >= self._epoch_changes
+
+    @property
+    def oversized(self) -> bool:
+        """The open transaction alone exceeds an epoch: ``cut`` what is whole, then ``spill``."""
+        if self._state is not State.OPEN:
+            return False
+        return len(self._data) >= self._bytes_limit or self._changes >= self._changes_limit
+
+    def cut(self) -> FrameBlock | None:
+        """Hand out all whole transactions; None when there is none. What is open stays."""
+        if not self._transactions:
+            return None
+        data, ends = self._split(self._whole_bytes, self._whole_messages)
+        block = FrameBlock(
+            data=data,
+            ends=ends,
+            transactions=self._transactions,
+            changes=self._whole_changes,
+            commit_lsn=self._commit_lsn,
+            end_lsn=self._end_lsn,
+            commit_ts=moment(self._commit_ts),
+            continues=self._continues,
+        )
+        self._changes -= self._whole_changes
+        self._transactions = 0
+        self._mark_whole(0, 0, 0)
+        self._continues = None
+        return block
+
+    def spill(self) -> PartialBlock:
+        """Hand out what has come of the open transaction. The whole ones before it must have been cut.
+
+        Raises ValueError when there is no open transaction, or whole ones wait.
+        """
+        if self._state is not State.OPEN or self._transactions:
+            raise ValueError("only a transaction that is open and first in line can be spilled")
+        data, ends = self._split(len(self._data), len(self._ends))
+        block = PartialBlock(
+            data=data,
+            ends=ends,
+            changes=self._changes,
+            xid=self._xid,
+            commit_lsn=self._begin_lsn,
+            commit_ts=moment(self._begin_ts),
+            continues=self._xid if self._spilled else None,
+        )
+        self._changes = 0
+        self._spilled = True
+        self._continues = self._xid
+        return block
+
+    def _split(self, size: int, messages: int) -> tuple[bytes, array[int]]:
+        with memoryview(self._data) as gathered:  # one copy, not two
+            data, ends = bytes(gathered[:size]), self._ends[:messages]
+        del self._data[:size]
+        self._ends = array("q", [end - size for end in self._ends[messages:]])
+        return data, ends
+
+    def _mark_whole(self, size: int, messages: int, changes: int) -> None:
+        self._whole_bytes, self._whole_messages, self._whole_changes = size, messages, changes
+        self._bytes_limit, self._changes_limit = size + self._epoch_bytes, changes + self._epoch_changes
+
+    def _keep(self, frame: bytes) -> None:
+        self._data += frame
+        self._ends.append(len(self._data))
+
+    def _message(self, frame: bytes) -> None:
+        if len(frame) < 2 or frame[1] > 1:
+            raise self._error(frame, "has unknown flags")
+        if not frame[1]:
+            self.dropped_messages += 1
+        elif self._state is State.IDLE:
+            raise self._error(frame, "is transactional but outside of a transaction")
+        else:
+            self._keep(frame)
+            self._changes += 1
+
+    def _begin(self, frame: bytes) -> None:
+        if len(frame) != _BEGIN.size:
+            raise self._error(frame, f"has {len(frame)} bytes")
+        _, commit_lsn, commit_ts, xid = _BEGIN.unpack(frame)
+        if commit_lsn <= self._commit_lsn:
+            raise self._error(
+                frame, f"commits at {format_lsn(commit_lsn)}, not after {format_lsn(self._commit_lsn)}"
+            )
+        self._begin_lsn, self._begin_ts, self._xid = commit_lsn, commit_ts, xid
+        if commit_lsn <= self._skip_through:
+            self._enter(State.SKIPPING)
+        else:
+            self._keep(frame)
+            self._enter(State.OPEN)
+
+    def _commit(self, frame: bytes) -> None:
+        if len(frame) != _COMMIT.size:
+            raise self._error(frame, f"has {len(frame)} bytes")
+        _, flags, commit_lsn, end_lsn, commit_ts = _COMMIT.unpack(frame)
+        if flags or commit_lsn != self._begin_lsn or end_lsn <= commit_lsn:
+            raise self._error(frame, "does not belong to the transaction begun")
+        self._commit_lsn, self._end_lsn, self._commit_ts = commit_lsn, end_lsn, commit_ts
+        if self._state is State.SKIPPING:
+            self.skipped += 1
+        else:
+            self._keep(frame)
+            self._transactions += 1
+            self._mark_whole(len(self._data), len(self._ends), self._changes)
+            self._spilled = False
+        self._enter(State.IDLE)
+
+    def _enter(self, state: State) -> None:
+        self._state = state
+        self._actions = TRANSITIONS[state]
+
+    def _error(self, frame: bytes, problem: str) -> ProtocolError:
+        return ProtocolError(f"pgoutput message {frame[:1]!r} {problem}", hint=HINT)

@@ -1,0 +1,132 @@
+"""Capture: first load, then stream after stream, until it is stopped, fenced, or somebody has to act."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from cdc.directory import TopicsChanged
+from cdc.first import first_load
+from cdc.postgres.connect import Address
+from cdc.postgres.problems import SlotActive
+from cdc.postgres.snapshot import TableChanged
+from cdc.session import Session, check_start
+from cdc.status import CaptureStatus, Phase, Progress
+from eventstore.errors import Fenced, OperatorError, TransientError
+from eventstore.log import Store
+from eventstore.settings import SourceSettings
+
+_REPORT_SECONDS = 0.5
+_FIRST_PAUSE = 0.2
+_LONGEST_PAUSE = 10.0
+_ACTIVE_SECONDS = 5.0  # a killed capture's server process takes a moment to notice
+
+
+class Capture:
+    """Captures one source into a store. ``report`` is called about twice a second, from the thread of ``run``."""
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        settings: SourceSettings,
+        *,
+        stop: threading.Event,
+        report: Callable[[CaptureStatus], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._settings = settings
+        self._address = Address.of(settings)
+        self._stop = stop
+        self._report = report
+        self._progress = Progress(name)
+        self._reported_at = 0.0
+        self._term = 0
+
+    @property
+    def status(self) -> CaptureStatus:
+        return self._progress.status()
+
+    def run(self) -> None:
+        """Returns after a clean stop. Raises OperatorError (somebody must act), Fenced, UsageError; TransientError
+        only before the first connection succeeded: later ones are tried again for ever, with pauses."""
+        self._store.collect_orphans()
+        pause, reached, active_since = _FIRST_PAUSE, False, None
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self._once()
+                break
+            except TopicsChanged as error:
+                self._progress.note(f"a new session begins: {error.message}")
+                reached = True
+                self._stop.wait(_FIRST_PAUSE)
+                continue
+            except SlotActive as error:
+                self._require_term(error)
+                active_since = active_since or began
+                if not self._term and time.monotonic() - active_since > _ACTIVE_SECONDS:
+                    raise
+            except TableChanged as error:
+                self._progress.note(error.message)
+                self._stop.wait(_FIRST_PAUSE)
+                continue
+            except TransientError as error:
+                if not (reached or self._progress.status().phase is not Phase.STARTING):
+                    raise
+                self._progress.tell(f"{error.message}; trying again", again=True)
+            if time.monotonic() - began > _LONGEST_PAUSE:
+                pause, active_since = _FIRST_PAUSE, None
+            self._progress.phase(Phase.RECONNECTING)
+            self._tick(force=True)
+            self._stop.wait(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        self._progress.phase(Phase.STOPPED)
+        self._tick(force=True)
+
+    def _once(self) -> None:
+        state, publication = check_start(self._store, self._name, self._address)
+        if not state.loaded:
+            if publication is None:
+                raise OperatorError(
+                    f"there is no publication {state.publication} in {self._address.text}",
+                    hint="run `tailrace init` first",
+                )
+            self._term = first_load(
+                self._store,
+                state,
+                self._settings,
+                self._address,
+                publication,
+                self._progress,
+                self._stop,
+                self._tick,
+            )
+            state, publication = check_start(self._store, self._name, self._address)
+        session = Session(
+            self._store, self._name, self._settings, self._address, self._progress, self._stop, self._tick
+        )
+        try:
+            session.run(state, publication)
+        finally:
+            self._term = session.term or self._term
+
+    def _require_term(self, error: SlotActive) -> None:
+        """The slot is taken: by a capture that took over since our last session, or by our own dead connection."""
+        state = self._store.source(self._name)
+        if self._term and state is not None and state.term != self._term:
+            raise Fenced(
+                f"source {self._name!r} has another writer now; term {self._term} is over",
+                hint="two captures of one source run; stop one of them",
+            ) from error
+
+    def _tick(self, *, force: bool = False) -> None:
+        if self._report is None:
+            return
+        now = time.monotonic()
+        if force or now - self._reported_at >= _REPORT_SECONDS:
+            self._reported_at = now
+            self._report(self._progress.status())

@@ -1,0 +1,3 @@
+"""Frames of whole transactions to Arrow per topic."""
+
+from __future__ import annotations

@@ -1,0 +1,111 @@
+"""The topics of a source as one session knows them, and what the catalog says of a relation that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cdc.columnar.relations import EVENTS_TABLE
+from cdc.postgres.connect import Address, connect, translated
+from cdc.postgres.describe import Table, read_tables
+from cdc.wire.pgoutput import Relation
+from eventstore.errors import TransientError
+from eventstore.log import Store
+from eventstore.model import TopicId, TopicInfo, TopicKind
+from eventstore.schema import TopicSchema
+
+# Columns whose value in rows from before them is not known. A default that was computed row by row leaves few traces:
+# itself while it stays, an identity, a NOT NULL that held at once, a table written anew since it was made.
+_DOUBTFUL = """
+SELECT a.attnum::int FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = %(relid)s::bigint::oid AND a.attnum > 0 AND a.attgenerated = '' AND NOT a.atthasmissing
+  AND (a.atthasdef OR a.attidentity <> '' OR a.attnotnull OR EXISTS (
+    SELECT FROM (SELECT a.attrelid AS oid UNION SELECT t.relid FROM pg_catalog.pg_partition_tree(a.attrelid) t) r
+    JOIN pg_catalog.pg_class c ON c.oid = r.oid WHERE c.relkind = 'r' AND c.relfilenode <> c.oid))
+"""
+
+
+class TopicsChanged(TransientError):
+    """The catalog has a topic that this session was begun without; a new session takes it in. Nothing is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """A source's topics when a session begins. ``schemas``: by table oid, also of incomplete ones."""
+
+    tables: Mapping[TopicId, TopicInfo]
+    others: tuple[TopicId, ...]
+    schemas: Mapping[int, tuple[TopicId, TopicSchema]]
+
+    @classmethod
+    def read(cls, store: Store, source: str) -> Topics:
+        infos = store.topics(source)
+        tables = {info.id: info for info in infos if info.kind is TopicKind.TABLE}
+        schemas: dict[int, tuple[TopicId, TopicSchema]] = {}
+        for topic in tables:
+            latest = max(store.schemas(topic), key=lambda schema: schema.version)
+            schemas[latest.relid] = (topic, latest)
+        return cls(tables, tuple(info.id for info in infos if info.kind is not TopicKind.TABLE), schemas)
+
+    @property
+    def incomplete(self) -> tuple[TopicId, ...]:
+        return tuple(topic for topic, info in self.tables.items() if info.complete_since is None)
+
+    def schema(self, topic: TopicId) -> TopicSchema:
+        return next(schema for other, schema in self.schemas.values() if other == topic)
+
+    def relid(self, topic: TopicId) -> int:
+        return next(relid for relid, (other, _) in self.schemas.items() if other == topic)
+
+
+class Describer:
+    """``BlockDecoder``'s view of the source's catalog. One short connection per question: relations change rarely.
+
+    ``topics`` are those the session began with.
+    """
+
+    def __init__(self, store: Store, source: str, topics: Topics, address: Address) -> None:
+        self._store = store
+        self._source = source
+        self._topics = topics
+        self._address = address
+        self._doubtful: set[tuple[int, int]] = set()
+
+    def is_doubtful(self, relid: int, column: int) -> bool:
+        """Whether a column's default may have filled existing rows without the stream saying so."""
+        return (relid, column) in self._doubtful
+
+    def __call__(self, relation: Relation) -> TopicSchema | None:
+        """The relation's table as the catalog has it now; None when it is not captured.
+
+        Raises TopicsChanged when a session that begins now would know the table.
+        """
+        with connect(self._address, "tailrace describe") as connection:
+            found = read_tables(connection, self._address, [relation.relid])
+            with translated("reading the catalog", self._address):
+                rows = connection.execute(_DOUBTFUL, {"relid": relation.relid}).fetchall()
+        self._doubtful |= {(relation.relid, int(str(number))) for (number,) in rows}
+        known = self._topics.schemas.get(relation.relid)
+        if known is not None:  # dropped since: the stream's word and the version before are all there is
+            return found[0].topic_schema(1) if found else known[1]
+        if not found:
+            return None
+        now = Topics.read(self._store, self._source)
+        info = now.tables.get(TopicId.table(self._source, *found[0].label))
+        if info is None:
+            return None
+        if info.complete_since is None or relation.relid in now.schemas:
+            raise TopicsChanged(f"{info.id.text} has a table that this session does not know")
+        return found[0].topic_schema(1)
+
+
+def changed(table: Table, latest: TopicSchema) -> TopicSchema | None:
+    """The next version of a topic when its table is no longer what ``latest`` says, else None."""
+    described = table.topic_schema(latest.version)
+    if described.columns == latest.columns and described.relid == latest.relid:
+        return None
+    return replace(described, version=latest.version + 1)
+
+
+def is_events(table: Table) -> bool:
+    return table.label == EVENTS_TABLE

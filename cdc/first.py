@@ -1,0 +1,192 @@
+"""The first load of a source: its slot, its snapshot, one epoch with everything, the position to stream from."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from psycopg import Connection
+
+from cdc.columnar.relations import EVENTS_TABLE
+from cdc.directory import Topics
+from cdc.load import Loaded, SnapshotLoad, Stopped, Target
+from cdc.postgres.connect import Address, connect, connect_replication, translated
+from cdc.postgres.publication import Publication
+from cdc.postgres.slot import (
+    Exported,
+    create_exported,
+    drop_slot,
+    longest_transaction,
+    read_slot,
+    require_idle,
+    require_usable,
+)
+from cdc.status import Phase, Progress
+from eventstore.errors import OperatorError, TransientError
+from eventstore.log import Store
+from eventstore.model import EpochBatch, SourceState, TopicId
+from eventstore.position import format_lsn
+from eventstore.schema import TopicSchema
+from eventstore.settings import SourceSettings
+
+Row = tuple[object, ...]
+_TELL_AFTER_SECONDS = 5.0
+
+
+def first_load(
+    store: Store,
+    state: SourceState,
+    settings: SourceSettings,
+    address: Address,
+    publication: Publication,
+    progress: Progress,
+    stop: threading.Event,
+    tick: Callable[[], None],
+) -> int:
+    """Make the slot, load every registered table at its consistent point, commit all of it as one epoch.
+
+    A slot left by a load that did not finish is replaced. Returns the writer's term, 0 when another capture took the
+    load since ``state`` was read. Raises OperatorError (another load runs, privileges, no free slot, the slot was
+    lost), TransientError (begin again), Fenced.
+    """
+    progress.phase(Phase.LOADING)
+    with connect(address, "tailrace load") as control, _only_one(control, state.slot, address):
+        if _is_loaded(store, state.name):  # then the slot is what its stream goes on from
+            return 0
+        _drop_unfinished(control, state.slot, address, progress)
+        replication = connect_replication(address, f"tailrace {state.slot}")
+        try:
+            exported = create_exported(
+                replication, state.slot, address, waiting=Waiting(control, address, progress, stop)
+            )
+            writer = store.take_over(state.name)
+            store.collect_orphans()  # of attempts before this one: they may be many, and large
+            topics = Topics.read(store, state.name)
+            target = Target(
+                state.name,
+                writer.prepare,
+                lambda topic, schema: store.register_topic(topic, schema, reason=""),
+            )
+            load = SnapshotLoad(
+                address,
+                exported,
+                target,
+                workers=settings.load_workers,
+                progress=progress,
+                stop=stop,
+                tick=tick,
+            )
+            wanted = _published(topics, publication)
+            loaded = load.run(wanted, events_table(publication))
+        finally:
+            replication.finish()
+        _require_kept(control, exported, address)
+        writer.append(_epoch(state.name, exported, loaded, topics))
+        store.collect_orphans()
+    progress.loading(())
+    progress.appended(epochs=1, transactions=0, changes=loaded.rows, commit_ts=loaded.commit_ts)
+    progress.note(
+        f"first load of {loaded.rows} rows at {format_lsn(exported.consistent_point)} is in the log"
+    )
+    return writer.term
+
+
+def events_table(publication: Publication) -> int | None:
+    """The oid of the table of domain events, when it is published."""
+    return next((oid for oid, label in publication.tables.items() if label == EVENTS_TABLE), None)
+
+
+def _published(topics: Topics, publication: Publication) -> dict[TopicId, TopicSchema]:
+    """Topics whose table is published under the oid they were registered with; the others stay incomplete."""
+    return {
+        topic: topics.schema(topic) for topic in topics.tables if topics.relid(topic) in publication.tables
+    }
+
+
+def _epoch(source: str, exported: Exported, loaded: Loaded, topics: Topics) -> EpochBatch:
+    """Loaded rows carry the LSN just below the consistent point, so streamed transactions come after them."""
+    return EpochBatch(
+        source=source,
+        commit_lsn=exported.consistent_point - 1,
+        end_lsn=exported.consistent_point,
+        through_lsn=exported.consistent_point,
+        commit_ts=loaded.commit_ts,
+        files=loaded.files,
+        new_schemas=[
+            (topic, schema)
+            for topic, schema in loaded.schemas.items()
+            if schema.version != topics.schema(topic).version
+        ],
+        completes=list(loaded.schemas),
+    )
+
+
+def _is_loaded(store: Store, name: str) -> bool:
+    state = store.source(name)
+    return state is not None and state.loaded
+
+
+def _require_kept(control: Connection[Row], exported: Exported, address: Address) -> None:
+    """The slot must still stand where the loaded rows end: after the commit nobody could tell that changes are lost.
+
+    Raises SlotLost when it was invalidated meanwhile, TransientError when it is gone or another one."""
+    slot = read_slot(control, exported.slot, address)
+    if slot is not None:
+        require_usable(slot, str(control.info.dbname), address)
+    if slot is None or slot.confirmed_flush != exported.consistent_point:
+        raise TransientError(
+            f"the replication slot {exported.slot} of {address.text} was dropped or moved during the first load",
+            hint="the load is begun again; end whatever else uses or drops that slot",
+        )
+
+
+@contextmanager
+def _only_one(control: Connection[Row], slot: str, address: Address) -> Iterator[None]:
+    """Two first loads would drop each other's slot: an advisory lock that ends with the connection."""
+    with translated("taking the lock of the first load", address):
+        row = control.execute(
+            "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(%s, 0))", [f"tailrace {slot}"]
+        ).fetchone()
+    if row is None or not row[0]:
+        raise OperatorError(
+            f"another capture is taking the first load of {slot} from {address.text}",
+            hint="wait for it, or end it: SELECT pid FROM pg_locks WHERE locktype = 'advisory'",
+        )
+    yield
+
+
+def _drop_unfinished(control: Connection[Row], name: str, address: Address, progress: Progress) -> None:
+    slot = read_slot(control, name, address)
+    if slot is None:
+        return
+    require_idle(slot, address)
+    if slot.wal_status != "lost":
+        require_usable(slot, str(control.info.dbname), address)
+    drop_slot(control, name, address)
+    progress.tell("a first load before this one did not finish; it is begun again")
+
+
+class Waiting:
+    """Called while a new slot waits for running transactions: says whom it waits for, gives up when stopped."""
+
+    def __init__(
+        self, control: Connection[Row], address: Address, progress: Progress, stop: threading.Event
+    ) -> None:
+        self._control = control
+        self._address = address
+        self._progress = progress
+        self._stop = stop
+        self._tell_at = time.monotonic() + _TELL_AFTER_SECONDS
+
+    def __call__(self) -> None:
+        if self._stop.is_set():
+            raise Stopped
+        if time.monotonic() >= self._tell_at:
+            self._tell_at = float("inf")
+            who = longest_transaction(self._control, self._address)
+            if who:
+                self._progress.tell(
+                    f"the new slot waits until running transactions have ended; {who}", again=True
+                )

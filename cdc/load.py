@@ -1,0 +1,223 @@
+"""Loads: all rows of tables as one slot-exported snapshot has them, as unregistered files of one epoch.
+
+A first load has the source's own slot; a load of tables added later has a temporary one and runs while the stream
+goes on. Either way everything that commits below the consistent point is in the files and everything else streamed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import Connection
+
+from cdc.columnar.values import table_rows
+from cdc.directory import TopicsChanged, changed, is_events
+from cdc.postgres.connect import Address, translated
+from cdc.postgres.describe import Table
+from cdc.postgres.slot import Exported
+from cdc.postgres.snapshot import (
+    Unit,
+    copy_chunks,
+    lock_tables,
+    plan_units,
+    share_locks,
+    snapshot_session,
+)
+from cdc.status import Progress
+from eventstore.errors import OperatorError, TransientError
+from eventstore.model import PreparedSegment, TopicId
+from eventstore.schema import EVENT_SCHEMA, TopicSchema
+from eventstore.times import to_micros
+
+Row = tuple[object, ...]
+_REPORT_SECONDS = 0.5
+_EVENT_COLUMNS = tuple(column.name for column in EVENT_SCHEMA.columns)
+
+
+class Stopped(TransientError):
+    """The load was given up because the capture stops; nothing of it is visible."""
+
+    def __init__(self) -> None:
+        super().__init__("the load was stopped", hint="the next capture begins it again")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where loaded rows go: ``prepare`` writes a file, ``register`` makes a topic known that a file may name."""
+
+    source: str
+    prepare: Callable[[TopicId, int, pa.Table], PreparedSegment]
+    register: Callable[[TopicId, TopicSchema], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a snapshot held. ``schemas``: the topic version each table was written in."""
+
+    files: tuple[PreparedSegment, ...]
+    schemas: Mapping[TopicId, TopicSchema]
+    rows: int
+    commit_ts: datetime
+
+
+class SnapshotLoad:
+    """Reads tables in a snapshot that somebody else keeps exported, with ``workers`` connections at once."""
+
+    def __init__(
+        self,
+        address: Address,
+        exported: Exported,
+        target: Target,
+        *,
+        workers: int,
+        progress: Progress,
+        stop: threading.Event,
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._address = address
+        self._snapshot = exported.snapshot
+        self._lsn = exported.consistent_point - 1
+        self._target = target
+        self._workers = workers
+        self._progress = progress
+        self._stop = stop
+        self._tick = tick
+        self._lock = threading.Lock()
+        self._halt = threading.Event()
+        self._rows = 0
+        self._commit_ts = 0
+        self._topics: dict[int, tuple[TopicId, TopicSchema]] = {}
+        self._files: dict[tuple[int, int], PreparedSegment] = {}
+
+    def run(self, topics: Mapping[TopicId, TopicSchema], events: int | None) -> Loaded:
+        """Load topics (each with the latest version the log has) and the events table with oid ``events``.
+
+        Raises TableChanged or another TransientError (try again with a new snapshot), TopicsChanged when a table was
+        dropped since the publication was read, OperatorError (privileges).
+        """
+        names = {schema.relid: topic for topic, schema in topics.items()}
+        with snapshot_session(self._address, self._snapshot) as coordinator:
+            relids = [*names, *([events] if events else [])]
+            tables = lock_tables(coordinator, self._address, relids, waiting=self._require_going)
+            _require_all(tables, names)
+            for table in tables:
+                if table.relid in names:
+                    topic = names[table.relid]
+                    self._topics[table.relid] = topic, changed(table, topics[topic]) or topics[topic]
+            units = [unit for table in tables for unit in self._units(coordinator, table)]
+            commit_ts, expected = self._estimate(coordinator, [table.relid for table in tables])
+            self._commit_ts = to_micros(commit_ts) or 0
+            self._read_all(units, tables, expected)
+        files = tuple(self._files[place] for place in sorted(self._files))
+        return Loaded(files, dict(self._topics.values()), self._rows, commit_ts)
+
+    def _require_going(self) -> None:
+        if self._stop.is_set():
+            raise Stopped
+
+    def _units(self, coordinator: Connection[Row], table: Table) -> list[Unit]:
+        if is_events(table):  # the order of events is part of what they say: one reader, sorted
+            return [Unit(table, *table.label, order=' ORDER BY "stream", "version"', only=table.kind != "p")]
+        return plan_units(coordinator, self._address, table, self._workers)
+
+    def _estimate(self, coordinator: Connection[Row], relids: list[int]) -> tuple[datetime, int]:
+        """The load's time (later than that of every commit in it, by the server's clock) and about how many rows."""
+        with translated("estimating the load", self._address):
+            row = coordinator.execute(
+                "WITH given AS (SELECT unnest(%s::bigint[]::oid[]) AS oid)"
+                " SELECT pg_catalog.clock_timestamp(), coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint"
+                " FROM (SELECT oid FROM given UNION SELECT t.relid FROM given g,"
+                " pg_catalog.pg_partition_tree(g.oid) t) r JOIN pg_catalog.pg_class c ON c.oid = r.oid"
+                " WHERE c.relkind = 'r'",
+                [relids],
+            ).fetchone()
+        assert row is not None and isinstance(row[0], datetime) and isinstance(row[1], int)
+        return row[0].astimezone(UTC), row[1]
+
+    def _read_all(self, units: list[Unit], tables: list[Table], expected: int) -> None:
+        """Files are kept by the place of their unit: the order of domain events matters."""
+        todo = iter(sorted(enumerate(units), key=lambda numbered: -numbered[1].table.blocks))
+        workers = min(self._workers, len(units))
+        if not workers:
+            return
+        with ThreadPoolExecutor(workers, "tailrace-load") as pool:
+            running = [pool.submit(self._work, todo, tables) for _ in range(workers)]
+            try:
+                self._watch(running, expected)
+            finally:
+                self._halt.set()
+
+    def _work(self, todo: Iterator[tuple[int, Unit]], tables: list[Table]) -> None:
+        with snapshot_session(self._address, self._snapshot) as connection:
+            share_locks(connection, self._address, tables)
+            while not self._halt.is_set():
+                with self._lock:
+                    number, unit = next(todo, (-1, None))
+                if unit is None:
+                    return
+                for count, (topic, schema, texts) in enumerate(self._chunks(connection, unit)):
+                    file = self._write(topic, schema, texts)
+                    with self._lock:
+                        self._files[number, count] = file
+                    if self._halt.is_set():
+                        return
+
+    def _chunks(
+        self, connection: Connection[Row], unit: Unit
+    ) -> Iterator[tuple[TopicId, TopicSchema, list[pa.Array]]]:
+        """A unit's rows as texts: of one topic, or of one per category of the events table."""
+        if not is_events(unit.table):
+            topic, schema = self._topics[unit.table.relid]
+            names = [column.name for column in schema.columns]
+            for texts in copy_chunks(connection, self._address, unit, names):
+                yield topic, schema, texts
+            return
+        for category, *texts in copy_chunks(connection, self._address, unit, ["category", *_EVENT_COLUMNS]):
+            for name in pc.unique(category).to_pylist():
+                topic = TopicId.events(self._target.source, str(name))
+                self._target.register(topic, EVENT_SCHEMA)
+                mask = pc.equal(category, name)
+                yield topic, EVENT_SCHEMA, [cells.filter(mask) for cells in texts]
+
+    def _write(self, topic: TopicId, schema: TopicSchema, texts: list[pa.Array]) -> PreparedSegment:
+        rows = len(texts[0])
+        with self._lock:
+            first = self._rows
+            self._rows += rows
+        table = table_rows(texts, schema, lsn=self._lsn, commit_ts=self._commit_ts, first_ordinal=first)
+        return self._target.prepare(topic, schema.version, table)
+
+    def _watch(self, running: list[Future[None]], expected: int) -> None:
+        """Wait for the workers and report; raise what one of them raised, or Stopped."""
+        started = time.monotonic()
+        names = [topic.text for topic, _ in self._topics.values()]
+        pending = set(running)
+        while pending:
+            done, pending = wait(pending, _REPORT_SECONDS, FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            rate = self._rows / max(time.monotonic() - started, 1e-3)
+            self._progress.loading(names, self._rows, max(expected, self._rows), rate)
+            self._tick()
+            if pending:
+                self._require_going()
+
+
+def _require_all(tables: list[Table], names: Mapping[int, TopicId]) -> None:
+    found = {table.relid for table in tables}
+    gone = [topic.text for relid, topic in names.items() if relid not in found]
+    if gone:
+        raise TopicsChanged(f"no table is left for {', '.join(gone)}")
+    unreadable = [table.text for table in tables if not table.readable]
+    if unreadable:
+        raise OperatorError(
+            f"the source's user may not read {', '.join(unreadable)}",
+            hint="GRANT USAGE ON the SCHEMA and SELECT ON the tables to it (first loads and verify read them)",
+        )

@@ -1,0 +1,1 @@
+"""The only code that talks to a source Postgres: connections, slots, publications, descriptions, snapshots."""

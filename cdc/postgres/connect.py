@@ -1,0 +1,172 @@
+"""Connections to a source: ordinary ones, and replication ones through libpq (psycopg has no replication client).
+
+Both get session settings that make every value's text the same for everybody (protocol: output depends on DateStyle,
+IntervalStyle, extra_float_digits, TimeZone, bytea_output, lc_monetary and search_path) and lift time limits that
+would cut a long load. They are set by one query after connecting, for those parameters the server knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import LiteralString
+
+import psycopg
+from psycopg import conninfo, pq
+
+from cdc.postgres import problems
+from eventstore.errors import OperatorError
+from eventstore.settings import SourceSettings
+
+SESSION = {
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "3",
+    "TimeZone": "UTC",
+    "bytea_output": "hex",
+    "search_path": "",
+    "lc_monetary": "C",
+    "xmloption": "content",
+    "row_security": "off",  # a policy that hides rows becomes an error instead of a loss
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    "transaction_timeout": "0",
+    "lock_timeout": "0",
+}
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+}
+OLDEST_SERVER = 140000
+_VALUES = ", ".join(f"('{name.lower()}', '{value}')" for name, value in SESSION.items())
+_SETTINGS_QUERY = f"""
+SELECT pg_catalog.set_config(s.name, v.value, false)
+FROM (VALUES {_VALUES}) v(name, value) JOIN pg_catalog.pg_settings s ON pg_catalog.lower(s.name) = v.name
+"""  # noqa: S608 (constants of this module)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a dsn leads. ``text`` names it without secrets; ``conninfo`` holds them and is never printed."""
+
+    conninfo: dict[str, str]
+
+    @classmethod
+    def of(cls, settings: SourceSettings) -> Address:
+        return cls.parse(settings.dsn.get_secret_value())
+
+    @classmethod
+    def parse(cls, dsn: str) -> Address:
+        """Raises UsageError on a text that libpq cannot read."""
+        try:
+            parsed = conninfo.conninfo_to_dict(dsn)
+        except psycopg.ProgrammingError:
+            raise problems.bad_dsn() from None
+        return cls({name: str(value) for name, value in parsed.items() if value is not None})
+
+    @property
+    def text(self) -> str:
+        part = self.conninfo.get
+        host = part("host") or part("hostaddr") or "the local socket"
+        user = f" as user {part('user')}" if part("user") else ""
+        return (
+            f"database {part('dbname') or part('user') or 'default'} at {host}:{part('port', '5432')}{user}"
+        )
+
+    @property
+    def secret(self) -> str | None:
+        return self.conninfo.get("password") or None
+
+    def with_defaults(self, application: str) -> dict[str, str]:
+        return {**_DEFAULTS, "application_name": application, **self.conninfo, "client_encoding": "UTF8"}
+
+    def __repr__(self) -> str:
+        return f"Address({self.text})"
+
+
+def connect(address: Address, application: str = "tailrace") -> psycopg.Connection[tuple[object, ...]]:
+    """An ordinary autocommit connection. Raises OperatorError or TransientError with what to do."""
+    try:
+        connection = psycopg.connect(autocommit=True, **address.with_defaults(application))  # type: ignore[arg-type]
+    except psycopg.Error as error:
+        raise problems.refusal(str(error), address.text, address.secret) from None
+    try:
+        _check_version(connection.pgconn.server_version, address)
+        with translated("setting up the session", address):
+            connection.execute(_literal(_SETTINGS_QUERY), prepare=False)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_replication(address: Address, application: str = "tailrace") -> pq.abc.PGconn:
+    """A walsender connection to the source's database (simple queries only). Errors as ``connect``."""
+    text = conninfo.make_conninfo("", **address.with_defaults(application), replication="database")
+    connection = pq.PGconn.connect(text.encode())
+    if connection.status != pq.ConnStatus.OK:
+        message = connection.error_message.decode(errors="replace")
+        connection.finish()
+        raise problems.refusal(message, address.text, address.secret)
+    try:
+        _check_version(connection.server_version, address)
+        command(connection, _SETTINGS_QUERY, "setting up the replication session", address)
+    except BaseException:
+        connection.finish()
+        raise
+    return connection
+
+
+def command(connection: pq.abc.PGconn, text: str, doing: str, address: Address) -> list[list[str | None]]:
+    """Run one simple query or replication command; its rows as text. Raises as ``problems.failure``."""
+    result = connection.exec_(text.encode())
+    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+        raise problems.from_result(result, doing, address.text)
+    return [
+        [_text(result.get_value(row, column)) for column in range(result.nfields)]
+        for row in range(result.ntuples)
+    ]
+
+
+@contextmanager
+def translated(doing: str, address: Address) -> Iterator[None]:
+    """Errors of psycopg inside become errors of ours that say what was being done, where, and what to do."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise problems.from_psycopg(error, doing, address.text) from error
+
+
+def quote(name: str) -> str:
+    """An SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_all(names: Sequence[str]) -> str:
+    return ", ".join(quote(name) for name in names)
+
+
+def literal(text: str) -> str:
+    """An SQL string literal, whatever standard_conforming_strings says."""
+    quoted = text.replace("'", "''")
+    return " E'" + quoted.replace("\\", "\\\\") + "'" if "\\" in quoted else f"'{quoted}'"
+
+
+def _literal(text: str) -> LiteralString:
+    return text
+
+
+def _check_version(version: int, address: Address) -> None:
+    if version < OLDEST_SERVER:
+        raise OperatorError(
+            f"{address.text} runs Postgres {version // 10000}, which is too old",
+            hint="capture needs Postgres 14 or later",
+        )
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()

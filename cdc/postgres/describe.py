@@ -1,0 +1,215 @@
+"""Tables as the source's catalog describes them now: columns with identity and fill, key, what forbids capture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+from cdc.postgres.connect import Address, translated
+from eventstore.errors import UsageError
+from eventstore.schema import Column, TopicSchema
+
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table. ``identity``: d default, n nothing, f full, i index. ``key`` are the names of the key columns: those
+    of the replica identity, under FULL those of the primary key; () when there is none that capture can use."""
+
+    relid: int
+    schema: str
+    name: str
+    kind: str  # relkind: r table, p partitioned table
+    persistence: str  # p permanent, u unlogged, t temporary
+    roots: tuple[int, ...]  # of a partition: the tables that it is part of, directly or not
+    identity: str
+    key: tuple[str, ...]
+    key_problem: str
+    columns: tuple[Column, ...]
+    generated: tuple[str, ...]
+    readable: bool
+    owned: bool
+    filtered: bool  # row level security would hide rows from this user
+    blocks: int
+    file: int  # relfilenode as this snapshot knows it
+
+    @property
+    def label(self) -> tuple[str, str]:
+        return self.schema, self.name
+
+    @property
+    def text(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    def topic_schema(self, version: int, from_lsn: int = 0) -> TopicSchema:
+        return TopicSchema(version=version, columns=self.columns, from_lsn=from_lsn, relid=self.relid)
+
+
+_CLASSES = """
+SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relpersistence::text,
+       CASE WHEN c.relispartition THEN ARRAY(SELECT a.relid::oid::bigint
+         FROM pg_catalog.pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid) ELSE '{}' END,
+       c.relreplident::text, coalesce(pg_catalog.has_table_privilege(c.oid, 'SELECT'), false)
+         AND pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+       pg_catalog.pg_has_role(c.relowner, 'USAGE'),
+       c.relrowsecurity AND NOT (SELECT r.rolsuper OR r.rolbypassrls FROM pg_catalog.pg_roles r
+         WHERE r.rolname = current_user)
+         AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(c.relowner, 'USAGE')),
+       CASE WHEN c.relkind = 'r'
+         THEN pg_catalog.pg_relation_size(c.oid) / current_setting('block_size')::int ELSE 0 END,
+       c.relfilenode::bigint
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'f') AND c.relpersistence <> 't'
+  AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+  AND (%(relids)s::bigint[] IS NULL OR c.oid = ANY (%(relids)s::bigint[]::oid[]))
+ORDER BY n.nspname, c.relname
+"""
+_COLUMNS = """
+SELECT a.attrelid::bigint, a.attnum::int, a.attname, a.atttypid::bigint, a.atttypmod,
+       pg_catalog.format_type(a.atttypid, a.atttypmod), a.attgenerated::text,
+       CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END
+FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = ANY (%(relids)s::bigint[]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum
+"""
+_KEYS = """
+SELECT i.indrelid::bigint, i.indisprimary, i.indisreplident, i.indimmediate, i.indisvalid,
+       (SELECT array_agg(k.attnum::int) FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, position)
+        WHERE k.position <= i.indnkeyatts)
+FROM pg_catalog.pg_index i
+WHERE i.indrelid = ANY (%(relids)s::bigint[]::oid[]) AND (i.indisprimary OR i.indisreplident)
+"""
+
+
+def read_tables(
+    connection: Connection[Row], address: Address, relids: Sequence[int] | None = None
+) -> list[Table]:
+    """All ordinary, partitioned and foreign tables outside the system's schemas, or those with these oids."""
+    with translated("reading the catalog", address):
+        wanted = {"relids": None if relids is None else list(relids)}
+        classes = connection.execute(_CLASSES, wanted).fetchall()
+        found = {"relids": [row[0] for row in classes]}
+        columns: dict[int, list[Row]] = {}
+        for row in connection.execute(_COLUMNS, found).fetchall():
+            columns.setdefault(_int(row[0]), []).append(row)
+        indexes: dict[int, list[Row]] = {}
+        for row in connection.execute(_KEYS, found).fetchall():
+            indexes.setdefault(_int(row[0]), []).append(row)
+    return [_table(row, columns.get(_int(row[0]), []), indexes.get(_int(row[0]), [])) for row in classes]
+
+
+def _table(row: Row, columns: list[Row], indexes: list[Row]) -> Table:
+    relid, schema, name, kind, persistence, roots, identity, readable, owned, filtered, blocks, file = row
+    numbers, problem = _key(str(identity), indexes)
+    stored = [column for column in columns if not column[6]]
+    hidden = [column for column in columns if column[6]]
+    if any(_int(column[1]) in numbers for column in hidden):
+        numbers, problem = set(), "a generated column is part of its key"
+    return Table(
+        relid=_int(relid),
+        schema=str(schema),
+        name=str(name),
+        kind=str(kind),
+        persistence=str(persistence),
+        roots=tuple(_int(root) for root in roots),  # type: ignore[attr-defined]
+        identity=str(identity),
+        key=tuple(str(column[2]) for column in stored if _int(column[1]) in numbers),
+        key_problem=problem,
+        columns=tuple(_column(column, _int(column[1]) in numbers) for column in stored),
+        generated=tuple(str(column[2]) for column in hidden),
+        readable=bool(readable),
+        owned=bool(owned),
+        filtered=bool(filtered),
+        blocks=_int(blocks),
+        file=_int(file),
+    )
+
+
+def _key(identity: str, indexes: list[Row]) -> tuple[set[int], str]:
+    """Numbers of the key columns, or why there is no key that capture can use."""
+    primary = next((row for row in indexes if row[1]), None)
+    chosen = next((row for row in indexes if row[2]), None) if identity == "i" else primary
+    if identity == "n":
+        return set(), "REPLICA IDENTITY NOTHING"
+    if chosen is None:
+        return set(), "no primary key" if identity in "df" else "the replica identity's index is gone"
+    if not chosen[3]:
+        return set(), "its primary key is deferrable, which cannot identify rows"
+    if not chosen[4]:
+        return set(), "its key's index is not valid"
+    return {_int(number) for number in chosen[5]}, ""  # type: ignore[attr-defined]
+
+
+def _column(row: Row, key: bool) -> Column:
+    _, number, name, type_oid, typmod, type_name, _, fill = row
+    return Column(
+        id=_int(number),
+        name=str(name),
+        type_oid=_int(type_oid),
+        typmod=_int(typmod),
+        type_name=str(type_name),
+        key=key,
+        fill=None if fill is None else str(fill),
+    )
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+# --- patterns: SCHEMA.TABLE with * and ?, an exclusion starts with ! ---
+
+_Pattern = tuple[re.Pattern[str], re.Pattern[str]]
+_PART = re.compile(r'"((?:[^"]|"")*)"|([^".]*)')
+
+
+@dataclass(frozen=True, slots=True)
+class TablePatterns:
+    """Which tables a source takes. A table is taken when an inclusion matches it and no exclusion does."""
+
+    include: tuple[_Pattern, ...]
+    exclude: tuple[_Pattern, ...]
+
+    @classmethod
+    def parse(cls, patterns: Iterable[str]) -> TablePatterns:
+        """Raises UsageError on a text that is no pattern."""
+        include: list[_Pattern] = []
+        exclude: list[_Pattern] = []
+        for text in patterns:
+            target = exclude if text.startswith("!") else include
+            target.append(_parse_pattern(text.removeprefix("!")))
+        return cls(tuple(include), tuple(exclude))
+
+    def match(self, schema: str, name: str) -> bool:
+        return _any(self.include, schema, name) and not _any(self.exclude, schema, name)
+
+
+def _any(patterns: Sequence[_Pattern], schema: str, name: str) -> bool:
+    return any(first.fullmatch(schema) and second.fullmatch(name) for first, second in patterns)
+
+
+def _parse_pattern(text: str) -> _Pattern:
+    first = _PART.match(text)
+    if first is not None and text[first.end() : first.end() + 1] == ".":
+        rest = text[first.end() + 1 :]
+        second = _PART.fullmatch(rest)
+        parts = [_glob(first), _glob(second)] if second is not None else []
+        if all(part.pattern for part in parts) and parts:
+            return parts[0], parts[1]
+    raise UsageError(
+        f"{text!r} is not a table pattern",
+        hint='write SCHEMA.TABLE with * and ?; quote names with dots or capital letters as you like: "My.Schema".*',
+    )
+
+
+def _glob(match: re.Match[str]) -> re.Pattern[str]:
+    quoted, plain = match.groups()
+    if quoted is not None:
+        return re.compile(re.escape(quoted.replace('""', '"')))
+    pieces = {"*": ".*", "?": "."}
+    return re.compile("".join(pieces.get(letter, re.escape(letter)) for letter in plain), re.DOTALL)

@@ -1,0 +1,226 @@
+"""Rows of tables as one exported snapshot has them, by parallel COPY.
+
+Every connection that shares the snapshot must take it while the exporting connection is still there (SET TRANSACTION
+SNAPSHOT). Each table is locked against DDL before it is read, and its file number is compared with the snapshot's:
+TRUNCATE and rewriting ALTER TABLE are not MVCC-safe, a table they touched in between would look empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+import pyarrow as pa
+import pyarrow.csv
+from psycopg import Connection, pq, sql
+
+from cdc.postgres import problems
+from cdc.postgres.connect import Address, connect, quote, quote_all, translated
+from cdc.postgres.describe import Table, read_tables
+from eventstore.errors import IntegrityError, TransientError
+
+Row = tuple[object, ...]
+CHUNK_BYTES = 16 << 20  # of CSV, about what becomes one file
+_BLOCKS_MIN = 2048  # 16 MiB: smaller ranges cost more in round trips than they give in balance
+_RANGES_PER_WORKER = 4
+_LOCK_TIMEOUT = "200ms"
+# The file as the snapshot sees it, and as it is now; of tables and of the leaves of partitioned ones.
+_CHANGED_FILES = """
+WITH given AS (SELECT unnest(%s::bigint[]::oid[]) AS oid)
+SELECT c.oid::regclass::text
+FROM (SELECT oid FROM given UNION SELECT t.relid FROM given g, pg_catalog.pg_partition_tree(g.oid) t) r
+JOIN pg_catalog.pg_class c ON c.oid = r.oid
+WHERE c.relkind = 'r' AND c.relfilenode IS DISTINCT FROM pg_catalog.pg_relation_filenode(c.oid)
+"""
+
+
+class TableChanged(TransientError):
+    """A table was truncated or rewritten between the snapshot and our lock: take a new snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One COPY: a table (a leaf of a partitioned one), or a range of its blocks."""
+
+    table: Table
+    schema: str
+    name: str
+    where: str = ""
+    order: str = ""
+    only: bool = True
+
+    def statement(self, columns: Sequence[str]) -> str:
+        source = f"{quote(self.schema)}.{quote(self.name)}"
+        target = f"{'ONLY ' if self.only else ''}{source}{self.where}{self.order}"
+        query = f"SELECT {quote_all(columns)} FROM {target}"  # noqa: S608 (quoted names, constants)
+        return f"COPY ({query}) TO STDOUT (FORMAT csv, FORCE_QUOTE *, NULL '', ENCODING 'UTF8')"
+
+
+@contextmanager
+def snapshot_session(address: Address, snapshot: str) -> Iterator[Connection[Row]]:
+    """A connection inside a read-only transaction on the snapshot. Raises TransientError when it is gone."""
+    connection = connect(address, "tailrace load")
+    try:
+        with translated("taking the exported snapshot", address):
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        yield connection
+    finally:
+        connection.close()
+
+
+def lock_tables(
+    connection: Connection[Row],
+    address: Address,
+    relids: Sequence[int],
+    *,
+    waiting: Callable[[], None] = lambda: None,
+) -> list[Table]:
+    """Lock tables against DDL until the session ends and describe them.
+
+    ``waiting`` is called now and then while somebody else's lock is in the way, and may raise to give up. Raises
+    TableChanged, and OperatorError when a table may not be read.
+    """
+    tables = read_tables(connection, address, relids)
+    for table in tables:
+        while not _lock(connection, address, table):
+            waiting()
+    with translated("reading the catalog", address):
+        changed = connection.execute(_CHANGED_FILES, [[table.relid for table in tables]]).fetchone()
+    if changed is not None:
+        raise TableChanged(
+            f"table {changed[0]} was truncated or rewritten while its load began",
+            hint="the load is begun again with a new snapshot",
+        )
+    return tables
+
+
+def share_locks(connection: Connection[Row], address: Address, tables: Sequence[Table]) -> None:
+    """Take in a worker's session the locks that the coordinator's has, before it reads anything.
+
+    Once a TRUNCATE or ALTER TABLE waits for the coordinator, a worker's first read would wait behind it, and the
+    coordinator for the worker: a deadlock that the server cannot see. So the wait is bounded here, where nothing has
+    been read. Raises TableChanged.
+    """
+    for table in tables:
+        if not _lock(connection, address, table):
+            raise TableChanged(
+                f"table {table.text} is being truncated or altered while its load begins",
+                hint="the load is begun again with a new snapshot",
+            )
+
+
+def _lock(connection: Connection[Row], address: Address, table: Table) -> bool:
+    """Take the lock that reading takes; False when it is not to be had within a moment."""
+    only = sql.SQL("" if table.kind == "p" else "ONLY ")
+    with translated(f"locking table {table.text}", address):
+        try:
+            with connection.transaction():
+                connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_TIMEOUT)))
+                connection.execute(
+                    sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(only, sql.Identifier(*table.label))
+                )
+        except psycopg.errors.LockNotAvailable:
+            return False
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            raise TableChanged(
+                f"table {table.text} was dropped or renamed while its load began",
+                hint="the load is begun again with a new snapshot",
+            ) from None
+    return True
+
+
+def plan_units(connection: Connection[Row], address: Address, table: Table, workers: int) -> list[Unit]:
+    """The COPYs that read a table: block ranges of a large one, leaf by leaf of a partitioned one."""
+    if table.kind != "p":
+        return _ranges(table, table.schema, table.name, table.blocks, workers)
+    with translated("reading the partitions", address):
+        leaves = connection.execute(
+            "SELECT n.nspname, c.relname, pg_catalog.pg_relation_size(c.oid) / current_setting('block_size')::int"
+            " FROM pg_catalog.pg_partition_tree(%s::bigint::oid::regclass) t"
+            " JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE t.isleaf AND c.relkind = 'r' ORDER BY 1, 2",
+            [table.relid],
+        ).fetchall()
+    return [
+        unit
+        for schema, name, blocks in leaves
+        for unit in _ranges(table, str(schema), str(name), int(str(blocks)), workers)
+    ]
+
+
+def _ranges(table: Table, schema: str, name: str, blocks: int, workers: int) -> list[Unit]:
+    size = max(_BLOCKS_MIN, -(-blocks // (workers * _RANGES_PER_WORKER)))
+    starts = list(range(0, blocks, size)) or [0]
+    if len(starts) == 1:
+        return [Unit(table, schema, name)]
+    units = []
+    for start in starts:
+        bounds = [f"ctid >= '({start},0)'"]
+        if start != starts[-1]:  # the last one is open: the table may have grown since its size was read
+            bounds.append(f"ctid < '({start + size},0)'")
+        units.append(Unit(table, schema, name, " WHERE " + " AND ".join(bounds)))
+    return units
+
+
+def copy_chunks(
+    connection: Connection[Row], address: Address, unit: Unit, columns: Sequence[str]
+) -> Iterator[list[pa.Array]]:
+    """The unit's rows, chunk by chunk: per column an array of texts, null for NULL."""
+    pgconn = connection.pgconn
+    doing = f"reading table {unit.schema}.{unit.name}"
+    result = pgconn.exec_(unit.statement(columns).encode())
+    if result.status != pq.ExecStatus.COPY_OUT:
+        raise problems.from_result(result, doing, address.text)
+    for data, rows in _copy_data(pgconn, doing, address):
+        yield parse_csv(data, rows, len(columns))
+
+
+def _copy_data(pgconn: pq.abc.PGconn, doing: str, address: Address) -> Iterator[tuple[bytes, int]]:
+    """Chunks of whole rows: the server sends one CopyData message per row (copyto.c), which is checked later."""
+    lines: list[bytes] = []
+    size = 0
+    try:
+        while True:
+            count, data = pgconn.get_copy_data(0)
+            if count < 0:
+                break
+            lines.append(bytes(data))
+            size += count
+            if size >= CHUNK_BYTES:
+                yield b"".join(lines), len(lines)
+                lines, size = [], 0
+    except psycopg.OperationalError as error:
+        raise problems.failure(None, str(error), doing, address.text) from None
+    result = pgconn.get_result()
+    while result is not None:
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise problems.from_result(result, doing, address.text)
+        result = pgconn.get_result()
+    if lines:
+        yield b"".join(lines), len(lines)
+
+
+def parse_csv(data: bytes, rows: int, columns: int) -> list[pa.Array]:
+    """COPY's CSV with FORCE_QUOTE: a cell without quotes is NULL. Raises IntegrityError when rows are missing."""
+    names = [str(number) for number in range(columns)]
+    table = pyarrow.csv.read_csv(
+        pa.BufferReader(data),
+        read_options=pyarrow.csv.ReadOptions(column_names=names, block_size=len(data) + 1, use_threads=False),
+        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.large_string()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    if table.num_rows != rows:
+        raise IntegrityError(f"COPY sent {rows} rows, {table.num_rows} were read", hint="report this")
+    return [_one_array(column) for column in table.columns]
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,178 @@
+"""The socket's side of a session: frames in, blocks out, feedback. One thread, which owns the connection.
+
+It never waits for the append side: when the queue is full it stops reading and goes on confirming the old position
+(protocol page, "Streaming Replication Protocol": a client silent for wal_sender_timeout is dropped).
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from cdc.assemble import Assembler
+from cdc.feedback import Feedback
+from cdc.handover import Handover, Through
+from cdc.postgres.stream import ReplicationStream
+from cdc.status import Progress
+from cdc.wire.replication import Keepalive, parse, status_update
+from eventstore import failpoints
+from eventstore.settings import SourceSettings
+
+_READ_BYTES = 1 << 20  # frames taken per turn: between two looks at feedback and queue
+_WAIT_SECONDS = 0.5  # longest sleep: how late a stop is seen
+_FEEDBACK_SECONDS = 10.0
+_DRAIN_SECONDS = 30.0
+_HEADER = 25
+_XLOGDATA = ord("w")
+_COMMIT = ord("C")
+
+
+def feedback_interval(sender_timeout: float | None) -> float:
+    """Seconds between unprompted statuses: a third of the server's timeout, at most 10."""
+    return min(_FEEDBACK_SECONDS, sender_timeout / 3) if sender_timeout else _FEEDBACK_SECONDS
+
+
+def _wal_end(frame: bytes) -> int:
+    """Of an XLogData: it rises from commit to commit, not within transactions; 0 for Relation and Type."""
+    return int.from_bytes(frame[9:17], "big")
+
+
+class Receiver:
+    """Runs one stream until ``stop`` is set, the hand-over is closed, or the connection ends (TransientError)."""
+
+    def __init__(
+        self,
+        stream: ReplicationStream,
+        handover: Handover,
+        settings: SourceSettings,
+        progress: Progress,
+        stop: threading.Event,
+        *,
+        skip_through: int,
+        confirmed: int,
+        tick: Callable[[], None],
+    ) -> None:
+        self._stream = stream
+        self._handover = handover
+        self._progress = progress
+        self._stop = stop
+        self._tick = tick
+        self._linger = settings.linger_ms / 1000
+        epoch_bytes = min(settings.epoch_bytes, settings.queue_bytes)
+        self._assembler = Assembler(epoch_bytes, settings.epoch_changes, skip_through)
+        self._interval = feedback_interval(stream.timeout)
+        self._feedback = Feedback(confirmed, interval=self._interval)
+        self._oldest: float | None = None  # when the first whole transaction not handed over was complete
+        self._sent_flush = confirmed
+
+    def run(self) -> None:
+        """Raises what ended the session; returns after a clean end asked for by ``stop``."""
+        while not self._stop.is_set():
+            now = time.monotonic()
+            self._feedback.durable(self._handover.durable())
+            if self._handover.closed:
+                return
+            self._hand_over(now)
+            self._store_idle_position(now)
+            self._confirm(now)
+            self._tick()
+            reading = not self._handover.full(self._assembler.pending_bytes)
+            if not (reading and self._read()):
+                self._wait(reading, now)
+        self._finish()
+
+    def _read(self) -> bool:
+        frames = self._stream.receive(_READ_BYTES)
+        received = 0
+        feed, hit = self._assembler.feed, failpoints.hit
+        for frame in frames:
+            hit("frame_received")
+            if frame[0] == _XLOGDATA and len(frame) > _HEADER:
+                due = feed(frame[_HEADER:])
+                if frame[_HEADER] == _COMMIT:
+                    hit("transaction_gathered")
+                    received = _wal_end(frame)
+                if due:
+                    self._cut()
+            else:
+                self._control(frame)
+        if frames and frames[-1][0] == _XLOGDATA:
+            received = max(received, _wal_end(frames[-1]))
+        if received:
+            self._feedback.received(received)
+            self._progress.position(received=received)
+        if self._oldest is None and self._assembler.transactions:
+            self._oldest = time.monotonic()
+        return bool(frames)
+
+    def _control(self, frame: bytes) -> None:
+        message = parse(frame)
+        assert isinstance(message, Keepalive)  # an XLogData without payload is a ProtocolError in ``parse``
+        self._feedback.keepalive(
+            message.wal_end,
+            reply_requested=message.reply_requested,
+            in_transaction=self._assembler.open,
+            received_end=self._assembler.end_lsn,
+        )
+        self._progress.position(server=message.wal_end)
+
+    def _cut(self) -> None:
+        """Hand over the whole transactions, then what has come of an oversized open one."""
+        block = self._assembler.cut()
+        if block is not None:
+            self._handover.put(block)
+        if self._assembler.oversized:
+            self._handover.put(self._assembler.spill())
+        self._oldest = None
+
+    def _hand_over(self, now: float) -> None:
+        """Epochs are cut when full (``_read``), or after the linger once the append side has nothing to do."""
+        if self._oldest is None or not self._handover.idle:
+            return
+        if now - self._oldest >= self._linger or self._handover.full(self._assembler.pending_bytes):
+            self._cut()
+
+    def _store_idle_position(self, now: float) -> None:
+        if not self._handover.idle or self._assembler.transactions:
+            return
+        lsn = self._feedback.wants_through(now)
+        if lsn is not None:
+            self._handover.put(Through(lsn))
+
+    def _confirm(self, now: float) -> None:
+        status = self._feedback.due(now)
+        if status is None:
+            return
+        self._stream.send(status_update(status.write, status.flush, status.apply, datetime.now(UTC)))
+        self._progress.position(confirmed=status.flush, durable=status.flush, queued=self._handover.bytes)
+        if status.flush > self._sent_flush:
+            self._sent_flush = status.flush
+            failpoints.hit("position_confirmed")
+
+    def _wait(self, reading: bool, now: float) -> None:
+        timeout = min(_WAIT_SECONDS, self._interval / 2)
+        if self._oldest is not None and self._handover.idle:
+            timeout = min(timeout, max(0.0, self._linger - (now - self._oldest)))
+        sources: list[ReplicationStream | Handover] = [self._handover]
+        if reading:
+            sources.append(self._stream)
+        select.select(sources, [], [], timeout)
+
+    def _finish(self) -> None:
+        """Clean stop: append the whole transactions that came, confirm them, end the copy."""
+        self._cut_whole()
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while not self._handover.drain(min(self._interval, 1.0)) and time.monotonic() < deadline:
+            self._feedback.durable(self._handover.durable())
+            self._confirm(time.monotonic())
+        self._feedback.durable(self._handover.durable())
+        self._confirm(time.monotonic())
+        self._stream.finish()
+
+    def _cut_whole(self) -> None:
+        block = self._assembler.cut()
+        if block is not None:
+            self._handover.put(block)

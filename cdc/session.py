@@ -1,0 +1,267 @@
+"""One connection's life: start check, take-over, load of added tables, receive, append; whatever ends it is raised."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from psycopg import Connection
+
+from cdc.added import AddedLoad
+from cdc.append import Appender
+from cdc.columnar.decode import BlockDecoder
+from cdc.directory import Describer, Topics, changed
+from cdc.handover import Handover
+from cdc.postgres.check import Server, read_server
+from cdc.postgres.connect import Address, connect
+from cdc.postgres.describe import read_tables
+from cdc.postgres.problems import RELOAD_HINT, SlotLost
+from cdc.postgres.publication import Publication, read_publication
+from cdc.postgres.slot import read_slot, require_idle, require_usable
+from cdc.postgres.stream import ReplicationStream
+from cdc.receive import Receiver
+from cdc.source import lost_topics, reidentified_topics
+from cdc.status import Phase, Progress
+from cdc.watch import Watcher
+from eventstore.errors import OperatorError, UsageError
+from eventstore.log import Store
+from eventstore.model import EpochBatch, SourceState, TopicId
+from eventstore.position import format_lsn
+from eventstore.schema import TopicSchema
+from eventstore.settings import SourceSettings
+from eventstore.writer import SourceWriter
+
+Row = tuple[object, ...]
+
+
+def require_source(store: Store, name: str) -> SourceState:
+    state = store.source(name)
+    if state is None:
+        raise UsageError(f"source {name} is not in the log", hint="run `tailrace init` first")
+    return state
+
+
+def check_start(store: Store, name: str, address: Address) -> tuple[SourceState, Publication | None]:
+    """Whether the log and the server can go on together; the source's state and its publication.
+
+    Slot before state: another capture confirms only after it has stored, so this order raises no false alarm. Raises
+    OperatorError, SlotActive, SlotLost.
+    """
+    with connect(address, "tailrace capture") as connection:
+        server = read_server(connection, address)
+        slot = read_slot(connection, require_source(store, name).slot, address)
+        state = require_source(store, name)
+        publication = read_publication(connection, state.publication, address)
+    require_system(server, state, address)
+    if server.wal_level != "logical":
+        raise OperatorError(
+            f"wal_level of {address.text} is {server.wal_level}; logical decoding needs logical",
+            hint="ALTER SYSTEM SET wal_level = 'logical', then restart the server",
+        )
+    if not state.loaded:
+        return state, publication
+    if slot is None:
+        raise SlotLost(f"the replication slot {state.slot} is missing on {address.text}", hint=RELOAD_HINT)
+    require_usable(slot, server.database, address)
+    require_idle(slot, address)
+    if slot.confirmed_flush > state.through_lsn:
+        raise OperatorError(
+            f"slot {slot.name} of {address.text} was confirmed up to {format_lsn(slot.confirmed_flush)}, the log "
+            f"reaches only {format_lsn(state.through_lsn)}: changes between are lost (was the catalog restored?)",
+            hint=RELOAD_HINT,
+        )
+    return state, publication
+
+
+def check_system(connection: Connection[Row], state: SourceState, address: Address) -> None:
+    """Raises OperatorError when the connection leads to another system than the source was prepared on."""
+    require_system(read_server(connection, address), state, address)
+
+
+def require_system(server: Server, state: SourceState, address: Address) -> None:
+    if server.system_id != state.system_id:
+        raise OperatorError(
+            f"source {state.name} was prepared on system {state.system_id}, {address.text} is system "
+            f"{server.system_id}",
+            hint="point the source's dsn back to its server, or give the new one another source name",
+        )
+
+
+class Session:
+    """Streams until ``stop`` is set (returns) or something ends it (raises)."""
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        settings: SourceSettings,
+        address: Address,
+        progress: Progress,
+        stop: threading.Event,
+        tick: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._settings = settings
+        self._address = address
+        self._progress = progress
+        self._stop = stop
+        self._tick = tick
+        self.term = 0
+        """The writer's term, once this session has taken over."""
+
+    def run(self, state: SourceState, publication: Publication | None) -> None:
+        stream = ReplicationStream.open(self._address, state.slot, state.end_lsn, state.publication)
+        try:
+            writer = self._store.take_over(self._name)
+            self.term = writer.term
+            self._progress.phase(Phase.STREAMING)
+            self._progress.position(durable=writer.state.through_lsn, confirmed=state.end_lsn)
+            self._suspend_unknown(writer, publication)
+            topics = self._current_topics(writer, publication)
+            self._stream(stream, writer, topics)
+        finally:
+            stream.close()
+
+    def _suspend_unknown(self, writer: SourceWriter, publication: Publication | None) -> None:
+        """Topics whose table is not published any more, or lost values unseen: their state is unknown from here on."""
+        topics = Topics.read(self._store, self._name)
+        with connect(self._address, "tailrace capture") as connection:
+            tables = read_tables(connection, self._address)
+        again = reidentified_topics(topics, tables)
+        if again:
+            _append_position(
+                writer,
+                suspends=[(topic, "read again: its columns or its key were replaced") for topic in again],
+            )
+        lost = [topic for topic in lost_topics(topics, publication) if topic not in again]
+        if lost:
+            names = ", ".join(topic.text for topic in lost)
+            self._progress.tell(
+                f"{names} left the publication; run `tailrace init`, then it is read again", again=True
+            )
+            _append_position(writer, suspends=[(topic, "left the publication") for topic in lost])
+        if publication is None:
+            raise OperatorError(
+                f"there is no publication {writer.state.publication} in {self._address.text} any more",
+                hint="run `tailrace init`, which makes it again; all topics are then read again",
+            )
+
+    def _current_topics(self, writer: SourceWriter, publication: Publication | None) -> Topics:
+        """The topics; those that will be loaded in the version that their tables have now."""
+        topics = Topics.read(self._store, self._name)
+        published = publication.tables if publication else {}
+        by_label = {label: relid for relid, label in published.items()}
+        relids: dict[int, TopicId] = {}
+        for topic in topics.incomplete:
+            _, schema_name, table_name = topic.parts
+            relid = by_label.get((schema_name, table_name), topics.relid(topic))  # it may have been renamed
+            if relid in published:
+                relids[relid] = topic
+        if not relids:
+            return topics
+        with connect(self._address, "tailrace capture") as connection:
+            tables = read_tables(connection, self._address, list(relids))
+        newer: list[tuple[TopicId, TopicSchema]] = []
+        for table in tables:
+            topic = relids[table.relid]
+            schema = changed(table, topics.schema(topic))
+            if schema is not None:
+                newer.append((topic, schema))
+        if not newer:
+            return topics
+        _append_position(writer, new_schemas=newer)
+        return Topics.read(self._store, self._name)
+
+    def _stream(self, stream: ReplicationStream, writer: SourceWriter, topics: Topics) -> None:
+        handover = Handover(self._settings.queue_bytes)
+        load = self._load(writer, topics)
+        describer = Describer(self._store, self._name, topics, self._address)
+        decoder = BlockDecoder(self._name, topics.schemas, describer, known=topics.others)
+        appender = Appender(
+            self._store, writer, decoder, handover, self._progress, topics, load, describer.is_doubtful
+        )
+        receiver = Receiver(
+            stream,
+            handover,
+            self._settings,
+            self._progress,
+            self._stop,
+            skip_through=writer.state.commit_lsn,
+            confirmed=writer.state.end_lsn,
+            tick=self._tick,
+        )
+        watcher = Watcher(
+            self._store,
+            self._name,
+            self._settings,
+            self._address,
+            load.topics if load else (),
+            self._progress,
+        )
+        ended = threading.Event()
+        try:
+            self._run_parts(receiver, appender, watcher, handover, load, ended)
+        finally:
+            handover.release()
+
+    def _run_parts(
+        self,
+        receiver: Receiver,
+        appender: Appender,
+        watcher: Watcher,
+        handover: Handover,
+        load: AddedLoad | None,
+        ended: threading.Event,
+    ) -> None:
+        with ThreadPoolExecutor(2, "tailrace-capture") as pool:
+            try:
+                if load is not None:
+                    load.start()
+                for part in (pool.submit(appender.run), pool.submit(watcher.run, ended)):
+                    part.add_done_callback(lambda future: _end(handover, future))
+                receiver.run()
+            finally:
+                ended.set()
+                handover.close()
+                if load is not None:
+                    load.close()
+
+    def _load(self, writer: SourceWriter, topics: Topics) -> AddedLoad | None:
+        with connect(self._address, "tailrace capture") as connection:
+            publication = read_publication(connection, writer.state.publication, self._address)
+        published = publication.tables if publication else {}
+        wanted = {
+            topic: topics.schema(topic) for topic in topics.incomplete if topics.relid(topic) in published
+        }
+        if not wanted:
+            return None
+        return AddedLoad(self._store, writer, self._settings, self._address, wanted, self._progress)
+
+
+def _append_position(
+    writer: SourceWriter,
+    *,
+    new_schemas: list[tuple[TopicId, TopicSchema]] | None = None,
+    suspends: list[tuple[TopicId, str]] | None = None,
+) -> None:
+    """An epoch without rows, at the position the log has."""
+    state = writer.state
+    writer.append(
+        EpochBatch(
+            source=state.name,
+            commit_lsn=state.commit_lsn,
+            end_lsn=state.end_lsn,
+            through_lsn=state.through_lsn,
+            new_schemas=new_schemas or [],
+            suspends=suspends or [],
+        )
+    )
+
+
+def _end(handover: Handover, future: Future[None]) -> None:
+    """A thread of the session ended: with an error, so does the session."""
+    error = future.exception()
+    if error is not None:
+        handover.close(error)

@@ -1,0 +1,474 @@
+"""Preparing a source: which tables are taken, what stands in the way, the SQL and registrations that take them.
+
+Everything is checked before anything is written. Topics are registered before their tables are published, so that the
+stream never brings a table that the log does not know; a topic is loaded only once its table is published, so that a
+crash between the two leaves nothing wrong and the next run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from psycopg import Connection, sql
+
+from cdc.columnar.relations import EVENTS_TABLE
+from cdc.directory import Topics
+from cdc.postgres.check import Server, read_server, server_problems
+from cdc.postgres.connect import Address, connect, quote, translated
+from cdc.postgres.describe import Table, TablePatterns, read_tables
+from cdc.postgres.publication import Publication, add_statement, create_statement, read_publication
+from cdc.postgres.slot import slot_name
+from cdc.postgres.written import written_tables
+from eventstore.errors import OperatorError
+from eventstore.log import Store
+from eventstore.model import TopicId, TopicInfo
+from eventstore.settings import SourceSettings
+
+Row = tuple[object, ...]
+_CATALOG_TABLES = {"log_head", "topic_offsets", "alembic_version"}
+
+
+class Level(StrEnum):
+    BLOCKING = "blocking"  # nothing is prepared until it is mended
+    SKIPPED = "skipped"  # this table is not captured
+    NOTE = "note"  # good to know
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: Level
+    subject: str
+    what: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.what}" + (f" ({self.hint})" if self.hint else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What `init` found and did (``dry_run``: would do). ``new`` are topics registered now, ``known`` those that were
+    there, ``statements`` the SQL for the source, in order."""
+
+    source: str
+    publication: str
+    slot: str
+    statements: tuple[str, ...]
+    new: tuple[TopicId, ...]
+    known: tuple[TopicId, ...]
+    findings: tuple[Finding, ...]
+    dry_run: bool
+
+    @property
+    def blocking(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.level is Level.BLOCKING)
+
+
+def prepare_source(
+    store: Store, name: str, settings: SourceSettings, *, dry_run: bool = False, events: bool = False
+) -> Preparation:
+    """Check and prepare a source; a second run takes up new tables.
+
+    ``events`` installs the tables of domain events first. With ``dry_run`` nothing is written anywhere and blocking
+    findings are returned; otherwise they are raised as one OperatorError. Also raises UsageError (patterns, dsn) and
+    TransientError (out of reach).
+    """
+    address = Address.of(settings)
+    patterns = TablePatterns.parse(settings.tables)
+    with connect(address, "tailrace init") as connection:
+        plan = _Plan(store, name, address, connection, patterns, events=events)
+        preparation = plan.prepare(dry_run)
+        if dry_run:
+            return preparation
+        if preparation.blocking:
+            raise OperatorError(
+                f"source {name} cannot be prepared: "
+                + "; ".join(f"{finding.subject}: {finding.what}" for finding in preparation.blocking),
+                hint="; ".join(finding.hint for finding in preparation.blocking if finding.hint),
+            )
+        if events:
+            install_events(settings)
+            plan = _Plan(store, name, address, connection, patterns)
+            preparation = plan.prepare(dry_run)
+        plan.carry_out(preparation)
+    return preparation
+
+
+def install_events(settings: SourceSettings) -> None:
+    """Create or migrate schema ``tailrace`` with the tables of domain events in the source."""
+    from migrations.source import install
+
+    install(settings.dsn.get_secret_value())
+
+
+class _Plan:
+    """One run of ``prepare_source``."""
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        address: Address,
+        connection: Connection[Row],
+        patterns: TablePatterns,
+        *,
+        events: bool = False,
+    ) -> None:
+        self._events_wanted = events
+        self._store = store
+        self._name = name
+        self._address = address
+        self._connection = connection
+        self._slot = self._publication_name = slot_name(store.settings.name, name)
+        self._server = read_server(connection, address)
+        self._tables = read_tables(connection, address)
+        self._publication = read_publication(connection, self._publication_name, address)
+        self._taken, self._skipped = choose_tables(
+            self._tables,
+            patterns,
+            store.catalog.schema if store.catalog.kind == "postgres" else None,
+            written_tables(connection, address, self._tables),
+        )
+        self._leaf_problems = _leaf_problems(connection, address, self._taken)
+        self._adds_events = False
+        state = store.source(name)
+        self._loaded = state is not None and state.loaded
+        self._topics = Topics.read(store, name) if state is not None else None
+
+    def prepare(self, dry_run: bool) -> Preparation:
+        findings = [
+            Finding(Level.BLOCKING, "server", problem.what, problem.hint)
+            for problem in server_problems(self._server, self._connection, self._slot, self._address)
+        ]
+        findings += self._publication_findings()
+        findings += self._skipped
+        published = self._publication.tables if self._publication else {}
+        wanted = [table for table in self._taken if self._may_take(table, findings)]
+        missing = [table for table in wanted if table.relid not in published]
+        missing = [table for table in missing if self._may_add(table, findings)]
+        findings += _ownership(missing, self._server)
+        add = [table.label for table in missing] + self._events(findings, published)
+        infos = self._infos()
+        new = [self._topic(table) for table in wanted if self._is_new(table, findings)]
+        findings += self._left_over(wanted, infos)
+        if not (wanted or add or published or self._events_wanted):
+            findings.append(
+                Finding(
+                    Level.BLOCKING,
+                    "tables",
+                    "no table that can be captured matches the source's patterns",
+                    "correct `tables` of the source, or mend what is said of the skipped ones",
+                )
+            )
+        return Preparation(
+            source=self._name,
+            publication=self._publication_name,
+            slot=self._slot,
+            statements=tuple(self._statements(add)),
+            new=tuple(new),
+            known=tuple(infos),
+            findings=tuple(findings),
+            dry_run=dry_run,
+        )
+
+    def carry_out(self, preparation: Preparation) -> None:
+        self._store.register_source(
+            self._name,
+            slot=self._slot,
+            publication=self._publication_name,
+            system_id=self._server.system_id,
+        )
+        for table in self._taken:
+            if self._topic(table) in preparation.new:
+                self._store.register_topic(self._topic(table), table.topic_schema(1))
+        with translated("preparing the publication", self._address), self._connection.transaction():
+            if self._loaded and self._adds_events:
+                self._require_no_events()
+            for statement in preparation.statements:
+                self._connection.execute(sql.SQL(statement))
+
+    def _topic(self, table: Table) -> TopicId:
+        return TopicId.table(self._name, *table.label)
+
+    def _is_new(self, table: Table, findings: list[Finding]) -> bool:
+        """Whether a table needs a topic; one that was renamed keeps the topic it has."""
+        owner = self._topics.schemas.get(table.relid) if self._topics else None
+        if owner is not None and owner[0] != self._topic(table):
+            findings.append(
+                Finding(Level.NOTE, table.text, f"it was renamed; its topic is still {owner[0].text}")
+            )
+        return owner is None and self._topic(table) not in self._infos()
+
+    def _infos(self) -> Mapping[TopicId, TopicInfo]:
+        return self._topics.tables if self._topics else {}
+
+    def _publication_findings(self) -> list[Finding]:
+        if self._publication is None:
+            if self._server.may_create:
+                return []
+            return [
+                Finding(
+                    Level.BLOCKING,
+                    "publication",
+                    f"user {self._server.user} may not create one",
+                    f'GRANT CREATE ON DATABASE "{self._server.database}" TO "{self._server.user}"',
+                )
+            ]
+        mismatch = self._publication.mismatch
+        if not mismatch:
+            return []
+        return [
+            Finding(
+                Level.BLOCKING,
+                f"publication {self._publication_name}",
+                mismatch,
+                f"DROP PUBLICATION {quote(self._publication_name)} and run init again, or choose another [store] name",
+            )
+        ]
+
+    def _may_take(self, table: Table, findings: list[Finding]) -> bool:
+        """Whether a table can be captured; says why not, and what is left out of one that can."""
+        problem = problem_of(table) or self._leaf_problems.get(table.relid)
+        if problem:
+            findings.append(Finding(Level.SKIPPED, table.text, problem[0], problem[1]))
+            return False
+        if not table.readable:
+            grant = f"GRANT USAGE ON SCHEMA {quote(table.schema)} TO {quote(self._server.user)}; "
+            grant += (
+                f"GRANT SELECT ON {quote(table.schema)}.{quote(table.name)} TO {quote(self._server.user)}"
+            )
+            findings.append(
+                Finding(Level.BLOCKING, table.text, f"user {self._server.user} may not read it", grant)
+            )
+        if table.filtered:
+            findings.append(
+                Finding(
+                    Level.BLOCKING,
+                    table.text,
+                    "row level security would hide rows from the first load",
+                    f"ALTER ROLE {quote(self._server.user)} BYPASSRLS",
+                )
+            )
+        if table.generated:
+            columns = ", ".join(table.generated)
+            findings.append(Finding(Level.NOTE, table.text, f"generated columns are not captured: {columns}"))
+        if table.kind == "p":
+            findings.append(
+                Finding(
+                    Level.NOTE,
+                    table.text,
+                    "partitioned: captured as one table",
+                    "TRUNCATE, ATTACH and DETACH of single partitions are not in the stream; run verify after them",
+                )
+            )
+        return True
+
+    def _may_add(self, table: Table, findings: list[Finding]) -> bool:
+        """A table whose topic is complete left the publication: changes since are lost. Capture must note it first,
+        and then reads the table again."""
+        topic = self._topic(table)
+        info = self._infos().get(topic)
+        if info is None or info.complete_since is None or self._topics is None:
+            return True
+        owner = self._publication.tables.get(self._topics.relid(topic)) if self._publication else None
+        if owner is not None:
+            schema, name = map(quote, owner)
+            findings.append(
+                Finding(
+                    Level.SKIPPED,
+                    table.text,
+                    f"{'.'.join(owner)} had its name before, and feeds its topic still",
+                    f"ALTER PUBLICATION {quote(self._publication_name)} DROP TABLE {schema}.{name}; once capture has "
+                    "noted that, run init again: the topic is then read from the table that has the name now",
+                )
+            )
+            return False
+        findings.append(
+            Finding(
+                Level.SKIPPED,
+                table.text,
+                "it left the publication, so changes of it are lost",
+                "start `tailrace capture`, which notes the gap, then run init again: the table is read again",
+            )
+        )
+        return False
+
+    def _events(
+        self, findings: list[Finding], published: Mapping[int, tuple[str, str]]
+    ) -> list[tuple[str, str]]:
+        """The table of domain events, when there is one and it can be added."""
+        table = next((table for table in self._tables if table.label == EVENTS_TABLE), None)
+        if table is None and self._events_wanted:
+            findings.append(
+                Finding(Level.NOTE, ".".join(EVENTS_TABLE), "the tables of domain events will be installed")
+            )
+        if table is None or table.relid in published:
+            return []
+        findings += _ownership([table], self._server)
+        if self._loaded and self._has_rows(table):
+            findings.append(
+                Finding(
+                    Level.SKIPPED,
+                    table.text,
+                    "it has events from before it was published, and the source is loaded already",
+                    "load the source into a new store",
+                )
+            )
+            return []
+        self._adds_events = True
+        return [table.label]
+
+    def _require_no_events(self) -> None:
+        """Nobody may append between this look and the publication: what came before it is not in the stream."""
+        table = sql.Identifier(*EVENTS_TABLE)
+        self._connection.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(table))
+        if self._connection.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(table)).fetchone() is not None:
+            raise OperatorError(
+                f"events were appended to {'.'.join(EVENTS_TABLE)} before it was published",
+                hint="load the source into a new store, or empty the table if nobody needs them",
+            )
+
+    def _has_rows(self, table: Table) -> bool:
+        with translated("looking for events", self._address):
+            query = sql.SQL("SELECT 1 FROM {} LIMIT 1").format(sql.Identifier(*table.label))
+            return self._connection.execute(query).fetchone() is not None
+
+    def _left_over(self, wanted: Sequence[Table], infos: Mapping[TopicId, TopicInfo]) -> list[Finding]:
+        taken = {self._topic(table) for table in wanted}
+        return [
+            Finding(
+                Level.NOTE, topic.text, "no table of this name matches any more; its topic stays as it is"
+            )
+            for topic in infos
+            if topic not in taken
+        ]
+
+    def _statements(self, add: Sequence[tuple[str, str]]) -> list[str]:
+        if self._publication is None:
+            return [create_statement(self._publication_name, add)]
+        return [add_statement(self._publication_name, add)] if add else []
+
+
+def choose_tables(
+    tables: Sequence[Table], patterns: TablePatterns, catalog_schema: str | None, written: Collection[int]
+) -> tuple[list[Table], list[Finding]]:
+    """Tables that the patterns take. Left out: the log's own catalog, tables with oids in ``written`` (projections
+    write them), and partitions whose root is taken."""
+    by_schema: dict[str, set[str]] = {}
+    for table in tables:
+        by_schema.setdefault(table.schema, set()).add(table.name)
+    catalogs = {schema for schema, names in by_schema.items() if names >= _CATALOG_TABLES}
+    if catalog_schema is not None:
+        catalogs.add(catalog_schema)
+    matched = [table for table in tables if patterns.match(*table.label) and table.schema != EVENTS_TABLE[0]]
+    own = sorted({table.schema for table in matched if table.schema in catalogs})
+    findings = [
+        Finding(Level.SKIPPED, schema, "it is a catalog of Tailrace, which must not capture itself")
+        for schema in own
+    ]
+    matched = [table for table in matched if table.schema not in catalogs]
+    findings += [
+        Finding(Level.SKIPPED, table.text, "a projection of Tailrace writes it: capturing it would never end")
+        for table in matched
+        if table.relid in written
+    ]
+    matched = [table for table in matched if table.relid not in written]
+    relids = {table.relid for table in matched}
+    return [table for table in matched if relids.isdisjoint(table.roots)], findings
+
+
+def problem_of(table: Table) -> tuple[str, str] | None:
+    """Why a table cannot be captured, and what to do: published without a key, its owner's UPDATEs would fail."""
+    name = f"{quote(table.schema)}.{quote(table.name)}"
+    if table.kind == "f":
+        return "a foreign table has no WAL here", "capture it where it lives"
+    if table.persistence == "u":
+        return "an unlogged table has no WAL", f"ALTER TABLE {name} SET LOGGED"
+    if not table.columns:
+        return "it has no columns", ""
+    if not table.key:
+        return (
+            f"{table.key_problem}, so changed rows cannot be identified",
+            f"add a primary key, or ALTER TABLE {name} REPLICA IDENTITY USING INDEX a unique one on NOT NULL columns",
+        )
+    return None
+
+
+def _leaf_problems(
+    connection: Connection[Row], address: Address, tables: Sequence[Table]
+) -> dict[int, tuple[str, str]]:
+    """Partitioned tables with a partition that cannot be captured: its identity, not the root's, counts."""
+    roots = [table.relid for table in tables if table.kind == "p"]
+    if not roots:
+        return {}
+    with translated("reading the partitions", address):
+        rows = connection.execute(
+            "SELECT r.oid::bigint, min(c.oid::regclass::text)"
+            " FROM unnest(%s::bigint[]::oid[]) r(oid) JOIN pg_catalog.pg_class p ON p.oid = r.oid"
+            " CROSS JOIN LATERAL pg_catalog.pg_partition_tree(r.oid) t"
+            " JOIN pg_catalog.pg_class c ON c.oid = t.relid"
+            " WHERE t.isleaf AND c.relkind <> 'p' AND (c.relkind <> 'r' OR c.relpersistence <> 'p'"
+            " OR c.relreplident NOT IN ('d', 'f') OR (p.relreplident = 'i')) GROUP BY r.oid",
+            [roots],
+        ).fetchall()
+    return {
+        int(str(oid)): (
+            f"its partition {leaf} is foreign, unlogged or has another replica identity",
+            "give all partitions REPLICA IDENTITY DEFAULT on one primary key",
+        )
+        for oid, leaf in rows
+    }
+
+
+def _ownership(missing: Sequence[Table], server: Server) -> list[Finding]:
+    return [
+        Finding(
+            Level.BLOCKING,
+            table.text,
+            f"user {server.user} does not own it, so may not publish it",
+            "run init as its owner, or GRANT the owner's role",
+        )
+        for table in missing
+        if not table.owned
+    ]
+
+
+def lost_topics(topics: Topics, publication: Publication | None) -> list[TopicId]:
+    """Complete topics whose table is not published: changes of it are being lost."""
+    published = publication.tables if publication else {}
+    return [
+        topic
+        for topic, info in topics.tables.items()
+        if info.complete_since is not None and topics.relid(topic) not in published
+    ]
+
+
+def reidentified_topics(topics: Topics, tables: Sequence[Table]) -> list[TopicId]:
+    """Complete topics whose columns or key are others than the stream shows. A column dropped and added again has the
+    same name and type, but rows that existed lost their values without an event; under REPLICA IDENTITY FULL another
+    primary key is not seen at all."""
+    found = []
+    for table in tables:
+        topic, schema = topics.schemas.get(table.relid, (None, None))
+        if topic is None or schema is None or topics.tables[topic].complete_since is None:
+            continue
+        numbers = {column.name: column.id for column in table.columns}
+        replaced = any(numbers.get(column.name, column.id) != column.id for column in schema.columns)
+        key = {numbers[name] for name in table.key}
+        if replaced or (key and table.identity == "f" and key != {column.id for column in schema.key}):
+            found.append(topic)
+    return found
+
+
+def uncaptured(
+    tables: Sequence[Table],
+    patterns: TablePatterns,
+    publication: Publication,
+    catalog_schema: str | None,
+    written: Collection[int],
+) -> list[Table]:
+    """Tables that match and could be captured but are not published: they came after `init`."""
+    taken, _ = choose_tables(tables, patterns, catalog_schema, written)
+    return [table for table in taken if table.relid not in publication.tables and problem_of(table) is None]

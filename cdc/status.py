@@ -1,0 +1,153 @@
+"""What a running capture says about itself: counters written by its threads, read as one frozen value."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+log = logging.getLogger("tailrace.capture")
+_MESSAGES_MAX = 50
+
+
+class Phase(StrEnum):
+    STARTING = "starting"
+    LOADING = "first load"
+    STREAMING = "streaming"
+    RECONNECTING = "reconnecting"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureStatus:
+    """One moment of a capture. LSNs are 0 before they are known; ``lag_bytes`` is WAL the server has and the log has
+    not; ``pending_tables`` match the patterns but are not captured; ``loading`` are topics whose first load runs or
+    waits. ``messages`` are the latest things told, oldest first."""
+
+    source: str
+    phase: Phase
+    epochs: int
+    transactions: int
+    changes: int
+    received_lsn: int
+    durable_lsn: int
+    confirmed_lsn: int
+    server_lsn: int
+    commit_ts: datetime | None
+    queued_bytes: int
+    loading: tuple[str, ...]
+    loaded_rows: int
+    load_rows_expected: int
+    load_rows_per_second: float
+    pending_tables: tuple[str, ...]
+    ignored: tuple[tuple[str, int], ...]
+    messages: tuple[str, ...]
+
+    @property
+    def lag_bytes(self) -> int:
+        return max(0, self.server_lsn - self.durable_lsn)
+
+
+class Progress:
+    """The counters behind ``CaptureStatus``. Every method may be called from any thread."""
+
+    def __init__(self, source: str) -> None:
+        self._lock = threading.Lock()
+        self._source = source
+        self._phase = Phase.STARTING
+        self._epochs = self._transactions = self._changes = 0
+        self._received = self._durable = self._confirmed = self._server = self._queued = 0
+        self._commit_ts: datetime | None = None
+        self._loading: tuple[str, ...] = ()
+        self._loaded_rows = self._expected_rows = 0
+        self._rate = 0.0
+        self._pending: tuple[str, ...] = ()
+        self._ignored: Counter[str] = Counter()
+        self._messages: list[str] = []
+        self._told: set[str] = set()
+
+    def phase(self, phase: Phase) -> None:
+        with self._lock:
+            self._phase = phase
+
+    def appended(self, *, epochs: int, transactions: int, changes: int, commit_ts: datetime | None) -> None:
+        with self._lock:
+            self._epochs += epochs
+            self._transactions += transactions
+            self._changes += changes
+            self._commit_ts = commit_ts or self._commit_ts
+
+    def position(
+        self,
+        *,
+        received: int = 0,
+        durable: int = 0,
+        confirmed: int = 0,
+        server: int = 0,
+        queued: int | None = None,
+    ) -> None:
+        """Move what is known of positions; they never go back within a capture."""
+        with self._lock:
+            self._received = max(self._received, received)
+            self._durable = max(self._durable, durable)
+            self._confirmed = max(self._confirmed, confirmed)
+            self._server = max(self._server, server, received)
+            self._queued = self._queued if queued is None else queued
+
+    def loading(self, topics: Iterable[str], rows: int = 0, expected: int = 0, rate: float = 0.0) -> None:
+        with self._lock:
+            self._loading = tuple(topics)
+            self._loaded_rows, self._expected_rows, self._rate = rows, expected, rate
+
+    def pending(self, tables: Iterable[str]) -> None:
+        with self._lock:
+            self._pending = tuple(tables)
+
+    def ignored(self, counts: Counter[str]) -> None:
+        if not counts:
+            return
+        with self._lock:
+            new = [reason for reason in counts if reason not in self._ignored]
+            self._ignored.update(counts)
+        for reason in new:
+            self.tell(f"not captured: {reason}")
+
+    def tell(self, text: str, *, again: bool = False) -> None:
+        """Say something once (``again``: each time) in the log and in the status. No values of rows, no secrets."""
+        with self._lock:
+            if text in self._told and not again:
+                return
+            self._told.add(text)
+            self._messages = [*self._messages, text][-_MESSAGES_MAX:]
+        log.warning("source %s: %s", self._source, text)
+
+    def note(self, text: str) -> None:
+        """Say what goes as planned."""
+        log.info("source %s: %s", self._source, text)
+
+    def status(self) -> CaptureStatus:
+        with self._lock:
+            return CaptureStatus(
+                source=self._source,
+                phase=self._phase,
+                epochs=self._epochs,
+                transactions=self._transactions,
+                changes=self._changes,
+                received_lsn=self._received,
+                durable_lsn=self._durable,
+                confirmed_lsn=self._confirmed,
+                server_lsn=self._server,
+                commit_ts=self._commit_ts,
+                queued_bytes=self._queued,
+                loading=self._loading,
+                loaded_rows=self._loaded_rows,
+                load_rows_expected=self._expected_rows,
+                load_rows_per_second=self._rate,
+                pending_tables=self._pending,
+                ignored=tuple(sorted(self._ignored.items())),
+                messages=tuple(self._messages),
+            )

@@ -1,0 +1,291 @@
+"""The log against its source: our state of every table equals what a SELECT returns, at one exact position.
+
+A temporary slot exports a snapshot; its consistent point is the position: the snapshot holds exactly what commits
+below it. When the log has come that far, its state as of that LSN is compared with the snapshot's rows, cell by cell as
+Postgres' text (so also cells that the typed column could not hold). Rows are compared by two 64-bit hashes.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from psycopg import Connection
+
+from cdc.digests import DigestBuilder, Digests, Ints, compare, keys_of
+from cdc.directory import Topics, is_events
+from cdc.first import Waiting
+from cdc.postgres.connect import Address, connect, connect_replication
+from cdc.postgres.describe import Table, read_tables
+from cdc.postgres.slot import create_exported, read_slot
+from cdc.postgres.snapshot import TableChanged, Unit, copy_chunks, lock_tables, plan_units, snapshot_session
+from cdc.session import check_system, require_source
+from cdc.status import Progress
+from eventstore.errors import IncompleteTopic, TransientError, UsageError
+from eventstore.log import Store
+from eventstore.model import TopicId, TopicKind
+from eventstore.position import format_lsn
+from eventstore.render import postgres_texts
+from eventstore.schema import EVENT_SCHEMA
+from eventstore.settings import SourceSettings
+from eventstore.state import state
+
+Row = tuple[object, ...]
+_WAIT_SECONDS = 60.0
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicComparison:
+    """One topic against its table at ``lsn``. Counts are of keys; samples are key texts, at most as many as asked for.
+
+    ``only_in_source_columns`` are not compared: a column that was added since the table's last change is not in the
+    log yet. ``only_in_log_columns`` were dropped since. ``skipped`` says why nothing was compared.
+    """
+
+    topic: TopicId
+    lsn: int
+    source_rows: int = 0
+    log_rows: int = 0
+    only_in_source: int = 0
+    only_in_log: int = 0
+    different: int = 0
+    source_samples: tuple[tuple[str | None, ...], ...] = ()
+    log_samples: tuple[tuple[str | None, ...], ...] = ()
+    different_samples: tuple[tuple[str | None, ...], ...] = ()
+    only_in_source_columns: tuple[str, ...] = ()
+    only_in_log_columns: tuple[str, ...] = ()
+    skipped: str = ""
+
+    @property
+    def equal(self) -> bool:
+        return not (self.skipped or self.only_in_source or self.only_in_log or self.different)
+
+
+def verify_source(
+    store: Store,
+    name: str,
+    settings: SourceSettings,
+    topics: Sequence[TopicId] | None = None,
+    *,
+    timeout: float = _WAIT_SECONDS,
+    samples: int = 10,
+    stop: threading.Event | None = None,
+) -> list[TopicComparison]:
+    """Compare topics (default: all tables and domain events of the source) with their tables.
+
+    A capture must be running, or the log already be far enough. Raises TransientError when the log does not reach the
+    position within ``timeout`` seconds, UsageError for a topic that is no table or events of the source, OperatorError
+    (privileges, no free slot).
+    """
+    address = Address.of(settings)
+    source = require_source(store, name)
+    chosen = _chosen(store, name, topics)
+    waits_until = time.monotonic() + timeout
+    with connect(address, "tailrace verify") as control:
+        check_system(control, source, address)
+        waiting = Waiting(control, address, Progress(name), stop or threading.Event())
+        while True:
+            replication = connect_replication(address, "tailrace verify")
+            try:
+                slot = f"{source.slot[:40]}_verify_{secrets.token_hex(4)}"
+                exported = create_exported(replication, slot, address, waiting=waiting, temporary=True)
+                with snapshot_session(address, exported.snapshot) as snapshot:
+                    tables = _lock(snapshot, address, Topics.read(store, name), chosen)
+                    _wait_for(store, name, exported.consistent_point, control, address, waits_until, timeout)
+                    verification = _Verification(
+                        store, name, address, snapshot, exported.consistent_point, samples
+                    )
+                    return [verification.compare(topic, tables) for topic in chosen]
+            except TableChanged:  # between the snapshot and our locks: again, with a new one
+                if time.monotonic() > waits_until:
+                    raise
+            finally:
+                replication.finish()
+
+
+def _chosen(store: Store, name: str, wanted: Sequence[TopicId] | None) -> list[TopicId]:
+    known = [info.id for info in store.topics(name) if info.kind is not TopicKind.MESSAGES]
+    for topic in wanted or ():
+        if topic not in known:
+            store.topic(topic)  # UsageError with names that come close
+            raise UsageError(
+                f"{topic} is not a table or a category of events of source {name}",
+                hint="logical messages leave nothing in the source to compare with",
+            )
+    return known if wanted is None else list(wanted)
+
+
+def _lock(
+    snapshot: Connection[Row], address: Address, topics: Topics, chosen: Sequence[TopicId]
+) -> dict[int, Table]:
+    """The source's tables by oid (that of domain events by 0), locked against DDL until the comparison is over."""
+    wanted = {topics.relid(topic) for topic in chosen if topic in topics.tables}
+    if any(topic not in topics.tables for topic in chosen):
+        wanted |= {table.relid for table in read_tables(snapshot, address) if is_events(table)}
+    locked = lock_tables(snapshot, address, sorted(wanted))
+    return {0 if is_events(table) else table.relid: table for table in locked}
+
+
+def _wait_for(
+    store: Store,
+    name: str,
+    lsn: int,
+    control: Connection[Row],
+    address: Address,
+    deadline: float,
+    timeout: float,
+) -> None:
+    while (reached := require_source(store, name)).through_lsn < lsn:
+        if time.monotonic() > deadline:
+            slot = read_slot(control, reached.slot, address)
+            running = slot is not None and slot.active_pid is not None
+            raise TransientError(
+                f"the log of source {name} reaches {format_lsn(reached.through_lsn)}, {format_lsn(lsn)} is needed"
+                f" to compare it; it did not come within {timeout:.0f} s",
+                hint="capture is behind: wait and try again" if running else "start `tailrace capture`",
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+class _Verification:
+    """All comparisons at one position."""
+
+    def __init__(
+        self, store: Store, name: str, address: Address, snapshot: Connection[Row], lsn: int, samples: int
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._address = address
+        self._snapshot = snapshot
+        self._lsn = lsn
+        self._samples = samples
+        self._cut = store.cut(f"{name}={format_lsn(lsn)}")
+        self._topics = Topics.read(store, name)
+
+    def compare(self, topic: TopicId, tables: Mapping[int, Table]) -> TopicComparison:
+        if self._store.topic(topic).kind is TopicKind.EVENTS:
+            return self._events(topic, tables.get(0))
+        return self._table(topic, tables.get(self._topics.relid(topic)))
+
+    def _skip(self, topic: TopicId, reason: str) -> TopicComparison:
+        return TopicComparison(topic, self._lsn, skipped=reason)
+
+    def _table(self, topic: TopicId, table: Table | None) -> TopicComparison:
+        if topic in self._topics.incomplete:
+            return self._skip(topic, f"incomplete: {self._topics.tables[topic].reason}")
+        if table is None:
+            return self._skip(topic, "the source has no such table any more")
+        schema = self._topics.schema(topic)
+        here = {column.id: column for column in schema.columns}
+        there = {column.id: column for column in table.columns}
+        both = [number for number in here if number in there]
+        if not all(number in there for number, column in here.items() if column.key):
+            return self._skip(topic, "its key has other columns now")
+        names_here = [here[number].name for number in both]
+        units = plan_units(self._snapshot, self._address, table, 1)
+        side = _Sides(
+            key_at=[at for at, number in enumerate(both) if here[number].key],
+            source=lambda: self._source_rows(units, [there[number].name for number in both]),
+            log=lambda: self._log_rows(topic, names_here),
+        )
+        try:
+            return side.compare(
+                topic,
+                self._lsn,
+                self._samples,
+                only_in_source_columns=tuple(
+                    column.name for number, column in there.items() if number not in here
+                ),
+                only_in_log_columns=tuple(
+                    column.name for number, column in here.items() if number not in there
+                ),
+            )
+        except IncompleteTopic as error:  # completed after the position
+            return self._skip(topic, error.message)
+
+    def _events(self, topic: TopicId, table: Table | None) -> TopicComparison:
+        """Events that the source has and the log has not, or not like that; the source may have pruned others."""
+        if table is None:
+            return self._skip(topic, "the source has no table of domain events any more")
+        category = topic.parts[1]
+        units = [Unit(table, *table.label, only=table.kind != "p")]
+        names = ["category", *(column.name for column in EVENT_SCHEMA.columns)]
+
+        def of_category() -> Iterator[Sequence[pa.Array]]:
+            for first, *texts in self._source_rows(units, names):
+                mask = pa.array([cell == category for cell in first.to_pylist()])
+                yield [cells.filter(mask) for cells in texts]
+
+        side = _Sides(key_at=[0, 1], source=of_category, log=lambda: self._logged_events(topic), prunes=True)
+        return side.compare(topic, self._lsn, self._samples)
+
+    def _source_rows(self, units: Sequence[Unit], names: Sequence[str]) -> Iterator[Sequence[pa.Array]]:
+        for unit in units:
+            yield from copy_chunks(self._snapshot, self._address, unit, names)
+
+    def _log_rows(self, topic: TopicId, names: Sequence[str]) -> Iterator[Sequence[pa.Array]]:
+        for table in state(self._store, topic, self._cut, on_unreadable="text"):
+            yield [table[name].combine_chunks() for name in names]
+
+    def _logged_events(self, topic: TopicId) -> Iterator[Sequence[pa.Array]]:
+        for batch in self._store.read(topic, cut=self._cut, columns=["after"]):
+            after = batch.column("after")
+            yield [postgres_texts(after.field(column.name)) for column in EVENT_SCHEMA.columns]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Two ways to read the same rows, as texts; each can be read again for samples."""
+
+    key_at: Sequence[int]
+    source: Callable[[], Iterator[Sequence[pa.Array]]]
+    log: Callable[[], Iterator[Sequence[pa.Array]]]
+    prunes: bool = False  # the source may have deleted rows that the log keeps
+
+    def compare(
+        self,
+        topic: TopicId,
+        lsn: int,
+        samples: int,
+        *,
+        only_in_source_columns: tuple[str, ...] = (),
+        only_in_log_columns: tuple[str, ...] = (),
+    ) -> TopicComparison:
+        source, log = self._digests(self.source()), self._digests(self.log())
+        found = compare(source, log)
+        only_in_log = found.right[:0] if self.prunes else found.right
+        return TopicComparison(
+            topic=topic,
+            lsn=lsn,
+            source_rows=len(source),
+            log_rows=len(log),
+            only_in_source=len(found.left),
+            only_in_log=len(only_in_log),
+            different=len(found.different),
+            source_samples=self._keys(self.source, found.left[:samples]),
+            log_samples=self._keys(self.log, only_in_log[:samples]),
+            different_samples=self._keys(self.source, found.different[:samples]),
+            only_in_source_columns=only_in_source_columns,
+            only_in_log_columns=only_in_log_columns,
+        )
+
+    def _digests(self, rows: Iterator[Sequence[pa.Array]]) -> Digests:
+        builder = DigestBuilder(self.key_at)
+        for texts in rows:
+            builder.add(texts)
+        return builder.finish()
+
+    def _keys(
+        self, rows: Callable[[], Iterator[Sequence[pa.Array]]], hashes: Ints
+    ) -> tuple[tuple[str | None, ...], ...]:
+        if not len(hashes):
+            return ()
+        found: dict[int, tuple[str | None, ...]] = {}
+        for texts in rows():
+            found |= keys_of(texts, self.key_at, hashes.tolist())
+        return tuple(sorted(found.values(), key=str))

@@ -1,0 +1,110 @@
+"""Looks around beside a running session: topics that `init` registered, tables nobody captures."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+
+from psycopg import Connection
+
+from cdc.directory import Topics, TopicsChanged
+from cdc.postgres.connect import Address, connect
+from cdc.postgres.describe import Table, TablePatterns, read_tables
+from cdc.postgres.publication import Publication, read_publication
+from cdc.postgres.written import written_tables
+from cdc.source import lost_topics, problem_of, reidentified_topics, uncaptured
+from cdc.status import Progress
+from eventstore.errors import TransientError
+from eventstore.log import Store
+from eventstore.model import TopicId
+from eventstore.settings import SourceSettings
+
+Row = tuple[object, ...]
+_LOOK_SECONDS = 0.5
+_TABLES_SECONDS = 5.0
+
+
+class Watcher:
+    """Runs in a thread of its own. ``loading``: incomplete topics that the session loads."""
+
+    def __init__(
+        self,
+        store: Store,
+        source: str,
+        settings: SourceSettings,
+        address: Address,
+        loading: Collection[TopicId],
+        progress: Progress,
+    ) -> None:
+        self._store = store
+        self._source = source
+        self._address = address
+        self._loading = loading
+        self._progress = progress
+        self._patterns = TablePatterns.parse(settings.tables)
+        self._tables_at = 0.0
+
+    def run(self, stop: threading.Event) -> None:
+        """Returns when ``stop`` is set; raises TopicsChanged when the session must begin anew."""
+        while not stop.is_set():
+            try:
+                with connect(self._address, "tailrace watch") as connection:
+                    while not stop.wait(_LOOK_SECONDS):
+                        self._look(connection)
+            except TopicsChanged:
+                raise
+            except TransientError:
+                stop.wait(_LOOK_SECONDS)  # the stream finds out too, and reconnects
+
+    def _look(self, connection: Connection[Row]) -> None:
+        state = self._store.source(self._source)
+        assert state is not None
+        publication = read_publication(connection, state.publication, self._address)
+        topics = Topics.read(self._store, self._source)
+        lost = lost_topics(topics, publication)
+        if lost:
+            raise TopicsChanged(f"{_names(lost)} left the publication")
+        published = set(publication.tables.values()) if publication else set()
+        ready = [
+            topic
+            for topic in topics.incomplete
+            if topic.parts[1:] in published and topic not in self._loading
+        ]
+        if ready:
+            raise TopicsChanged(f"{_names(ready)} waiting for first load")
+        if publication is not None and time.monotonic() >= self._tables_at:
+            self._tables_at = time.monotonic() + _TABLES_SECONDS
+            tables = read_tables(connection, self._address)
+            changed = reidentified_topics(topics, tables)
+            if changed:
+                raise TopicsChanged(
+                    f"{_names(changed)} with other columns or another key than the stream shows"
+                )
+            schema = self._store.catalog.schema if self._store.catalog.kind == "postgres" else None
+            written = written_tables(connection, self._address, tables)
+            self._warn(publication, tables)
+            found = uncaptured(tables, self._patterns, publication, schema, written)
+            self._progress.pending(table.text for table in found)
+            for table in found:
+                self._progress.tell(
+                    f"table {table.text} matches the source's patterns but is not captured; `tailrace init` takes it up"
+                )
+
+    def _warn(self, publication: Publication, tables: Collection[Table]) -> None:
+        """What somebody changed behind our back and will be sorry for."""
+        if publication.mismatch:
+            self._progress.tell(
+                f"publication {publication.name} was changed and loses changes: {publication.mismatch}; mend it, and "
+                "compare with `tailrace verify --source`"
+            )
+        for table in tables:
+            if table.relid in publication.tables and (problem := problem_of(table)) is not None:
+                self._progress.tell(
+                    f"published table {table.text}: {problem[0]}; the server refuses UPDATE and DELETE of it: "
+                    f"{problem[1]}, or take it out of publication {publication.name}"
+                )
+
+
+def _names(topics: Collection[TopicId]) -> str:
+    return ", ".join(topic.text for topic in topics)

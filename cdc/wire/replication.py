@@ -1,0 +1,82 @@
+"""The frames of a replication connection: what the server wraps WAL in, and what the client answers.
+
+Source: PostgreSQL documentation, "Streaming Replication Protocol" (XLogData, Primary keepalive message, Standby status
+update). Times are µs since 2000-01-01 UTC, as the server counts.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from cdc.wire.buffer import Reader
+
+EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+UNIX_EPOCH_MICROS = 946_684_800_000_000  # 2000-01-01 in µs since 1970-01-01
+
+_XLOGDATA_HEADER = 25
+_STATUS = struct.Struct(">cQQQqB")
+
+
+@dataclass(frozen=True, slots=True)
+class XLogData:
+    """One frame 'w'. ``start`` and ``end`` are 0 for Relation and Type messages: no position follows from them."""
+
+    start: int
+    end: int
+    sent: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Keepalive:
+    """One frame 'k'. The server has sent all that it has below ``wal_end``."""
+
+    wal_end: int
+    sent: int
+    reply_requested: bool
+
+
+def parse(frame: bytes) -> XLogData | Keepalive:
+    """Open one CopyData frame from the server. Raises ProtocolError."""
+    if frame[:1] == b"w" and len(frame) > _XLOGDATA_HEADER:  # the frequent one, without a Reader's calls
+        start, end, sent = _HEADER.unpack_from(frame, 1)
+        return XLogData(start, end, sent, frame[_XLOGDATA_HEADER:])
+    reader = Reader(frame, "replication frame")
+    tag = reader.byte()
+    if tag == ord("k"):
+        keepalive = Keepalive(reader.uint64(), reader.int64(), _flag(reader))
+        reader.finish()
+        return keepalive
+    if tag == ord("w"):
+        raise reader.error("no message behind the header")
+    raise reader.error("unknown tag")
+
+
+_HEADER = struct.Struct(">QQq")
+
+
+def _flag(reader: Reader) -> bool:
+    value = reader.byte()
+    if value > 1:
+        raise reader.error("a flag that is neither 0 nor 1")
+    return value == 1
+
+
+def status_update(write: int, flush: int, apply: int, now: datetime, *, reply: bool = False) -> bytes:
+    """The standby status update 'r'. Only ``flush`` moves a logical slot."""
+    return _STATUS.pack(b"r", write, flush, apply, micros(now), reply)
+
+
+def micros(moment: datetime) -> int:
+    """µs since 2000-01-01 UTC."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def moment(micros: int) -> datetime:
+    """The time of a server's µs count. Raises ProtocolError when no calendar has it."""
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        raise Reader(b"").error(f"the time {micros} µs is out of range") from None

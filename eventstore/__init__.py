@@ -1,0 +1,1 @@
+"""The ground: log, catalog, compaction, subscriptions and domain events."""

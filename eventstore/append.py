@@ -1,0 +1,195 @@
+"""What one append writes, computed before its transaction: parts with their offsets, the blob, the catalog's rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from eventstore import index, segment
+from eventstore.model import EpochBatch, PartitionRange, PreparedSegment, SourceState, TopicId, TopicRows
+from eventstore.times import to_micros
+
+
+class Place(Protocol):
+    """Where rows of a topic go."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def next_offsets(self) -> Sequence[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One topic's rows in the append, with their offsets assigned: a file or a part of the blob."""
+
+    topic: TopicId
+    topic_id: int
+    version: int
+    ranges: tuple[PartitionRange, ...]
+    rows: int
+    bytes: int
+    checksum: str
+    lsns: tuple[int, int] | None
+    commit_times: tuple[int, int] | None
+    first_row: int  # stored rows of the topic before these: the order of its segments
+    path: str | None
+    start: int = 0
+
+
+@dataclass(slots=True)
+class Append:
+    """Everything one append will write, computed before its transaction so that a retry writes the same."""
+
+    id: str
+    batch: EpochBatch
+    previous: SourceState
+    previous_append: str
+    parts: list[Part] = field(default_factory=list)
+    blob: bytes | None = None
+    blob_plain_bytes: int = 0
+    blob_checksum: str = ""
+    next_offsets: dict[TopicId, list[int]] = field(default_factory=dict)
+
+    @property
+    def is_epoch(self) -> bool:
+        batch = self.batch
+        return bool(self.parts or batch.completes or batch.suspends or batch.new_schemas)
+
+    def assign(
+        self, topic: TopicId, place: Place, counts: Sequence[tuple[int, int]]
+    ) -> tuple[int, tuple[PartitionRange, ...]]:
+        """Offsets of the next rows of a topic: the number of its stored rows before them, and their ranges."""
+        following = self.next_offsets.setdefault(topic, list(place.next_offsets))
+        first_row = sum(following)
+        ranges = []
+        for partition, rows in counts:
+            ranges.append(PartitionRange(partition, following[partition], rows))
+            following[partition] += rows
+        return first_row, tuple(ranges)
+
+
+def add_file(append: Append, file: PreparedSegment, topic: Place) -> None:
+    """A prepared file, with its offsets."""
+    first_row, ranges = append.assign(file.topic, topic, file.counts)
+    append.parts.append(
+        Part(
+            topic=file.topic,
+            topic_id=topic.id,
+            version=file.version,
+            ranges=ranges,
+            rows=file.rows,
+            bytes=file.bytes,
+            checksum=file.checksum,
+            lsns=file.lsns,
+            commit_times=file.commit_times,
+            first_row=first_row,
+            path=file.path,
+        )
+    )
+
+
+def add_blob(append: Append, small: Sequence[TopicRows], place: Callable[[TopicId], Place]) -> None:
+    """All rows of a small epoch as the parts of one blob."""
+    buffers: list[pa.Buffer] = []
+    start = 0
+    for rows in small:
+        topic = place(rows.topic)
+        arranged = segment.arrange(rows.rows, topic.partitions)
+        data = segment.encode_part(arranged.table)
+        first_row, ranges = append.assign(rows.topic, topic, arranged.counts)
+        append.parts.append(
+            Part(
+                topic=rows.topic,
+                topic_id=topic.id,
+                version=rows.version,
+                ranges=ranges,
+                rows=arranged.table.num_rows,
+                bytes=data.size,
+                checksum=segment.checksum(data),
+                lsns=arranged.lsns,
+                commit_times=arranged.commit_times,
+                first_row=first_row,
+                path=None,
+                start=start,
+            )
+        )
+        buffers.append(data)
+        start += data.size
+    append.blob, append.blob_plain_bytes = segment.pack_blob(buffers)
+    append.blob_checksum = segment.checksum(append.blob)
+
+
+def content_hash(append: Append) -> str:
+    """SHA-256 over what the epoch brings: per part checksum and offsets, and the source position."""
+    state, batch = append.previous, append.batch
+    described = [
+        [
+            part.topic.text,
+            part.version,
+            part.checksum,
+            [[r.partition, r.first_offset, r.rows] for r in part.ranges],
+        ]
+        for part in append.parts
+    ]
+    position = [state.name, state.incarnation, batch.commit_lsn, batch.end_lsn]
+    return hashlib.sha256(json.dumps([described, position]).encode()).hexdigest()
+
+
+def epoch_values(append: Append, epoch: int, digest: str) -> dict[str, Any]:
+    batch, parts = append.batch, append.parts
+    commit_ts = to_micros(batch.commit_ts)
+    lsns = [lsn for part in parts if part.lsns for lsn in part.lsns]
+    times = [ts for part in parts if part.commit_times for ts in part.commit_times]
+    if not times and commit_ts is not None:
+        times = [commit_ts]
+    small = [part for part in parts if part.path is None]
+    directory = [
+        index.BlobPart(p.topic_id, p.version, p.start, p.bytes, p.rows, p.first_row, p.lsns, p.ranges)
+        for p in small
+    ]
+    return {
+        "epoch": epoch,
+        "append_id": append.id,
+        "source": append.previous.name,
+        "incarnation": append.previous.incarnation,
+        "commit_lsn": batch.commit_lsn,
+        "end_lsn": batch.end_lsn,
+        "first_lsn": min(lsns, default=None),
+        "last_lsn": max(lsns, default=None),
+        "commit_ts": commit_ts,
+        "first_ts": min(times, default=None),
+        "last_ts": max(times, default=None),
+        "transactions": batch.transactions,
+        "rows": sum(part.rows for part in parts),
+        "hash": digest,
+        "topics": index.topics_text({part.topic_id for part in parts}),
+        "parts": index.parts_to_json(directory),
+        "blob_bytes": append.blob_plain_bytes if append.blob is not None else None,
+    }
+
+
+def segment_values(part: Part, epoch: int) -> dict[str, Any]:
+    first_lsn, last_lsn = part.lsns or (None, None)
+    return {
+        "path": part.path,
+        "topic_id": part.topic_id,
+        "version": part.version,
+        "first_epoch": epoch,
+        "last_epoch": epoch,
+        "first_lsn": first_lsn,
+        "last_lsn": last_lsn,
+        "first_row": part.first_row,
+        "rows": part.rows,
+        "bytes": part.bytes,
+        "checksum": part.checksum,
+        "ranges": index.ranges_to_json(part.ranges),
+        "sealed": False,
+    }

@@ -1,0 +1,235 @@
+"""``as of``: from an epoch, LSN or time to a Cut. All statements of one resolution run in one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import Connection, Row, Select, select
+
+from eventstore import index, registry, segment, tables
+from eventstore.errors import UsageError
+from eventstore.model import TopicId
+from eventstore.position import Cut, format_lsn, parse_lsn
+from eventstore.storage import LocalStorage
+from eventstore.times import from_micros, now_micros, to_micros
+
+_FORMS = "write an epoch (123), an LSN (0/16B3748 or SOURCE=0/16B3748) or an ISO time (2026-05-01T12:00:00Z)"
+
+
+@dataclass(frozen=True, slots=True)
+class AtEpoch:
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtLsn:
+    source: str | None
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    micros: int
+
+
+AsOf = AtEpoch | AtLsn | AtTime | None
+
+
+def parse(as_of: str | int | datetime | None) -> AsOf:
+    """What a text means, without looking at a log. A naive time is UTC. Raises UsageError."""
+    match as_of:
+        case None:
+            return None
+        case datetime():
+            return AtTime(_micros(as_of))
+        case int():
+            return AtEpoch(as_of)
+    text = as_of.strip()
+    if text.isascii() and text.isdigit():
+        return AtEpoch(int(text))
+    source, equals, lsn = text.rpartition("=")
+    if equals or "/" in text:
+        return AtLsn(source.strip() or None, parse_lsn(lsn.strip()))
+    try:
+        return AtTime(_micros(datetime.fromisoformat(text)))
+    except ValueError:
+        raise UsageError(f"{as_of!r} is no position of the log", hint=_FORMS) from None
+
+
+def _micros(moment: datetime) -> int:
+    micros = to_micros(moment)
+    assert micros is not None
+    return micros
+
+
+@dataclass(frozen=True, slots=True)
+class Resolver:
+    """Resolves against the log as one snapshot shows it."""
+
+    connection: Connection
+    storage: LocalStorage
+
+    def resolve(self, as_of: AsOf) -> Cut:
+        """Raises UsageError when the position is beyond the head, or names no or an unknown source."""
+        head = registry.head_epoch(self.connection)
+        match as_of:
+            case None:
+                return self._at_epoch(head)
+            case AtEpoch(epoch):
+                if not 0 <= epoch <= head:
+                    raise UsageError(
+                        f"epoch {epoch} is not in the log; its head is epoch {head}",
+                        hint="name an earlier one, or wait until capture has come that far",
+                    )
+                return self._at_epoch(epoch)
+            case AtLsn(source, lsn):
+                row = self._source(source)
+                if lsn > row.through_lsn:
+                    raise UsageError(
+                        f"LSN {format_lsn(lsn)} of {row.name} is beyond the log, which knows every commit below "
+                        f"{format_lsn(row.through_lsn)}",
+                        hint="name an earlier one, or wait until capture has come that far",
+                    )
+                return self._below({row.name: lsn}, head)
+            case AtTime(micros):
+                return self._at_time(micros, head)
+
+    def _at_epoch(self, epoch: int) -> Cut:
+        table = tables.epochs
+        query = (
+            select(table.c.commit_ts)
+            .where(table.c.epoch <= epoch, table.c.commit_ts.is_not(None))
+            .order_by(table.c.epoch.desc())
+            .limit(1)
+        )
+        return Cut(epoch, {}, from_micros(self.connection.scalar(query)))
+
+    def _source(self, name: str | None) -> Row[*tuple[Any, ...]]:
+        rows = self.connection.execute(select(tables.sources).order_by(tables.sources.c.name)).all()
+        names = [row.name for row in rows]
+        if name is None:
+            if len(rows) == 1:
+                return rows[0]
+            raise UsageError(
+                f"an LSN belongs to one source, and this log has {len(rows)}",
+                hint=f"write SOURCE=LSN with one of {', '.join(names)}"
+                if names
+                else "run `tailrace capture`",
+            )
+        for row in rows:
+            if row.name == name:
+                return row
+        raise UsageError(
+            f"no source {name!r} in the log", hint=f"its sources are {', '.join(names) or 'none'}"
+        )
+
+    def _at_time(self, micros: int, head: int) -> Cut:
+        if micros > now_micros():
+            raise UsageError(
+                f"{from_micros(micros):%Y-%m-%dT%H:%M:%S.%fZ} has not come yet",
+                hint="a time as of which the log is read lies in the past",
+            )
+        table = tables.epochs
+        below: dict[str, int] = {}
+        quiet_until = 0  # last epoch of the sources that have no later commit
+        sources = self.connection.scalars(select(tables.sources.c.name)).all()
+        for source in sources:
+            of_source = _epochs().where(table.c.source == source)
+            first_later = self._first(of_source.where(table.c.last_ts > micros).order_by(table.c.epoch))
+            if first_later is not None:
+                if _is_load(first_later, micros) and len(sources) == 1:
+                    return self._at_epoch(first_later.epoch - 1)
+                below[source] = self._first_lsn(first_later, micros)
+            elif (last := self._first(of_source.order_by(table.c.epoch.desc()))) is not None:
+                quiet_until = max(quiet_until, last.epoch)
+        return self._below(below, head, at_least=quiet_until)
+
+    def _first_lsn(self, epoch: Row[*tuple[Any, ...]], micros: int) -> int:
+        """Commit LSN of the first transaction of an epoch that committed later than a time."""
+        if epoch.first_lsn is None:  # a load of empty tables, behind all that had committed
+            return int(epoch.commit_lsn) + 1
+        if epoch.first_ts > micros:
+            return int(epoch.first_lsn)
+        rows = self._transactions(epoch)
+        later = rows.filter(pc.greater(rows["_commit_ts"].cast(pa.int64()), micros))
+        return int(pc.min(later["_lsn"]).as_py())
+
+    def _transactions(self, epoch: Row[*tuple[Any, ...]]) -> pa.Table:
+        """``_lsn`` and ``_commit_ts`` of all rows of an epoch."""
+        ids = [int(text) for text in epoch.topics.split(",") if text]
+        names = self.connection.execute(
+            select(tables.topics.c.id, tables.topics.c.name).where(tables.topics.c.id.in_(ids))
+        )
+        found = []
+        for row in names.all():
+            topic = TopicId.parse(row.name)
+            page = index.page(self.connection, topic, row.id, Cut(epoch.epoch), epoch.epoch - 1)
+            columns = ("_lsn", "_commit_ts")
+            found += [segment.read_segment(self.storage, ref, columns=columns) for ref in page.refs]
+        return pa.concat_tables(table.select(["_lsn", "_commit_ts"]) for table in found)
+
+    def _below(self, lsns: Mapping[str, int], head: int, at_least: int = 0) -> Cut:
+        """Of each named source everything that committed below its LSN; of other sources everything up to the last
+        epoch this takes, or up to ``at_least``. The head when no named source has a later commit."""
+        table = tables.epochs
+        later: dict[str, Row[*tuple[Any, ...]]] = {}  # first epoch with rows at or above the LSN
+        for source, lsn in lsns.items():
+            query = _epochs().where(table.c.source == source, table.c.last_lsn >= lsn).order_by(table.c.epoch)
+            found = self._first(query)
+            if found is not None:
+                later[source] = found
+        if not later:
+            return self._at_epoch(head)
+        ends = [row.epoch if row.first_lsn < lsns[source] else row.epoch - 1 for source, row in later.items()]
+        epoch = max(*ends, at_least) if len(later) == len(lsns) else head
+        inside = {source: row for source, row in later.items() if row.epoch <= epoch}
+        if not inside:
+            return self._at_epoch(epoch)
+        below = {source: lsns[source] for source in inside}
+        return Cut(epoch, below, self._clock(epoch, below, inside))
+
+    def _clock(
+        self, epoch: int, below: Mapping[str, int], inside: Mapping[str, Row[*tuple[Any, ...]]]
+    ) -> datetime | None:
+        """Commit time of the last transaction inside a cut that ends within epochs: the latest over the sources."""
+        table = tables.epochs
+        times: list[int] = []
+        for source in self.connection.scalars(select(tables.sources.c.name)).all():
+            last = epoch
+            if source in below:
+                rows = self._transactions(inside[source])
+                kept = rows.filter(pc.less(rows["_lsn"], below[source])).sort_by("_lsn")
+                if (
+                    kept.num_rows
+                    and (commit_ts := kept["_commit_ts"][-1].cast(pa.int64()).as_py()) is not None
+                ):
+                    times.append(commit_ts)
+                    continue
+                last = inside[source].epoch - 1
+            query = (
+                _epochs()
+                .where(table.c.source == source, table.c.epoch <= last, table.c.commit_ts.is_not(None))
+                .order_by(table.c.epoch.desc())
+            )
+            found = self._first(query)
+            if found is not None:
+                times.append(found.commit_ts)
+        return from_micros(max(times, default=None))
+
+    def _first(self, query: Select[*tuple[Any, ...]]) -> Row[*tuple[Any, ...]] | None:
+        return self.connection.execute(query.limit(1)).one_or_none()
+
+
+def _is_load(epoch: Row[*tuple[Any, ...]], micros: int) -> bool:
+    """Whether an epoch is a load later than a time. Its rows carry the LSN of their snapshot, but the transactions in
+    epochs before it committed earlier, wherever their LSNs stand."""
+    return epoch.transactions == 0 and (epoch.first_lsn is None or epoch.first_ts > micros)
+
+
+def _epochs() -> Select[*tuple[Any, ...]]:
+    return select(tables.epochs)

@@ -1,0 +1,84 @@
+"""Named places where a process can be made to die or to wait, for crash tests. One name per step of the pipeline.
+
+``TAILRACE_FAILPOINT="epoch_committed:3"`` kills this process (SIGKILL: no handler, no flush, as a power cut would) at
+the third time it passes there; ``"inside_commit~250"`` makes every pass wait 250 ms instead. Several are separated by
+commas. Unset, a pass costs one ``if``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+
+from eventstore.errors import UsageError
+
+VARIABLE = "TAILRACE_FAILPOINT"
+
+NAMES = frozenset(
+    {
+        # capture (architecture page, steps 1 to 6)
+        "frame_received",
+        "transaction_gathered",
+        "epoch_decoded",
+        "segment_written",
+        "inside_commit",  # everything executed, COMMIT not sent
+        "epoch_committed",
+        "position_confirmed",
+        # projections (steps 7 to 10)
+        "refresh_planned",
+        "derived_committed",
+        "bucket_applied",
+        "sink_fenced",
+        "generation_promoted",
+        # maintenance
+        "seal_written",  # sealed files durable, catalog not touched
+        "seal_swapped",  # catalog points to the sealed files, old ones not removed
+        "file_removed",
+    }
+)
+
+
+@dataclass(slots=True)
+class _Armed:
+    passes_left: int = 0  # kill when it reaches 0; 0 from the start = never
+    wait_seconds: float = 0.0
+
+
+def parse(text: str) -> dict[str, _Armed]:
+    """``name[:n]`` or ``name~milliseconds``, comma-separated. Raises UsageError on an unknown name or bad number."""
+    armed: dict[str, _Armed] = {}
+    for item in filter(None, (item.strip() for item in text.split(","))):
+        name, tilde, wait = item.partition("~")
+        name, _, count = name.partition(":")
+        if name not in NAMES:
+            raise UsageError(f"{VARIABLE} names no fail point: {name!r}", hint=f"one of {sorted(NAMES)}")
+        try:
+            armed[name] = _Armed(wait_seconds=int(wait) / 1000) if tilde else _Armed(int(count or 1))
+        except ValueError:
+            raise UsageError(
+                f"{VARIABLE}={item!r} has a bad number", hint="write NAME, NAME:COUNT or NAME~MS"
+            ) from None
+    return armed
+
+
+_armed: dict[str, _Armed] = parse(os.environ.get(VARIABLE, ""))
+_lock = threading.Lock()
+
+
+def hit(name: str) -> None:
+    """Pass the place called ``name``."""
+    if not _armed:
+        return
+    point = _armed.get(name)
+    if point is None:
+        return
+    if point.wait_seconds:
+        time.sleep(point.wait_seconds)
+        return
+    with _lock:
+        point.passes_left -= 1
+        if point.passes_left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,404 @@
+"""The store: open it, see what is in it, read it, follow it. Writing is ``SourceWriter``'s, got by ``take_over``."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import insert, or_, select, update
+from sqlalchemy.exc import IntegrityError as Duplicate
+
+from eventstore import cut as cuts
+from eventstore import index, registry, segment, tables
+from eventstore.catalog import Catalog, open_catalog
+from eventstore.derived import DerivedCatalog
+from eventstore.errors import IncompleteTopic, OperatorError, UsageError
+from eventstore.model import EpochInfo, SegmentRef, SourceState, TopicId, TopicInfo
+from eventstore.position import Cut
+from eventstore.schema import TopicSchema
+from eventstore.settings import StoreSettings
+from eventstore.storage import LocalStorage
+from eventstore.wake import Waker, waker_of
+from eventstore.writer import SourceWriter
+
+_SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
+_BATCH_ROWS = 65_536
+_MARKER = "log-id"  # a file in the segments folder
+POLL_SECONDS = 1.0
+
+
+class Store:
+    """One log: catalog and segments. Safe to share between threads; cheap to open once per process."""
+
+    def __init__(self, settings: StoreSettings, catalog: Catalog, storage: LocalStorage) -> None:
+        self.settings = settings
+        self.catalog = catalog
+        self.storage = storage
+        self.waker: Waker = waker_of(catalog)
+        self.derived = DerivedCatalog(catalog)
+        with catalog.read() as connection:
+            self.log_id: str = connection.execute(select(tables.log.c.log_id)).scalar_one()
+
+    @classmethod
+    def open(
+        cls, settings: StoreSettings | None = None, *, create: bool = False, root: Path | None = None
+    ) -> Store:
+        """Open the store that the settings name; relative paths are relative to ``root`` (default: the current
+        folder). ``create`` makes the catalog and its folders, or brings an older catalog up to date.
+
+        Raises OperatorError when there is no store, it has another format, or it may not be used; UsageError for
+        settings that cannot be; TransientError when the catalog's server is out of reach.
+        """
+        chosen = settings or StoreSettings()
+        base = (root or Path.cwd()).absolute()
+        folder = base / chosen.segments
+        if create:
+            _make_folder(folder)
+        catalog = open_catalog(chosen.catalog, store_name=chosen.name, root=base, create=create)
+        try:
+            store = cls(chosen, catalog, LocalStorage(folder))
+            store._check_folder(create)
+            return store
+        except BaseException:
+            catalog.close()
+            raise
+
+    def _check_folder(self, create: bool) -> None:
+        """Catalog and segments folder must be a pair: the folder's marker names the log. A foreign one would hand us
+        wrong files, and upkeep would take that log's files for orphans."""
+        marker = self.storage.root / _MARKER
+        if create and not marker.exists() and self.head() is None:
+            with (
+                self.catalog.write() as connection
+            ):  # of several creators one writes it, the others wait here
+                connection.execute(update(tables.log).values(log_id=self.log_id))
+                if not marker.exists():
+                    self.storage.write(_MARKER, f"{self.log_id}\n".encode())
+        try:
+            found = marker.read_text().strip()
+        except OSError as error:
+            raise OperatorError(
+                f"{self.storage.root} is not the segments folder of {self.catalog.label}: "
+                f"{_MARKER} cannot be read ({error.strerror})",
+                hint="correct store.segments, or restore the folder from the same backup as the catalog",
+            ) from None
+        if found != self.log_id:
+            raise OperatorError(
+                f"the segments folder {self.storage.root} belongs to another log ({found}) than "
+                f"{self.catalog.label} ({self.log_id})",
+                hint="give every store its own store.segments, or restore both from one backup",
+            )
+
+    def close(self) -> None:
+        self.catalog.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # what is in it
+
+    def head(self) -> EpochInfo | None:
+        """The last visible epoch; None in an empty log."""
+        with self.catalog.read() as connection:
+            query = registry.epoch_query().where(tables.epochs.c.epoch == registry.head_epoch(connection))
+            found = registry.epochs(query, connection)
+        return found[0] if found else None
+
+    def epochs(self, after: int = 0, limit: int = 1000) -> list[EpochInfo]:
+        """Up to ``limit`` visible epochs after ``after``, in order, without gaps."""
+        query = registry.epoch_query().where(tables.epochs.c.epoch > after)
+        with self.catalog.read() as connection:
+            return registry.epochs(query.order_by(tables.epochs.c.epoch).limit(limit), connection)
+
+    def sources(self) -> list[SourceState]:
+        with self.catalog.read() as connection:
+            rows = connection.execute(select(tables.sources).order_by(tables.sources.c.name)).all()
+        return [registry.source_state(row) for row in rows]
+
+    def source(self, name: str) -> SourceState | None:
+        with self.catalog.read() as connection:
+            row = registry.source_row(connection, name)
+        return None if row is None else registry.source_state(row)
+
+    def topics(self, source: str | None = None) -> list[TopicInfo]:
+        query = registry.topic_query().order_by(tables.topics.c.name)
+        if source is not None:
+            query = query.where(tables.topics.c.source == source)
+        with self.catalog.read() as connection:
+            rows = connection.execute(query).all()
+        return [registry.topic_info(row) for row in rows]
+
+    def topic(self, topic: TopicId) -> TopicInfo:
+        """Raises UsageError, with names that come close, when the log has no such topic."""
+        with self.catalog.read() as connection:
+            row = registry.topic_row(connection, topic)
+            if row is not None:
+                return registry.topic_info(row)
+            names = list(connection.scalars(select(tables.topics.c.name)))
+        raise _unknown_topic(topic, names)
+
+    def schemas(self, topic: TopicId) -> list[TopicSchema]:
+        """All versions, oldest first. Raises UsageError for an unknown topic."""
+        topic_id = self._topic_id(topic)
+        with self.catalog.read() as connection:
+            return registry.schemas(connection, topic_id)
+
+    def require_complete(self, topic: TopicId, cut: Cut) -> None:
+        """Raises IncompleteTopic when the topic's state is not known at the cut (first load, repair)."""
+        topic_id = self._topic_id(topic)
+        table = tables.incomplete
+        query = select(table.c.reason).where(
+            table.c.topic_id == topic_id,
+            table.c.from_epoch <= cut.epoch,
+            or_(table.c.to_epoch.is_(None), table.c.to_epoch > cut.epoch),
+        )
+        with self.catalog.read() as connection:
+            reason = connection.scalar(query)
+        if reason is not None:
+            raise IncompleteTopic(
+                f"the state of {topic} is not known at epoch {cut.epoch}: {reason}",
+                hint="`tailrace status` shows the progress; ask for a later position",
+            )
+
+    # writing
+
+    def register_source(self, name: str, *, slot: str, publication: str, system_id: str) -> SourceState:
+        """Add a source, or give back the one there is. Slot, publication and system may change until the first load
+        is in the log; afterwards the log's positions belong to that one system (OperatorError)."""
+        if not _SOURCE_NAME.fullmatch(name):
+            raise UsageError(f"{name!r} is not a source name", hint="lower-case letters, digits and _")
+        table = tables.sources
+        given = {"slot": slot, "publication": publication, "system_id": system_id}
+        fresh = {"incarnation": 1, "last_append": "", "loaded": False}
+        zeros = dict.fromkeys(("term", "commit_lsn", "end_lsn", "through_lsn"), 0)
+        try:
+            with self.catalog.write() as connection:
+                row = registry.source_row(connection, name)
+                if row is None:
+                    connection.execute(insert(table).values(name=name, **given, **fresh, **zeros))
+                elif not row.loaded:
+                    connection.execute(update(table).where(table.c.name == name).values(given))
+                elif row.system_id != system_id:
+                    raise OperatorError(
+                        f"source {name!r} was loaded from system {row.system_id}, this server is {system_id}",
+                        hint="point the source back to its server, or give the new one another name",
+                    )
+                row = registry.source_row(connection, name)
+        except Duplicate:  # two processes at once; the other one's row is as good
+            return self.register_source(name, slot=slot, publication=publication, system_id=system_id)
+        assert row is not None
+        return registry.source_state(row)
+
+    def register_topic(
+        self, topic: TopicId, schema: TopicSchema, *, reason: str = registry.WAITING
+    ) -> TopicInfo:
+        """Add a topic of a registered source, or give back the one there is. It is incomplete for ``reason`` until an
+        epoch completes it; an empty reason means that nothing came before the stream (events, messages)."""
+        try:
+            with self.catalog.write() as connection:
+                if registry.source_row(connection, topic.source) is None:
+                    raise UsageError(
+                        f"{topic} belongs to source {topic.source!r}, which is not registered",
+                        hint="register the source first",
+                    )
+                if registry.topic_row(connection, topic) is None:
+                    registry.add_topic(connection, topic, schema, self.settings.partitions, reason)
+        except Duplicate:
+            return self.topic(topic)
+        return self.topic(topic)
+
+    def take_over(self, source: str) -> SourceWriter:
+        """Become the one writer of a source: a new term, which fences every earlier writer at its next commit.
+
+        Call it only after the server has let us stream (START_REPLICATION succeeded, or the slot was created):
+        otherwise a process that cannot capture would stop one that can. Raises UsageError for an unknown source,
+        OperatorError when the catalog itself is published.
+        """
+        table = tables.sources
+        with self.catalog.write() as connection:
+            self.catalog.check_not_published(connection)
+            row = connection.execute(
+                update(table).where(table.c.name == source).values(term=table.c.term + 1).returning(table)
+            ).one_or_none()
+        if row is None:
+            known = ", ".join(state.name for state in self.sources()) or "none"
+            raise UsageError(f"no source {source!r} in the log", hint=f"its sources are {known}")
+        return SourceWriter(self, registry.source_state(row), row.last_append)
+
+    # reading
+
+    def cut(self, as_of: str | int | datetime | None = None) -> Cut:
+        """Where a position is in the log: None = the head, an epoch, an LSN (``0/16B3748`` of the only source or
+        ``SOURCE=0/16B3748``: transactions that committed below it), or a time (naive = UTC: up to the last position
+        before the first commit later than it). Raises UsageError for one that is beyond the head or none at all."""
+        asked = cuts.parse(as_of)
+        with self.catalog.read() as connection:
+            return cuts.Resolver(connection, self.storage).resolve(asked)
+
+    def segments(self, topic: TopicId, cut: Cut, after_epoch: int = 0) -> list[SegmentRef]:
+        """References to all rows of a topic after an epoch and up to a cut, in epoch order, blobs inlined.
+
+        Read each with ``segment.read_segment``, which drops what lies outside. Holds the plain bytes of all small
+        epochs: for long ranges of an unsealed log use ``read``, which goes by pages.
+        """
+        topic_id = self._topic_id(topic)
+        refs: list[SegmentRef] = []
+        with self.catalog.read() as connection:
+            after = after_epoch
+            while after < cut.epoch:
+                page = index.page(connection, topic, topic_id, cut, after)
+                refs += page.refs
+                after = page.through
+        return refs
+
+    def read(
+        self,
+        topic: TopicId,
+        *,
+        after_epoch: int = 0,
+        cut: Cut | None = None,
+        partitions: Collection[int] | None = None,
+        offsets: Mapping[int, tuple[int, int]] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of a topic in epoch order, within an epoch by (partition, offset), up to the cut (default: the head).
+
+        Batches have the columns of ``segment.stored_schema`` of their version, or those named, in that order; the
+        version is in the schema metadata (``tailrace:version``). ``offsets`` restricts to partitions and half-open
+        offset ranges: ``{0: (first, end)}``. Raises UsageError for an unknown topic, IntegrityError naming what is
+        damaged.
+        """
+        topic_id = self._topic_id(topic)
+        end = self.cut() if cut is None else cut
+        if offsets is not None:
+            partitions = set(offsets) & set(offsets if partitions is None else partitions)
+        needed = None if columns is None else {*columns, "_partition", "_offset", "_epoch"}
+        after = after_epoch
+        while after < end.epoch:
+            with self.catalog.read() as connection:
+                page = index.page(connection, topic, topic_id, end, after)
+                versions = {schema.version: schema for schema in registry.schemas(connection, topic_id)}
+            for ref in page.refs:
+                table = segment.read_segment(self.storage, ref, versions[ref.version], needed, partitions)
+                if ref.sealed:
+                    # Sealed files are sorted by partition first; within an epoch, that is the order of before.
+                    order = np.argsort(table["_epoch"].to_numpy(), kind="stable")
+                    table = table.take(pa.array(order))
+                if offsets is not None:
+                    table = _within(table, offsets)
+                if columns is not None:
+                    table = table.select([name for name in table.column_names if name in columns])
+                metadata = {b"tailrace:version": str(ref.version).encode()}
+                yield from table.replace_schema_metadata(metadata).to_batches(max_chunksize=_BATCH_ROWS)
+            after = page.through
+
+    def follow(
+        self,
+        topics: Sequence[TopicId] | None = None,
+        *,
+        after_epoch: int,
+        timeout: float | None = None,
+        poll: float = POLL_SECONDS,
+    ) -> Iterator[EpochInfo]:
+        """Epochs after ``after_epoch`` (of these topics, if named) as they become visible, in order.
+
+        Ends when ``timeout`` seconds pass without one; None = never. A commit wakes it; every ``poll`` seconds it
+        looks by itself.
+        """
+        ids = None if topics is None else [self._topic_id(topic) for topic in topics]
+        table = tables.epochs
+        with self.waker.listen() as listener:
+            deadline = _deadline(timeout)
+            while True:
+                query = registry.epoch_query().where(table.c.epoch > after_epoch)
+                with self.catalog.read() as connection:
+                    if ids is not None:
+                        query = query.where(or_(*(table.c.topics.like(f"%,{i},%") for i in ids)))
+                    head = registry.head_epoch(connection)
+                    query = query.where(table.c.epoch <= head).order_by(table.c.epoch).limit(1000)
+                    found = registry.epochs(query, connection)
+                for info in found:
+                    yield info
+                    after_epoch = info.epoch
+                if found:
+                    deadline = _deadline(timeout)
+                    continue
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return
+                listener.wait(min(poll, left))
+
+    # upkeep
+
+    def seal(self, up_to_epoch: int | None = None) -> int:
+        """Turn small epochs into Parquet per topic; readers see no difference. Gives the number of epochs sealed."""
+        from eventstore.maintain.seal import seal  # upkeep imports the store
+
+        return seal(self, up_to_epoch)
+
+    def collect_orphans(self) -> int:
+        """Remove files that no epoch names and no running writer can register any more. Gives their number."""
+        from eventstore.maintain.orphans import collect_orphans
+
+        return collect_orphans(self)
+
+    def _topic_id(self, topic: TopicId) -> int:
+        with self.catalog.read() as connection:
+            found = registry.topic_ids(connection, [topic])
+            names = [] if found else list(connection.scalars(select(tables.topics.c.name)))
+        if not found:
+            raise _unknown_topic(topic, names)
+        return found[topic]
+
+
+def _unknown_topic(topic: TopicId, names: Sequence[str]) -> UsageError:
+    close = difflib.get_close_matches(topic.text, names, n=3)
+    if close:
+        return UsageError(f"no topic {topic} in the log", hint=f"did you mean {' or '.join(close)}?")
+    shown = ", ".join(sorted(names)[:10]) or "none yet"
+    return UsageError(f"no topic {topic} in the log", hint=f"its topics are: {shown}")
+
+
+def _within(table: pa.Table, offsets: Mapping[int, tuple[int, int]]) -> pa.Table:
+    keep = None
+    for partition, (first, end) in offsets.items():
+        inside = pc.and_(
+            pc.equal(table["_partition"], partition),
+            pc.and_(pc.greater_equal(table["_offset"], first), pc.less(table["_offset"], end)),
+        )
+        keep = inside if keep is None else pc.or_(keep, inside)
+    return table.slice(0, 0) if keep is None else table.filter(keep)
+
+
+def _deadline(timeout: float | None) -> float:
+    return float("inf") if timeout is None else time.monotonic() + timeout
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OperatorError(
+            f"the segments folder {folder} cannot be made: {error.strerror}",
+            hint="let the user that runs Tailrace write there, or set store.segments elsewhere",
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OperatorError(
+            f"the segments folder {folder} may not be written",
+            hint="let the user that runs Tailrace write there, or set store.segments elsewhere",
+        )

@@ -1,0 +1,1 @@
+"""Upkeep of the log: it changes where rows lie, never what readers see."""

@@ -1,0 +1,44 @@
+"""Files that a crash left behind: written, but named by no epoch.
+
+Every file's name carries the term of its writer, and a commit needs a running term. So a file that the catalog does not
+name and whose term has ended can never become part of the log. Files of running terms are left alone: their epoch may
+be about to be committed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+
+from eventstore import failpoints, tables
+from eventstore.maintain import terms
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+
+_NAME = re.compile(
+    rf"log/(?P<source>[^/]+)/\d+/(?P<seal>{terms.SEAL}-)?t(?P<term>\d+)-[0-9a-f]+\.parquet(\.partial)?"
+)
+
+
+def collect_orphans(store: Store) -> int:
+    """Remove them and give their number. Files whose names are not ours are left alone."""
+    # The order matters: a file that is listed, of an ended term and not named *afterwards*, never will be.
+    listed = list(store.storage.list("log"))
+    with store.catalog.read() as connection:
+        named = set(connection.scalars(select(tables.segments.c.path)))
+        sources = tables.sources
+        running = {row.name: row.term for row in connection.execute(select(sources.c.name, sources.c.term))}
+        sealing = connection.scalar(select(tables.terms.c.term).where(tables.terms.c.name == terms.SEAL))
+    removed = 0
+    for path in listed:
+        match = _NAME.fullmatch(path)
+        if match is None or path in named:
+            continue
+        current = sealing if match["seal"] else running.get(match["source"])
+        if current is not None and int(match["term"]) < current:
+            removed += store.storage.delete(path)
+            failpoints.hit("file_removed")
+    return removed

@@ -1,0 +1,43 @@
+"""Terms of those who write files besides a source's writer: the newest caller wins, earlier ones commit nothing."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, insert, update
+from sqlalchemy.exc import IntegrityError as Duplicate
+
+from eventstore import tables
+from eventstore.catalog import Catalog
+from eventstore.errors import Fenced
+
+SEAL = "seal"
+
+
+def begin(catalog: Catalog, name: str) -> int:
+    """A new term of ``name``; the previous one has ended."""
+    table = tables.terms
+    try:
+        with catalog.write() as connection:
+            raised = connection.execute(
+                update(table)
+                .where(table.c.name == name)
+                .values(term=table.c.term + 1)
+                .returning(table.c.term)
+            ).scalar_one_or_none()
+            if raised is not None:
+                return int(raised)
+            connection.execute(insert(table).values(name=name, term=1))
+            return 1
+    except Duplicate:
+        return begin(catalog, name)
+
+
+def check(connection: Connection, name: str, term: int) -> None:
+    """Inside the committing transaction: lock the term's row and raise Fenced when it is over."""
+    table = tables.terms
+    held = connection.execute(
+        update(table).where(table.c.name == name, table.c.term == term).values(term=term)
+    )
+    if held.rowcount != 1:
+        raise Fenced(
+            f"another {name} began; this one stops and has changed nothing since", hint="run one at a time"
+        )

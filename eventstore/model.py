@@ -1,0 +1,229 @@
+"""The words of the log as values: topics, operations, rows on their way in, segments on their way out."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from eventstore.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from eventstore.schema import TopicSchema
+
+
+class Op(StrEnum):
+    """The field's codes for what happened to a row (those of Debezium's envelope)."""
+
+    READ = "r"
+    CREATE = "c"
+    UPDATE = "u"
+    DELETE = "d"
+    TRUNCATE = "t"
+    MESSAGE = "m"
+
+
+class TopicKind(StrEnum):
+    TABLE = "table"  # changes of one Postgres table; identity (source, schema, table)
+    EVENTS = "events"  # domain events of one category; identity (source, category)
+    MESSAGES = "messages"  # transactional logical messages of a source
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_\-]+")
+_PART = re.compile(r'"((?:[^"]|"")*)"|([^".]+)')
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicId:
+    """A topic's identity: a tuple of parts; the text form joins them by dots and quotes what is not plain."""
+
+    parts: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.parts) <= 3 or not all(self.parts):
+            raise UsageError(
+                f"{'.'.join(self.parts)!r} does not name a topic",
+                hint="a topic is SOURCE.SCHEMA.TABLE or SOURCE.CATEGORY",
+            )
+
+    @classmethod
+    def table(cls, source: str, schema: str, table: str) -> TopicId:
+        return cls((source, schema, table))
+
+    @classmethod
+    def events(cls, source: str, category: str) -> TopicId:
+        return cls((source, category))
+
+    @classmethod
+    def messages(cls, source: str) -> TopicId:
+        """The transactional logical messages of a source. No schema can have this name: ``pg_`` is reserved."""
+        return cls((source, "pg_logical", "messages"))
+
+    @classmethod
+    def parse(cls, text: str) -> TopicId:
+        """Read the text form. Raises UsageError on a text that is not one."""
+        parts: list[str] = []
+        at = 0
+        while True:
+            match = _PART.match(text, at)
+            if match is None:
+                raise UsageError(
+                    f"{text!r} is not a topic name",
+                    hint='write SOURCE.SCHEMA.TABLE or SOURCE.CATEGORY; quote unusual parts: shop."My Schema".t',
+                )
+            quoted, plain = match.groups()
+            parts.append(plain if quoted is None else quoted.replace('""', '"'))
+            at = match.end()
+            if at == len(text):
+                return cls(tuple(parts))
+            if text[at] != ".":
+                raise UsageError(f"{text!r} is not a topic name", hint="parts are separated by one dot")
+            at += 1
+
+    @property
+    def source(self) -> str:
+        return self.parts[0]
+
+    @property
+    def text(self) -> str:
+        return ".".join(
+            part if _PLAIN.fullmatch(part) else '"' + part.replace('"', '""') + '"' for part in self.parts
+        )
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRows:
+    """Rows of one topic for one epoch, in commit order, in ``schema.change_schema(version)`` (see there)."""
+
+    topic: TopicId
+    version: int
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class EpochBatch:
+    """What one atomic append brings: whole transactions of one source, and the source position they lead to.
+
+    ``commit_lsn`` is that of the last transaction inside (the previous one when there is none), ``end_lsn`` what may
+    be confirmed to the server, ``through_lsn`` below which every commit is in the log. ``new_schemas`` are topic
+    versions that start with this epoch; ``completes`` the topics whose first load this epoch finishes, ``suspends``
+    those that become incomplete with it (with the reason).
+    """
+
+    source: str
+    commit_lsn: int
+    end_lsn: int
+    through_lsn: int
+    commit_ts: datetime | None = None
+    transactions: int = 0
+    rows: Sequence[TopicRows] = ()
+    files: Sequence[PreparedSegment] = ()
+    new_schemas: Sequence[tuple[TopicId, TopicSchema]] = ()
+    completes: Sequence[TopicId] = ()
+    suspends: Sequence[tuple[TopicId, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """A contiguous run of one partition inside a segment: rows are sorted by (partition, offset), offsets are dense,
+    so row i of the run has offset ``first_offset + i``."""
+
+    partition: int
+    first_offset: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSegment:
+    """A durable, not yet registered file: what a first load writes before the epoch that makes it visible.
+
+    ``counts`` are rows per partition in file order (partition ascending); ``lsns`` and ``commit_times`` the smallest
+    and largest ``_lsn`` and ``_commit_ts`` (µs since 1970) of its rows."""
+
+    topic: TopicId
+    version: int
+    path: str
+    bytes: int
+    rows: int
+    checksum: str
+    counts: Sequence[tuple[int, int]]
+    lsns: tuple[int, int] | None = None
+    commit_times: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """All a task needs to read a segment without the catalog. Pickles small unless ``inline`` carries the bytes.
+
+    ``path`` is relative to the segments folder, or None for an inline blob part (Arrow IPC stream bytes). A sealed
+    file may hold more epochs than asked for: ``first_epoch`` and ``last_epoch`` are the wanted ones and
+    ``read_segment`` drops the others, as it drops transactions at or above ``below_lsn``. ``rows``, ``bytes`` and
+    ``ranges`` describe the whole segment.
+    """
+
+    topic: TopicId
+    version: int
+    first_epoch: int
+    last_epoch: int
+    rows: int
+    bytes: int
+    ranges: Sequence[PartitionRange]
+    path: str | None = None
+    inline: builtins.bytes | None = field(default=None, repr=False)
+    sealed: bool = False  # sealed files carry _partition, _epoch and _offset as columns
+    checksum: str = ""  # of the file; inline parts were checked when the blob was read
+    below_lsn: int | None = (
+        None  # only transactions with commit_lsn < below_lsn, when the cut is inside the segment
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EpochInfo:
+    """One visible epoch. ``hash`` chains over its content and the previous epoch's hash."""
+
+    epoch: int
+    source: str
+    commit_lsn: int
+    end_lsn: int
+    commit_ts: datetime | None
+    rows: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """Where a source stands in the log (row ``sources``)."""
+
+    name: str
+    incarnation: int
+    term: int
+    commit_lsn: int
+    end_lsn: int
+    through_lsn: int
+    system_id: str
+    slot: str
+    publication: str
+    loaded: bool  # the first load has been committed: there is a position to resume from
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic as the catalog knows it. ``complete_since`` is the epoch from which its state is known, None while it
+    is incomplete (``reason`` says why)."""
+
+    id: TopicId
+    kind: TopicKind
+    partitions: int
+    incarnation: int
+    version: int
+    complete_since: int | None
+    reason: str

@@ -1,0 +1,204 @@
+"""Rows about sources, topics and epochs, as values: one function per statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, RowMapping, Select, func, insert, select, update
+
+from eventstore import tables
+from eventstore.errors import IntegrityError
+from eventstore.model import EpochInfo, SourceState, TopicId, TopicInfo, TopicKind
+from eventstore.schema import TopicSchema
+from eventstore.times import from_micros
+
+WAITING = "waiting for first load"
+
+
+def first_reason(kind: TopicKind) -> str:
+    """Why a new topic is incomplete: a table has rows from before; events and messages begin with the stream."""
+    return WAITING if kind is TopicKind.TABLE else ""
+
+
+# sources
+
+
+def source_row(connection: Connection, name: str) -> Row[*tuple[Any, ...]] | None:
+    return connection.execute(select(tables.sources).where(tables.sources.c.name == name)).one_or_none()
+
+
+def source_state(row: Row[*tuple[Any, ...]]) -> SourceState:
+    return SourceState(
+        name=row.name,
+        incarnation=row.incarnation,
+        term=row.term,
+        commit_lsn=row.commit_lsn,
+        end_lsn=row.end_lsn,
+        through_lsn=row.through_lsn,
+        system_id=row.system_id,
+        slot=row.slot,
+        publication=row.publication,
+        loaded=row.loaded,
+    )
+
+
+# topics
+
+
+def topic_row(connection: Connection, topic: TopicId) -> Row[*tuple[Any, ...]] | None:
+    return connection.execute(topic_query().where(tables.topics.c.name == topic.text)).one_or_none()
+
+
+def topic_query() -> Select[*tuple[Any, ...]]:
+    """Topics with their latest schema version."""
+    versions = (
+        select(tables.topic_schemas.c.topic_id, func.max(tables.topic_schemas.c.version).label("version"))
+        .group_by(tables.topic_schemas.c.topic_id)
+        .subquery()
+    )
+    return select(tables.topics, versions.c.version).join(versions, versions.c.topic_id == tables.topics.c.id)
+
+
+def topic_info(row: Row[*tuple[Any, ...]]) -> TopicInfo:
+    return TopicInfo(
+        id=TopicId.parse(row.name),
+        kind=TopicKind(row.kind),
+        partitions=row.partitions,
+        incarnation=row.incarnation,
+        version=row.version,
+        complete_since=row.complete_since,
+        reason=row.reason,
+    )
+
+
+def add_topic(
+    connection: Connection, topic: TopicId, schema: TopicSchema, partitions: int, reason: str
+) -> None:
+    """Insert a topic. With a reason it is incomplete from the start, otherwise known from the first epoch on."""
+    topic_id = connection.execute(
+        insert(tables.topics)
+        .values(
+            name=topic.text,
+            source=topic.source,
+            kind=schema.kind.value,
+            partitions=partitions,
+            incarnation=1,
+            complete_since=None if reason else 0,
+            reason=reason,
+        )
+        .returning(tables.topics.c.id)
+    ).scalar_one()
+    zeros = str([0] * partitions)
+    connection.execute(
+        insert(tables.topic_offsets).values(topic_id=topic_id, next_offsets=zeros, log_starts=zeros)
+    )
+    if reason:
+        connection.execute(
+            insert(tables.incomplete).values(topic_id=topic_id, from_epoch=0, to_epoch=None, reason=reason)
+        )
+    add_schema(connection, topic_id, topic, schema)
+
+
+def next_offsets(connection: Connection, topic_id: int) -> str:
+    table = tables.topic_offsets
+    query = select(table.c.next_offsets).where(table.c.topic_id == topic_id)
+    return str(connection.execute(query).scalar_one())
+
+
+def schemas(connection: Connection, topic_id: int) -> list[TopicSchema]:
+    table = tables.topic_schemas
+    query = select(table.c.definition).where(table.c.topic_id == topic_id).order_by(table.c.version)
+    return [TopicSchema.from_json(text) for text in connection.scalars(query)]
+
+
+def add_schema(connection: Connection, topic_id: int, topic: TopicId, schema: TopicSchema) -> None:
+    """Insert a version; nothing when it is there already. Raises IntegrityError when it is there and differs."""
+    table = tables.topic_schemas
+    found = connection.scalar(
+        select(table.c.definition).where(table.c.topic_id == topic_id, table.c.version == schema.version)
+    )
+    if found is None:
+        connection.execute(
+            insert(table).values(topic_id=topic_id, version=schema.version, definition=schema.to_json())
+        )
+    elif TopicSchema.from_json(found).columns != schema.columns:
+        raise IntegrityError(
+            f"version {schema.version} of {topic} is in the log with other columns",
+            hint="a version never changes; a new shape is a new version",
+        )
+
+
+def complete(connection: Connection, topic_id: int, epoch: int) -> None:
+    """The topic's state is known from this epoch on."""
+    connection.execute(
+        update(tables.topics).where(tables.topics.c.id == topic_id).values(complete_since=epoch, reason="")
+    )
+    connection.execute(
+        update(tables.incomplete)
+        .where(tables.incomplete.c.topic_id == topic_id, tables.incomplete.c.to_epoch.is_(None))
+        .values(to_epoch=epoch)
+    )
+
+
+def suspend(connection: Connection, topic_id: int, epoch: int, reason: str) -> None:
+    """The topic's state is unknown from this epoch on, until ``complete``. Suspending again changes the reason."""
+    table = tables.incomplete
+    connection.execute(
+        update(tables.topics).where(tables.topics.c.id == topic_id).values(complete_since=None, reason=reason)
+    )
+    again = connection.execute(
+        update(table).where(table.c.topic_id == topic_id, table.c.to_epoch.is_(None)).values(reason=reason)
+    )
+    if again.rowcount == 0:
+        connection.execute(
+            insert(table).values(topic_id=topic_id, from_epoch=epoch, to_epoch=None, reason=reason)
+        )
+
+
+# epochs
+
+
+def epoch_info(values: Mapping[str, Any] | RowMapping) -> EpochInfo:
+    return EpochInfo(
+        epoch=values["epoch"],
+        source=values["source"],
+        commit_lsn=values["commit_lsn"],
+        end_lsn=values["end_lsn"],
+        commit_ts=from_micros(values["commit_ts"]),
+        rows=values["rows"],
+        hash=values["hash"],
+    )
+
+
+def epoch_query() -> Select[*tuple[Any, ...]]:
+    table = tables.epochs
+    return select(
+        table.c.epoch,
+        table.c.source,
+        table.c.commit_lsn,
+        table.c.end_lsn,
+        table.c.commit_ts,
+        table.c.rows,
+        table.c.hash,
+    )
+
+
+def epochs(query: Select[*tuple[Any, ...]], connection: Connection) -> list[EpochInfo]:
+    return [epoch_info(row) for row in connection.execute(query).mappings()]
+
+
+def epoch_of_append(connection: Connection, append_id: str) -> EpochInfo | None:
+    found = epochs(epoch_query().where(tables.epochs.c.append_id == append_id), connection)
+    return found[0] if found else None
+
+
+def head_epoch(connection: Connection) -> int:
+    return int(connection.execute(select(tables.log_head.c.epoch)).scalar_one())
+
+
+def topic_ids(connection: Connection, topics: Sequence[TopicId]) -> dict[TopicId, int]:
+    table = tables.topics
+    names = {topic.text: topic for topic in topics}
+    query = select(table.c.name, table.c.id).where(table.c.name.in_(list(names)))
+    return {names[row.name]: row.id for row in connection.execute(query)}

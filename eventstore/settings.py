@@ -1,0 +1,72 @@
+"""Typed settings: what ``tailrace.toml`` holds, as frozen values. Reading the file is ``tailrace.config``'s work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
+MIB = 1 << 20
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StoreSettings(_Frozen):
+    """Where the log lives. ``name`` prefixes slots, publications, generations and buckets."""
+
+    name: Name = "tailrace"
+    catalog: str = "sqlite:///.tailrace/catalog.db"
+    segments: Path = Path(".tailrace/segments")
+    partitions: Annotated[int, Field(ge=1, le=1024)] = 4
+    inline_bytes: Annotated[int, Field(ge=0, description="epochs up to this size are one catalog row")] = MIB
+    shared_path: Annotated[
+        bool, Field(description="every Spark worker has the segments folder at this path")
+    ] = False
+
+
+class SourceSettings(_Frozen):
+    """One Postgres database. ``tables`` are patterns SCHEMA.TABLE with * and ?, an exclusion starts with ``!``."""
+
+    kind: Literal["postgres"] = "postgres"
+    dsn: SecretStr
+    tables: tuple[str, ...] = ("public.*",)
+    epoch_bytes: Annotated[int, Field(ge=1024)] = 32 * MIB
+    epoch_changes: Annotated[int, Field(ge=1)] = 200_000
+    linger_ms: Annotated[int, Field(ge=0, le=60_000)] = 100
+    queue_bytes: Annotated[int, Field(ge=1024, description="frames waiting for the decoder")] = 64 * MIB
+    load_workers: Annotated[int, Field(ge=1, le=64)] = 2
+
+
+class SinkSettings(_Frozen):
+    """One place projections write to. ``dsn`` for postgres, ``url`` for redis, ``path`` for search."""
+
+    kind: Literal["postgres", "redis", "search"]
+    dsn: SecretStr | None = None
+    url: SecretStr | None = None
+    path: Path | None = None
+
+
+class SparkSettings(_Frozen):
+    master: str = "local[*]"
+    driver_memory: str = "1g"
+    shuffle_partitions: Annotated[int, Field(ge=1)] = 8
+
+
+class ProjectionSettings(_Frozen):
+    modules: tuple[str, ...] = ()
+    poll_seconds: Annotated[float, Field(gt=0)] = 1.0
+
+
+class Settings(_Frozen):
+    """One environment's settings after overlays and ``${VAR}`` expansion. ``protected`` makes destructive verbs ask."""
+
+    store: StoreSettings = StoreSettings()
+    sources: dict[Name, SourceSettings] = {}
+    sinks: dict[Name, SinkSettings] = {}
+    projections: ProjectionSettings = ProjectionSettings()
+    spark: SparkSettings = SparkSettings()
+    protected: bool = False

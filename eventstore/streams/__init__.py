@@ -1,0 +1,35 @@
+"""Domain events, written in the application's own transactions.
+
+    @event("deposited")
+    class Deposited(BaseModel):
+        amount: Decimal
+
+    with psycopg.connect(dsn) as connection:  # or a SQLAlchemy Connection or Session
+        connection.execute("UPDATE accounts SET …")
+        append(connection, Stream("account", "42"), [Deposited(amount=…)], expected=3)
+
+They reach the log through the write-ahead log like every other change: no second write, no gap, and the row change
+and the event of one transaction stand in one epoch.
+"""
+
+from eventstore.streams.append import ANY, NO_STREAM, STREAM_EXISTS, Appended, Conflict, Expected, append
+from eventstore.streams.events import EventType, declared, event, event_type_of
+from eventstore.streams.load import Recorded, load
+from eventstore.streams.stream import Stream
+
+__all__ = [
+    "ANY",
+    "NO_STREAM",
+    "STREAM_EXISTS",
+    "Appended",
+    "Conflict",
+    "EventType",
+    "Expected",
+    "Recorded",
+    "Stream",
+    "append",
+    "declared",
+    "event",
+    "event_type_of",
+    "load",
+]

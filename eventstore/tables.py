@@ -1,0 +1,230 @@
+"""The catalog's tables: the same on SQLite and on Postgres. Changes need a migration (a test compares the two).
+
+Times are µs since 1970 UTC as bigint, LSNs bigint, so that both databases hold exactly the same values. The tables of
+a Postgres catalog live in a schema of their own (``catalog.schema_name``), never in a captured one.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+# The Alembic revision this code reads and writes, known here so that opening a store does not import Alembic.
+REVISION = "0001"
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+# One row each. ``log_head.hash`` is the hash of epoch ``epoch``.
+log = Table(
+    "log",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("log_id", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    CheckConstraint("id = 1", name="one_row"),
+)
+log_head = Table(
+    "log_head",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("hash", Text, nullable=False),
+    CheckConstraint("id = 1", name="one_row"),
+)
+
+# Terms of those who write files outside a source's writer (seal): a file of an ended term can never be registered.
+terms = Table(
+    "terms",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("term", BigInteger, nullable=False),
+)
+
+sources = Table(
+    "sources",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("incarnation", Integer, nullable=False),
+    Column("term", BigInteger, nullable=False),
+    Column("commit_lsn", BigInteger, nullable=False),
+    Column("end_lsn", BigInteger, nullable=False),
+    Column("through_lsn", BigInteger, nullable=False),
+    Column(
+        "last_append", Text, nullable=False
+    ),  # id of the last append: tells whether an unknown COMMIT landed
+    Column("system_id", Text, nullable=False),
+    Column("slot", Text, nullable=False),
+    Column("publication", Text, nullable=False),
+    Column("loaded", Boolean, nullable=False),
+)
+
+topics = Table(
+    "topics",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),  # TopicId.text
+    Column("source", Text, ForeignKey("sources.name"), nullable=False, index=True),
+    Column("kind", Text, nullable=False),
+    Column("partitions", Integer, nullable=False),
+    Column("incarnation", Integer, nullable=False),
+    Column("complete_since", BigInteger),
+    Column("reason", Text, nullable=False),
+)
+topic_schemas = Table(
+    "topic_schemas",
+    metadata,
+    Column("topic_id", Integer, ForeignKey("topics.id"), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("definition", Text, nullable=False),  # TopicSchema.to_json
+)
+# Next offset of every partition as a JSON list: one narrow row per topic and epoch is written, not one per partition.
+topic_offsets = Table(
+    "topic_offsets",
+    metadata,
+    Column("topic_id", Integer, ForeignKey("topics.id"), primary_key=True),
+    Column("next_offsets", Text, nullable=False),
+    Column("log_starts", Text, nullable=False),
+)
+# State inside an interval is unknown. Open while ``to_epoch`` is null; both ends exclusive of known state.
+incomplete = Table(
+    "incomplete",
+    metadata,
+    Column("topic_id", Integer, ForeignKey("topics.id"), primary_key=True),
+    Column(
+        "from_epoch", BigInteger, primary_key=True, autoincrement=False
+    ),  # first epoch without known state
+    Column("to_epoch", BigInteger),  # first epoch with known state again
+    Column("reason", Text, nullable=False),
+)
+
+epochs = Table(
+    "epochs",
+    metadata,
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("append_id", Text, nullable=False, unique=True),
+    Column("source", Text, ForeignKey("sources.name"), nullable=False),
+    Column("incarnation", Integer, nullable=False),
+    Column("commit_lsn", BigInteger, nullable=False),
+    Column("end_lsn", BigInteger, nullable=False),
+    Column("first_lsn", BigInteger),  # smallest and largest of the rows' commit LSNs
+    Column("last_lsn", BigInteger),
+    Column("commit_ts", BigInteger),  # of the last transaction
+    Column("first_ts", BigInteger),  # smallest and largest commit time: they do not grow with the LSN
+    Column("last_ts", BigInteger),
+    Column("transactions", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("topics", Text, nullable=False),  # ",3,17,": ids of the topics with rows, searchable by LIKE
+    Column("parts", Text, nullable=False),  # the blob's directory, JSON; "[]" without a blob
+    Column("blob_bytes", BigInteger),  # null without a blob
+    Index("ix_epochs_source_last_lsn", "source", "last_lsn"),
+    Index("ix_epochs_source_last_ts", "source", "last_ts"),
+)
+# Few of many epochs are not sealed yet, and every read looks for them.
+Index(
+    "ix_epochs_unsealed",
+    epochs.c.epoch,
+    sqlite_where=epochs.c.blob_bytes.is_not(None),
+    postgresql_where=epochs.c.blob_bytes.is_not(None),
+)
+# Bytes of small epochs, apart from ``epochs`` so that scans of positions do not drag them along.
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("append_id", Text, primary_key=True),
+    Column("plain_bytes", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+)
+segments = Table(
+    "segments",
+    metadata,
+    Column("path", Text, primary_key=True),
+    Column("topic_id", Integer, ForeignKey("topics.id"), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("first_epoch", BigInteger, nullable=False),
+    Column("last_epoch", BigInteger, nullable=False),
+    Column("first_lsn", BigInteger),
+    Column("last_lsn", BigInteger),
+    Column("first_row", BigInteger, nullable=False),  # stored rows of the topic before it: the topic's order
+    Column("rows", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
+    Column("ranges", Text, nullable=False),  # JSON [[partition, first_offset, rows], ...]
+    Column("sealed", Boolean, nullable=False),
+    Index("ix_segments_topic_id_last_epoch", "topic_id", "last_epoch"),
+)
+generations = Table(
+    "generations",
+    metadata,
+    Column("projection", Text, primary_key=True),
+    Column("generation", Integer, primary_key=True, autoincrement=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("sink", Text, nullable=False),
+    Column("key", Text, nullable=False),  # JSON list of column names
+    Column("schema", LargeBinary, nullable=False),  # Arrow IPC schema of the output
+    Column("partitions", Integer, nullable=False),
+    Column("split", Integer, nullable=False),
+    Column("as_of", Text),
+    Column("state", Text, nullable=False),
+    Column("frozen_at", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
+)
+derived = Table(
+    "derived",
+    metadata,
+    Column("projection", Text, primary_key=True),
+    Column("generation", Integer, primary_key=True, autoincrement=False),
+    Column("from_epoch", BigInteger, primary_key=True, autoincrement=False),  # key = compare-and-set
+    Column("to_epoch", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("files", Text, nullable=False),  # JSON
+    Column("rows", BigInteger, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("commit_ts", BigInteger),
+    UniqueConstraint("projection", "generation", "to_epoch"),
+)
+live = Table(
+    "live",
+    metadata,
+    Column("projection", Text, primary_key=True),
+    Column("generation", Integer, nullable=False),
+    Column("previous_generation", Integer),
+)
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("projection", Text, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("started", BigInteger, nullable=False),
+    Column("finished", BigInteger),
+    Column("from_epoch", BigInteger),
+    Column("to_epoch", BigInteger),
+    Column("kind", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("rows_upserted", BigInteger, nullable=False),
+    Column("rows_deleted", BigInteger, nullable=False),
+    Column("status", Text, nullable=False),
+    Index("ix_runs_projection_started", "projection", "started"),
+)

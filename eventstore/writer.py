@@ -1,0 +1,370 @@
+"""The one writer of a source's topics: batches become epochs, each in one fenced catalog transaction.
+
+The order of statements is the design (``SourceWriter._commit``):
+
+1. ``UPDATE sources … WHERE term = mine AND commit_lsn = previous AND last_append = previous`` is both fence and new
+   position. A writer that lost its term changes zero rows, whatever it believed before.
+2. Schemas, offsets, the blob: heavy or many, and touching rows of this source alone.
+3. ``UPDATE log_head SET epoch = epoch + 1 RETURNING epoch`` and, behind it, only the few rows that carry the number.
+   The row lock it takes is held until this transaction's end, so another capture gets n + 1 only when n is visible
+   or rolled back: visible epochs are a prefix without gaps. (The number cannot come last in the literal sense:
+   somebody must write it down. What matters is that nothing slow happens under the lock.)
+
+After a lost connection the COMMIT may have landed or not. ``last_append`` holds the id of the append, so reading it
+again tells: my id = landed; my previous id and my term = not landed, the same append is tried again (its
+compare-and-set on ``last_append`` waits for, and then loses to, a commit still in flight on the server); another term
+= fenced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+from sqlalchemy import Connection, bindparam, insert, select, update
+
+from eventstore import failpoints, registry, segment, tables
+from eventstore.append import Append, add_blob, add_file, content_hash, epoch_values, segment_values
+from eventstore.errors import Fenced, IntegrityError, TransientError
+from eventstore.model import (
+    EpochBatch,
+    EpochInfo,
+    PreparedSegment,
+    SourceState,
+    TopicId,
+)
+from eventstore.position import format_lsn
+from eventstore.schema import TopicSchema, change_schema
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+
+_T = TypeVar("_T")
+
+# How long an append goes on trying to reach a catalog that is away before it gives up with TransientError.
+RETRY_SECONDS = 60.0
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 2.0
+
+
+@dataclass(slots=True)
+class _Topic:
+    """What the writer knows about one of its topics; nobody else changes it while the term is ours."""
+
+    id: int
+    partitions: int
+    next_offsets: list[int]
+    schemas: dict[int, TopicSchema]
+
+
+class SourceWriter:
+    """Appends to one source under one term. ``append`` and ``advance`` are called from one thread at a time,
+    ``prepare`` from any number, also meanwhile. Made by ``Store.take_over``."""
+
+    def __init__(self, store: Store, state: SourceState, last_append: str) -> None:
+        self._store = store
+        self._state = state
+        self._last_append = last_append
+        self._topics: dict[TopicId, _Topic] = {}
+        self._topics_lock = threading.Lock()
+        self._append_lock = threading.Lock()
+
+    @property
+    def state(self) -> SourceState:
+        """The source's position after the last append or advance of this writer."""
+        return self._state
+
+    @property
+    def term(self) -> int:
+        return self._state.term
+
+    def prepare(self, topic: TopicId, version: int, rows: pa.Table) -> PreparedSegment:
+        """Write rows as a durable file that no epoch names yet. Give it to a later ``append`` (``EpochBatch.files``).
+
+        ``rows`` are in ``change_schema`` of the version, which may be one that the same append brings as new.
+        """
+        known = self._topic(topic)
+        schema = known.schemas.get(version)
+        if schema is not None:
+            _check_columns(topic, schema, rows)
+        name = f"log/{self._state.name}/{known.id}/t{self._state.term}-{uuid.uuid4().hex}"
+        return segment.write_segment(self._store.storage, topic, version, rows, known.partitions, name)
+
+    def append(self, batch: EpochBatch) -> EpochInfo | None:
+        """Make the batch visible, atomically, and move the source's position.
+
+        None when there was nothing to make visible (only the position moved, no epoch number is used up). Raises
+        Fenced when another writer took over, TransientError when the catalog stayed out of reach (then whether the
+        batch landed is open: take over again and look at ``state``), IntegrityError on a batch that goes backwards.
+        """
+        with self._append_lock:
+            batch = self._checked(batch)
+            plan = self._plan(batch)
+            info = self._settle(plan)
+            self._state = _moved(self._state, batch)
+            self._last_append = plan.id
+            with self._topics_lock:
+                for topic, offsets in plan.next_offsets.items():
+                    self._topics[topic].next_offsets = offsets
+        failpoints.hit("epoch_committed")
+        if info is not None:
+            self._store.waker.notify(info.epoch)
+        return info
+
+    def advance(self, end_lsn: int, through_lsn: int) -> None:
+        """Record that everything committing below ``through_lsn`` is in the log (idle keepalives). Never backwards."""
+        self.append(EpochBatch(self._state.name, self._state.commit_lsn, end_lsn, through_lsn))
+
+    # planning: no transaction, may be slow
+
+    def _checked(self, batch: EpochBatch) -> EpochBatch:
+        """The batch with ``end_lsn`` and ``through_lsn`` that never go back: a late, lower one says nothing new."""
+        state = self._state
+        if batch.source != state.name:
+            raise IntegrityError(f"a batch of source {batch.source!r} came to the writer of {state.name!r}")
+        again = batch.transactions and batch.commit_lsn == state.commit_lsn and state.loaded
+        if batch.commit_lsn < state.commit_lsn or again:
+            raise IntegrityError(
+                f"source {state.name!r} stands at commit {format_lsn(state.commit_lsn)}; a batch of "
+                f"{batch.transactions} transactions leads to {format_lsn(batch.commit_lsn)}",
+                hint="a transaction would be appended twice or out of order; report this",
+            )
+        return replace(
+            batch,
+            end_lsn=max(batch.end_lsn, state.end_lsn),
+            through_lsn=max(batch.through_lsn, state.through_lsn),
+        )
+
+    def _plan(self, batch: EpochBatch) -> Append:
+        plan = Append(uuid.uuid4().hex, batch, self._state, self._last_append)
+        known = self._with_new_schemas(batch.new_schemas)
+        files = list(batch.files)
+        small = [rows for rows in batch.rows if rows.rows.num_rows]
+        for rows in small:
+            _check_columns(rows.topic, _version(rows.topic, known(rows.topic), rows.version), rows.rows)
+        if sum(rows.rows.nbytes for rows in small) > self._store.settings.inline_bytes:
+            files += [self.prepare(rows.topic, rows.version, rows.rows) for rows in small]
+            small = []
+        for file in files:
+            topic = known(file.topic)
+            _version(file.topic, topic, file.version)
+            add_file(plan, file, topic)
+        if small:
+            add_blob(plan, small, known)
+        return plan
+
+    def _with_new_schemas(
+        self, new_schemas: Sequence[tuple[TopicId, TopicSchema]]
+    ) -> Callable[[TopicId], _Topic]:
+        """Look-up of topics, with the versions a batch brings. A topic of theirs that is not registered yet (a
+        category first seen in the stream) is registered now: an empty topic harms nobody if the append then fails."""
+        for topic, schema in new_schemas:
+            if self._find(topic) is None:
+                self._store.register_topic(topic, schema, reason=registry.first_reason(schema.kind))
+            self._topic(topic).schemas.setdefault(schema.version, schema)
+        return self._topic
+
+    def _topic(self, topic: TopicId) -> _Topic:
+        found = self._find(topic)
+        if found is None:
+            self._store.topic(topic)  # raises UsageError with a hint
+            raise IntegrityError(f"topic {topic} vanished from the catalog")
+        return found
+
+    def _find(self, topic: TopicId) -> _Topic | None:
+        with self._topics_lock:
+            found = self._topics.get(topic)
+            if found is None:
+                found = _patiently(lambda: self._load(topic))
+                if found is not None:
+                    self._topics[topic] = found
+            return found
+
+    def _load(self, topic: TopicId) -> _Topic | None:
+        with self._store.catalog.read() as connection:
+            row = registry.topic_row(connection, topic)
+            if row is None or row.source != self._state.name:
+                return None
+            offsets = json.loads(registry.next_offsets(connection, row.id))
+            schemas = {schema.version: schema for schema in registry.schemas(connection, row.id)}
+            return _Topic(row.id, row.partitions, offsets, schemas)
+
+    # the commit
+
+    def _settle(self, plan: Append) -> EpochInfo | None:
+        """Commit until the outcome is known (see the head of this file)."""
+        unknown = False
+
+        def attempt() -> EpochInfo | None:
+            nonlocal unknown
+            if unknown:
+                landed, info = self._look(plan)
+                if landed:
+                    return info
+            unknown = True
+            return self._commit(plan)
+
+        try:
+            return _patiently(attempt)
+        except _ZeroRows:
+            landed, info = _patiently(lambda: self._look(plan))
+            if landed:
+                return info
+            raise self._fenced() from None
+
+    def _look(self, plan: Append) -> tuple[bool, EpochInfo | None]:
+        """Whether the append has landed. Raises Fenced when the source has another term now."""
+        with self._store.catalog.read() as connection:
+            table = tables.sources
+            row = connection.execute(
+                select(table.c.term, table.c.last_append).where(table.c.name == self._state.name)
+            ).one_or_none()
+            if row is not None and row.last_append == plan.id:
+                return True, registry.epoch_of_append(connection, plan.id)
+            if row is None or row.term != self._state.term:
+                raise self._fenced()
+            return False, None
+
+    def _fenced(self) -> Fenced:
+        return Fenced(
+            f"source {self._state.name!r} has another writer now; term {self._state.term} is over",
+            hint="two captures of one source run; stop one of them",
+        )
+
+    def _commit(self, plan: Append) -> EpochInfo | None:
+        info: EpochInfo | None = None
+        with self._store.catalog.write() as connection:
+            self._move_source(connection, plan)
+            self._write_schemas(connection, plan.batch.new_schemas)
+            self._write_offsets(connection, plan)
+            if plan.blob is not None:
+                connection.execute(
+                    insert(tables.blobs).values(
+                        append_id=plan.id,
+                        plain_bytes=plan.blob_plain_bytes,
+                        checksum=plan.blob_checksum,
+                        data=plan.blob,
+                    )
+                )
+            if plan.is_epoch:
+                self._store.waker.notify_in(connection)
+                info = self._write_epoch(connection, plan)
+            failpoints.hit("inside_commit")
+        return info
+
+    def _move_source(self, connection: Connection, plan: Append) -> None:
+        table, batch, previous = tables.sources, plan.batch, plan.previous
+        moved = connection.execute(
+            update(table)
+            .where(
+                table.c.name == previous.name,
+                table.c.term == previous.term,
+                table.c.commit_lsn == previous.commit_lsn,
+                table.c.last_append == plan.previous_append,
+            )
+            .values(
+                commit_lsn=batch.commit_lsn,
+                end_lsn=batch.end_lsn,
+                through_lsn=batch.through_lsn,
+                last_append=plan.id,
+                loaded=_moved(previous, batch).loaded,
+            )
+        )
+        if moved.rowcount != 1:
+            raise _ZeroRows
+
+    def _write_schemas(
+        self, connection: Connection, new_schemas: Sequence[tuple[TopicId, TopicSchema]]
+    ) -> None:
+        for topic, schema in new_schemas:
+            registry.add_schema(connection, self._topic(topic).id, topic, schema)
+
+    def _write_offsets(self, connection: Connection, plan: Append) -> None:
+        if not plan.next_offsets:
+            return
+        table = tables.topic_offsets
+        statement = (
+            update(table)
+            .where(table.c.topic_id == bindparam("topic"), table.c.next_offsets == bindparam("mine"))
+            .values(next_offsets=bindparam("following"))
+        )
+        changes = []
+        for topic, following in plan.next_offsets.items():
+            known = self._topic(topic)
+            mine = json.dumps(known.next_offsets)
+            changes.append({"topic": known.id, "mine": mine, "following": json.dumps(following)})
+        if connection.execute(statement, changes).rowcount != len(changes):
+            raise IntegrityError(
+                f"the offsets of topics of {self._state.name!r} in the catalog are not those its only writer left",
+                hint="the catalog was changed from outside; restore it from a backup",
+            )
+
+    def _write_epoch(self, connection: Connection, plan: Append) -> EpochInfo:
+        content = content_hash(plan)
+        head = connection.execute(
+            update(tables.log_head)
+            .values(epoch=tables.log_head.c.epoch + 1)
+            .returning(tables.log_head.c.epoch, tables.log_head.c.hash)
+        ).one()
+        digest = hashlib.sha256(f"{head.hash}\n{content}".encode()).hexdigest()
+        values = epoch_values(plan, head.epoch, digest)
+        connection.execute(insert(tables.epochs).values(values))
+        files = [segment_values(part, head.epoch) for part in plan.parts if part.path is not None]
+        if files:
+            connection.execute(insert(tables.segments), files)
+        for topic in plan.batch.completes:
+            registry.complete(connection, self._topic(topic).id, head.epoch)
+        for topic, reason in plan.batch.suspends:
+            registry.suspend(connection, self._topic(topic).id, head.epoch, reason)
+        connection.execute(update(tables.log_head).values(hash=digest))
+        return registry.epoch_info(values)
+
+
+def _version(topic: TopicId, known: _Topic, version: int) -> TopicSchema:
+    schema = known.schemas.get(version)
+    if schema is None:
+        raise IntegrityError(f"rows of {topic} name version {version}, which neither log nor batch has")
+    return schema
+
+
+def _check_columns(topic: TopicId, schema: TopicSchema, rows: pa.Table) -> None:
+    if not rows.schema.equals(change_schema(schema), check_metadata=False):
+        raise IntegrityError(
+            f"rows of {topic} do not have the columns of its version {schema.version}: {rows.schema.to_string()}"
+        )
+
+
+class _ZeroRows(Exception):
+    """The compare-and-set on the source changed nothing: fenced, or this very append landed before."""
+
+
+def _patiently(action: Callable[[], _T]) -> _T:
+    """Repeat while the catalog is out of reach, up to RETRY_SECONDS after the first failure."""
+    deadline: float | None = None
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return action()
+        except TransientError:
+            deadline = deadline or time.monotonic() + RETRY_SECONDS
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _moved(state: SourceState, batch: EpochBatch) -> SourceState:
+    return replace(
+        state,
+        commit_lsn=batch.commit_lsn,
+        end_lsn=batch.end_lsn,
+        through_lsn=batch.through_lsn,
+        loaded=state.loaded or batch.commit_lsn > 0,
+    )

@@ -1,0 +1,252 @@
+"""The log: sources, topics, epochs, segments; derived runs and generations"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+TABLES = (
+    "log",
+    "log_head",
+    "terms",
+    "sources",
+    "topics",
+    "topic_schemas",
+    "topic_offsets",
+    "incomplete",
+    "epochs",
+    "blobs",
+    "segments",
+    "generations",
+    "live",
+    "derived",
+    "runs",
+)  # referenced before referring
+
+
+def upgrade() -> None:
+    _log()
+    _sources_and_topics()
+    _epochs()
+    _segments()
+    _generations()
+    _derived()
+
+
+def _log() -> None:
+    op.create_table(
+        "log",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("log_id", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint("id = 1", name=op.f("ck_log_one_row")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_log")),
+    )
+    op.create_table(
+        "log_head",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("hash", sa.Text(), nullable=False),
+        sa.CheckConstraint("id = 1", name=op.f("ck_log_head_one_row")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_log_head")),
+    )
+    op.create_table(
+        "terms",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("term", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_terms")),
+    )
+
+
+def _sources_and_topics() -> None:
+    op.create_table(
+        "sources",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("incarnation", sa.Integer(), nullable=False),
+        sa.Column("term", sa.BigInteger(), nullable=False),
+        sa.Column("commit_lsn", sa.BigInteger(), nullable=False),
+        sa.Column("end_lsn", sa.BigInteger(), nullable=False),
+        sa.Column("through_lsn", sa.BigInteger(), nullable=False),
+        sa.Column("last_append", sa.Text(), nullable=False),
+        sa.Column("system_id", sa.Text(), nullable=False),
+        sa.Column("slot", sa.Text(), nullable=False),
+        sa.Column("publication", sa.Text(), nullable=False),
+        sa.Column("loaded", sa.Boolean(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_sources")),
+    )
+    op.create_table(
+        "topics",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("partitions", sa.Integer(), nullable=False),
+        sa.Column("incarnation", sa.Integer(), nullable=False),
+        sa.Column("complete_since", sa.BigInteger(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["source"], ["sources.name"], name=op.f("fk_topics_source")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_topics")),
+        sa.UniqueConstraint("name", name=op.f("uq_topics_name")),
+    )
+    op.create_index(op.f("ix_topics_source"), "topics", ["source"], unique=False)
+    op.create_table(
+        "topic_schemas",
+        sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("version", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("definition", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_topic_schemas_topic_id")),
+        sa.PrimaryKeyConstraint("topic_id", "version", name=op.f("pk_topic_schemas")),
+    )
+    op.create_table(
+        "topic_offsets",
+        sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("next_offsets", sa.Text(), nullable=False),
+        sa.Column("log_starts", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_topic_offsets_topic_id")),
+        sa.PrimaryKeyConstraint("topic_id", name=op.f("pk_topic_offsets")),
+    )
+    op.create_table(
+        "incomplete",
+        sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("from_epoch", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("to_epoch", sa.BigInteger(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_incomplete_topic_id")),
+        sa.PrimaryKeyConstraint("topic_id", "from_epoch", name=op.f("pk_incomplete")),
+    )
+
+
+def _epochs() -> None:
+    op.create_table(
+        "epochs",
+        sa.Column("epoch", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("append_id", sa.Text(), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("incarnation", sa.Integer(), nullable=False),
+        sa.Column("commit_lsn", sa.BigInteger(), nullable=False),
+        sa.Column("end_lsn", sa.BigInteger(), nullable=False),
+        sa.Column("first_lsn", sa.BigInteger(), nullable=True),
+        sa.Column("last_lsn", sa.BigInteger(), nullable=True),
+        sa.Column("commit_ts", sa.BigInteger(), nullable=True),
+        sa.Column("first_ts", sa.BigInteger(), nullable=True),
+        sa.Column("last_ts", sa.BigInteger(), nullable=True),
+        sa.Column("transactions", sa.BigInteger(), nullable=False),
+        sa.Column("rows", sa.BigInteger(), nullable=False),
+        sa.Column("hash", sa.Text(), nullable=False),
+        sa.Column("topics", sa.Text(), nullable=False),
+        sa.Column("parts", sa.Text(), nullable=False),
+        sa.Column("blob_bytes", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(["source"], ["sources.name"], name=op.f("fk_epochs_source")),
+        sa.PrimaryKeyConstraint("epoch", name=op.f("pk_epochs")),
+        sa.UniqueConstraint("append_id", name=op.f("uq_epochs_append_id")),
+    )
+    op.create_index("ix_epochs_source_last_lsn", "epochs", ["source", "last_lsn"], unique=False)
+    op.create_index("ix_epochs_source_last_ts", "epochs", ["source", "last_ts"], unique=False)
+    op.create_index(
+        "ix_epochs_unsealed",
+        "epochs",
+        ["epoch"],
+        unique=False,
+        sqlite_where=sa.text("blob_bytes IS NOT NULL"),
+        postgresql_where=sa.text("blob_bytes IS NOT NULL"),
+    )
+    op.create_table(
+        "blobs",
+        sa.Column("append_id", sa.Text(), nullable=False),
+        sa.Column("plain_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("checksum", sa.Text(), nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("append_id", name=op.f("pk_blobs")),
+    )
+
+
+def _segments() -> None:
+    op.create_table(
+        "segments",
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("first_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("last_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("first_lsn", sa.BigInteger(), nullable=True),
+        sa.Column("last_lsn", sa.BigInteger(), nullable=True),
+        sa.Column("first_row", sa.BigInteger(), nullable=False),
+        sa.Column("rows", sa.BigInteger(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("checksum", sa.Text(), nullable=False),
+        sa.Column("ranges", sa.Text(), nullable=False),
+        sa.Column("sealed", sa.Boolean(), nullable=False),
+        sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_segments_topic_id")),
+        sa.PrimaryKeyConstraint("path", name=op.f("pk_segments")),
+    )
+    op.create_index("ix_segments_topic_id_last_epoch", "segments", ["topic_id", "last_epoch"], unique=False)
+
+
+def _generations() -> None:
+    op.create_table(
+        "generations",
+        sa.Column("projection", sa.Text(), nullable=False),
+        sa.Column("generation", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("fingerprint", sa.Text(), nullable=False),
+        sa.Column("sink", sa.Text(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("schema", sa.LargeBinary(), nullable=False),
+        sa.Column("partitions", sa.Integer(), nullable=False),
+        sa.Column("split", sa.Integer(), nullable=False),
+        sa.Column("as_of", sa.Text(), nullable=True),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("frozen_at", sa.BigInteger(), nullable=True),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("projection", "generation", name=op.f("pk_generations")),
+    )
+    op.create_table(
+        "live",
+        sa.Column("projection", sa.Text(), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("previous_generation", sa.Integer(), nullable=True),
+        sa.PrimaryKeyConstraint("projection", name=op.f("pk_live")),
+    )
+
+
+def _derived() -> None:
+    op.create_table(
+        "derived",
+        sa.Column("projection", sa.Text(), nullable=False),
+        sa.Column("generation", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("from_epoch", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("to_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("files", sa.Text(), nullable=False),
+        sa.Column("rows", sa.BigInteger(), nullable=False),
+        sa.Column("hash", sa.Text(), nullable=False),
+        sa.Column("commit_ts", sa.BigInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("projection", "generation", "from_epoch", name=op.f("pk_derived")),
+        sa.UniqueConstraint(
+            "projection", "generation", "to_epoch", name=op.f("uq_derived_projection_generation_to_epoch")
+        ),
+    )
+    op.create_table(
+        "runs",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("projection", sa.Text(), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("started", sa.BigInteger(), nullable=False),
+        sa.Column("finished", sa.BigInteger(), nullable=True),
+        sa.Column("from_epoch", sa.BigInteger(), nullable=True),
+        sa.Column("to_epoch", sa.BigInteger(), nullable=True),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("rows_upserted", sa.BigInteger(), nullable=False),
+        sa.Column("rows_deleted", sa.BigInteger(), nullable=False),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
+    )
+    op.create_index("ix_runs_projection_started", "runs", ["projection", "started"], unique=False)
+
+
+def downgrade() -> None:
+    for table in reversed(TABLES):
+        op.drop_table(table)

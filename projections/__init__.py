@@ -1,0 +1,28 @@
+"""Projections: functions from the log's history to a table, a cache or a search index.
+
+    from projections import PostgresTable, State, projection
+
+The heavy parts (Spark, the sinks' drivers) are imported by the modules that use them, not here.
+"""
+
+from __future__ import annotations
+
+from projections.definition import load_projections, projection
+from projections.model import Changes, Events, Projection, ProjectionFailed, State
+from projections.readers import open_reader
+from projections.specs import PostgresTable, RedisCache, SearchIndex, SinkSpec
+
+__all__ = [
+    "Changes",
+    "Events",
+    "PostgresTable",
+    "Projection",
+    "ProjectionFailed",
+    "RedisCache",
+    "SearchIndex",
+    "SinkSpec",
+    "State",
+    "load_projections",
+    "open_reader",
+    "projection",
+]

@@ -1,0 +1,93 @@
+"""Bring derived steps into the sink: the committed bytes, bucket by bucket, the fence last (step 9). Needs no Spark.
+
+A step that was cut off is applied again from its first bucket; the sink's contract makes that a no-op for what is
+there already. Which steps are missing is read from the sink's own fence, never remembered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eventstore import failpoints
+from eventstore.derived import DerivedRun
+from eventstore.errors import OperatorError
+from eventstore.position import Fence
+from projections.context import ProjectionContext
+from projections.derived import read_delta
+from projections.generation import Generation, files_of
+from projections.sinks.base import Load
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What reached the sink. ``fence`` is where it stands now."""
+
+    steps: int
+    upserts: int
+    deletes: int
+    fence: Fence | None
+
+
+def apply(ctx: ProjectionContext, generation: Generation) -> Applied:
+    """Apply all committed steps that the sink does not have yet.
+
+    Raises OperatorError when the sink's content is not of this log or generation, Fenced when another process moved
+    the fence meanwhile, TransientError when the sink is out of reach: then the next call goes on.
+    """
+    sink, target = ctx.sink(generation), ctx.target(generation)
+    fence = sink.fence(target)
+    if fence is None:
+        sink.create(target)
+    steps = missing_steps(ctx, generation, fence)
+    upserts = deletes = 0
+    for step in steps:
+        to = generation.fence(ctx.store.log_id, step)
+        with sink.load(target, fence, to) as load:
+            _write(ctx, generation, step, load)
+            load.commit()
+        failpoints.hit("sink_fenced")
+        fence = to
+        upserts += files_of(step).upserts
+        deletes += files_of(step).deletes
+    return Applied(len(steps), upserts, deletes, fence)
+
+
+def missing_steps(ctx: ProjectionContext, generation: Generation, fence: Fence | None) -> list[DerivedRun]:
+    """The steps between the sink's fence and the end of the generation's chain, oldest first.
+
+    Raises OperatorError when the fence is none that this generation's steps lead to.
+    """
+    name, number = generation.projection, generation.number
+    if fence is None:
+        steps = ctx.store.derived.derived(name, number)
+        if steps and steps[0].from_epoch != 0:
+            raise _refused(generation, "nothing, though its first steps are long done")
+        return steps
+    if (fence.projection, fence.generation) != (name, number):
+        raise _refused(
+            generation, f"generation {fence.generation} of projection {fence.projection!r} instead"
+        )
+    ctx.check_fence(generation, fence)
+    last = ctx.store.derived.last_derived(name, number)
+    steps = ctx.store.derived.derived(name, number, after=fence.epoch)
+    stands_at = steps[0].from_epoch if steps else (last.to_epoch if last else 0)
+    if stands_at != fence.epoch:
+        raise _refused(generation, f"epoch {fence.epoch}, to which no step of it leads")
+    return steps
+
+
+def _refused(generation: Generation, holds: str) -> OperatorError:
+    return OperatorError(
+        f"the sink of {generation} holds {holds}",
+        hint=f"catalog and sink do not belong together any more: tailrace rebuild {generation.projection}",
+    )
+
+
+def _write(ctx: ProjectionContext, generation: Generation, step: DerivedRun, load: Load) -> None:
+    deltas = files_of(step).deltas
+    for done, file in enumerate(deltas):
+        ctx.report(f"applying {generation.projection}", done, len(deltas), "buckets")
+        upserts, deletes = read_delta(ctx.store.storage, file, generation.schema, generation.key)
+        load.write(file.bucket, upserts, deletes)
+        failpoints.hit("bucket_applied")
+    ctx.report(f"applying {generation.projection}", len(deltas), len(deltas), "buckets")

@@ -1,0 +1,298 @@
+"""Compute a projection's result in Spark and write what changed, bucket by bucket (steps 7 and 8).
+
+The result goes through two tasks in Python: one adds each row's key hash and bucket, the other takes one whole bucket,
+compares it with the generation's own result before and writes the files. Only file names and counts come back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from eventstore import keys
+from eventstore.storage import LocalStorage
+from projections.derived import DerivedFile, read_run, run_schema, write_delta, write_run
+from projections.difference import HASH, difference, ordered, repeated, with_null_key
+from projections.failure import explained
+from projections.model import Projection, ProjectionFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BUCKET = "_bucket"
+_SAMPLES = 5
+_RESULT = "bucket int, outcome string"
+
+
+def define(projection: Projection, frames: Mapping[str, DataFrame], now: datetime | None) -> DataFrame:
+    """Call the projection's function. ``now`` is the commit time of the position, the epoch's start for an empty log.
+
+    Raises ProjectionFailed, with the user's file and line, when the function raises or gives no DataFrame.
+    """
+    from pyspark.sql import DataFrame
+
+    arguments: dict[str, Any] = dict(frames)
+    if projection.wants_now:
+        arguments["now"] = now or datetime.fromtimestamp(0, UTC)
+    with explained(projection, "defining its result"):
+        result = projection.function(**arguments)
+        if isinstance(result, DataFrame):
+            _ = result.schema  # Connect analyses here, classic did on the way
+    if not isinstance(result, DataFrame):
+        raise ProjectionFailed(
+            f"projection {projection.name!r} ({projection.place}) returned {type(result).__name__}, not a DataFrame",
+            hint="return the DataFrame that holds the rows for the sink",
+        )
+    return result
+
+
+def output_schema(projection: Projection, result: DataFrame) -> pa.Schema:
+    """The result's columns as Arrow: what files and sinks hold. Raises ProjectionFailed for a result that cannot be
+    kept: key columns missing or not plain values, repeated or reserved names, types without an Arrow twin."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    names = result.columns
+    missing = [name for name in projection.key if name not in names]
+    if missing:
+        raise _unfit(
+            projection,
+            f"its output lacks its key: no column {', '.join(missing)} among {', '.join(names) or 'none'}",
+            "name the column in the result (for example .alias('customer_id')) or change key=",
+        )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise _unfit(
+            projection, f"its output has two columns {', '.join(twice)}", "select one, or rename one"
+        )
+    reserved = sorted({HASH, BUCKET, "_op", "_epoch", "_deleted"} & set(names))
+    if reserved:
+        raise _unfit(
+            projection, f"its output uses the reserved name {', '.join(reserved)}", "rename the column"
+        )
+    try:
+        arrow: pa.Schema = to_arrow_schema(result.schema, timezone="UTC")
+    except PySparkException as error:
+        raise _unfit(projection, f"its output has a type that cannot be kept: {error}", "cast it") from error
+    schema = pa.schema([pa.field(field.name, _kept(field.type)) for field in arrow])
+    for name in projection.key:
+        if pa.types.is_nested(schema.field(name).type):
+            kind = schema.field(name).type
+            raise _unfit(projection, f"its key column {name} is a {kind}", "a key is made of plain values")
+    for name in projection.tolerance:
+        if name not in names or not pa.types.is_floating(schema.field(name).type):
+            raise _unfit(
+                projection,
+                f"tolerance names {name!r}, which is no float or double of its output",
+                "correct it",
+            )
+    return schema
+
+
+def _kept(kind: pa.DataType) -> pa.DataType:
+    """Spark's Arrow types as they are kept: its times have microseconds, though it sends them as nanoseconds."""
+    if pa.types.is_time64(kind):
+        return pa.time64("us")
+    if pa.types.is_list(kind):
+        return pa.list_(_kept(kind.value_type))
+    return kind
+
+
+def _unfit(projection: Projection, what: str, hint: str) -> ProjectionFailed:
+    return ProjectionFailed(f"projection {projection.name!r} ({projection.place}): {what}", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How rows are told apart and spread over buckets."""
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    partitions: int
+    split: int
+
+    @property
+    def buckets(self) -> range:
+        return range(self.partitions * self.split)
+
+    def hashed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Spark task: add ``_hash`` and ``_bucket`` to each row."""
+        for batch in batches:
+            hashes = self.hashes(batch)
+            buckets = pa.array(keys.buckets_of(hashes, self.partitions, self.split))
+            yield batch.append_column(HASH, hashes).append_column(BUCKET, buckets)
+
+    def hashes(self, batch: pa.RecordBatch) -> pa.Int64Array:
+        columns = (batch.column(name).cast(self.schema.field(name).type) for name in self.key)
+        return keys.hash_columns([keys.texts(column) for column in columns])
+
+    def rows(self, group: pa.Table) -> pa.Table:
+        """A bucket's rows in the kept types, ordered."""
+        return ordered(group.select([HASH, *self.schema.names]).cast(run_schema(self.schema)), self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketOutcome:
+    """What the task of one bucket found. ``only_new``, ``only_old`` and ``different`` count rows by how they differ
+    from the result before; samples are (kind of finding, key as JSON). With ``nulls`` or ``repeats`` nothing was
+    written."""
+
+    bucket: int
+    rows: int = 0
+    nulls: int = 0
+    repeats: int = 0
+    only_new: int = 0
+    only_old: int = 0
+    different: int = 0
+    samples: tuple[tuple[str, str], ...] = ()
+    run: DerivedFile | None = None
+    delta: DerivedFile | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> BucketOutcome:
+        data = json.loads(text)
+        for name in ("run", "delta"):
+            data[name] = DerivedFile(**data[name]) if data[name] else None
+        data["samples"] = tuple((kind, key) for kind, key in data["samples"])
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketTask:
+    """Compares one bucket with the result before (``previous``, by bucket) and, with ``folder``, writes its files.
+    ``attempt`` makes their names unique. Pickles into Spark tasks; needs no catalog."""
+
+    storage: LocalStorage
+    placement: Placement
+    previous: Mapping[int, DerivedFile]
+    tolerance: Mapping[str, float]
+    folder: str | None
+    attempt: str
+
+    def of_group(self, group: pa.Table) -> pa.Table:
+        """Spark task: all rows of one bucket."""
+        bucket = group[BUCKET][0].as_py()
+        outcome = self.settle(bucket, self.placement.rows(group))
+        return pa.table({"bucket": pa.array([bucket], pa.int32()), "outcome": [outcome.to_json()]})
+
+    def settle(self, bucket: int, rows: pa.Table) -> BucketOutcome:
+        """The whole work on one bucket's ordered rows."""
+        key = self.placement.key
+        nulls, repeats = with_null_key(rows, key), repeated(rows, key)
+        if len(nulls) or len(repeats):
+            samples = _key_samples("null", rows, key, nulls) + _key_samples("repeated", rows, key, repeats)
+            return BucketOutcome(
+                bucket, rows.num_rows, nulls=len(nulls), repeats=len(repeats), samples=samples
+            )
+        old = ordered(read_run(self.storage, self.previous.get(bucket), self.placement.schema), key)
+        found = difference(old, rows, key, self.tolerance)
+        if found.is_empty:
+            return BucketOutcome(bucket, rows.num_rows)
+        outcome = BucketOutcome(
+            bucket,
+            rows.num_rows,
+            only_new=found.added.num_rows,
+            only_old=found.deletes.num_rows,
+            different=found.changed.num_rows,
+        )
+        if self.folder is None:
+            samples = (
+                _key_samples("only_new", found.added, key)
+                + _key_samples("only_old", found.deletes, key)
+                + _key_samples("different", found.changed, key)
+            )
+            return replace(outcome, samples=samples)
+        stem = f"{self.folder}/{bucket:04d}-{self.attempt}-{_unique()}"
+        run = write_run(self.storage, f"{stem}.run.parquet", bucket, found.result)
+        first = not old.num_rows
+        delta = run if first else write_delta(self.storage, f"{stem}.delta.parquet", bucket, found, key)
+        return replace(outcome, run=run, delta=delta)
+
+
+def _unique() -> str:
+    """Different in each attempt of a task: Spark may run one twice, and files are never overwritten."""
+    import secrets
+
+    return secrets.token_hex(4)
+
+
+def _key_samples(
+    kind: str, rows: pa.Table, key: Sequence[str], at: Any = None
+) -> tuple[tuple[str, str], ...]:
+    chosen = rows.select(list(key))
+    chosen = chosen.slice(0, _SAMPLES) if at is None else chosen.take(pa.array(at[:_SAMPLES]))
+    return tuple((kind, json.dumps(row, default=str, ensure_ascii=False)) for row in chosen.to_pylist())
+
+
+def compute(projection: Projection, result: DataFrame, task: BucketTask) -> list[BucketOutcome]:
+    """Run the result through the task: one outcome for every bucket, also for those without rows.
+
+    Raises ProjectionFailed when the function's code fails or rows have no key or a key twice; files that were
+    written by then are removed.
+    """
+    from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+    placement = task.placement
+    fields = [*result.schema.fields, StructField(HASH, LongType()), StructField(BUCKET, IntegerType())]
+    with explained(projection, "computing its result"):
+        hashed = result.mapInArrow(placement.hashed, StructType(fields))
+        # A plain function: Spark counts the parameters of what it is given, and ``self`` as one of them.
+        settled: pa.Table = (
+            hashed.groupBy(BUCKET).applyInArrow(lambda group: task.of_group(group), _RESULT).toArrow()
+        )
+    outcomes = {
+        outcome.bucket: outcome for outcome in map(BucketOutcome.from_json, settled["outcome"].to_pylist())
+    }
+    empty = run_schema(placement.schema).empty_table()
+    for bucket in placement.buckets:
+        if bucket not in outcomes:
+            outcomes[bucket] = task.settle(bucket, empty)
+    ordered_outcomes = [outcomes[bucket] for bucket in sorted(outcomes)]
+    _refuse_bad_keys(projection, ordered_outcomes, task.storage)
+    return ordered_outcomes
+
+
+def _refuse_bad_keys(
+    projection: Projection, outcomes: Sequence[BucketOutcome], storage: LocalStorage
+) -> None:
+    nulls = sum(outcome.nulls for outcome in outcomes)
+    repeats = sum(outcome.repeats for outcome in outcomes)
+    if not nulls and not repeats:
+        return
+    discard(outcomes, storage)
+    key = ", ".join(projection.key)
+    kind, count, what, hint = (
+        (
+            "null",
+            nulls,
+            f"{nulls} rows have NULL in their key ({key})",
+            "filter them out or give them a value",
+        )
+        if nulls
+        else (
+            "repeated",
+            repeats,
+            f"{repeats} rows repeat a key ({key}) that an earlier row has",
+            "group by the key, or add the columns to key= that tell the rows apart",
+        )
+    )
+    keys_text = [text for outcome in outcomes for found, text in outcome.samples if found == kind]
+    shown = ", ".join(keys_text[:_SAMPLES])
+    rest = f" and {count - _SAMPLES} more" if count > _SAMPLES else ""
+    raise _unfit(projection, f"{what}: {shown}{rest}", f"{hint}; the sink was not touched")
+
+
+def discard(outcomes: Sequence[BucketOutcome], storage: LocalStorage) -> None:
+    """Remove files that were written for a step that will not be committed."""
+    for outcome in outcomes:
+        for file in (outcome.run, outcome.delta):
+            if file is not None and file.path:
+                storage.delete(file.path)

@@ -1,0 +1,177 @@
+"""What all work on projections needs: the store, the settings, the definitions, and Spark when something is computed.
+
+Planning, applying, promoting and collecting start no JVM: ``spark`` is opened by the first use.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from contextlib import closing
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from eventstore.errors import OperatorError, UsageError
+from eventstore.model import EpochInfo, TopicId
+from eventstore.position import Fence
+from projections.fingerprint import fingerprint
+from projections.generation import Generation
+from projections.history import parallelism_of
+from projections.model import Projection
+from projections.sinks.base import Sink, Target, open_sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from eventstore.log import Store
+    from eventstore.settings import Settings
+
+
+class Report(Protocol):
+    """Told about progress: ``done`` of ``total`` (None = unknown) ``unit`` of a step of one projection's work."""
+
+    def __call__(self, step: str, done: int, total: int | None, unit: str) -> None: ...
+
+
+def silent(step: str, done: int, total: int | None, unit: str) -> None:
+    """Reports nothing."""
+
+
+class ProjectionContext:
+    """One process's view of its projections. ``projections`` may lack those whose code is gone or broken: their
+    generations can still be promoted, rolled back and dropped."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        projections: Mapping[str, Projection],
+        *,
+        report: Report = silent,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.projections = dict(projections)
+        self.report = report
+        self._spark: SparkSession | None = None
+        self._fingerprints: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The store is the caller's; the Spark session is the process's and ends with it."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The warm session, started by the first use (5 to 12 s), and again after its JVM has ended."""
+        from projections.session import forget_lost, is_lost, open_session
+
+        if self._spark is not None and is_lost():
+            forget_lost()
+            self._spark = None
+        if self._spark is None:
+            self.report("starting Spark", 0, None, "")
+            self._spark = open_session(self.settings)
+        return self._spark
+
+    @property
+    def parallelism(self) -> int:
+        spark = self.settings.spark
+        return parallelism_of(spark.master, spark.shuffle_partitions)
+
+    def projection(self, name: str) -> Projection:
+        """Raises UsageError, with names that come close, when no loaded module defines it."""
+        found = self.projections.get(name)
+        if found is None:
+            close = difflib.get_close_matches(name, self.projections, n=1)
+            known = ", ".join(sorted(self.projections)) or "none; set projections.modules"
+            raise UsageError(
+                f"no projection {name!r} is defined",
+                hint=f"did you mean {close[0]}?" if close else f"defined are: {known}",
+            )
+        return found
+
+    def fingerprint(self, name: str) -> str | None:
+        """Of the loaded definition; None when there is none."""
+        if name not in self._fingerprints and name in self.projections:
+            self._fingerprints[name] = fingerprint(self.projections[name])
+        return self._fingerprints.get(name)
+
+    def generations(self, name: str) -> list[Generation]:
+        return [Generation.of(info) for info in self.store.derived.generations(name)]
+
+    def generation(self, name: str, number: int) -> Generation:
+        """Raises UsageError when it is not there (any more)."""
+        for generation in self.generations(name):
+            if generation.number == number:
+                return generation
+        known = ", ".join(str(generation.number) for generation in self.generations(name)) or "none"
+        raise UsageError(f"projection {name!r} has no generation {number}", hint=f"there are: {known}")
+
+    def check_known(self, name: str) -> None:
+        """Raises UsageError, with names that come close, for one that has no generation and no definition either."""
+        if name in self.projections or self.generations(name):
+            return
+        known = sorted({*self.projections, *self.store.derived.projections()})
+        close = difflib.get_close_matches(name, known, n=1)
+        raise UsageError(
+            f"there is no projection {name!r}",
+            hint=f"did you mean {close[0]}?" if close else f"known: {', '.join(known) or 'none'}",
+        )
+
+    def live(self, name: str) -> Generation | None:
+        number = self.store.derived.live(name)
+        return None if number is None else self.generation(name, number)
+
+    def is_frozen(self, generation: Generation) -> bool:
+        """Does no loaded definition match it? Then nobody here may refresh it."""
+        return generation.fingerprint != self.fingerprint(generation.projection)
+
+    def sink(self, generation: Generation) -> Sink:
+        return open_sink(generation.sink, self.settings)
+
+    def target(self, generation: Generation) -> Target:
+        return generation.target(self.settings.store.name)
+
+    def fence(self, generation: Generation) -> Fence | None:
+        """Where the sink says that the generation stands."""
+        return self.sink(generation).fence(self.target(generation))
+
+    def epoch(self, number: int) -> EpochInfo:
+        """Raises UsageError when the log has no such epoch."""
+        found = self.store.epochs(after=number - 1, limit=1)
+        if not found or found[0].epoch != number:
+            raise UsageError(f"epoch {number} is not in the log", hint="its history there is gone")
+        return found[0]
+
+    def changed_since(self, topics: tuple[TopicId, ...], epoch: int, up_to: int) -> list[str]:
+        """The topics with rows in epochs after ``epoch`` and up to ``up_to``."""
+        changed = []
+        for topic in topics:
+            with closing(self.store.follow([topic], after_epoch=epoch, timeout=0)) as epochs:  # type: ignore[type-var]
+                first = next(epochs, None)
+            if first is not None and first.epoch <= up_to:
+                changed.append(str(topic))
+        return changed
+
+    def check_fence(self, generation: Generation, fence: Fence) -> None:
+        """Refuse a sink whose content does not come from this log at that epoch (a restored catalog, a foreign log).
+
+        Raises OperatorError.
+        """
+        known = self.store.epochs(after=fence.epoch - 1, limit=1)
+        if fence.log_id != self.store.log_id:
+            why = f"log {fence.log_id}, this is log {self.store.log_id}"
+        elif not known or known[0].epoch != fence.epoch:
+            why = f"epoch {fence.epoch}, which this log does not have"
+        elif known[0].hash != fence.epoch_hash:
+            why = f"another epoch {fence.epoch} than this log's"
+        else:
+            return
+        raise OperatorError(
+            f"the sink holds {generation} from {why}",
+            hint=f"the catalog or the sink was restored apart from the other: tailrace rebuild {generation.projection}",
+        )

@@ -1,0 +1,162 @@
+"""From an exception of the projection's code, or of Spark running it, to one readable error.
+
+A user's mistake is told by the projection's name, the user's own file and line, and the exception's first words.
+Errors that our own tasks raise cross the JVM as text; they are found in it and raised again as what they were.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eventstore import errors
+from eventstore.errors import TailraceError, TransientError
+from projections.model import ProjectionFailed
+
+if TYPE_CHECKING:
+    from projections.model import Projection
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_OWN_ERROR = re.compile(
+    r"^(?:eventstore\.errors|projections\.model)\.(\w+): (.*?)(?=\n\tat |\n\n|\Z)", re.S | re.M
+)
+_PYTHON_ERROR = re.compile(
+    r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt|Invalid)): ?(.*)$", re.M
+)
+_HINT = "\n  hint: "
+_MAX_WORDS = 600
+_END_SECONDS = 2.0  # from the first closed socket of a JVM to its end
+
+
+@cache
+def _foreign_roots() -> tuple[str, ...]:
+    """Folders whose code is not the project's: the interpreter's libraries, installed packages and ours."""
+    paths = sysconfig.get_paths()
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    house = Path(__file__).resolve().parents[1]
+    packages = ("cdc", "eventstore", "migrations", "projections", "tailrace/cli", "tailrace/embedded")
+    own = [house / package for package in packages]
+    return tuple(
+        {os.path.realpath(paths[name]) + os.sep for name in names} | {f"{path}{os.sep}" for path in own}
+    )
+
+
+def is_project_file(path: str | None) -> bool:
+    """Is this source file the user's own: not a library, not the interpreter, not ours?"""
+    if not path or path.startswith("<") or "pyspark.zip" in path or "py4j" in path:
+        return False
+    real = os.path.realpath(path)
+    return not real.startswith(_foreign_roots()) and os.sep + "site-packages" + os.sep not in real
+
+
+def shown(path: str) -> str:
+    """A path as messages give it: relative to the working folder when it is below it."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
+
+
+def user_place(error: BaseException) -> str | None:
+    """``file:line`` of the innermost frame of the user's own code in an exception's traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if is_project_file(frame.filename):
+            return f"{shown(frame.filename)}:{frame.lineno}"
+    return None
+
+
+@contextmanager
+def explained(projection: Projection, doing: str) -> Iterator[None]:
+    """Run a projection's code, or Spark on its plan; what it raises becomes a TailraceError. ``doing`` is a verb
+    phrase for the message ("defining its result", "computing its result")."""
+    try:
+        yield
+    except TailraceError:
+        raise
+    except Exception as error:
+        if _was_interrupted(error):
+            raise KeyboardInterrupt from error
+        raise explain(projection, doing, error) from error
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Did Ctrl-C cause it? Spark's handler cancels the jobs and raises KeyboardInterrupt, in whose place the failure of
+    a cancelled job then leaves Spark's own clean-up."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def explain(projection: Projection, doing: str, error: Exception) -> TailraceError:
+    """The error to tell instead of ``error``."""
+    text = str(error)
+    own = _own_error(text, projection)
+    if own is not None:
+        return own
+    place = user_place(error) or _place_in_text(text) or projection.place
+    if _is_lost_session(error):
+        return TransientError(
+            f"Spark went away while {doing} of projection {projection.name!r}: {_words(text)}",
+            hint="run the command again; if it repeats, give the driver more memory (spark.driver_memory)",
+        )
+    return ProjectionFailed(
+        f"projection {projection.name!r} failed {doing} ({place}): {_cause(error)}",
+        hint="mend the function; the sink was not touched",
+    )
+
+
+def _own_error(text: str, projection: Projection) -> TailraceError | None:
+    """One of our own errors that a Spark task raised, taken from the text of the exception around it."""
+    found = None
+    for match in _OWN_ERROR.finditer(text):
+        kind = ProjectionFailed if match[1] == "ProjectionFailed" else getattr(errors, match[1], None)
+        if isinstance(kind, type) and issubclass(kind, TailraceError):
+            found = (kind, match[2].rstrip())
+    if found is None:
+        return None
+    kind, words = found
+    message, _, hint = words.partition(_HINT)
+    return kind(f"projection {projection.name!r}: {message}", hint=hint)
+
+
+def _place_in_text(text: str) -> str | None:
+    """The innermost user frame of a Python worker's traceback, which arrives as text."""
+    places = [(path, line) for path, line in _FRAME.findall(text) if is_project_file(path)]
+    return f"{shown(places[-1][0])}:{places[-1][1]}" if places else None
+
+
+def _cause(error: Exception) -> str:
+    """What to say of an exception: its class and first words, without plans and Java frames."""
+    text = str(error)
+    name = type(error).__name__
+    condition = getattr(error, "getCondition", None)
+    if condition is None:
+        return f"{name}: {_words(text)}" if text else name
+    worker = [match for match in _PYTHON_ERROR.finditer(text) if not match[1].startswith("pyspark.")]
+    if name == "PythonException" and worker:
+        return f"{worker[-1][1]}: {worker[-1][2]}"
+    return _words(text)
+
+
+def _words(text: str) -> str:
+    """The message without the JVM's stack, the plan and the query context."""
+    head = re.split(
+        r"\n\s*at |\nJVM stacktrace|;\n|\n== |\n\n'|\nDriver stacktrace", text.strip(), maxsplit=1
+    )[0]
+    return head if len(head) <= _MAX_WORDS else head[:_MAX_WORDS] + "…"
+
+
+def _is_lost_session(error: Exception) -> bool:
+    """Did Spark's JVM end, rather than the user's code fail with a connection of its own?"""
+    from projections.session import is_lost
+
+    of_a_connection = type(error).__module__.startswith("py4j.") or isinstance(error, OSError | EOFError)
+    return is_lost(within=_END_SECONDS if of_a_connection else 0.0)

@@ -1,0 +1,148 @@
+"""A generation as the catalog keeps it: everything that applying, promoting and dropping it needs, without the code
+that built it. So a deploy that does not even import can be rolled back."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from eventstore.derived import DerivedRun, GenerationInfo, GenerationState
+from eventstore.errors import IntegrityError, UsageError
+from eventstore.position import Cut, Fence
+from projections.derived import StepFiles, schema_from_bytes
+from projections.sinks.base import Target
+from projections.specs import PostgresTable, RedisCache, SearchIndex, SinkSpec
+
+_SPECS = {spec.__name__: spec for spec in (PostgresTable, RedisCache, SearchIndex)}
+_OWN = "own"
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """The past position a generation was built for: it never moves on. ``text`` is what was asked for."""
+
+    text: str
+    cut: Cut
+
+    def to_json(self) -> str:
+        moment = self.cut.commit_ts.isoformat() if self.cut.commit_ts else None
+        below = dict(self.cut.below_lsn)
+        return json.dumps(
+            {"text": self.text, "epoch": self.cut.epoch, "below_lsn": below, "commit_ts": moment}
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Pin:
+        data = json.loads(text)
+        moment = datetime.fromisoformat(data["commit_ts"]) if data["commit_ts"] else None
+        return cls(data["text"], Cut(data["epoch"], data["below_lsn"], moment))
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One build of a projection. ``pin`` is None when it follows the log."""
+
+    projection: str
+    number: int
+    fingerprint: str
+    sink: SinkSpec
+    key: tuple[str, ...]
+    schema: pa.Schema
+    partitions: int
+    split: int
+    pin: Pin | None
+    state: GenerationState
+    frozen_at: int | None
+    created_at: datetime
+
+    @classmethod
+    def of(cls, info: GenerationInfo) -> Generation:
+        return cls(
+            projection=info.projection,
+            number=info.generation,
+            fingerprint=info.fingerprint,
+            sink=spec_from_text(info.sink),
+            key=info.key,
+            schema=schema_from_bytes(info.schema),
+            partitions=info.partitions,
+            split=info.split,
+            pin=Pin.from_json(info.as_of) if info.as_of else None,
+            state=info.state,
+            frozen_at=info.frozen_at,
+            created_at=info.created_at,
+        )
+
+    def target(self, store_name: str) -> Target:
+        """How the sink knows it."""
+        return Target(
+            store=store_name,
+            projection=self.projection,
+            generation=self.number,
+            key=self.key,
+            schema=self.schema,
+            partitions=self.partitions,
+            split=self.split,
+        )
+
+    def fence(self, log_id: str, step: DerivedRun) -> Fence:
+        """What the sink holds once ``step`` is in it."""
+        return Fence(log_id, self.projection, self.number, step.to_epoch, files_of(step).epoch_hash)
+
+    def __str__(self) -> str:
+        return f"generation {self.number} of projection {self.projection!r}"
+
+
+def files_of(step: DerivedRun) -> StepFiles:
+    """The files of a committed step. Raises IntegrityError when the record is not one of ours."""
+    if len(step.files) != 1:
+        raise IntegrityError(
+            f"the step of {step.projection!r} to epoch {step.to_epoch} has a record this version does not know",
+            hint="install the version of Tailrace that wrote it, or rebuild the projection",
+        )
+    return StepFiles.from_data(step.files[0])
+
+
+def spec_to_text(spec: SinkSpec) -> str:
+    """A sink's spec as JSON. A user's own sink is kept as a pickle: its class has to be importable later."""
+    name = type(spec).__name__
+    if _SPECS.get(name) is type(spec):
+        return json.dumps({"kind": name, **asdict(spec)}, ensure_ascii=False)
+    return json.dumps({"kind": _OWN, "pickle": base64.b64encode(pickle.dumps(spec)).decode()})
+
+
+def spec_from_text(text: str) -> SinkSpec:
+    """Raises UsageError when a user's own sink cannot be imported any more."""
+    data: dict[str, Any] = json.loads(text)
+    kind = data.pop("kind")
+    if kind == _OWN:
+        return _own_spec(data["pickle"])
+    spec: SinkSpec = _SPECS[kind](**{name: _frozen(value) for name, value in data.items()})
+    return spec
+
+
+def _own_spec(text: str) -> SinkSpec:
+    try:
+        spec: SinkSpec = pickle.loads(base64.b64decode(text))
+    except (pickle.UnpicklingError, ImportError, AttributeError, binascii.Error) as error:
+        raise UsageError(
+            f"a generation's sink is of a class that is not there any more: {error}",
+            hint="make the module of the sink importable again",
+        ) from error
+    return spec
+
+
+def _frozen(value: Any) -> Any:
+    """JSON's lists as the tuples a spec holds."""
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value

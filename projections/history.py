@@ -1,0 +1,262 @@
+"""The read plan: what a projection's inputs are made of at one position, as DataFrames.
+
+The driver asks the catalog for files and blobs; tasks get them as rows (one unit of work each) and never open the
+catalog. Blobs travel inside those rows up to 48 MiB; beyond that the log is sealed first, because a driver of 1 GiB
+died of 200 MiB of them.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from eventstore.errors import IncompleteTopic, UsageError
+from eventstore.model import SegmentRef, TopicId, TopicKind
+from eventstore.position import Cut
+from eventstore.schema import TopicSchema, unify
+from eventstore.segment import POSITION_FIELDS, read_segment, stored_schema
+from eventstore.state import StateInput, plan_state, readable_state
+from eventstore.storage import LocalStorage
+from projections.model import Events, Input, Projection, State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from eventstore.log import Store
+
+INLINE_LIMIT = 48 << 20
+_ROWS_PER_BATCH = 65_536
+_EVENT_ENVELOPE = ("_lsn", "_commit_ts")
+_LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\d+)?\])?$")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesInput:
+    """All that is needed to read a topic's changes up to a cut. Pickles like ``StateInput``."""
+
+    topic: TopicId
+    target: TopicSchema
+    versions: Mapping[int, TopicSchema]
+    partitions: int
+    refs: tuple[SegmentRef, ...]
+    as_events: bool
+
+    @property
+    def buckets(self) -> int:
+        return self.partitions
+
+    @property
+    def schema(self) -> pa.Schema:
+        stored = stored_schema(self.target)
+        if not self.as_events:
+            return stored
+        after = stored.field("after").type
+        columns = [after.field(i) for i in range(after.num_fields)]
+        return pa.schema([*POSITION_FIELDS, *(stored.field(name) for name in _EVENT_ENVELOPE), *columns])
+
+
+Planned = StateInput | ChangesInput
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """The inputs of a projection at a cut."""
+
+    cut: Cut
+    inputs: Mapping[str, Planned]
+
+    @property
+    def rows(self) -> int:
+        """Changes that will be read."""
+        return sum(ref.rows for planned in self.inputs.values() for ref in planned.refs)
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(ref.bytes for planned in self.inputs.values() for ref in planned.refs)
+
+    def inline_bytes(self, parallelism: int) -> int:
+        """Bytes of blobs in all task rows: each unit of work carries those of its topic."""
+        return sum(
+            len(ref.inline or b"") * min(parallelism, planned.buckets)
+            for planned in self.inputs.values()
+            for ref in planned.refs
+        )
+
+
+def plan_reads(store: Store, projection: Projection, cut: Cut, parallelism: int) -> ReadPlan:
+    """Resolve every input at ``cut``, sealing the log when too much of it is inline.
+
+    Raises IncompleteTopic when the state of an input is not known there, UsageError for unknown topics or columns.
+    """
+    plan = _plan(store, projection, cut)
+    if plan.inline_bytes(parallelism) > INLINE_LIMIT:
+        store.seal()
+        plan = _plan(store, projection, cut)
+    return plan
+
+
+def _plan(store: Store, projection: Projection, cut: Cut) -> ReadPlan:
+    return ReadPlan(
+        cut, {name: _plan_input(store, source, cut) for name, source in projection.inputs.items()}
+    )
+
+
+def _plan_input(store: Store, source: Input, cut: Cut) -> Planned:
+    if isinstance(source, State):
+        return plan_state(
+            store, source.topic_id, cut, columns=source.columns, on_unreadable=source.on_unreadable
+        )
+    info = store.topic(source.topic_id)
+    as_events = isinstance(source, Events)
+    if as_events and info.kind is not TopicKind.EVENTS:
+        raise UsageError(
+            f"{info.id} holds no domain events", hint="read a table as State or Changes, a category as Events"
+        )
+    if info.complete_since is None or info.complete_since > cut.epoch:
+        raise IncompleteTopic(
+            f"the history of {info.id} at epoch {cut.epoch} is not known:"
+            f" {info.reason or 'its first load came later'}",
+            hint="wait until tailrace status shows it complete",
+        )
+    versions = {schema.version: schema for schema in store.schemas(info.id)}
+    return ChangesInput(
+        topic=info.id,
+        target=unify(list(versions.values())),
+        versions=versions,
+        partitions=info.partitions,
+        refs=tuple(store.segments(info.id, cut)),
+        as_events=as_events,
+    )
+
+
+def parallelism_of(master: str, fallback: int) -> int:
+    """How many units of work to cut an input into: the local master's cores, or ``fallback`` on a cluster."""
+    match = _LOCAL.match(master)
+    if match is None:
+        return fallback
+    threads = match[1]
+    return (os.cpu_count() or 1) if threads == "*" else int(threads or 1)
+
+
+def frames(
+    spark: SparkSession, storage: LocalStorage, projection: Projection, plan: ReadPlan, parallelism: int
+) -> dict[str, DataFrame]:
+    """A DataFrame for each input, under its declared name (also as an alias: ``F.col("orders.amount")``)."""
+    result: dict[str, DataFrame] = {}
+    for name, planned in plan.inputs.items():
+        frame = _frame(spark, storage, planned, parallelism)
+        source = projection.inputs[name]
+        if isinstance(source, State):
+            frame = _cast(frame, projection, name, source)
+        result[name] = frame.alias(name)
+    return result
+
+
+def _cast(frame: DataFrame, projection: Projection, name: str, source: State) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from projections.failure import explained
+
+    for column, ddl in source.cast.items():
+        cell = F.col(f"`{column}`")
+        cast = cell.try_cast(ddl) if source.on_unreadable == "null" else cell.cast(ddl)
+        with explained(projection, f"casting {name}.{column} to {ddl}"):
+            frame = frame.withColumn(column, cast)
+            _ = frame.schema
+    return frame
+
+
+def _frame(spark: SparkSession, storage: LocalStorage, planned: Planned, parallelism: int) -> DataFrame:
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    names = _shown(planned)
+    spark_schema = from_arrow_schema(pa.schema([planned.schema.field(name) for name in names]))
+    arrow = to_arrow_schema(spark_schema, timezone="UTC")
+    count = max(1, min(parallelism, planned.buckets))
+    shares = [list(range(first, planned.buckets, count)) for first in range(count)]
+    units = pa.table(
+        {"unit": pa.array([pickle.dumps((storage, planned, share)) for share in shares], pa.binary())}
+    )
+    return spark.createDataFrame(units).mapInArrow(partial(_rows, arrow), spark_schema)
+
+
+def _shown(planned: Planned) -> list[str]:
+    """Columns that the function sees: of a state those of the table, of changes all."""
+    if isinstance(planned, StateInput):
+        return [column.name for column in planned.chosen]
+    names: list[str] = planned.schema.names
+    return names
+
+
+def _rows(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Spark task: the rows of its units of work."""
+    for batch in batches:
+        for unit in batch.column(0).to_pylist():
+            storage, planned, share = pickle.loads(unit)
+            for bucket in share:
+                table = _read_bucket(storage, planned, bucket)
+                yield from table.select(schema.names).cast(schema).to_batches(max_chunksize=_ROWS_PER_BATCH)
+
+
+def _read_bucket(storage: LocalStorage, planned: Planned, bucket: int) -> pa.Table:
+    if isinstance(planned, StateInput):
+        return readable_state(storage, planned, bucket)
+    pieces = [planned.schema.empty_table()]
+    for ref in planned.refs:
+        if any(piece.partition == bucket for piece in ref.ranges):
+            version = planned.versions[ref.version]
+            table = read_segment(storage, ref, version, partitions=(bucket,))
+            pieces.append(
+                _as_events(table, planned) if planned.as_events else _unified(table, version, planned)
+            )
+    return pa.concat_tables(pieces)
+
+
+def _as_events(table: pa.Table, planned: ChangesInput) -> pa.Table:
+    """The inserts of an events table: it is insert-only, so anything else is evidence of tampering, not an event."""
+    table = table.filter(pc.is_in(table["_op"], pa.array(["r", "c"])))
+    after = table["after"].combine_chunks()
+    schema = planned.schema
+    columns = [
+        pc.struct_field(after, field.name) if field.name not in table.column_names else table[field.name]
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _unified(table: pa.Table, version: TopicSchema, planned: ChangesInput) -> pa.Table:
+    """Rows of an older version in the newest one's shape: columns by identity, those it did not have are NULL."""
+    if version == planned.target:
+        return table
+    arrays = [
+        _restructured(table[field.name], version, field.type, planned.target)
+        if field.name in ("key", "after", "before", "_moved_from")
+        else table[field.name]
+        for field in planned.schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=planned.schema)
+
+
+def _restructured(
+    column: pa.ChunkedArray, version: TopicSchema, kind: pa.StructType, target: TopicSchema
+) -> pa.Array:
+    rows = column.combine_chunks()
+    names = {field.id: field.name for field in version.columns}
+    held = {rows.type.field(i).name for i in range(rows.type.num_fields)}
+    children = []
+    for i in range(kind.num_fields):
+        wanted = kind.field(i)
+        identity = next(field.id for field in target.columns if field.name == wanted.name)
+        old = names.get(identity)
+        children.append(
+            pc.struct_field(rows, old).cast(wanted.type) if old in held else pa.nulls(len(rows), wanted.type)
+        )
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=pc.is_null(rows))

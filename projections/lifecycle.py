@@ -1,0 +1,444 @@
+"""The life of a projection's generations: build, refresh, promote, roll back, verify, collect.
+
+Everything here begins with what an earlier, killed process may have left: a promotion half-way, steps that are not in
+the sink yet, a build that was cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from eventstore.derived import GenerationState
+from eventstore.errors import (
+    IncompleteTopic,
+    OperatorError,
+    TailraceError,
+    UnknownCell,
+    UnreadableCell,
+    UsageError,
+)
+from eventstore.position import Cut, Fence
+from projections import promotion
+from projections.apply import apply
+from projections.check import check
+from projections.compute import define, output_schema
+from projections.context import ProjectionContext
+from projections.derived import folder_of
+from projections.failure import explained
+from projections.generation import Generation, Pin, files_of, spec_to_text
+from projections.history import ReadPlan, frames, plan_reads
+from projections.model import Projection, ProjectionFailed
+from projections.plan import Full, Nothing, Plan
+from projections.promotion import Promoted, RolledBack, reconcile, reconcile_if_possible, rollback
+from projections.refresh import (
+    Outcome,
+    commit_step,
+    mark_frozen,
+    plan_generation,
+    refresh_generation,
+    refresh_projection,
+)
+from projections.sinks.base import open_sink
+from projections.verify import Comparison, verify
+
+__all__ = [
+    "Collected",
+    "Comparison",
+    "GenerationView",
+    "Outcome",
+    "PlannedRefresh",
+    "ProjectionContext",
+    "Promoted",
+    "Rebuilt",
+    "RolledBack",
+    "gc",
+    "generations",
+    "plans",
+    "promote",
+    "rebuild",
+    "reconcile",
+    "refresh",
+    "rollback",
+    "verify",
+]
+
+promote = promotion.promote
+
+_CATCH_UP_ROUNDS = 3
+"""Refreshes of a new generation before it is promoted: each is shorter than the one before, and a runner goes on."""
+
+_BUCKET_BYTES = 64 << 20
+"""Stored bytes of input per output bucket: about 256 MiB decoded, what one task may hold."""
+
+_MOST_SPLITS = 256
+_ABANDONED = timedelta(days=1)
+"""A build or a file that nothing names is taken for abandoned after this time; builds are shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A new generation and where it stands. ``resumed``: an earlier build, cut off, was finished instead."""
+
+    projection: str
+    generation: int
+    epoch: int
+    rows: int
+    upserts: int
+    deletes: int
+    resumed: bool
+    promoted: Promoted | None
+
+
+def rebuild(
+    ctx: ProjectionContext,
+    name: str,
+    *,
+    as_of: str | int | datetime | None = None,
+    promote: bool | None = None,
+) -> Rebuilt:
+    """Build a new generation from the log and, unless told otherwise, show it to readers.
+
+    With ``as_of`` it is pinned at that position: it never moves on, and is promoted only when ``promote`` says so.
+    Raises ProjectionFailed, IncompleteTopic, UsageError and what the sink raises; readers keep what they have.
+    """
+    projection = ctx.projection(name)
+    check(ctx.store, ctx.settings, projection)
+    reconcile_if_possible(ctx, name)
+    pin = None if as_of is None else Pin(str(as_of), ctx.store.cut(as_of))
+    generation = _unfinished(ctx, projection, pin)
+    resumed = generation is not None
+    if generation is None:
+        cut = pin.cut if pin else ctx.store.cut()
+        generation = _create(ctx, projection, pin, cut)
+    with _failing(ctx, generation):
+        step = ctx.store.derived.last_derived(name, generation.number)
+        if step is None:
+            step = commit_step(ctx, projection, generation, pin.cut if pin else ctx.store.cut())
+        applied = apply(ctx, generation)
+    upserts, deletes = applied.upserts, applied.deletes
+    if pin is None:
+        for outcome in _catch_up(ctx, projection, generation):
+            upserts, deletes = upserts + outcome.upserts, deletes + outcome.deletes
+    # Only now: a runner takes up what is ready, and two at once would fence each other.
+    ctx.store.derived.set_state(name, generation.number, GenerationState.READY)
+    wanted = pin is None if promote is None else promote
+    promoted = promotion.promote(ctx, name, generation.number) if wanted else None
+    last = ctx.store.derived.last_derived(name, generation.number) or step
+    return Rebuilt(
+        name, generation.number, last.to_epoch, files_of(last).rows, upserts, deletes, resumed, promoted
+    )
+
+
+def _unfinished(ctx: ProjectionContext, projection: Projection, pin: Pin | None) -> Generation | None:
+    """The newest build of the same definition and position that a crash cut off."""
+    for generation in reversed(ctx.generations(projection.name)):
+        same_pin = (generation.pin.cut if generation.pin else None) == (pin.cut if pin else None)
+        if generation.state is GenerationState.BUILDING and same_pin and not ctx.is_frozen(generation):
+            return generation
+    return None
+
+
+def _create(ctx: ProjectionContext, projection: Projection, pin: Pin | None, cut: Cut) -> Generation:
+    """Define the result at ``cut``, let the sink check its columns, and only then take a generation number."""
+    if cut.epoch == 0 and pin is not None and ctx.store.head() is not None:
+        raise UsageError(
+            f"{pin.text} is before the first epoch of the log",
+            hint="tailrace log tail shows epochs with their times and LSNs",
+        )
+    if cut.epoch == 0:
+        raise IncompleteTopic("the log is empty", hint="run `tailrace capture` first")
+    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism)
+    with explained(projection, "reading its inputs"):
+        inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
+    schema = output_schema(projection, define(projection, inputs, cut.commit_ts))
+    existing = ctx.generations(projection.name)
+    partitions = ctx.settings.store.partitions
+    planned = Generation(
+        projection=projection.name,
+        number=existing[-1].number + 1 if existing else 1,
+        fingerprint=ctx.fingerprint(projection.name) or "",
+        sink=projection.sink,
+        key=projection.key,
+        schema=schema,
+        partitions=partitions,
+        split=_split(reads, partitions),
+        pin=pin,
+        state=GenerationState.BUILDING,
+        frozen_at=None,
+        created_at=datetime.now(UTC),
+    )
+    for remark in ctx.sink(planned).check(ctx.target(planned)):
+        ctx.report(f"{projection.name}: {remark}", 0, None, "")
+    return _numbered(ctx, planned)
+
+
+def _numbered(ctx: ProjectionContext, planned: Generation) -> Generation:
+    """Take a number whose place in the sink is free. A sink may hold generations that this catalog does not know:
+    the catalog was restored, or the sink belonged to another log. Leftovers are dropped; what readers see is not
+    touched, its number is left out."""
+    sink, store_name = ctx.sink(planned), ctx.settings.store.name
+    while True:
+        number = ctx.store.derived.create_generation(
+            planned.projection,
+            fingerprint=planned.fingerprint,
+            sink=spec_to_text(planned.sink),
+            key=planned.key,
+            schema=planned.schema.serialize().to_pybytes(),
+            partitions=planned.partitions,
+            split=planned.split,
+            as_of=planned.pin.to_json() if planned.pin else None,
+        )
+        generation = replace(planned, number=number)
+        if sink.live(store_name, planned.projection) != number:
+            sink.drop(ctx.target(generation))
+            return generation
+        ctx.store.derived.set_state(planned.projection, number, GenerationState.FAILED)
+
+
+def _split(reads: ReadPlan, partitions: int) -> int:
+    split = 1
+    while reads.stored_bytes > split * partitions * _BUCKET_BYTES and split < _MOST_SPLITS:
+        split *= 2
+    return split
+
+
+@contextmanager
+def _failing(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
+    """A build whose code, input or output is at fault has failed for good; anything else may be finished later."""
+    try:
+        yield
+    except (ProjectionFailed, UnreadableCell, UnknownCell):
+        ctx.store.derived.set_state(generation.projection, generation.number, GenerationState.FAILED)
+        raise
+
+
+def _catch_up(ctx: ProjectionContext, projection: Projection, generation: Generation) -> Iterator[Outcome]:
+    for _ in range(_CATCH_UP_ROUNDS):
+        outcome = refresh_generation(ctx, projection, generation, ctx.store.cut())
+        yield outcome
+        if outcome.status == "nothing":
+            return
+
+
+def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Outcome]:
+    """Bring projections (all that are defined) to one position, the log's head, each as far as it can be.
+
+    A projection that was never built is built and promoted. Errors are in the outcomes: one projection's does not
+    stop the others. Raises Fenced when another process refreshes the same generation, UsageError for unknown names.
+    """
+    chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
+    cut = ctx.store.cut()
+    outcomes: list[Outcome] = []
+    for done, name in enumerate(chosen):
+        ctx.report("refreshing", done, len(chosen), "projections")
+        outcomes += _refresh_one(ctx, name, cut)
+    if not names:
+        outcomes += _undefined(ctx)
+    return outcomes
+
+
+def _refresh_one(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
+    started = datetime.now(UTC)
+    try:
+        check(ctx.store, ctx.settings, ctx.projections[name])
+        reconcile(ctx, name)
+        live = ctx.live(name)
+        if live is None:
+            _refuse_foreign(ctx, name)
+            built = rebuild(ctx, name)
+            seconds = (datetime.now(UTC) - started).total_seconds()
+            return [
+                Outcome(
+                    name,
+                    built.generation,
+                    "done",
+                    "first build",
+                    built.epoch,
+                    built.upserts,
+                    built.deletes,
+                    seconds,
+                )
+            ]
+    except IncompleteTopic as error:
+        return [Outcome(name, None, "waiting", error.message, error=error)]
+    except TailraceError as error:
+        if error.exit_code == 5:
+            raise
+        return [Outcome(name, None, "failed", error.message, error=error)]
+    outcomes = refresh_projection(ctx, name, cut)
+    if live.pin is not None:
+        reason = f"{live} is pinned at {live.pin.text}; tailrace rebuild {name} lets it follow the log again"
+        outcomes.append(Outcome(name, live.number, "frozen", reason, live.pin.cut.epoch))
+    return outcomes
+
+
+def _refuse_foreign(ctx: ProjectionContext, name: str) -> None:
+    """A first build that nobody asked for must not take a name from readers of something else."""
+    shown = open_sink(ctx.projections[name].sink, ctx.settings).live(ctx.settings.store.name, name)
+    if shown is not None:
+        raise OperatorError(
+            f"the sink shows generation {shown} of projection {name!r}, which this log did not build",
+            hint=f"give this store another name; or take over with tailrace rebuild {name}",
+        )
+
+
+def _undefined(ctx: ProjectionContext) -> list[Outcome]:
+    """Live generations of projections that no loaded module defines: they are named, not forgotten."""
+    outcomes = []
+    for name in ctx.store.derived.projections():
+        live = None if name in ctx.projections else ctx.live(name)
+        frozen = mark_frozen(ctx, live) if live else None
+        if frozen:
+            outcomes.append(frozen)
+    return outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRefresh:
+    """What ``refresh`` would do with a projection."""
+
+    projection: str
+    generation: int | None
+    plan: Plan
+
+
+def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[PlannedRefresh]:
+    """What a refresh would do now. Starts no Spark and writes nothing."""
+    found = []
+    cut = ctx.store.cut()
+    for name in names or list(ctx.projections):
+        projection, live = ctx.projection(name), ctx.live(name)
+        decided: Plan
+        if live is None:
+            decided = Full(0, cut.epoch, "it was never built")
+        elif ctx.is_frozen(live):
+            decided = Nothing(f"{live} is frozen: its definition changed; tailrace rebuild {name}")
+        elif live.pin is not None:
+            decided = Nothing(f"{live} is pinned at {live.pin.text}")
+        else:
+            decided = plan_generation(ctx, projection, live, cut)
+        found.append(PlannedRefresh(name, live.number if live else None, decided))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationView:
+    """A generation as a list shows it. ``fence`` is the sink's (None: nothing in it, or the sink is out of reach,
+    which ``problem`` says); ``epoch`` is where its result in the log stands."""
+
+    generation: Generation
+    live: bool
+    frozen: bool
+    epoch: int | None
+    rows: int
+    fence: Fence | None
+    problem: str
+
+
+def generations(ctx: ProjectionContext, name: str) -> list[GenerationView]:
+    """All generations of a projection, oldest first. Raises UsageError when the name is unknown everywhere."""
+    ctx.check_known(name)
+    found = ctx.generations(name)
+    live = ctx.store.derived.live(name)
+    return [_view(ctx, generation, live) for generation in found]
+
+
+def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> GenerationView:
+    last = ctx.store.derived.last_derived(generation.projection, generation.number)
+    fence, problem = None, ""
+    try:
+        fence = ctx.fence(generation)
+    except TailraceError as error:
+        problem = error.message
+    return GenerationView(
+        generation=generation,
+        live=generation.number == live,
+        frozen=ctx.is_frozen(generation),
+        epoch=last.to_epoch if last else None,
+        rows=files_of(last).rows if last else 0,
+        fence=fence,
+        problem=problem,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A generation that was dropped, with its files."""
+
+    projection: str
+    generation: int
+    files: int
+
+
+def gc(ctx: ProjectionContext, name: str, *, keep: int = 1, number: int | None = None) -> list[Collected]:
+    """Drop generations of a projection that nobody can need: failed builds, builds cut off more than a day ago, and
+    retired ones except the last ``keep``, to which one can roll back. ``number`` drops that one (a pinned one, say).
+
+    Raises UsageError for a live generation and for a name that nobody knows, and what the sink raises.
+    """
+    ctx.check_known(name)
+    reconcile_if_possible(ctx, name)
+    dropped: list[Collected] = []
+    hindered: TailraceError | None = None
+    for generation in _droppable(ctx, name, keep) if number is None else [_not_live(ctx, name, number)]:
+        try:
+            dropped += _collect(ctx, generation, by_name=number is not None)
+        except TailraceError as error:
+            hindered = hindered or error
+    _collect_files(ctx, name)
+    if hindered is not None:
+        raise hindered
+    return dropped
+
+
+def _collect(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> list[Collected]:
+    name, number = generation.projection, generation.number
+    sink, target = ctx.sink(generation), ctx.target(generation)
+    if not by_name and sink.live(target.store, name) == number:
+        # The projection moved to another sink; whoever still reads the earlier one keeps what it shows.
+        ctx.report(f"{generation} stays: the sink it was built in still shows it", 0, None, "")
+        return []
+    sink.drop(target)
+    paths = list(ctx.store.storage.list(folder_of(name, number)))
+    ctx.store.derived.drop_generation(name, number)
+    for path in paths:
+        ctx.store.storage.delete(path)
+    return [Collected(name, number, len(paths))]
+
+
+def _not_live(ctx: ProjectionContext, name: str, number: int) -> Generation:
+    if ctx.store.derived.live(name) == number:
+        raise UsageError(f"generation {number} of {name!r} is live", hint="promote another one first")
+    return ctx.generation(name, number)
+
+
+def _droppable(ctx: ProjectionContext, name: str, keep: int) -> list[Generation]:
+    live, previous = ctx.store.derived.live(name), ctx.store.derived.previous(name)
+    found = [generation for generation in ctx.generations(name) if generation.number not in (live, previous)]
+    retired = [generation for generation in found if generation.state is GenerationState.RETIRED]
+    spare = max(0, keep - (previous is not None))
+    abandoned = datetime.now(UTC) - _ABANDONED
+    return [
+        *(retired[:-spare] if spare else retired),
+        *(
+            generation
+            for generation in found
+            if generation.state is GenerationState.FAILED
+            or (generation.state is GenerationState.BUILDING and generation.created_at < abandoned)
+        ),
+    ]
+
+
+def _collect_files(ctx: ProjectionContext, name: str) -> None:
+    """Remove files that no step names and that no running driver can still commit."""
+    storage = ctx.store.storage
+    abandoned = (datetime.now(UTC) - _ABANDONED).timestamp()
+    for generation in ctx.generations(name):
+        steps = ctx.store.derived.derived(name, generation.number)
+        named = set().union(*(files_of(step).paths() for step in steps)) if steps else set()
+        for path in storage.list(folder_of(name, generation.number)):
+            if path not in named and (storage.root / path).stat().st_mtime < abandoned:
+                storage.delete(path)

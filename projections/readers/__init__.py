@@ -1,0 +1,7 @@
+"""Readers: what an application opens to read a projection. They need neither Spark nor the log."""
+
+from __future__ import annotations
+
+from projections.readers.base import Hit, Reader, Row, open_reader
+
+__all__ = ["Hit", "Reader", "Row", "open_reader"]

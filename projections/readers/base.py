@@ -1,0 +1,121 @@
+"""Reading what a projection's live generation holds, from an application: no Spark, no log, no catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import pyarrow as pa
+
+from eventstore import keys
+from eventstore.errors import OperatorError, UsageError
+from projections.sinks.base import join_key, optional_part, sink_settings
+
+if TYPE_CHECKING:
+    from eventstore.settings import Settings
+    from projections.specs import SinkSpec
+
+Row = dict[str, Any]
+"""Column name to Python value: int, float, Decimal, str, bytes, date, time, datetime (UTC), list, None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One answer of a search. ``score`` compares hits of one search only."""
+
+    score: float
+    row: Row
+
+
+class Reader(Protocol):
+    """The live generation of one projection, followed over promotions. Safe to share between threads.
+
+    A key is the value of the key column, or a tuple of the values in the key's order. All methods raise UsageError
+    for a key of the wrong shape or type, OperatorError while no generation is live, TransientError when the sink is
+    out of reach.
+    """
+
+    def get(self, key: object) -> Row | None:
+        """The row of a key, None when there is none."""
+
+    def many(self, keys: Sequence[object]) -> list[Row | None]:
+        """The rows of keys in their order, by one round trip; all of one generation."""
+
+    def search(self, query: str, limit: int = 10) -> list[Hit]:
+        """The best hits first. Raises UsageError from a reader whose sink cannot search, and for a bad query."""
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def open_reader(settings: Settings, store: str, projection: str, spec: SinkSpec) -> Reader:
+    """A reader of one projection's sink. Connects when first used.
+
+    Raises UsageError for a sink that is not in the settings, OperatorError when its optional part is not installed.
+    """
+    from projections.specs import PostgresTable, RedisCache, SearchIndex
+
+    match spec:
+        case PostgresTable():
+            from projections.readers.postgres import PostgresReader
+
+            return PostgresReader(spec, sink_settings(settings, spec.sink, "postgres"), store, projection)
+        case RedisCache():
+            with optional_part("redis"):
+                from projections.readers.redis import RedisReader
+
+            return RedisReader(spec, sink_settings(settings, spec.sink, "redis"), store, projection)
+        case SearchIndex():
+            with optional_part("search"):
+                from projections.readers.search import SearchReader
+
+            return SearchReader(spec, sink_settings(settings, spec.sink, "search"), store, projection)
+        case _:
+            return spec.open_reader(settings, store, projection)
+
+
+def key_cells(key: object, width: int, projection: str) -> tuple[object, ...]:
+    """A key as its cells, all of them given."""
+    cells = key if isinstance(key, tuple) else (key,)
+    if len(cells) != width:
+        raise UsageError(
+            f"a key of projection {projection!r} has {width} values, {len(cells)} given",
+            hint="give one value, or a tuple of as many values as the key has columns",
+        )
+    if None in cells:
+        raise UsageError(f"a key of projection {projection!r} has no NULL", hint="give every value")
+    return cells
+
+
+def key_name(key: object, columns: Sequence[str], schema: pa.Schema, projection: str) -> tuple[int, str]:
+    """The hash of a key and its text inside a generation, as the sink has them."""
+    texts: list[str] = []
+    for cell, name in zip(key_cells(key, len(columns), projection), columns, strict=True):
+        kind = schema.field(name).type
+        try:
+            # Through the column's type, so that Decimal("1.5") finds 1.50 and a date finds its day.
+            typed = keys.text(pa.scalar(cell, kind).as_py())
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            raise UsageError(
+                f"{cell!r} is no value of key column {name!r} ({kind}) of projection {projection!r}",
+                hint=f"give a {kind}",
+            ) from None
+        texts.append(str(typed))
+    return keys.hash_texts(texts), join_key(texts)
+
+
+def cannot_search(projection: str, instead: str) -> UsageError:
+    return UsageError(f"the sink of projection {projection!r} cannot be searched", hint=instead)
+
+
+def nothing_live(projection: str) -> OperatorError:
+    return OperatorError(
+        f"no generation of projection {projection!r} is live", hint=f"tailrace rebuild {projection}"
+    )

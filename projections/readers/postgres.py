@@ -1,0 +1,162 @@
+"""Rows of a projection through its view. For anything but a look-up by key, query the view with SQL."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from psycopg import errors, sql
+from psycopg.adapt import Loader
+from psycopg.pq import Format
+
+from eventstore.errors import TransientError, UsageError
+from eventstore.settings import SinkSettings
+from projections.readers.base import Hit, Row, cannot_search, key_cells, nothing_live
+from projections.sinks.postgres_place import PostgresPlace
+from projections.specs import PostgresTable
+
+
+class _JsonText(Loader):
+    """jsonb stays text, as in every other sink. Its binary form is a version byte before the text (jsonb.c)."""
+
+    format = Format.BINARY
+
+    def load(self, data: Any) -> str:
+        return bytes(data)[1:].decode()
+
+
+class PostgresReader:
+    """Looks keys up in ``schema.table`` over one connection, which is opened again after it broke."""
+
+    def __init__(self, spec: PostgresTable, settings: SinkSettings, store: str, projection: str) -> None:
+        dsn = settings.dsn.get_secret_value() if settings.dsn else ""
+        self._place = PostgresPlace(f"sink {spec.sink!r}", dsn)
+        self._spec, self._store, self._projection = spec, store, projection
+        self._connection: psycopg.Connection | None = None
+        self._key: tuple[tuple[str, str], ...] = ()  # name and type
+        self._lock = threading.Lock()
+
+    def get(self, key: object) -> Row | None:
+        return self.many([key])[0]
+
+    def many(self, keys: Sequence[object]) -> list[Row | None]:
+        with self._lock:
+            try:
+                return self._look_up(keys)
+            except TransientError:  # a server that was restarted since the last call answers a new connection
+                if self._connection is None:
+                    raise
+                self._drop_connection()
+                return self._look_up(keys)
+
+    def search(self, query: str, limit: int = 10) -> list[Hit]:
+        view = f"{self._spec.schema}.{self._spec.table}"
+        raise cannot_search(self._projection, f"query the view {view} with SQL")
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop_connection()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _look_up(self, keys: Sequence[object]) -> list[Row | None]:
+        if not keys:
+            return []
+        with self._place.explained():
+            if self._connection is None:
+                self._connection = self._place.connect()
+                self._connection.autocommit = True
+            if not self._key:
+                self._key = self._key_columns(self._connection)
+            width = len(self._key)
+            cells = list(zip(*(key_cells(key, width, self._projection) for key in keys), strict=True))
+            try:
+                return self._select(self._connection, [list(column) for column in cells])
+            except errors.UndefinedTable:
+                self._key = ()
+                raise nothing_live(self._projection) from None
+            except (psycopg.DataError, psycopg.ProgrammingError) as error:
+                if error.sqlstate == errors.InsufficientPrivilege.sqlstate:
+                    raise
+                wanted = ", ".join(f"{name} {kind}" for name, kind in self._key)
+                said = error.diag.message_primary or error
+                raise UsageError(
+                    f"projection {self._projection!r} cannot be asked for these keys: {said}",
+                    hint=f"its key is ({wanted})",
+                ) from None
+
+    def _select(self, connection: psycopg.Connection, cells: Sequence[list[object]]) -> list[Row | None]:
+        names = [name for name, _ in self._key]
+        arrays = sql.SQL(", ").join(sql.SQL("%s::{}[]").format(sql.SQL(kind)) for _, kind in self._key)
+        asked = sql.SQL(", ").join(sql.Identifier(f"key {i}") for i in range(len(names)))
+        same = sql.SQL(" AND ").join(
+            sql.SQL("found.{} = asked.{}").format(sql.Identifier(name), sql.Identifier(f"key {i}"))
+            for i, name in enumerate(names)
+        )
+        cursor: psycopg.Cursor[Any] = connection.cursor(binary=True)
+        cursor.adapters.register_loader("jsonb", _JsonText)
+        cursor.execute(
+            sql.SQL(
+                "SELECT place, found.* FROM unnest({arrays}) WITH ORDINALITY AS asked ({asked}, place)"
+                " JOIN {view} AS found ON {same}"
+            ).format(
+                arrays=arrays,
+                asked=asked,
+                same=same,
+                view=sql.Identifier(self._spec.schema, self._spec.table),
+            ),
+            cells,
+        )
+        columns = [column.name for column in cursor.description or ()][1:]
+        rows: list[Row | None] = [None] * len(cells[0])
+        for place, *values in cursor:
+            rows[place - 1] = dict(zip(columns, map(_in_utc, values), strict=True))
+        return rows
+
+    def _key_columns(self, connection: psycopg.Connection) -> tuple[tuple[str, str], ...]:
+        try:
+            row = connection.execute(
+                sql.SQL("SELECT key FROM {} WHERE store = %s AND projection = %s").format(
+                    sql.Identifier(self._spec.schema, "tailrace_live")
+                ),
+                (self._store, self._projection),
+            ).fetchone()
+        except errors.UndefinedTable:
+            row = None
+        if row is None:
+            raise nothing_live(self._projection)
+        kinds: dict[str, str] = dict(
+            connection.execute(
+                "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
+                " WHERE attrelid = to_regclass(%s) AND attnum > 0",
+                (sql.Identifier(self._spec.schema, self._spec.table).as_string(connection),),
+            ).fetchall()
+        )
+        if not kinds:
+            raise nothing_live(self._projection)
+        return tuple((name, kinds[name]) for name in row[0])
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._key = ()
+
+
+def _in_utc(value: Any) -> Any:
+    """Moments in UTC, whatever time zone the session has."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
+    if isinstance(value, list):
+        return [_in_utc(cell) for cell in value]
+    return value

@@ -1,0 +1,92 @@
+"""Rows of a projection from Redis. Each call asks for the pointer and the rows in one round trip, so that a promotion
+is seen at once and nobody reads a generation that is being removed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from eventstore import keys as key_rules
+from eventstore.errors import IntegrityError, TransientError
+from eventstore.settings import SinkSettings
+from projections.readers.base import Hit, Row, cannot_search, key_name, nothing_live
+from projections.sinks.redis_place import GenerationMeta, RedisNames, RedisPlace
+from projections.sinks.redis_scan import UNREADABLE, decode_rows, read_rows
+from projections.specs import RedisCache
+
+_ATTEMPTS = 5  # promotions between two round trips of one call
+
+
+class RedisReader:
+    """Looks keys up in the live generation."""
+
+    def __init__(self, spec: RedisCache, settings: SinkSettings, store: str, projection: str) -> None:
+        url = settings.url.get_secret_value() if settings.url else ""
+        self._place = RedisPlace(f"sink {spec.sink!r}", url)
+        self._names = RedisNames(spec.prefix or store, projection)
+        self._projection = projection
+        self._known: tuple[int, GenerationMeta] | None = None
+
+    def get(self, key: object) -> Row | None:
+        return self.many([key])[0]
+
+    def many(self, keys: Sequence[object]) -> list[Row | None]:
+        if not keys:
+            return []
+        client = self._place.open()
+        with self._place.explained():
+            known = self._known or self._live()
+            for _ in range(_ATTEMPTS):
+                generation, meta = known
+                places = [self._physical(key, generation, meta) for key in keys]
+                try:
+                    live, *rows = read_rows(client, places, meta, ("GET", self._names.live))
+                    if live is not None and int(live) == generation:
+                        self._known = known
+                        return _typed(rows, meta)
+                except UNREADABLE as error:
+                    raise IntegrityError(
+                        f"projection {self._projection!r}: the sink holds a row that Tailrace did not write so",
+                        hint=f"tailrace verify {self._projection} names it, a rebuild makes it right",
+                    ) from error
+                known = self._live()
+        raise TransientError(
+            f"projection {self._projection!r} was promoted {_ATTEMPTS} times during one read",
+            hint="try again",
+        )
+
+    def search(self, query: str, limit: int = 10) -> list[Hit]:
+        raise cannot_search(self._projection, "read it by key, or add a projection into a search index")
+
+    def close(self) -> None:
+        self._place.open().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _live(self) -> tuple[int, GenerationMeta]:
+        client = self._place.open()
+        for _ in range(_ATTEMPTS):
+            generation: Any = client.get(self._names.live)
+            if generation is None:
+                break
+            text: Any = client.get(self._names.meta(int(generation)))
+            if text is not None:
+                return int(generation), GenerationMeta.from_text(text)
+        raise nothing_live(self._projection)
+
+    def _physical(self, key: object, generation: int, meta: GenerationMeta) -> str:
+        key_hash, text = key_name(key, meta.key, meta.schema, self._projection)
+        bucket = key_rules.bucket_of(key_hash, meta.partitions, meta.split)
+        return f"{self._names.bucket(generation, bucket)}:{text}"
+
+
+def _typed(rows: Sequence[Any], meta: GenerationMeta) -> list[Row | None]:
+    found = iter(decode_rows([row for row in rows if row is not None], meta).to_pylist())
+    return [None if row is None else next(found) for row in rows]

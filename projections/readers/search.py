@@ -1,0 +1,113 @@
+"""Searching a projection's tantivy index, and looking rows up by key."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import tantivy
+
+from eventstore.errors import UsageError
+from eventstore.settings import SinkSettings
+from projections.readers.base import Hit, Row, key_name, nothing_live
+from projections.sinks.rows import from_objects
+from projections.sinks.search_folder import IS_FENCE, KEY, KIND, IndexMeta, SearchFolder, stored_row
+from projections.specs import SearchIndex
+
+Stamp = tuple[int, int]  # inode and time of change of a file that is only ever replaced
+
+
+class SearchReader:
+    """Keeps the live generation's index open and opens it again when a commit or a promotion replaced its file."""
+
+    def __init__(self, spec: SearchIndex, settings: SinkSettings, store: str, projection: str) -> None:
+        path = settings.path
+        assert path is not None, "sink_settings has checked it"
+        self._folder = SearchFolder(f"sink {spec.sink!r}", path, store, projection)
+        self._projection = projection
+        self._lock = threading.Lock()
+        self._opened: tuple[Stamp, Stamp, tantivy.Index, IndexMeta] | None = None
+
+    def get(self, key: object) -> Row | None:
+        return self.many([key])[0]
+
+    def many(self, keys: Sequence[object]) -> list[Row | None]:
+        index, meta = self._live()
+        with self._folder.explained():
+            searcher = index.searcher()
+            found: list[Row | None] = []
+            for key in keys:
+                _, text = key_name(key, meta.key, meta.schema, self._projection)
+                query = tantivy.Query.term_query(index.schema, KEY, text, "basic")
+                hits = searcher.search(query, limit=1, count=False).hits
+                found += self._rows(searcher, hits, meta) or [None]
+            return found
+
+    def search(self, query: str, limit: int = 10) -> list[Hit]:
+        """tantivy's query language: words, "phrases", field:word, AND, OR, NOT, ranges field:[a TO b].
+
+        Words without a field are looked for in all ``text`` and ``string`` fields."""
+        if limit < 1:
+            raise UsageError(f"a limit of {limit}", hint="give 1 or more")
+        index, meta = self._live()
+        defaults = [name for name, kind in meta.fields.items() if kind in ("text", "string")]
+        try:
+            asked = index.parse_query(query, defaults)
+        except ValueError as error:
+            raise UsageError(
+                f"{query!r} is not a query: {error}", hint='words, "a phrase", field:word, AND, OR, NOT, ( )'
+            ) from None
+        no_fence = tantivy.Query.term_query(index.schema, KIND, IS_FENCE, "basic")
+        with self._folder.explained():
+            searcher = index.searcher()
+            hits = searcher.search(asked.and_must_not_match(no_fence), limit=limit, count=False).hits
+            rows = self._rows(searcher, hits, meta)
+        return [Hit(float(score), row) for (score, _), row in zip(hits, rows, strict=True)]
+
+    def close(self) -> None:
+        with self._lock:
+            self._opened = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _rows(
+        self, searcher: tantivy.Searcher, hits: Sequence[tuple[object, tantivy.DocAddress]], meta: IndexMeta
+    ) -> list[Row]:
+        objects = [stored_row(searcher, address) for _, address in hits]
+        rows: list[Row] = from_objects(objects, meta.schema).to_pylist()
+        return rows
+
+    def _live(self) -> tuple[tantivy.Index, IndexMeta]:
+        with self._lock, self._folder.explained():
+            for _ in range(3):  # the generation may change between a look at CURRENT and one at its folder
+                pointer = self._stamp_of_current()
+                generation = self._folder.live()
+                if pointer is None or generation is None:
+                    break
+                try:
+                    file = (self._folder.generation(generation) / "meta.json").stat()
+                except FileNotFoundError:
+                    continue
+                commit = (file.st_ino, file.st_mtime_ns)
+                if self._opened is not None and self._opened[:2] == (pointer, commit):
+                    return self._opened[2:]
+                index, meta = self._folder.open_index(generation), self._folder.meta(generation)
+                if index is not None and meta is not None:
+                    self._opened = (pointer, commit, index, meta)
+                    return index, meta
+            raise nothing_live(self._projection)
+
+    def _stamp_of_current(self) -> Stamp | None:
+        try:
+            file = self._folder.current.stat()
+        except FileNotFoundError:
+            return None
+        return file.st_ino, file.st_mtime_ns

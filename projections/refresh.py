@@ -1,0 +1,255 @@
+"""Bring generations up to the log's head: plan, compute, commit by compare-and-set, apply (steps 7 to 9)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from eventstore import failpoints
+from eventstore.derived import DerivedRun, GenerationState, RunRecord
+from eventstore.errors import Fenced, IncompleteTopic, TailraceError
+from eventstore.position import Cut
+from projections.apply import apply
+from projections.compute import BucketOutcome, BucketTask, Placement, compute, define, discard, output_schema
+from projections.context import ProjectionContext
+from projections.derived import StepFiles, folder_of, next_runs
+from projections.failure import explained
+from projections.generation import Generation, files_of
+from projections.history import frames, plan_reads
+from projections.model import Projection, ProjectionFailed
+from projections.plan import Full, Nothing, Plan, plan
+
+Status = Literal["done", "nothing", "frozen", "waiting", "failed"]
+_STEPS_KEPT = 20
+"""Steps that stay after they are in the sink: another driver may still be reading their runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a refresh of one generation did. ``epoch`` is where its result stands, None when it has none;
+    ``reason`` says why something was (not) done, ``error`` what stopped it. ``seconds`` is wall time."""
+
+    projection: str
+    generation: int | None
+    status: Status
+    reason: str
+    epoch: int | None = None
+    upserts: int = 0
+    deletes: int = 0
+    seconds: float = 0.0
+    error: TailraceError | None = field(default=None, compare=False)
+
+    @property
+    def changed(self) -> bool:
+        """Was anything brought to the sink?"""
+        return self.status == "done"
+
+
+def plan_generation(ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut) -> Plan:
+    """What a refresh of the generation to ``cut`` would do. Starts no Spark."""
+    last = ctx.store.derived.last_derived(generation.projection, generation.number)
+    if last is None:
+        return plan(None, cut.epoch, ())
+    changed = (
+        ctx.changed_since(projection.topics, last.to_epoch, cut.epoch) if cut.epoch > last.to_epoch else []
+    )
+    return plan(last.to_epoch, cut.epoch, changed)
+
+
+def refresh_generation(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
+) -> Outcome:
+    """Apply what is pending, then bring the generation to ``cut``.
+
+    Raises Fenced when another driver went on meanwhile, IncompleteTopic when an input's state is not known at the
+    cut, ProjectionFailed when the projection's code or output is at fault, and what the sink raises.
+    """
+    started = datetime.now(UTC)
+    pending = apply(ctx, generation)
+    decided = plan_generation(ctx, projection, generation, cut)
+    if isinstance(decided, Nothing):
+        status: Status = "done" if pending.steps else "nothing"
+        epoch = pending.fence.epoch if pending.fence else None
+        return Outcome(
+            generation.projection, generation.number, status, decided.reason, epoch,
+            pending.upserts, pending.deletes, _since(started),
+        )  # fmt: skip
+    failpoints.hit("refresh_planned")
+    step = commit_step(ctx, projection, generation, cut)
+    applied = apply(ctx, generation)
+    _prune(ctx, generation)
+    reason = decided.reason if isinstance(decided, Full) else ""
+    _record(ctx, generation, started, step, reason)
+    return Outcome(
+        generation.projection, generation.number, "done", reason, step.to_epoch,
+        pending.upserts + applied.upserts, pending.deletes + applied.deletes, _since(started),
+    )  # fmt: skip
+
+
+def commit_step(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
+) -> DerivedRun:
+    """Compute the result at ``cut`` and commit it, with what differs from the step before, as the next step."""
+    derived = ctx.store.derived
+    last = derived.last_derived(generation.projection, generation.number)
+    previous = files_of(last).run_of if last else {}
+    outcomes = compute_at(ctx, projection, generation, cut, BucketTask(
+        storage=ctx.store.storage,
+        placement=placement_of(generation),
+        previous=previous,
+        tolerance=projection.tolerance,
+        folder=folder_of(generation.projection, generation.number),
+        attempt=f"{cut.epoch}-{secrets.token_hex(4)}",
+    ))  # fmt: skip
+    files = StepFiles(
+        runs=next_runs(previous, [outcome.run for outcome in outcomes if outcome.run is not None]),
+        deltas=tuple(outcome.delta for outcome in outcomes if outcome.delta is not None),
+        epoch_hash=ctx.epoch(cut.epoch).hash,
+    )
+    try:
+        return derived.commit_derived(
+            generation.projection,
+            generation.number,
+            last.to_epoch if last else 0,
+            cut.epoch,
+            "delta" if last else "full",
+            [files.to_data()],
+            files.rows,
+            cut.commit_ts,
+        )
+    except Fenced:
+        discard(outcomes, ctx.store.storage)
+        raise
+
+
+def placement_of(generation: Generation) -> Placement:
+    return Placement(generation.schema, generation.key, generation.partitions, generation.split)
+
+
+def compute_at(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut, task: BucketTask
+) -> list[BucketOutcome]:
+    """Run the projection over the log at ``cut`` and each bucket of its result through ``task``.
+
+    Raises ProjectionFailed when the result's columns are not the generation's.
+    """
+    ctx.report(f"reading for {projection.name}", 0, None, "")
+    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism)
+    with explained(projection, "reading its inputs"):
+        inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
+    result = define(projection, inputs, cut.commit_ts)
+    found = output_schema(projection, result)
+    if not found.equals(generation.schema):
+        raise ProjectionFailed(
+            f"projection {projection.name!r} ({projection.place}): its output columns are no longer those of"
+            f" {generation}: {_columns(found)} instead of {_columns(generation.schema)}",
+            hint=f"an input or the code changed them: tailrace rebuild {projection.name}",
+        )
+    ctx.report(f"computing {projection.name} from {reads.rows:,} changes", 0, None, "")
+    return compute(projection, result, task)
+
+
+def _columns(schema: object) -> str:
+    fields = iter(schema)  # type: ignore[call-overload]
+    return ", ".join(f"{field.name} {field.type}" for field in fields)
+
+
+def _prune(ctx: ProjectionContext, generation: Generation) -> None:
+    """Forget steps that have long been in the sink, and remove files that only they named."""
+    derived = ctx.store.derived
+    name, number = generation.projection, generation.number
+    steps = derived.derived(name, number)
+    if len(steps) < 2 * _STEPS_KEPT:
+        return
+    gone, kept = steps[:-_STEPS_KEPT], steps[-_STEPS_KEPT:]
+    needed = set().union(*(files_of(step).paths() for step in kept))
+    derived.forget_derived(name, number, gone[-1].to_epoch)
+    for path in set().union(*(files_of(step).paths() for step in gone)) - needed:
+        ctx.store.storage.delete(path)
+
+
+def _record(
+    ctx: ProjectionContext, generation: Generation, started: datetime, step: DerivedRun, reason: str
+) -> None:
+    files = files_of(step)
+    ctx.store.derived.record_run(
+        RunRecord(
+            projection=generation.projection,
+            generation=generation.number,
+            started=started,
+            finished=datetime.now(UTC),
+            from_epoch=step.from_epoch,
+            to_epoch=step.to_epoch,
+            kind=step.kind,
+            reason=reason,
+            rows_upserted=files.upserts,
+            rows_deleted=files.deletes,
+        )
+    )
+
+
+def _since(started: datetime) -> float:
+    return (datetime.now(UTC) - started).total_seconds()
+
+
+def followers(ctx: ProjectionContext, name: str) -> list[Generation]:
+    """The generations that a runner keeps up with the log: the live one, and one that was built after it and waits
+    for its promotion; never a pinned one."""
+    live = ctx.store.derived.live(name)
+    return [
+        generation
+        for generation in ctx.generations(name)
+        if generation.pin is None
+        and (
+            generation.number == live
+            or (generation.state is GenerationState.READY and generation.number > (live or 0))
+        )
+    ]
+
+
+def refresh_projection(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
+    """Refresh every generation of a projection that follows the log. One that no loaded definition matches is frozen:
+    it is named and left alone. An error ends up in the outcome, except Fenced, which stops this process."""
+    outcomes = []
+    for generation in followers(ctx, name):
+        frozen = mark_frozen(ctx, generation)
+        if frozen is not None:
+            outcomes.append(frozen)
+            continue
+        try:
+            outcomes.append(refresh_generation(ctx, ctx.projections[name], generation, cut))
+        except Fenced:
+            raise
+        except IncompleteTopic as error:
+            outcomes.append(Outcome(name, generation.number, "waiting", error.message, error=error))
+        except TailraceError as error:
+            outcomes.append(Outcome(name, generation.number, "failed", error.message, error=error))
+    return outcomes
+
+
+def mark_frozen(ctx: ProjectionContext, generation: Generation) -> Outcome | None:
+    """The outcome of a frozen generation, None for one that is not. The catalog remembers since when."""
+    derived = ctx.store.derived
+    name, number = generation.projection, generation.number
+    if not ctx.is_frozen(generation):
+        if generation.frozen_at is not None:
+            derived.set_frozen(name, number, None)
+        return None
+    last = derived.last_derived(name, number)
+    epoch = last.to_epoch if last else 0
+    if generation.frozen_at is None:
+        derived.set_frozen(name, number, epoch)
+    why = (
+        f"its definition changed; tailrace rebuild {name}"
+        if name in ctx.projections
+        else "no loaded module defines it; readers keep what it shows"
+    )
+    reason = f"{generation} is frozen at epoch {epoch}: {why}"
+    return Outcome(name, number, "frozen", reason, epoch)
+
+
+def failures(outcomes: Sequence[Outcome]) -> list[TailraceError]:
+    return [outcome.error for outcome in outcomes if outcome.error is not None]

@@ -1,0 +1,196 @@
+"""The one place that starts Spark: a quiet session with the settings that projections rely on.
+
+Starting takes 5 to 12 s, so a process has one session and keeps it. What the JVM and its workers print goes to a file
+in the session's temporary folder, not between a command's own lines.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eventstore.errors import OperatorError, UsageError
+from projections.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from eventstore.settings import Settings
+
+LOG = "spark.log"
+_GATEWAY = (
+    "PYSPARK_GATEWAY_PORT"  # set by spark-submit: the JVM is there and master and memory are its decision
+)
+_TAIL_CHARS = 1500
+
+
+def open_session(settings: Settings) -> SparkSession:
+    """The process's Spark session, started when there is none.
+
+    Raises OperatorError when pyspark is not installed, when there is no fitting Java or Spark does not start, and
+    UsageError for a master on other machines while the log is in a local folder.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise OperatorError(
+            "computing a projection needs the optional part 'spark'", hint="pip install 'tailrace[spark]'"
+        ) from None
+    active: SparkSession | None = SparkSession.getActiveSession()
+    if active is not None:
+        _configure(active, settings)
+        return active
+    submitted = _GATEWAY in os.environ
+    if not submitted:
+        check_master(settings)
+        os.environ["JAVA_HOME"] = str(java_home())
+    _prepare_workers()
+    folder = Path(tempfile.mkdtemp(prefix="tailrace-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    conf = spark_conf(settings, folder, submitted=submitted)
+    session = _connect(conf) if submitted else _launch(conf, folder / LOG)
+    _configure(session, settings)
+    return session
+
+
+def is_lost(within: float = 0.0) -> bool:
+    """Has the JVM of this process's session ended (killed for its memory, or by a signal to the whole group)?
+
+    Waits ``within`` seconds for it: its sockets close a moment before the process can be seen to have ended.
+    """
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+
+    process: Any = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return False
+    try:
+        process.wait(within)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def forget_lost() -> None:
+    """Make room for a new session in place of one whose JVM has ended. pyspark has no public way."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    lost: Any = SparkContext._gateway
+    if lost is not None:
+        lost.shutdown()
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkSession._instantiatedSession = None
+
+
+def check_master(settings: Settings) -> None:
+    """Refuse executors on machines that cannot read the log's files."""
+    if not settings.spark.master.startswith("local") and not settings.store.shared_path:
+        raise UsageError(
+            f"spark.master is {settings.spark.master!r}, but store.segments is a folder of this machine",
+            hint="use local[*]; when every worker mounts that folder at the same path, set store.shared_path = true",
+        )
+
+
+def spark_conf(settings: Settings, folder: Path, *, submitted: bool) -> dict[str, str]:
+    """What a session is started with. Times are UTC everywhere; a ``time`` column is a time, not a number."""
+    conf = {
+        "spark.app.name": f"tailrace {settings.store.name}",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        **_runtime_conf(settings),
+    }
+    if not submitted:
+        conf |= {
+            "spark.master": settings.spark.master,
+            "spark.driver.memory": settings.spark.driver_memory,
+            "spark.local.dir": str(folder / "scratch"),
+        }
+        if settings.spark.master.startswith("local"):
+            conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return conf
+
+
+def _runtime_conf(settings: Settings) -> dict[str, str]:
+    """Settings that a running session can be given too."""
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.timeType.enabled": "true",
+        "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
+    }
+
+
+def _configure(session: SparkSession, settings: Settings) -> None:
+    for name, value in _runtime_conf(settings).items():
+        session.conf.set(name, value)
+
+
+def _prepare_workers() -> None:
+    """Python workers run this interpreter and find the modules this process finds."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(_unique([*sys.path, os.environ.get("PYTHONPATH", "")]))
+
+
+def _unique(paths: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(part for path in paths for part in path.split(os.pathsep) if part))
+
+
+def _connect(conf: dict[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def _launch(conf: dict[str, str], log: Path) -> SparkSession:
+    """Start the JVM ourselves, because only so its output can be sent to a file."""
+    from pyspark import SparkConf, SparkContext, java_gateway
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    spark_conf = SparkConf().setAll(list(conf.items()))
+    try:
+        with log.open("wb") as output, warnings.catch_warnings():
+            # The gateway's process and sockets live as long as this process; nobody closes them earlier.
+            warnings.simplefilter("ignore", ResourceWarning)
+            launch: Any = java_gateway.launch_gateway
+            # On a thread, where no Ctrl-C arrives: cut off while the JVM starts, pyspark removes the folder that the
+            # JVM reports its port in, and a JVM that cannot report it never ends.
+            with ThreadPoolExecutor(1) as launcher:
+                gateway = launcher.submit(launch, spark_conf, {"stdout": output, "stderr": output}).result()
+            context: Any = SparkContext(conf=spark_conf, gateway=gateway)
+            # When the JVM ends, the server of its accumulators has nothing to say that its caller is not told.
+            context._accumulatorServer.handle_error = lambda request, address: None
+    except (PySparkRuntimeError, OSError) as error:
+        raise OperatorError(
+            f"Spark does not start: {error}\n{_tail(log)}".rstrip(),
+            hint="see the lines above; `tailrace doctor` checks Java and the memory Spark asks for",
+        ) from error
+    session: SparkSession = SparkSession.builder.getOrCreate()
+    return session
+
+
+def _tail(log: Path) -> str:
+    try:
+        return log.read_text(errors="replace")[-_TAIL_CHARS:].strip()
+    except OSError:
+        return ""

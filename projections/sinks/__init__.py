@@ -1,0 +1,7 @@
+"""Sinks: where a projection's rows are written. One contract (``base``), one suite that proves it (``contract``)."""
+
+from __future__ import annotations
+
+from projections.sinks.base import Load, Sink, Target, open_sink
+
+__all__ = ["Load", "Sink", "Target", "open_sink"]

@@ -1,0 +1,258 @@
+"""The contract of a sink: one generation of a projection takes one derived step after the other, each exactly once.
+
+A step leads from one fence to the next. Applying it is ``load`` → ``write`` per bucket → ``commit``. The bytes of a
+step never change (the catalog commits them by compare-and-set), so a step that was cut off is simply applied again.
+
+``atomic`` sinks show a step's rows and its fence at once or not at all. ``monotonic`` sinks show rows as they come;
+each row carries the epoch that wrote it, an older epoch never overwrites a newer one, and the fence comes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import pyarrow as pa
+
+from eventstore import keys
+from eventstore.errors import Fenced, OperatorError, TransientError, UsageError
+from eventstore.position import Fence
+from projections.sinks.columns import unsupported
+
+if TYPE_CHECKING:
+    from eventstore.settings import Settings, SinkSettings
+    from projections.specs import SinkSpec
+
+RESERVED = frozenset(
+    {"_hash", "_op", "_bucket", "_epoch", "_deleted"}
+)  # of derived files and of stamped rows
+
+
+class InMotion(TransientError):
+    """A monotonic sink was read while a step was on its way into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One generation of one projection. ``store`` is the store's name and starts every physical name.
+
+    ``schema`` are the output columns in order; ``key`` some of them. ``partitions`` and ``split`` place a key hash in
+    its bucket (``eventstore.keys.bucket_of``).
+    """
+
+    store: str
+    projection: str
+    generation: int
+    key: tuple[str, ...]
+    schema: pa.Schema
+    partitions: int
+    split: int = 1
+
+    @property
+    def buckets(self) -> int:
+        return self.partitions * self.split
+
+    def __str__(self) -> str:
+        return f"generation {self.generation} of projection {self.projection!r}"
+
+
+class Load(Protocol):
+    """One derived step on its way into one generation. Not for use from several threads at once."""
+
+    def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
+        """Rows of one bucket, possibly in several calls. A key occurs at most once in a step.
+
+        ``upserts`` has the target's columns and ``_hash``, ``deletes`` the key columns and ``_hash``. Deleting a key
+        that is not there is no error. Raises UsageError for a row that the sink cannot hold.
+        """
+
+    def commit(self) -> None:
+        """The fence last. A load that is left without ``commit`` has not happened: its step is applied again.
+
+        Raises Fenced when another process has moved the fence since, TransientError when the outcome is unknown:
+        ``Sink.fence`` then tells.
+        """
+
+
+class Sink(Protocol):
+    """A place for generations. Holds no connection between calls; raises OperatorError (the hint says what to
+    change) and TransientError (out of reach) from every method."""
+
+    kind: Literal["atomic", "monotonic"]
+
+    def check(self, target: Target) -> list[str]:
+        """Everything that would go wrong, before anything is built; writes nothing. Returns remarks that do not
+        hinder. Raises OperatorError with all problems found."""
+
+    def create(self, target: Target) -> None:
+        """An empty generation that nobody reads. May be called again."""
+
+    def load(self, target: Target, expected: Fence | None, to: Fence) -> AbstractContextManager[Load]:
+        """Begin the step from fence ``expected`` (None: the first step) to ``to``.
+
+        Raises Fenced when the sink does not stand at ``expected``. A step that ended half-way, even by kill -9 of
+        the process, can be begun again.
+        """
+
+    def fence(self, target: Target) -> Fence | None:
+        """Where the generation stands: every step up to it is in completely. None: no step is, or no generation."""
+
+    def promote(self, target: Target, expected_live: int | None) -> None:
+        """Show this generation to readers, atomically. Succeeds without effect when it is live already.
+
+        Raises Fenced when the live generation is not ``expected_live``, UsageError when no step was ever committed.
+        """
+
+    def live(self, store: str, projection: str) -> int | None:
+        """The generation that readers see."""
+
+    def drop(self, target: Target) -> None:
+        """Remove a generation and its fence; may be called again. Raises UsageError when it is live."""
+
+    def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
+        """All rows as readers find them, in no particular order, in ``target.schema`` exactly.
+
+        Raises DifferenceFound for rows that no step wrote so and that the schema cannot hold, InMotion (monotonic
+        sinks) while a step is half in."""
+
+
+def open_sink(spec: SinkSpec, settings: Settings) -> Sink:
+    """The sink a projection's spec names. Connects to nothing yet.
+
+    Raises UsageError for a name that ``[sinks]`` does not have, or that is of another kind, OperatorError when the
+    optional part (``redis``, ``search``) is not installed.
+    """
+    from projections.specs import PostgresTable, RedisCache, SearchIndex
+
+    match spec:
+        case PostgresTable():
+            from projections.sinks.postgres import PostgresSink
+
+            return PostgresSink(spec, sink_settings(settings, spec.sink, "postgres"))
+        case RedisCache():
+            with optional_part("redis"):
+                from projections.sinks.redis import RedisSink
+
+            return RedisSink(spec, sink_settings(settings, spec.sink, "redis"))
+        case SearchIndex():
+            with optional_part("search"):
+                from projections.sinks.search import SearchSink
+
+            return SearchSink(spec, sink_settings(settings, spec.sink, "search"))
+        case _:
+            return spec.open_sink(settings)
+
+
+def sink_settings(
+    settings: Settings, name: str, kind: Literal["postgres", "redis", "search"]
+) -> SinkSettings:
+    """The entry of ``[sinks]``, of the right kind and with the value that kind needs."""
+    found = settings.sinks.get(name)
+    if found is None:
+        known = ", ".join(sorted(settings.sinks)) or "none"
+        raise UsageError(
+            f"there is no sink {name!r}", hint=f"add [sinks.{name}] to tailrace.toml; known sinks: {known}"
+        )
+    if found.kind != kind:
+        raise UsageError(
+            f"sink {name!r} is of kind {found.kind}, the projection needs {kind}",
+            hint=f"name another sink in the projection, or change kind in [sinks.{name}]",
+        )
+    needed = {"postgres": "dsn", "redis": "url", "search": "path"}[kind]
+    if getattr(found, needed) is None:
+        raise UsageError(f"sink {name!r} has no {needed}", hint=f"set {needed} in [sinks.{name}]")
+    return found
+
+
+@contextmanager
+def optional_part(extra: Literal["redis", "search"]) -> Iterator[None]:
+    """Around an import that needs an extra of the distribution."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("redis", "tantivy"):
+            raise
+        raise OperatorError(
+            f"this sink needs {error.name}, which is not installed", hint=f"pip install 'tailrace[{extra}]'"
+        ) from None
+
+
+def column_problems(target: Target) -> list[str]:
+    """What no sink can hold: key columns that are not there, reserved or repeated names, unsupported types."""
+    names = target.schema.names
+    problems = [f"the key column {name!r} is not in the output" for name in target.key if name not in names]
+    problems += [f"the column name {name!r} is reserved" for name in names if name in RESERVED]
+    problems += [
+        f"the output has two columns {name!r}" for name in sorted({n for n in names if names.count(n) > 1})
+    ]
+    if not target.key:
+        problems.append("the projection has no key")
+    return problems + unsupported(target.schema)
+
+
+def raise_problems(target: Target, problems: Sequence[str], hint: str = "") -> None:
+    """Raise one OperatorError with all problems, if there are any."""
+    if problems:
+        listed = "".join(f"\n  - {problem}" for problem in problems)
+        raise OperatorError(f"{target} cannot be built:{listed}", hint=hint or "mend these, then build again")
+
+
+def rows_for(target: Target, upserts: pa.Table) -> pa.Table:
+    """The upserts as the target's columns in order. Raises UsageError when a row's key has a NULL."""
+    rows = upserts.select(target.schema.names).cast(target.schema)
+    keys_for(target, rows)
+    return rows
+
+
+def keys_for(target: Target, rows: pa.Table) -> pa.Table:
+    """The key columns of rows. Raises UsageError when one holds a NULL: such a row could not be addressed."""
+    for name in target.key:
+        if rows.column(name).null_count:
+            nulls = rows.column(name).null_count
+            raise UsageError(
+                f"projection {target.projection!r}: {nulls} rows have NULL in key column {name!r}",
+                hint="filter them out, or give them a value with coalesce",
+            )
+    schema = pa.schema([target.schema.field(name) for name in target.key])
+    return rows.select(list(target.key)).cast(schema)
+
+
+def key_texts(target: Target, rows: pa.Table) -> list[str]:
+    """One text per row that identifies its key inside a generation: see ``join_key``."""
+    columns = [keys.texts(rows.column(name).combine_chunks()).to_pylist() for name in target.key]
+    if len(columns) == 1:
+        return list(columns[0])
+    return [join_key(cells) for cells in zip(*columns, strict=True)]
+
+
+def join_key(cells: Sequence[str]) -> str:
+    """The texts of a key's columns as one: a single one as it is, several joined by ``:`` (inside a text: ``\\:``)."""
+    if len(cells) == 1:
+        return cells[0]
+    return ":".join(cell.replace("\\", "\\\\").replace(":", "\\:") for cell in cells)
+
+
+def check_step(target: Target, found: Fence | None, expected: Fence | None, to: Fence) -> None:
+    """Raises Fenced unless the sink stands where the step begins, UsageError for another target's fence."""
+    if (to.projection, to.generation) != (target.projection, target.generation):
+        raise UsageError(
+            f"a fence of generation {to.generation} of {to.projection!r} cannot end a step of {target}",
+            hint="take fence and target from the same generation",
+        )
+    if found != expected:
+        raise refuse_fence(target, found, expected)
+
+
+def refuse_fence(target: Target, found: Fence | None, expected: Fence | None) -> Fenced:
+    """The error for a sink that does not stand where the step begins."""
+
+    def said(fence: Fence | None) -> str:
+        return "nothing" if fence is None else f"epoch {fence.epoch} of log {fence.log_id}"
+
+    return Fenced(
+        f"{target}: the sink holds {said(found)}, this step starts from {said(expected)}",
+        hint="another process applies this projection, or sink and log were restored apart; "
+        "in that case rebuild the projection",
+    )

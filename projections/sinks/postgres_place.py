@@ -1,0 +1,133 @@
+"""A Postgres database that a sink or a reader talks to: one connection per transaction, errors that say what to do.
+
+No secret reaches a message: a place is named by host, port and database only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import errors, sql
+from psycopg.conninfo import conninfo_to_dict
+
+from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
+
+CONNECT_SECONDS = 10
+LOCK_SECONDS = 10.0  # how long one application waits for another of the same generation
+
+# Texts of the server's refusals at the door; libpq gives no SQLSTATE for them.
+_REFUSALS = (
+    ("password authentication failed", "check user and password"),
+    ("no password supplied", "give a password in the DSN or in PGPASSWORD"),
+    ("no pg_hba.conf entry", "allow this host, user and database in pg_hba.conf"),
+    ("does not exist", "create it, or correct the DSN"),
+    ("not permitted to log in", "ALTER ROLE … LOGIN"),
+    ("permission denied for database", "GRANT CONNECT ON DATABASE … TO …"),
+    ("does not support SSL", "set sslmode in the DSN to what the server offers"),
+)
+
+
+class PostgresPlace:
+    """``title`` is how messages call it, for example ``sink 'mart'``. Raises UsageError for a DSN that is none."""
+
+    def __init__(self, title: str, dsn: str) -> None:
+        try:
+            parts = conninfo_to_dict(dsn)
+        except psycopg.ProgrammingError:
+            raise UsageError(
+                f"{title}: its dsn is not a Postgres connection string",
+                hint="write postgresql://user:password@host:5432/database",
+            ) from None
+        if "@" in str(parts.get("host") or ""):  # the rest of a password with an unescaped @ or /
+            raise UsageError(
+                f"{title}: its dsn has an @ inside the host name",
+                hint="in a password write %40 for @ and %2F for /",
+            )
+        host, port = parts.get("host") or "local socket", parts.get("port") or "5432"
+        self.text = f"{title} ({host}:{port}/{parts.get('dbname') or parts.get('user') or ''})"
+        self._dsn = dsn
+
+    @contextmanager
+    def transaction(
+        self, *, lock_seconds: float = LOCK_SECONDS, read_only: bool = False
+    ) -> Iterator[psycopg.Connection]:
+        """A connection of its own inside one transaction: committed at the end, rolled back by an exception."""
+        with self.explained():
+            connection = self.connect()
+            with connection:
+                connection.read_only = read_only
+                # Local to the transaction, so that a pooler in transaction mode hands on a clean session.
+                connection.execute(
+                    sql.SQL(
+                        "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL bytea_output = 'hex';"
+                        "SET LOCAL extra_float_digits = 1; SET LOCAL synchronous_commit = on;"
+                        "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;"
+                        "SET LOCAL lock_timeout = {}"
+                    ).format(sql.Literal(round(lock_seconds * 1000)))
+                )
+                yield connection
+
+    def connect(self) -> psycopg.Connection:
+        """A connection that the caller keeps; use it inside ``explained``."""
+        return psycopg.connect(
+            self._dsn,
+            application_name="tailrace",
+            client_encoding="utf8",
+            connect_timeout=CONNECT_SECONDS,
+            prepare_threshold=None,
+        )
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """The driver's errors as ours."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise explain(self.text, error) from error
+
+
+def explain(place: str, error: psycopg.Error) -> TailraceError:
+    """What a driver error means to whoever runs the command."""
+    said = f"{place}: {_first_line(error)}"
+    match error:
+        case errors.InsufficientPrivilege():
+            return OperatorError(said, hint="GRANT the missing privilege to the sink's user")
+        case errors.ReadOnlySqlTransaction():
+            return OperatorError(said, hint="name the primary server in the DSN, not a standby")
+        case errors.DiskFull() | errors.ConfigurationLimitExceeded():
+            return OperatorError(said, hint="make room on the server")
+        case errors.UniqueViolation():
+            return UsageError(
+                f"{said} {error.diag.message_detail or ''}".rstrip(),
+                hint="the projection returned two rows with one key: its key must be unique in its output",
+            )
+        case errors.DataError():
+            where = error.diag.context or ""
+            return UsageError(
+                f"{said} {where}".rstrip(), hint="the projection's output holds a value that Postgres cannot"
+            )
+        case errors.DependentObjectsStillExist():
+            return OperatorError(
+                f"{said}: {error.diag.message_detail or ''}".rstrip(": "),
+                hint="drop what depends on it, or let it read the view of the projection",
+            )
+        case errors.LockNotAvailable():
+            return TransientError(said, hint="another process holds it; try again")
+        case psycopg.OperationalError() if error.sqlstate is None:
+            for text, hint in _REFUSALS:
+                if text in str(error):
+                    return OperatorError(said, hint=hint)
+            return TransientError(said, hint="is the server running and reachable from here? then try again")
+        case psycopg.OperationalError() | errors.TransactionRollback():
+            return TransientError(said, hint="try again")
+        case _:
+            return OperatorError(said, hint="see the server's log")
+
+
+def _first_line(error: psycopg.Error) -> str:
+    """The server's or libpq's own sentence."""
+    text = error.diag.message_primary or str(error)
+    lines = [line for line in text.splitlines() if line.strip() and not line[0].isspace()]
+    return lines[-1] if lines else type(error).__name__

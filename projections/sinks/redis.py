@@ -1,0 +1,285 @@
+"""Generations as Redis keys: rows stamped with their epoch, tombstones until the fence has passed, fences last.
+
+Every bucket has a manifest of its keys, so that only ``scan`` looks at the whole key space. Rows of a step show up
+one script after the other; a row itself only ever goes forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import pyarrow as pa
+from redis import Redis
+
+from eventstore.errors import OperatorError, UsageError
+from eventstore.position import Fence
+from eventstore.settings import SinkSettings
+from projections.sinks import redis_scripts as scripts
+from projections.sinks.base import (
+    Target,
+    check_step,
+    column_problems,
+    key_texts,
+    keys_for,
+    raise_problems,
+    rows_for,
+)
+from projections.sinks.redis_place import (
+    GenerationMeta,
+    RedisNames,
+    RedisPlace,
+    fence_fields,
+    fence_from,
+    run,
+)
+from projections.sinks.redis_scan import RedisScan, pages
+from projections.sinks.rows import dump, to_fields, to_objects
+from projections.specs import RedisCache
+
+_ROWS_AT_ONCE = 200  # of one script call: Redis does nothing else meanwhile
+_CALLS_AT_ONCE = 5  # of one round trip
+_OLDEST_SERVER = 5  # scripts replicate what they did, not how: SPOP inside one needs it
+
+
+class RedisSink:
+    """The monotonic sink for ``RedisCache``."""
+
+    kind: Literal["atomic", "monotonic"] = "monotonic"
+
+    def __init__(self, spec: RedisCache, settings: SinkSettings) -> None:
+        url = settings.url.get_secret_value() if settings.url else ""
+        self._spec = spec
+        self._place = RedisPlace(f"sink {spec.sink!r}", url)
+
+    def names(self, store: str, projection: str) -> RedisNames:
+        return RedisNames(self._spec.prefix or store, projection)
+
+    def check(self, target: Target) -> list[str]:
+        problems = column_problems(target)
+        if any(sign in (self._spec.prefix or "") for sign in "{}#: \n"):
+            problems.append(f"prefix {self._spec.prefix!r} may have no braces, colon, # or blank")
+        raise_problems(target, problems)
+        remarks: list[str] = []
+        with self._place.client() as client:
+            info = client.info()
+            problems += self._server_problems(info)
+            if not problems:
+                problems += self._owner_problems(client, target)
+            if not info.get("aof_enabled"):
+                remarks.append(
+                    f"{self._place.text} has appendonly off: after a crash rows may be missing; the next step notices"
+                    " and the projection is rebuilt"
+                )
+        raise_problems(target, problems)
+        return remarks
+
+    def _server_problems(self, info: dict[str, Any]) -> list[str]:
+        problems = []
+        version = str(info["redis_version"])
+        if int(version.partition(".")[0]) < _OLDEST_SERVER:
+            problems.append(f"Redis {version} is too old: {_OLDEST_SERVER} or newer is needed")
+        policy = str(info.get("maxmemory_policy", "noeviction"))
+        if policy.startswith("allkeys"):
+            problems.append(
+                f"maxmemory-policy is {policy}, which removes rows at will: set it to noeviction or volatile-lru"
+            )
+        if info.get("role") == "slave":
+            problems.append(f"{self._place.text} is a replica: name the primary in the url")
+        if info.get("cluster_enabled"):
+            problems.append(f"{self._place.text} is a cluster: name a single server")
+        return problems
+
+    def _owner_problems(self, client: Redis, target: Target) -> list[str]:
+        names = self.names(target.store, target.projection)
+        live = self._live(client, names)
+        for generation in {target.generation, target.generation if live is None else live}:
+            meta = self._meta(client, names, generation)
+            if meta is not None and meta.store != target.store:
+                return [
+                    f"keys {names.base}:* belong to store {meta.store!r}: give this projection another prefix"
+                ]
+        return []
+
+    def create(self, target: Target) -> None:
+        raise_problems(target, column_problems(target))
+        meta = GenerationMeta.of(target, self._spec.format)
+        names = self.names(target.store, target.projection)
+        with self._place.client() as client:
+            known = self._meta(client, names, target.generation)
+            if known == meta:
+                return
+            if known is not None and known.store != target.store:
+                raise_problems(target, self._owner_problems(client, target))
+            if known is not None and self._fence(client, target):
+                raise OperatorError(
+                    f"{target} is in the sink with other columns",
+                    hint="rebuild the projection as a new generation",
+                )
+            if known is not None:  # what an earlier try may have left
+                self._remove(client, target, known.partitions * known.split)
+            client.set(names.meta(target.generation), meta.to_text())
+
+    @contextmanager
+    def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[RedisLoad]:
+        names = self.names(target.store, target.projection)
+        with self._place.client() as client:
+            if self._meta(client, names, target.generation) is None:
+                raise UsageError(f"{target} does not exist in the sink", hint="create it first")
+            overall = fence_from(run(client, [("HGETALL", names.fence(target.generation))])[0], target)
+            check_step(target, self._fence(client, target), expected, to)
+            yield RedisLoad(client, names, target, self._spec.format, overall, to)
+
+    def fence(self, target: Target) -> Fence | None:
+        with self._place.client() as client:
+            return self._fence(client, target)
+
+    def promote(self, target: Target, expected_live: int | None) -> None:
+        names = self.names(target.store, target.projection)
+        with self._place.client() as client:
+            if self._fence(client, target) is None:
+                raise UsageError(f"{target} was never filled", hint="rebuild the projection, then promote it")
+            before = "" if expected_live is None else str(expected_live)
+            run(client, [("EVAL", scripts.PROMOTE, 1, names.live, before, str(target.generation))])
+
+    def live(self, store: str, projection: str) -> int | None:
+        with self._place.client() as client:
+            return self._live(client, self.names(store, projection))
+
+    def drop(self, target: Target) -> None:
+        names = self.names(target.store, target.projection)
+        with self._place.client() as client:
+            if self._live(client, names) == target.generation:
+                raise UsageError(f"{target} is live", hint="promote another generation first")
+            known = self._meta(client, names, target.generation)
+            if known is None or known.store != target.store:
+                return
+            self._remove(client, target, known.partitions * known.split)
+            client.delete(names.meta(target.generation))
+
+    def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
+        names = self.names(target.store, target.projection)
+        with self._place.client() as client:
+            meta = self._meta(client, names, target.generation)
+            if meta is not None:
+                fence = self._fence(client, target)
+                yield from RedisScan(client, names, target, meta, fence.epoch if fence else 0).batches()
+
+    def _live(self, client: Redis, names: RedisNames) -> int | None:
+        value: Any = client.get(names.live)
+        return None if value is None else int(value)
+
+    def _meta(self, client: Redis, names: RedisNames, generation: int) -> GenerationMeta | None:
+        text: Any = client.get(names.meta(generation))
+        return None if text is None else GenerationMeta.from_text(text)
+
+    def _fence(self, client: Redis, target: Target) -> Fence | None:
+        """The generation's fence, or that of the bucket furthest behind: a server that lost its latest writes may
+        have kept the one and lost the other."""
+        names = self.names(target.store, target.projection)
+        keys = [f"{names.bucket(target.generation, bucket)}#fence" for bucket in range(target.buckets)]
+        overall, *buckets = (
+            fence_from(fields, target)
+            for fields in run(client, [("HGETALL", key) for key in [names.fence(target.generation), *keys]])
+        )
+        lowest = overall
+        for fence in buckets:
+            if fence is None or lowest is None:
+                return None
+            if fence.epoch < lowest.epoch:
+                lowest = fence
+        return lowest
+
+    def _remove(self, client: Redis, target: Target, buckets: int) -> None:
+        """All keys of a generation but its meta. The fence first: what is left by a crash is nobody's generation."""
+        names = self.names(target.store, target.projection)
+        client.delete(names.fence(target.generation))
+        for bucket in range(buckets):
+            tag = names.bucket(target.generation, bucket)
+            for texts in pages(client, f"{tag}#keys"):
+                if texts:
+                    client.unlink(*(tag.encode() + b":" + text for text in texts))
+            client.unlink(f"{tag}#fence", f"{tag}#gone", f"{tag}#keys")
+
+
+class RedisLoad:
+    """One step, written by scripts of a bounded number of rows, each of which may be run again."""
+
+    def __init__(
+        self, client: Redis, names: RedisNames, target: Target, format: str, overall: Fence | None, to: Fence
+    ) -> None:
+        self._client, self._names, self._target = client, names, target
+        self._format, self._overall, self._to = format, overall, to
+
+    def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
+        rows = rows_for(self._target, upserts)
+        gone = keys_for(self._target, deletes)
+        tag = self._names.bucket(self._target.generation, bucket)
+        calls: list[Sequence[Any]] = []
+        for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
+            piece = rows.slice(start, _ROWS_AT_ONCE)
+            calls.append(self._call(tag, key_texts(self._target, piece), self._values(piece)))
+            calls = self._send(calls, _CALLS_AT_ONCE)
+        for start in range(0, gone.num_rows, _ROWS_AT_ONCE):
+            texts = key_texts(self._target, gone.slice(start, _ROWS_AT_ONCE))
+            calls.append(self._call(tag, texts, [[] for _ in texts]))
+            calls = self._send(calls, _CALLS_AT_ONCE)
+        self._send(calls, 0)
+
+    def commit(self) -> None:
+        fields = fence_fields(self._to)
+        generation, target = self._target.generation, self._target
+        tags = [self._names.bucket(generation, bucket) for bucket in range(target.buckets)]
+        epoch = str(self._to.epoch)
+        run(
+            self._client,
+            [("EVAL", scripts.ADVANCE_BUCKET, 1, f"{tag}#fence", epoch, *fields) for tag in tags],
+        )
+        before = ["", "", ""] if self._overall is None else fence_fields(self._overall)[1::2]
+        run(self._client, [("EVAL", scripts.ADVANCE, 1, self._names.fence(generation), *before, *fields)])
+        self._sweep(tags)
+
+    def _sweep(self, tags: Sequence[str]) -> None:
+        """Remove the tombstones that the fence has passed. Cut off here, the next step's sweep takes them."""
+        epoch = str(self._to.epoch)
+        while tags:
+            removed = run(
+                self._client,
+                [
+                    (
+                        "EVAL",
+                        scripts.SWEEP,
+                        2,
+                        f"{t}#gone",
+                        f"{t}#keys",
+                        epoch,
+                        self._format,
+                        f"{t}:",
+                        _ROWS_AT_ONCE,
+                    )
+                    for t in tags
+                ],
+            )
+            tags = [tag for tag, count in zip(tags, removed, strict=True) if count]
+
+    def _values(self, rows: pa.Table) -> list[list[str | bytes]]:
+        if self._format == "hash":
+            return to_fields(rows)
+        return [[dump({"_epoch": self._to.epoch, **row})] for row in to_objects(rows)]
+
+    def _call(self, tag: str, texts: Sequence[str], values: Sequence[Sequence[str | bytes]]) -> Sequence[Any]:
+        arguments: list[Any] = []
+        for cells in values:
+            arguments.append(len(cells))
+            arguments += cells
+        keys = [f"{tag}#fence", f"{tag}#keys", f"{tag}#gone", *(f"{tag}:{text}" for text in texts)]
+        head = [self._to.epoch, self._to.log_id, self._format, len(tag.encode()) + 1]
+        return ["EVAL", scripts.APPLY, len(keys), *keys, *head, *arguments]
+
+    def _send(self, calls: list[Sequence[Any]], keep: int) -> list[Sequence[Any]]:
+        """Run the gathered calls when there are more than ``keep``."""
+        if len(calls) <= keep:
+            return calls
+        run(self._client, calls)
+        return []

@@ -1,0 +1,314 @@
+"""Generations as tantivy indexes. A step is one commit of one index: rows, deletions and fence at once.
+
+tantivy's writer lock lets one process write to an index at a time; the kernel frees it when that process dies.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import tantivy
+
+from eventstore.errors import DifferenceFound, Fenced, IntegrityError, OperatorError, UsageError
+from eventstore.position import Fence
+from eventstore.settings import SinkSettings
+from projections.sinks.base import (
+    Target,
+    check_step,
+    column_problems,
+    key_texts,
+    keys_for,
+    raise_problems,
+    rows_for,
+)
+from projections.sinks.columns import is_list, is_text
+from projections.sinks.rows import dump, from_objects, to_objects
+from projections.sinks.search_folder import (
+    IS_FENCE,
+    IS_ROW,
+    KEY,
+    KIND,
+    ROW,
+    TERM_BYTES,
+    IndexMeta,
+    SearchFolder,
+    index_schema,
+    read_fence,
+    stored_row,
+)
+from projections.specs import FieldKind, SearchIndex
+
+_WRITER_BYTES = 128 << 20
+_WRITER_THREADS = 2
+_ROWS_AT_ONCE = 10_000
+_FIRST_MOMENT = datetime(1677, 9, 22, tzinfo=UTC)  # 64 bits of nanoseconds around 1970
+_LAST_MOMENT = datetime(2262, 4, 11, tzinfo=UTC)
+
+
+class SearchSink:
+    """The atomic sink for ``SearchIndex``."""
+
+    kind: Literal["atomic", "monotonic"] = "atomic"
+
+    def __init__(self, spec: SearchIndex, settings: SinkSettings) -> None:
+        self._spec = spec
+        self._path = settings.path or Path()
+
+    def _folder(self, store: str, projection: str) -> SearchFolder:
+        return SearchFolder(f"sink {self._spec.sink!r}", self._path, store, projection)
+
+    def _of(self, target: Target) -> SearchFolder:
+        return self._folder(target.store, target.projection)
+
+    def check(self, target: Target) -> list[str]:
+        problems = column_problems(target) + field_problems(self._spec, target)
+        if "/" in target.projection or target.projection.startswith("."):
+            problems.append(f"the name {target.projection!r} cannot be a folder's")
+        nearest = next((path for path in (self._path, *self._path.absolute().parents) if path.exists()), None)
+        if nearest is None or not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            problems.append(f"{self._path} cannot be written: make the folder, or correct [sinks] path")
+        raise_problems(target, problems)
+        return []
+
+    def create(self, target: Target) -> None:
+        raise_problems(target, column_problems(target) + field_problems(self._spec, target))
+        folder = self._of(target)
+        meta = IndexMeta(target.key, target.schema, dict(self._spec.fields))
+        known = folder.meta(target.generation)
+        if known is not None and known != meta:
+            if self.fence(target) is not None:
+                raise OperatorError(
+                    f"{target} is in the sink with other columns",
+                    hint="rebuild the projection as a new generation",
+                )
+            self._remove(folder, target)
+        place = folder.generation(target.generation)
+        with folder.explained():
+            place.mkdir(parents=True, exist_ok=True)
+            if not (place / "meta.json").exists():
+                tantivy.Index(index_schema(self._spec.fields), str(place))
+            folder.write_meta(target.generation, meta)
+
+    @contextmanager
+    def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[SearchLoad]:
+        folder = self._of(target)
+        index = folder.open_index(target.generation)
+        if index is None or folder.meta(target.generation) is None:
+            raise UsageError(f"{target} does not exist in the sink", hint="create it first")
+        with folder.explained():
+            writer = index.writer(_WRITER_BYTES, _WRITER_THREADS)
+        load = SearchLoad(writer, folder, self._spec, target, first=expected is None, to=to)
+        try:
+            # Only now: between a look at the fence and the lock another process could have written.
+            with folder.explained():
+                index.reload()
+            check_step(target, read_fence(index, target), expected, to)
+            yield load
+        finally:
+            with folder.explained():
+                if not load.committed:
+                    writer.rollback()
+                writer.wait_merging_threads()
+
+    def fence(self, target: Target) -> Fence | None:
+        folder = self._of(target)
+        index = folder.open_index(target.generation)
+        with folder.explained():
+            return None if index is None else read_fence(index, target)
+
+    def promote(self, target: Target, expected_live: int | None) -> None:
+        if self.fence(target) is None:
+            raise UsageError(f"{target} was never filled", hint="rebuild the projection, then promote it")
+        folder = self._of(target)
+        with folder.promoting():
+            live = folder.live()
+            if live == target.generation:
+                return
+            if live != expected_live:
+                raise Fenced(
+                    f"projection {target.projection!r} shows generation {live}, not {expected_live}",
+                    hint="another process promoted meanwhile; look at its generations, then promote again",
+                )
+            folder.set_live(target.generation)
+
+    def live(self, store: str, projection: str) -> int | None:
+        return self._folder(store, projection).live()
+
+    def drop(self, target: Target) -> None:
+        folder = self._of(target)
+        if not folder.path.exists():
+            return
+        with folder.promoting():
+            if folder.live() == target.generation:
+                raise UsageError(f"{target} is live", hint="promote another generation first")
+            self._remove(folder, target)
+
+    def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
+        folder = self._of(target)
+        index = folder.open_index(target.generation)
+        if index is None:
+            return
+        folder.check_files(target.generation)
+        meta = folder.meta(target.generation)
+        if meta is None or (meta.key, meta.schema) != (target.key, target.schema):
+            raise IntegrityError(
+                f"{target}: what readers need to know of it, tailrace.json, is gone or of another generation",
+                hint=f"tailrace rebuild {target.projection}",
+            )
+        searcher = index.searcher()
+        with folder.explained():
+            rows = tantivy.Query.term_query(index.schema, KIND, IS_ROW, "basic")
+            hits = searcher.search(rows, limit=max(1, searcher.num_docs), count=False).hits
+        addresses = [address for _, address in hits]
+        for start in range(0, len(addresses), _ROWS_AT_ONCE):
+            yield self._read(folder, searcher, addresses[start : start + _ROWS_AT_ONCE], target)
+
+    def _read(
+        self,
+        folder: SearchFolder,
+        searcher: tantivy.Searcher,
+        addresses: Sequence[tantivy.DocAddress],
+        target: Target,
+    ) -> pa.RecordBatch:
+        try:
+            with folder.explained():
+                return from_objects([stored_row(searcher, address) for address in addresses], target.schema)
+        except (IntegrityError, pa.ArrowException, TypeError) as error:
+            raise DifferenceFound(
+                f"{target}: the index has documents that Tailrace did not write so: {error}",
+                hint=f"find out who else writes to the index; tailrace rebuild {target.projection} makes it right",
+            ) from error
+
+    def _remove(self, folder: SearchFolder, target: Target) -> None:
+        """Away from its name first: a folder that is half gone must not look like a generation."""
+        with folder.explained():
+            place = folder.generation(target.generation)
+            waste = place.with_name(f".dropped-g{target.generation}")
+            shutil.rmtree(waste, ignore_errors=True)
+            if place.exists():
+                place.rename(waste)
+                shutil.rmtree(waste)
+
+
+class SearchLoad:
+    """One step in one open commit of the index's writer."""
+
+    def __init__(
+        self,
+        writer: tantivy.IndexWriter,
+        folder: SearchFolder,
+        spec: SearchIndex,
+        target: Target,
+        *,
+        first: bool,
+        to: Fence,
+    ) -> None:
+        self.committed = False
+        self._first = first
+        self._writer, self._folder, self._spec, self._target, self._to = writer, folder, spec, target, to
+
+    def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
+        rows = rows_for(self._target, upserts)
+        gone = keys_for(self._target, deletes)
+        with self._folder.explained():
+            for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
+                self._replace(rows.slice(start, _ROWS_AT_ONCE))
+            for text in key_texts(self._target, gone):
+                self._writer.delete_documents_by_term(KEY, text)
+
+    def commit(self) -> None:
+        fence = tantivy.Document()
+        fence.add_text(KIND, IS_FENCE)
+        values = {"log_id": self._to.log_id, "epoch": self._to.epoch, "epoch_hash": self._to.epoch_hash}
+        fence.add_bytes(ROW, dump(values).encode())
+        with self._folder.explained():
+            self._writer.delete_documents_by_term(KIND, IS_FENCE)
+            self._writer.add_document(fence)
+            self._writer.commit()
+        self.committed = True
+
+    def _replace(self, rows: pa.Table) -> None:
+        texts = key_texts(self._target, rows)
+        searched = {name: rows.column(name).to_pylist() for name in self._spec.fields}
+        for i, (text, row) in enumerate(zip(texts, to_objects(rows), strict=True)):
+            if len(text.encode()) > TERM_BYTES:
+                raise UsageError(
+                    f"projection {self._target.projection!r}: a key of {len(text.encode())} bytes",
+                    hint=f"a search index takes keys up to {TERM_BYTES} bytes",
+                )
+            document = tantivy.Document()
+            document.add_text(KEY, text)
+            document.add_text(KIND, IS_ROW)
+            document.add_bytes(ROW, dump(row).encode())
+            for name, kind in self._spec.fields.items():
+                _add_values(document, name, kind, searched[name][i])
+            if not self._first:
+                self._writer.delete_documents_by_term(KEY, text)
+            self._writer.add_document(document)
+
+
+def _add_values(document: tantivy.Document, name: str, kind: FieldKind, value: Any) -> None:
+    """The searchable form of a cell. NULL and NaN have none; the stored row keeps them."""
+    for cell in value if isinstance(value, list) else [value]:
+        if cell is None:
+            continue
+        match kind:
+            case "text" | "string":
+                document.add_text(name, cell)
+            case "i64":
+                document.add_integer(name, cell)
+            case "f64":
+                if not math.isnan(cell):
+                    document.add_float(name, float(cell))
+            case "bool":
+                document.add_boolean(name, cell)
+            case "date":
+                document.add_date(name, _moment(cell))
+
+
+def _moment(value: date | datetime) -> datetime:
+    """The moment as the index finds it: one outside what tantivy counts in nanoseconds is found at the nearest end."""
+    if not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
+    elif value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    return max(_FIRST_MOMENT, min(value, _LAST_MOMENT))
+
+
+def field_problems(spec: SearchIndex, target: Target) -> list[str]:
+    """Searchable fields that are not in the output, or of a type that the kind of field cannot take."""
+    problems = [] if spec.fields else ["no column is searchable: name some in SearchIndex(fields=…)"]
+    for name, kind in spec.fields.items():
+        if name.startswith("_"):
+            problems.append(f"the name {name!r} of a searchable field begins with an underscore")
+        elif name not in target.schema.names:
+            problems.append(f"the searchable field {name!r} is not in the output")
+        elif not _takes(kind, target.schema.field(name).type):
+            problems.append(
+                f"field {name!r} is declared {kind}, its column is {target.schema.field(name).type}"
+            )
+    return problems
+
+
+def _takes(kind: FieldKind, column: pa.DataType) -> bool:
+    element = column.value_type if is_list(column) else column
+    integer, types = pa.types.is_signed_integer(element), pa.types
+    match kind:
+        case "text" | "string":
+            return is_text(element)
+        case "i64":
+            return bool(integer)
+        case "f64":
+            return bool(integer or types.is_floating(element) or types.is_decimal(element))
+        case "bool":
+            return bool(types.is_boolean(element))
+        case "date":
+            return bool(types.is_date(element) or types.is_timestamp(element))

@@ -1,0 +1,236 @@
+"""A projection's folder of tantivy indexes: one per generation, and the file CURRENT that names the live one.
+
+``<path>/<store>/<projection>/g42/`` holds an index and ``tailrace.json`` (what a reader must know). Each row is one
+document: ``_key`` (its key text, one term), ``_row`` (the whole row as JSON, stored only), and the searchable fields.
+The fence is a document too, so that it changes in the very commit that changes the rows.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import tantivy
+
+from eventstore.errors import IntegrityError, OperatorError, TransientError
+from eventstore.position import Fence
+from projections.sinks.base import Target
+from projections.sinks.rows import schema_from_text, schema_to_text
+from projections.specs import FieldKind
+
+KEY, ROW, KIND = "_key", "_row", "_kind"
+IS_ROW, IS_FENCE = "row", "fence"
+TERM_BYTES = 65_530  # tantivy drops longer terms without a word (MAX_TOKEN_LEN)
+_FOOTER_END = struct.Struct("<II")  # length of the footer, magic number
+_MAGIC = 1337
+_META, _CURRENT, _LOCK = "tailrace.json", "CURRENT", ".promote.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexMeta:
+    """What a reader must know of a generation."""
+
+    key: tuple[str, ...]
+    schema: pa.Schema
+    fields: Mapping[str, FieldKind]
+
+    def to_text(self) -> str:
+        return json.dumps(
+            {"key": self.key, "schema": schema_to_text(self.schema), "fields": dict(self.fields)}
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        data: dict[str, Any] = json.loads(text)
+        return cls(tuple(data["key"]), schema_from_text(data["schema"]), data["fields"])
+
+
+class SearchFolder:
+    """The files of one projection. Every method raises OperatorError when the folder cannot be used."""
+
+    def __init__(self, title: str, path: Path, store: str, projection: str) -> None:
+        self.path = path / store / projection
+        self.text = f"{title} ({path})"
+
+    def generation(self, generation: int) -> Path:
+        return self.path / f"g{generation}"
+
+    @property
+    def current(self) -> Path:
+        return self.path / _CURRENT
+
+    def meta(self, generation: int) -> IndexMeta | None:
+        file = self.generation(generation) / _META
+        with self.explained():
+            return IndexMeta.from_text(file.read_text("utf-8")) if file.exists() else None
+
+    def write_meta(self, generation: int, meta: IndexMeta) -> None:
+        replace_file(self.generation(generation) / _META, meta.to_text())
+
+    def live(self) -> int | None:
+        with self.explained():
+            try:
+                text = self.current.read_text("utf-8", errors="replace").strip()
+            except FileNotFoundError:
+                return None
+        if not text.isascii() or not text.isdecimal():
+            raise IntegrityError(
+                f"{self.text}: {self.current} holds {text[:20]!r}, not a generation's number",
+                hint="remove that file; the next tailrace run or verify writes it again",
+            )
+        return int(text)
+
+    def set_live(self, generation: int) -> None:
+        replace_file(self.current, f"{generation}\n")
+
+    def open_index(self, generation: int) -> tantivy.Index | None:
+        """The index at its latest commit; None when there is none."""
+        folder = self.generation(generation)
+        with self.explained():
+            if not (folder / "meta.json").exists():
+                return None
+            index = tantivy.Index.open(str(folder))
+            index.reload()
+            return index
+
+    @contextmanager
+    def promoting(self) -> Iterator[None]:
+        """One promotion at a time, on this machine; the kernel lets go of the lock of a process that died."""
+        with self.explained(), open(self.path / _LOCK, "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Errors of files and of tantivy (which raises ValueError for all of its own) as ours."""
+        try:
+            yield
+        except OSError as error:
+            raise OperatorError(
+                f"{self.text}: {error.strerror or error}", hint="check the folder, its owner and free space"
+            ) from error
+        except ValueError as error:
+            if "LockBusy" in str(error):
+                raise TransientError(
+                    f"{self.text}: another process writes to this index", hint="let it end, then try again"
+                ) from error
+            raise IntegrityError(
+                f"{self.text}: tantivy says: {error}", hint="rebuild the projection as a new generation"
+            ) from error
+        except BaseException as error:
+            # Damaged files make tantivy panic, which arrives as an exception that is none of Exception's.
+            if type(error).__name__ != "PanicException":
+                raise
+            raise IntegrityError(
+                f"{self.text}: an index is damaged, tantivy stopped: {error}",
+                hint="rebuild the projection as a new generation",
+            ) from error
+
+    def check_files(self, generation: int) -> None:
+        """Compare the files of the latest commit with the checksums in their footers (tantivy, footer.rs: the footer
+        as JSON, its length and a magic number). Raises IntegrityError, naming what is damaged."""
+        folder = self.generation(generation)
+        with self.explained():
+            names = _committed(json.loads((folder / "meta.json").read_bytes()))
+            files = sorted(file for file in folder.iterdir() if file.name.startswith(names))
+            damaged = [file.name for file in files if not _is_whole(file)]
+        if damaged:
+            raise IntegrityError(
+                f"{self.text}: damaged files in {folder}: {', '.join(damaged)}",
+                hint="check the disk, then rebuild the projection as a new generation",
+            )
+
+
+def index_schema(fields: Mapping[str, FieldKind]) -> tantivy.Schema:
+    builder = tantivy.SchemaBuilder()
+    builder.add_text_field(KEY, stored=False, tokenizer_name="raw", index_option="basic")
+    builder.add_text_field(KIND, stored=False, tokenizer_name="raw", index_option="basic")
+    builder.add_bytes_field(ROW, stored=True, indexed=False)
+    for name, kind in fields.items():
+        match kind:
+            case "text":
+                builder.add_text_field(name, stored=False)
+            case "string":
+                builder.add_text_field(name, stored=False, tokenizer_name="raw", index_option="basic")
+            case "i64":
+                builder.add_integer_field(name, indexed=True, fast=True)
+            case "f64":
+                builder.add_float_field(name, indexed=True, fast=True)
+            case "bool":
+                builder.add_boolean_field(name, indexed=True, fast=True)
+            case "date":
+                builder.add_date_field(name, indexed=True, fast=True)
+    return builder.build()
+
+
+def read_fence(index: tantivy.Index, target: Target) -> Fence | None:
+    searcher = index.searcher()
+    query = tantivy.Query.term_query(index.schema, KIND, IS_FENCE, "basic")
+    hits = searcher.search(query, limit=1, count=False).hits
+    if not hits:
+        return None
+    data = stored_row(searcher, hits[0][1])
+    return Fence(data["log_id"], target.projection, target.generation, data["epoch"], data["epoch_hash"])
+
+
+def stored_row(searcher: tantivy.Searcher, address: tantivy.DocAddress) -> dict[str, Any]:
+    """Raises ValueError for a document that is none of ours."""
+    row = json.loads(bytes(searcher.doc(address).get_first(ROW) or b"null"))
+    if not isinstance(row, dict):
+        raise ValueError("a document without a row")
+    return row
+
+
+def _committed(meta: Mapping[str, Any]) -> tuple[str, ...]:
+    """How the names of the files of a commit begin. The list of deleted documents has a number; another one may be
+    on its way into the next commit."""
+    parts = ("fast", "fieldnorm", "idx", "pos", "store", "term")
+    names = []
+    for segment in meta["segments"]:
+        name = segment["segment_id"].replace("-", "")
+        names += [f"{name}.{part}" for part in parts]
+        if segment.get("deletes"):
+            names.append(f"{name}.{segment['deletes']['opstamp']}.del")
+    return tuple(names)
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a file of an index is what its footer says. One that is gone was merged into another since."""
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        return True
+    end = len(data) - _FOOTER_END.size
+    if end < 0:
+        return False
+    length, magic = _FOOTER_END.unpack_from(data, end)
+    if magic != _MAGIC or length > end:
+        return False
+    try:
+        return bool(zlib.crc32(data[: end - length]) == json.loads(data[end - length : end])["crc"])
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees the old or the new one, also after a crash."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

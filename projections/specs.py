@@ -1,0 +1,63 @@
+"""Where a projection's rows go, as values: what a user writes into ``@projection(sink=…)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from eventstore.settings import Settings
+    from projections.readers.base import Reader
+    from projections.sinks.base import Sink
+
+FieldKind = Literal["text", "string", "i64", "f64", "bool", "date"]
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresTable:
+    """A table behind a view: readers see ``schema.table``.
+
+    ``sink`` names an entry of ``[sinks]``. ``indexes`` are tuples of column names beside the primary key. ``json``
+    are text columns that hold JSON: they are checked when written, and readers see them as ``jsonb``.
+    """
+
+    sink: str
+    table: str
+    schema: str = "public"
+    indexes: tuple[tuple[str, ...], ...] = ()
+    json: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RedisCache:
+    """One Redis key per row. ``hash``: a hash with one field per column (a NULL has no field); ``json``: a string.
+
+    ``prefix`` starts every physical key; the store's name unless given. Two stores that share a Redis need two.
+    """
+
+    sink: str
+    prefix: str | None = None
+    format: Literal["hash", "json"] = "hash"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchIndex:
+    """A full-text index. ``fields`` are the columns that can be searched: ``text`` is cut into words, ``string`` is
+    matched whole. All columns come back with a hit."""
+
+    sink: str
+    fields: Mapping[str, FieldKind] = field(default_factory=dict)
+
+
+@runtime_checkable
+class OwnSink(Protocol):
+    """A sink of a user's own. The object must pickle; what the sink must keep is proved by
+    ``projections.sinks.contract.SinkContract``."""
+
+    def open_sink(self, settings: Settings) -> Sink: ...
+
+    def open_reader(self, settings: Settings, store: str, projection: str) -> Reader: ...
+
+
+SinkSpec = PostgresTable | RedisCache | SearchIndex | OwnSink

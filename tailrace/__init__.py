@@ -1,0 +1,64 @@
+"""Tailrace tails the Postgres write-ahead log into an immutable event store and rebuilds projections from it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+    from projections import (
+        Changes,
+        Events,
+        PostgresTable,
+        RedisCache,
+        SearchIndex,
+        State,
+        open_reader,
+        projection,
+    )
+    from tailrace.config import load_settings
+
+__version__ = "0.1.0"
+
+# Where each public name lives. It is imported at its first use, so that `import tailrace` costs nothing and a base
+# install need not have what it does not use.
+_HOMES = {
+    "Changes": "projections",
+    "Events": "projections",
+    "PostgresTable": "projections",
+    "RedisCache": "projections",
+    "SearchIndex": "projections",
+    "State": "projections",
+    "Store": "eventstore.log",
+    "load_settings": "tailrace.config",
+    "open_reader": "projections",
+    "projection": "projections",
+}
+
+__all__ = [
+    "Changes",
+    "Events",
+    "PostgresTable",
+    "RedisCache",
+    "SearchIndex",
+    "State",
+    "Store",
+    "__version__",
+    "load_settings",
+    "open_reader",
+    "projection",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

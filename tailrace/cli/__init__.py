@@ -1,0 +1,1 @@
+"""The command line; ``main.run`` is the console script."""

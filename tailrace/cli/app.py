@@ -1,0 +1,84 @@
+"""The commands, flat for what is done daily, under a noun for the rest. Rooms are imported when a command runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tailrace import __version__
+from tailrace.cli import (
+    capture,
+    demo,
+    doctor,
+    init,
+    journal,
+    log,
+    projection,
+    refresh,
+    replay,
+    source,
+    status,
+    store,
+    topic,
+    verify,
+)
+from tailrace.cli.invocation import Invocation
+from tailrace.cli.output import Output
+
+EPILOG = (
+    "Global options may stand anywhere on the line. Exit codes: 0 done, 1 bug, 2 usage, 3 nothing to do "
+    "(with --detailed-exitcode), 4 difference found, 5 fenced, 6 resumable, 7 operator must act, 130 interrupted."
+)
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode="rich",
+)  # fmt: skip
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tailrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def tailrace(
+    context: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="Configuration [TAILRACE_CONFIG, else ./tailrace.toml]."
+        ),
+    ] = None,
+    env: Annotated[
+        str | None, typer.Option("--env", metavar="NAME", help="Overlay \\[env.NAME] of it [TAILRACE_ENV].")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Results, progress and errors as JSON lines.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask in a protected environment.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="More on standard error; tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Tail the Postgres write-ahead log into an event store; rebuild caches, search indexes and views from it."""
+    output = Output(json=json)
+    journal.install(output, verbose=verbose)
+    context.obj = Invocation(output, config=config, env=env, verbose=verbose, yes=yes)
+
+
+DAILY = "Daily"
+PARTS = "The parts"
+
+for verb in (
+    init.init, doctor.doctor, capture.capture, status.status, refresh.run, refresh.rebuild, verify.verify,
+    replay.replay, demo.demo,
+):  # fmt: skip
+    app.command(rich_help_panel=DAILY)(verb)
+for noun, commands in (
+    ("source", source.app), ("topic", topic.app), ("log", log.app), ("projection", projection.app),
+    ("store", store.app),
+):  # fmt: skip
+    app.add_typer(commands, name=noun, rich_help_panel=PARTS, no_args_is_help=True)

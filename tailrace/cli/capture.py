@@ -1,0 +1,192 @@
+"""``tailrace capture``: tail sources into the log until told to stop, or until caught up."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eventstore.errors import TransientError
+from tailrace.cli.failure import INTERRUPTED
+from tailrace.cli.invocation import of
+from tailrace.cli.output import Output, Progress, count, size
+
+if TYPE_CHECKING:
+    from cdc.status import CaptureStatus
+    from eventstore.log import Store
+    from eventstore.settings import SourceSettings
+
+POLL_SECONDS = 0.2
+REPORT_SECONDS = 1.0  # JSON lines and the watched line
+
+
+def capture(
+    context: typer.Context,
+    sources: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+    until_idle: Annotated[
+        bool,
+        typer.Option(
+            "--until-idle", "--once", help="Stop when the log holds all that the server has committed by now."
+        ),
+    ] = False,
+    seconds: Annotated[
+        float | None, typer.Option("--for", metavar="SECONDS", min=0, help="Stop after this time.")
+    ] = None,
+) -> int:
+    """Take the first load, then tail the write-ahead log until stopped (SIGTERM or Ctrl-C)."""
+    invocation = of(context)
+    chosen = invocation.sources(sources)
+    with invocation.store() as store:
+        running = Running(store, chosen)
+        targets = server_positions(chosen) if until_idle else None
+        with stopping(running.stop) as interrupted, invocation.output.progress("capture") as progress:
+            running.start()
+            watch(running, invocation.output, progress, targets=targets, seconds=seconds)
+        running.finish()
+        final = running.statuses()
+    if invocation.output.json:
+        for status in final:
+            invocation.output.document(as_document(status))
+    else:
+        for status in final:
+            invocation.output.note(f"stopped: {summary(status)}")
+    return INTERRUPTED if interrupted.is_set() else 0
+
+
+class Running:
+    """One capture per source, each on a thread of its own; the first that fails stops the others."""
+
+    def __init__(self, store: Store, sources: Sequence[tuple[str, SourceSettings]]) -> None:
+        from cdc.capture import Capture
+
+        self.stop = threading.Event()
+        self.store = store
+        self._latest: dict[str, CaptureStatus] = {}
+        self._captures = {
+            name: Capture(store, name, settings, stop=self.stop, report=self._reported)
+            for name, settings in sources
+        }
+        self._pool = ThreadPoolExecutor(len(self._captures), thread_name_prefix="capture")
+        self._futures: list[Future[None]] = []
+
+    def start(self) -> None:
+        for each in self._captures.values():
+            future = self._pool.submit(each.run)
+            future.add_done_callback(lambda _: self.stop.set())
+            self._futures.append(future)
+
+    def finish(self) -> None:
+        """Wait for the captures to end. Raises what the first failed one raised."""
+        self.stop.set()
+        self._pool.shutdown()
+        for future in self._futures:
+            future.result()
+
+    def statuses(self) -> list[CaptureStatus]:
+        return [self._latest[name] for name in self._captures if name in self._latest]
+
+    def _reported(self, status: CaptureStatus) -> None:
+        self._latest[status.source] = status
+
+
+def server_positions(sources: Sequence[tuple[str, SourceSettings]]) -> dict[str, int]:
+    """Where each server's WAL ends now. Raises TransientError for one that is out of reach."""
+    from tailrace.cli.status import server_flush_lsn
+
+    found = {}
+    for name, settings in sources:
+        lsn = server_flush_lsn(settings.dsn.get_secret_value())
+        if lsn is None:
+            raise TransientError(
+                f"the server of source {name} is out of reach",
+                hint="tailrace doctor says why; then try again",
+            )
+        found[name] = lsn
+    return found
+
+
+@contextmanager
+def stopping(stop: threading.Event) -> Iterator[threading.Event]:
+    """SIGTERM and the first Ctrl-C end the work at the next commit; the event inside says that it was Ctrl-C."""
+    interrupted = threading.Event()
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            interrupted.set()
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one does not wait
+        stop.set()
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def watch(
+    running: Running,
+    output: Output,
+    progress: Progress,
+    *,
+    targets: Mapping[str, int] | None,
+    seconds: float | None,
+) -> None:
+    """Report until the captures are to stop."""
+    started = time.monotonic()
+    said_at = started
+    while not running.stop.wait(POLL_SECONDS):
+        now = time.monotonic()
+        if seconds is not None and now - started >= seconds:
+            return
+        if targets is not None and all(caught_up(running.store, name, lsn) for name, lsn in targets.items()):
+            return
+        if now - said_at >= REPORT_SECONDS:
+            said_at = now
+            for status in running.statuses():
+                progress.say(summary(status), **as_document(status))
+
+
+def caught_up(store: Store, source: str, lsn: int) -> bool:
+    """Whether the log holds every commit of the source below ``lsn``, with all topics loaded."""
+    state = store.source(source)
+    if state is None or not state.loaded or state.through_lsn < lsn:
+        return False
+    return all(topic.complete_since is not None for topic in store.topics(source))
+
+
+def summary(status: CaptureStatus) -> str:
+    """A status on one line."""
+    parts = [f"{status.source} {status.phase}"]
+    if status.loading:
+        share = f" of about {status.load_rows_expected:,}" if status.load_rows_expected else ""
+        tables = len(status.loading)
+        rate = f", {status.load_rows_per_second:,.0f}/s" if status.load_rows_per_second else ""
+        parts.append(f"{status.loaded_rows:,}{share} rows of {count(tables, 'table')}{rate}")
+    done = f"{count(status.transactions, 'transaction')}, {count(status.changes, 'change')}"
+    parts.append(f"{done} in {count(status.epochs, 'epoch')}")
+    parts.append(f"{size(status.lag_bytes)} behind")
+    if status.pending_tables:
+        parts.append(f"not captured yet: {', '.join(status.pending_tables)} (tailrace init)")
+    return "; ".join(parts)
+
+
+def as_document(status: CaptureStatus) -> dict[str, object]:
+    """A status for JSON: LSNs as text."""
+    from dataclasses import asdict
+
+    from eventstore.position import format_lsn
+
+    document = asdict(status)
+    for name in ("received_lsn", "durable_lsn", "confirmed_lsn", "server_lsn"):
+        document[name] = format_lsn(document[name])
+    document["ignored"] = dict(status.ignored)
+    document["lag_bytes"] = status.lag_bytes
+    return document

@@ -1,0 +1,133 @@
+"""What the projection commands share: the context they run in, the choice of names, and how outcomes are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eventstore.errors import TailraceError, UsageError
+from tailrace.cli.invocation import Invocation, unknown
+from tailrace.cli.output import Progress, count
+
+if TYPE_CHECKING:
+    from projections.context import ProjectionContext
+    from projections.lifecycle import Rebuilt
+    from projections.model import Projection
+    from projections.refresh import Outcome
+
+
+@contextmanager
+def projecting(
+    invocation: Invocation, activity: str, *, lenient: bool = False
+) -> Iterator[ProjectionContext]:
+    """The context of projection work. Spark starts with the first computation, never before.
+
+    ``lenient`` goes on without definitions that do not load: what is live can be changed while the code is broken.
+    """
+    from projections.context import ProjectionContext
+
+    projections = _definitions(invocation, lenient=lenient)
+    with invocation.store() as store, invocation.output.progress(activity) as progress:
+        report = _Report(progress)
+        with ProjectionContext(store, invocation.settings, projections, report=report) as context:
+            yield context
+
+
+def _definitions(invocation: Invocation, *, lenient: bool) -> dict[str, Projection]:
+    from projections.definition import load_projections
+
+    settings = invocation.settings
+    if not settings.projections.modules and not lenient:
+        raise UsageError(
+            f"{invocation.configuration.path} names no projection modules",
+            hint='add [projections] modules = ["shop.projections"]',
+        )
+    try:
+        return load_projections(settings.projections.modules, root=invocation.configuration.folder)
+    except TailraceError as error:
+        if not lenient:
+            raise
+        invocation.output.note(f"going on without the definitions: {error.message}", style="yellow")
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """``projections.context.Report`` onto a command's progress."""
+
+    progress: Progress
+
+    def __call__(self, step: str, done: int, total: int | None, unit: str) -> None:
+        share = f" {done:,} of {total:,} {unit}" if total is not None else f" {done:,} {unit}" if unit else ""
+        self.progress.say(f"{step}{share}", step=step, done=done, total=total, unit=unit)
+
+
+def chosen(context: ProjectionContext, names: Sequence[str] | None) -> list[str]:
+    """The named projections, or all. Raises UsageError with the nearest name."""
+    for name in names or ():
+        if name not in context.projections:
+            raise unknown("projection", name, context.projections, "is its module in projections.modules?")
+    return list(dict.fromkeys(names)) if names else list(context.projections)
+
+
+def tell_outcome(invocation: Invocation, outcome: Outcome) -> None:
+    """One refresh of one generation."""
+    if invocation.output.json:
+        error = outcome.error
+        document = {
+            "projection": outcome.projection,
+            "generation": outcome.generation,
+            "status": outcome.status,
+            "reason": outcome.reason,
+            "epoch": outcome.epoch,
+            "upserts": outcome.upserts,
+            "deletes": outcome.deletes,
+            "seconds": round(outcome.seconds, 3),
+            "error": None if error is None else {"message": error.message, "hint": error.hint},
+        }
+        invocation.output.document(document)
+        return
+    invocation.output.line(outcome_line(outcome), style=_STYLES.get(outcome.status, ""))
+    if outcome.error is not None and outcome.error.hint:
+        invocation.output.line(f"  hint: {outcome.error.hint}")
+
+
+_STYLES = {"failed": "bold red", "waiting": "yellow", "frozen": "yellow"}
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """``customer_totals g1: 12 upserts, 3 deletes to epoch 42 in 1.3 s``."""
+    name = outcome.projection if outcome.generation is None else f"{outcome.projection} g{outcome.generation}"
+    if outcome.status != "done":
+        words = {"nothing": "up to date", "frozen": "frozen", "waiting": "waits", "failed": "failed"}
+        return f"{name}: {words[outcome.status]}: {outcome.reason}"
+    rows = f"{count(outcome.upserts, 'upsert')}, {count(outcome.deletes, 'delete')}"
+    return f"{name}: {rows}, now at epoch {outcome.epoch:,}, {outcome.seconds:,.1f} s ({outcome.reason})"
+
+
+def tell_rebuilt(invocation: Invocation, built: Rebuilt) -> None:
+    """A new generation."""
+    if invocation.output.json:
+        document = {
+            "projection": built.projection,
+            "generation": built.generation,
+            "epoch": built.epoch,
+            "rows": built.rows,
+            "resumed": built.resumed,
+            "promoted": built.promoted is not None,
+            "previous": built.promoted.previous if built.promoted else None,
+        }
+        invocation.output.document(document)
+        return
+    resumed = ", finishing a build that was cut off" if built.resumed else ""
+    name = f"{built.projection} g{built.generation}"
+    invocation.output.line(f"{name}: {count(built.rows, 'row')} as of epoch {built.epoch:,}{resumed}")
+    if built.promoted is None:
+        promote = f"tailrace projection promote {built.projection} --generation {built.generation}"
+        invocation.output.line(f"  not live; to make it so: {promote}")
+    elif built.promoted.previous is not None:
+        invocation.output.line(f"  live now, instead of g{built.promoted.previous}")
+    else:
+        invocation.output.line("  live now")

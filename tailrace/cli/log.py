@@ -1,0 +1,227 @@
+"""``tailrace log``: read the log itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eventstore.errors import UsageError
+from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.output import when
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+    from eventstore.model import TopicId, TopicInfo
+    from eventstore.schema import TopicSchema
+    from tailrace.cli.change import Document
+
+app = typer.Typer(help="Read the log itself.")
+
+ROW_OPS: Mapping[str, str] = {
+    "r": "read", "c": "create", "u": "update", "d": "delete", "t": "truncate", "m": "message",
+}  # fmt: skip
+TopicArgument = Annotated[
+    str, typer.Argument(help="SOURCE.SCHEMA.TABLE or SOURCE.CATEGORY.", show_default=False)
+]
+
+
+@app.command()
+def tail(
+    context: typer.Context,
+    topics: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+    count: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many rows.")] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as new epochs come.")] = False,
+) -> None:
+    """Print the newest rows of topics, in commit order."""
+    invocation = of(context)
+    with invocation.store() as store:
+        chosen = _chosen(store, topics)
+        head = store.head()
+        epoch = head.epoch if head else 0
+        for document in newest(store, chosen, epoch, count):
+            _print(invocation, document)
+        if follow:
+            for info in store.follow(chosen, after_epoch=epoch):
+                for document in _between(store, chosen, info.epoch - 1, info.epoch):
+                    _print(invocation, document)
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    topic: TopicArgument,
+    key: Annotated[
+        list[str], typer.Argument(help="The key's values, in the key's order.", show_default=False)
+    ],
+) -> None:
+    """Show one row's history, with the domain events of the same transactions beside it."""
+    from eventstore.model import TopicId
+
+    invocation = of(context)
+    with invocation.store() as store:
+        info = store.topic(TopicId.parse(topic))
+        history = row_history(store, info, key)
+        events = events_of(store, info.id.source, history)
+    if not history:
+        raise UsageError(
+            f"{info.id.text} has no row with key {', '.join(key)} in its history",
+            hint=f"tailrace log tail {info.id.text} shows rows; a time is written as Postgres prints it",
+        )
+    if invocation.output.json:
+        for document in history:
+            invocation.output.document({**document, "events": events.get(document["lsn"], [])})
+        return
+    invocation.output.table(
+        ("epoch", "committed", "txn", "change", "what changed", "event behind it"),
+        list(_history_rows(history, events)),
+    )
+
+
+def _chosen(store: Store, names: Sequence[str] | None) -> list[TopicId]:
+    from eventstore.model import TopicId
+
+    if names:
+        return [store.topic(TopicId.parse(name)).id for name in names]
+    return [info.id for info in store.topics()]
+
+
+def newest(store: Store, topics: Sequence[TopicId], head: int, count: int) -> list[Document]:
+    """The last ``count`` rows, looking back over ever more epochs until there are enough."""
+    window = 16
+    while count:
+        found = _between(store, topics, max(0, head - window), head)
+        if len(found) >= count or window >= head:
+            return found[-count:]
+        window *= 4
+    return []
+
+
+def _between(store: Store, topics: Sequence[TopicId], after_epoch: int, epoch: int) -> list[Document]:
+    """Rows of epochs in (after_epoch, epoch], in commit order."""
+    from eventstore.position import Cut
+    from tailrace.cli.change import documents
+
+    found = [
+        (row["epoch"], topic.source, row["lsn"], row["ordinal"], index, row)
+        for topic in topics
+        for batch in store.read(topic, after_epoch=after_epoch, cut=Cut(epoch))
+        for index, row in enumerate(documents(topic, batch))
+    ]
+    found.sort(key=lambda entry: (entry[0], _numeric(entry[2]), entry[3]))
+    return _without_copies([row for *_, row in found])
+
+
+def _numeric(lsn: str) -> int:
+    from eventstore.position import parse_lsn
+
+    return parse_lsn(lsn)
+
+
+def _without_copies(rows: Iterable[Document]) -> list[Document]:
+    """A truncate stands in every partition; people want to see it once."""
+    seen: set[tuple[Any, ...]] = set()
+    result = []
+    for row in rows:
+        mark = (row["topic"], row["lsn"], row["ordinal"], row["op"])
+        if row["op"] != "t" or mark not in seen:
+            result.append(row)
+        seen.add(mark)
+    return result
+
+
+def row_history(store: Store, info: TopicInfo, key: Sequence[str]) -> list[Document]:
+    """Every change of one key, oldest first, truncates too. Raises UsageError when the key does not fit."""
+    from eventstore.keys import hash_texts
+
+    schema = next(schema for schema in store.schemas(info.id) if schema.version == info.version)
+    _check_key(info, schema, key)
+    key_hash = hash_texts(list(key))
+    found = list(_rows_of_key(store, info, key_hash))
+    return found if any(row["op"] != "t" for row in found) else []
+
+
+def _check_key(info: TopicInfo, schema: TopicSchema, key: Sequence[str]) -> None:
+    columns = [column.name for column in schema.key]
+    if not columns:
+        raise UsageError(
+            f"{info.id.text} has no key: its rows have no identity", hint="tailrace log tail shows them"
+        )
+    if len(columns) != len(key):
+        raise UsageError(
+            f"the key of {info.id.text} is ({', '.join(columns)}), but {len(key)} value(s) were given",
+            hint=f"tailrace log show {info.id.text} {' '.join(name.upper() for name in columns)}",
+        )
+
+
+def _rows_of_key(store: Store, info: TopicInfo, key_hash: int) -> Iterator[Document]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from eventstore.keys import partition_of
+    from tailrace.cli.change import documents
+
+    partition = partition_of(key_hash, info.partitions)
+    for batch in store.read(info.id, partitions=[partition]):
+        wanted = pc.or_(pc.equal(batch["_hash"], pa.scalar(key_hash)), pc.equal(batch["_op"], "t"))
+        yield from documents(info.id, batch.filter(wanted))
+
+
+def events_of(store: Store, source: str, history: Sequence[Document]) -> dict[str, list[Document]]:
+    """Domain events and logical messages of the transactions in ``history``, by commit LSN."""
+    from eventstore.model import TopicKind
+
+    epochs = sorted({row["epoch"] for row in history if row["txn"]})
+    lsns = {row["lsn"] for row in history if row["txn"]}
+    topics = [info.id for info in store.topics(source) if info.kind is not TopicKind.TABLE]
+    found: dict[str, list[Document]] = {}
+    for epoch in epochs:
+        for row in _between(store, topics, epoch - 1, epoch):
+            if row["lsn"] in lsns:
+                found.setdefault(row["lsn"], []).append(row)
+    return found
+
+
+def _history_rows(
+    history: Sequence[Document], events: Mapping[str, Sequence[Document]]
+) -> Iterator[tuple[object, ...]]:
+    from tailrace.cli.change import difference
+
+    current: Document | None = None
+    for row in history:
+        new = row["after"]
+        if new is not None and current is not None:
+            new = {**current, **new}  # cells that were not sent are as they were
+        beside = "\n".join(event_line(event) for event in events.get(row["lsn"], ()))
+        change = "all rows went" if row["op"] == "t" else difference(current, new)
+        yield (
+            row["epoch"],
+            when(row["commit_ts"]),
+            row["txn"] or "first load",
+            ROW_OPS[row["op"]],
+            change,
+            beside,
+        )
+        current = new
+
+
+def event_line(event: Mapping[str, Any]) -> str:
+    """A domain event in a few words: its type, stream and data."""
+    after = event["after"] or {}
+    if "type" not in after:
+        return f"message {after.get('prefix', '')}"
+    from tailrace.cli.change import shown
+
+    return f"{after['type']} on {after['stream']} v{after['version']}: {shown(after['data'])}"
+
+
+def _print(invocation: Invocation, document: Document) -> None:
+    from tailrace.cli.change import one_line
+
+    if invocation.output.json:
+        invocation.output.document(document)
+        return
+    moment = when(document["commit_ts"])
+    where = f"{document['epoch']:>8,}  {document['lsn']:>12}  {moment}"
+    invocation.output.line(f"{where}  {ROW_OPS[document['op']]:<8} {document['topic']}  {one_line(document)}")

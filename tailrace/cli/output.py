@@ -1,0 +1,243 @@
+"""What a command prints: results on standard output, progress on standard error; rich on a terminal, plain in a pipe,
+JSON with ``--json``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
+UNBOUNDED_COLUMNS = 4096  # in a pipe nothing is wrapped or cut: lines are for grep
+PLAIN_SECONDS = 5.0  # in a pipe progress is a line now and then
+
+
+class Output:
+    """Printer of one invocation. ``json`` turns every result into JSON on standard output, one document a line."""
+
+    def __init__(
+        self, *, json: bool = False, stdout: TextIO | None = None, stderr: TextIO | None = None
+    ) -> None:
+        self.json = json
+        self._stdout = stdout or sys.stdout
+        self._stderr = stderr or sys.stderr
+
+    @property
+    def interactive(self) -> bool:
+        """Whether somebody watches: standard error is a terminal and JSON was not asked for."""
+        return not self.json and self._stderr.isatty()
+
+    def document(self, value: Any) -> None:
+        """One JSON document on one line of standard output."""
+        self._write(self._stdout, to_json(value))
+
+    def line(self, text: str, style: str = "") -> None:
+        """A line for people on standard output; nothing with ``--json``."""
+        if not self.json:
+            self._out.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+
+    def note(self, text: str, style: str = "") -> None:
+        """A line for people on standard error; nothing with ``--json``."""
+        if not self.json:
+            self.err.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+        """A table for people on standard output; nothing with ``--json``. Numbers are set to the right."""
+        if self.json:
+            return
+        numeric = [
+            bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(columns))
+        ]
+        cells = [[cell_text(cell) for cell in row] for row in rows]
+        if not self._out.is_terminal:
+            _plain_table(self._stdout, columns, cells, numeric, title)
+            return
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(
+            title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False,
+            show_header=any(columns),
+        )  # fmt: skip
+        for index, (name, right) in enumerate(zip(columns, numeric, strict=True)):
+            table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=not index)
+        for row in cells:
+            table.add_row(*(Text(cell) for cell in row))
+        self._out.print(table)
+
+    @contextmanager
+    def progress(self, activity: str) -> Iterator[Progress]:
+        """Progress of long work on standard error."""
+        progress = Progress(self, activity)
+        try:
+            yield progress
+        finally:
+            progress.close()
+
+    @cached_property
+    def _out(self) -> Console:
+        """On a terminal the same console as that of standard error: a line then goes above a running spinner."""
+        if self.interactive and self._stdout.isatty():
+            return self.err
+        return _console(self._stdout)
+
+    @cached_property
+    def err(self) -> Console:
+        """The one console of standard error: a spinner and lines above it do not mix on two."""
+        return _console(self._stderr)
+
+    def json_line(self, value: Any) -> None:
+        """One JSON line of progress on standard error."""
+        self._write(self._stderr, to_json(value))
+
+    @staticmethod
+    def _write(file: TextIO, text: str) -> None:
+        file.write(text + "\n")
+        file.flush()
+
+
+class Progress:
+    """What long work is doing: a spinner on a terminal, JSON lines with ``--json``, else a line every few seconds."""
+
+    def __init__(self, output: Output, activity: str) -> None:
+        self._output = output
+        self._activity = activity
+        self._said_at = float("-inf")
+        self._status: Status | None = None
+        if output.interactive:
+            self._status = output.err.status(_escaped(activity))
+            self._status.start()
+
+    def say(self, text: str, **facts: object) -> None:
+        """``text`` for people, ``facts`` for JSON."""
+        if self._output.json:
+            self._output.json_line({"activity": self._activity, "text": text, **facts})
+        elif self._status is not None:
+            self._status.update(_escaped(f"{self._activity}: {text}"))
+        elif time.monotonic() - self._said_at >= PLAIN_SECONDS:
+            self._said_at = time.monotonic()
+            self._output.note(f"{self._activity}: {text}")
+
+    def watch(self, text: str) -> None:
+        """``text`` for somebody who watches; nothing in a pipe."""
+        if self._status is not None:
+            self._status.update(_escaped(f"{self._activity}: {text}"))
+
+    def close(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _plain_table(
+    file: TextIO, columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], title: str
+) -> None:
+    """Columns aligned by spaces, one line a row, nothing wrapped or cut: for grep and awk."""
+    lines = [
+        *([list(columns)] if any(columns) else []),
+        *([cell.replace("\n", " | ") for cell in row] for row in rows),
+    ]
+    widths = [max((len(line[index]) for line in lines), default=0) for index in range(len(columns))]
+    if title:
+        file.write(title + "\n")
+    for line in lines:
+        padded = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        file.write("  ".join(padded).rstrip() + "\n")
+
+
+def _console(file: TextIO) -> Console:
+    from rich.console import Console
+
+    return Console(file=file, width=None if file.isatty() else UNBOUNDED_COLUMNS, emoji=False)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def cell_text(value: object) -> str:
+    """A value as a table shows it."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.1f}"
+        case datetime():
+            return when(value)
+        case _:
+            return str(value)
+
+
+def when(moment: datetime | None) -> str:
+    """A moment in UTC to the millisecond."""
+    if moment is None:
+        return "-"
+    utc = moment.astimezone(UTC) if moment.tzinfo else moment
+    return utc.strftime("%Y-%m-%d %H:%M:%S.") + f"{utc.microsecond // 1000:03d}Z"
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun: ``1 row``, ``22,500 rows``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def size(count: int) -> str:
+    """Bytes with a binary unit."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def to_json(value: Any) -> str:
+    """JSON as other languages read it: it has no NaN and no infinity, so these are texts."""
+    try:
+        return json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        readable = json.loads(json.dumps(value, default=_plain), parse_constant=str)
+        return json.dumps(readable, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime() | date():
+            return value.isoformat()
+        case Decimal() | Path():
+            return str(value)
+        case Enum():
+            return value.value
+        case bytes():
+            return "\\x" + value.hex()
+        case set() | frozenset() | tuple():
+            return list(value)
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return asdict(value)
+        case _:
+            return str(value)

@@ -1,0 +1,218 @@
+"""``tailrace projection``: projections and their generations. None of it starts Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eventstore.errors import TailraceError, UsageError
+from tailrace.cli.invocation import NOTHING_TO_DO, of
+from tailrace.cli.lifecycle import chosen, projecting
+from tailrace.cli.output import count, when
+
+if TYPE_CHECKING:
+    from projections.lifecycle import GenerationView
+
+app = typer.Typer(help="Projections and their generations.")
+NameArgument = Annotated[str, typer.Argument(help="The projection.", show_default=False)]
+
+
+@app.command("list")
+def list_generations(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+) -> None:
+    """List generations: which is live, where each stands, which are frozen."""
+    from projections import lifecycle
+
+    invocation = of(context)
+    with projecting(invocation, "list", lenient=True) as projections:
+        views = [
+            view
+            for name in names or projections.store.derived.projections()
+            for view in lifecycle.generations(projections, name)
+        ]
+        never = sorted(set(projections.projections) - {view.generation.projection for view in views})
+    if invocation.output.json:
+        for view in views:
+            invocation.output.document(_document(view))
+        return
+    rows = [
+        (
+            view.generation.projection,
+            f"g{view.generation.number}",
+            _state(view),
+            view.epoch,
+            view.rows,
+            getattr(view.generation.sink, "sink", "own"),
+            when(view.generation.created_at)[:16],
+        )
+        for view in views
+    ]
+    invocation.output.table(("projection", "", "state", "epoch", "rows", "sink", "built (UTC)"), rows)
+    for line in filter(None, map(_remark, views)):
+        invocation.output.note(line)
+    for name in never if not names else ():
+        invocation.output.note(f"{name} was never built: tailrace rebuild {name}")
+
+
+def _state(view: GenerationView) -> str:
+    words = ["live" if view.live else view.generation.state.value]
+    if view.generation.pin is not None:
+        words.append("pinned")
+    if view.frozen:
+        words.append("frozen")
+    return ", ".join(words)
+
+
+def _remark(view: GenerationView) -> str:
+    """What the words of its state mean here."""
+    name = f"{view.generation.projection} g{view.generation.number}"
+    if view.problem:
+        return f"{name}: {view.problem}"
+    if view.generation.pin is not None:
+        return f"{name} is pinned at {view.generation.pin.text}: it stays as it was then"
+    return f"{name} is frozen: no loaded definition matches it, so nobody refreshes it" if view.frozen else ""
+
+
+def _document(view: GenerationView) -> dict[str, object]:
+    generation = view.generation
+    return {
+        "projection": generation.projection,
+        "generation": generation.number,
+        "live": view.live,
+        "state": generation.state,
+        "frozen": view.frozen,
+        "as_of": generation.pin.text if generation.pin else None,
+        "epoch": view.epoch,
+        "rows": view.rows,
+        "sink": getattr(generation.sink, "sink", None),
+        "fence_epoch": view.fence.epoch if view.fence else None,
+        "problem": view.problem,
+        "created_at": generation.created_at,
+    }
+
+
+@app.command("check")
+def check_definitions(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+) -> int:
+    """Check definitions against the log and the sinks, and say what a refresh would do."""
+    from projections import lifecycle
+    from projections.check import check
+
+    invocation = of(context)
+    failed: TailraceError | None = None
+    with projecting(invocation, "check") as projections:
+        for name in chosen(projections, names):
+            try:
+                check(projections.store, projections.settings, projections.projections[name])
+            except TailraceError as error:
+                failed = failed or error
+                document = {"projection": name, "ok": False, "error": error.message, "hint": error.hint}
+                invocation.output.line(f"fail  {name}: {error.message}", style="bold red")
+                invocation.output.line(f"      → {error.hint}")
+            else:
+                (planned,) = lifecycle.plans(projections, [name])
+                document = {
+                    "projection": name,
+                    "ok": True,
+                    "plan": planned.plan,
+                    "kind": type(planned.plan).__name__,
+                }
+                invocation.output.line(
+                    f"ok    {name}: {type(planned.plan).__name__.lower()}: {_reason(planned.plan)}"
+                )
+            if invocation.output.json:
+                invocation.output.document(document)
+    return failed.exit_code if failed else 0
+
+
+def _reason(plan: object) -> str:
+    return str(getattr(plan, "reason", plan))
+
+
+@app.command()
+def promote(
+    context: typer.Context,
+    name: NameArgument,
+    generation: Annotated[
+        int | None,
+        typer.Option("--generation", help="Default: the newest that is ready.", show_default=False),
+    ] = None,
+) -> None:
+    """Show a generation to readers, atomically."""
+    from projections import lifecycle
+
+    invocation = of(context)
+    invocation.confirm(f"change the live generation of {name}")
+    with projecting(invocation, f"promote {name}", lenient=True) as projections:
+        done = lifecycle.promote(projections, name, generation)
+    if invocation.output.json:
+        invocation.output.document(done)
+        return
+    before = f", instead of g{done.previous}" if done.previous is not None else ""
+    invocation.output.line(f"{name}: g{done.generation} is live at epoch {done.fence.epoch:,}{before}")
+
+
+@app.command()
+def rollback(
+    context: typer.Context,
+    name: NameArgument,
+    stale_ok: Annotated[
+        bool, typer.Option("--stale-ok", help="Also when readers then see older data than now.")
+    ] = False,
+) -> None:
+    """Go back to the generation that was live before, atomically."""
+    from projections import lifecycle
+
+    invocation = of(context)
+    invocation.confirm(f"roll {name} back")
+    with projecting(invocation, f"rollback {name}", lenient=True) as projections:
+        done = lifecycle.rollback(projections, name, stale_ok=stale_ok)
+    if invocation.output.json:
+        invocation.output.document(done)
+        return
+    at = f"epoch {done.fence.epoch:,} ({when(done.commit_ts)})"
+    stale = f", {count(done.behind, 'epoch')} behind what readers saw" if done.behind else ""
+    invocation.output.line(f"{name}: back at g{done.generation}, {at}{stale}; g{done.left} is kept")
+    if done.frozen:
+        invocation.output.line(
+            f"  g{done.generation} is frozen: deploy the definition it was built by, or it goes stale",
+            style="yellow",
+        )
+
+
+@app.command()
+def gc(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+    keep: Annotated[int, typer.Option("--keep", min=0, help="Retired generations to keep.")] = 1,
+    generation: Annotated[
+        int | None, typer.Option("--generation", help="Drop this one, of one projection.", show_default=False)
+    ] = None,
+    detailed_exitcode: Annotated[
+        bool, typer.Option("--detailed-exitcode", help="3 when there was nothing to drop.")
+    ] = False,
+) -> int:
+    """Drop generations that nobody needs: failed or abandoned builds, retired ones beyond --keep."""
+    from projections import lifecycle
+
+    invocation = of(context)
+    if generation is not None and len(names or ()) != 1:
+        raise UsageError("--generation drops one generation of one projection", hint="name the projection")
+    what = f"generation {generation}" if generation is not None else f"retired generations (keeping {keep})"
+    invocation.confirm(f"drop {what} of {', '.join(names) if names else 'all projections'}")
+    dropped = 0
+    with projecting(invocation, "gc", lenient=True) as projections:
+        for name in names or projections.store.derived.projections():
+            for gone in lifecycle.gc(projections, name, keep=keep, number=generation):
+                dropped += 1
+                if invocation.output.json:
+                    invocation.output.document(gone)
+                invocation.output.line(f"{name}: dropped g{gone.generation} and {count(gone.files, 'file')}")
+    if not dropped:
+        invocation.output.line("nothing to drop")
+    return NOTHING_TO_DO if detailed_exitcode and not dropped else 0

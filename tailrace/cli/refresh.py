@@ -1,0 +1,89 @@
+"""``tailrace run`` and ``tailrace rebuild``: keep projections up to date, build them anew."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.capture import stopping
+from tailrace.cli.failure import INTERRUPTED
+from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
+from tailrace.cli.lifecycle import chosen, projecting, tell_outcome, tell_rebuilt
+
+if TYPE_CHECKING:
+    from projections.context import ProjectionContext
+
+
+def run(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+    once: Annotated[bool, typer.Option("--once", help="Refresh up to the log's head, then stop.")] = False,
+    detailed_exitcode: Annotated[
+        bool, typer.Option("--detailed-exitcode", help="With --once: 3 when all were up to date.")
+    ] = False,
+) -> int:
+    """Refresh projections as the log grows, until stopped (SIGTERM or Ctrl-C).
+
+    One that was never built is built. Only what differs is written. One that fails does not stop the others; with
+    --once the exit code tells of the failure.
+    """
+    from projections import runner
+
+    invocation = of(context)
+    with projecting(invocation, "run") as projections:
+        wanted = chosen(projections, names) if names else None
+        if once:
+            return _once(invocation, projections, wanted, detailed=detailed_exitcode)
+        stop = threading.Event()
+        with stopping(stop) as interrupted:
+            runner.run(projections, wanted, stop, lambda outcome: tell_outcome(invocation, outcome))
+    return INTERRUPTED if interrupted.is_set() else 0
+
+
+def _once(
+    invocation: Invocation, projections: ProjectionContext, names: Sequence[str] | None, *, detailed: bool
+) -> int:
+    """One refresh of each; the exit code. What waiting cannot mend counts before what it can."""
+    from projections import lifecycle
+
+    outcomes = lifecycle.refresh(projections, names)
+    for outcome in outcomes:
+        tell_outcome(invocation, outcome)
+    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    if errors:
+        return max(error.exit_code for error in errors)
+    return NOTHING_TO_DO if detailed and not any(outcome.changed for outcome in outcomes) else 0
+
+
+def rebuild(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The projection.", show_default=False)],
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            "--as-of",
+            metavar="EPOCH|LSN|TIME",
+            show_default=False,
+            help="Build what it was then: a generation that stays so, beside the live one.",
+        ),
+    ] = None,
+    promote: Annotated[
+        bool | None,
+        typer.Option(
+            "--promote/--no-promote", show_default=False, help="Default: promote, but not with --as-of."
+        ),
+    ] = None,
+) -> None:
+    """Build a new generation of a projection from the log, and promote it."""
+    from projections import lifecycle
+
+    invocation = of(context)
+    if promote or (promote is None and as_of is None):
+        invocation.confirm(f"replace the live generation of {name}")
+    with projecting(invocation, f"rebuild {name}") as projections:
+        (wanted,) = chosen(projections, [name])
+        built = lifecycle.rebuild(projections, wanted, as_of=as_of, promote=promote)
+    tell_rebuilt(invocation, built)

@@ -1,0 +1,131 @@
+"""``tailrace status``: one look at sources, topics and projections. Starts no JVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import typer
+
+from eventstore.position import format_lsn
+from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.output import size, when
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+    from eventstore.settings import SourceSettings
+
+LAG_TIMEOUT_SECONDS = 3  # a source that is down must not hold up the look at the rest
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """One source: what is in the log, and what the server still has for it (None: out of reach)."""
+
+    name: str
+    state: str
+    topics: int
+    incomplete: int
+    through_lsn: str
+    behind_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionStatus:
+    """One projection: its live generation, and how many epochs behind the log it is."""
+
+    name: str
+    state: str
+    generation: int | None
+    epoch: int | None
+    behind_epochs: int | None
+
+
+def status(context: typer.Context) -> None:
+    """Show sources, topics and projections: how far each is."""
+    invocation = of(context)
+    with invocation.store() as store:
+        head = store.head()
+        sources = [source_status(store, name, settings) for name, settings in invocation.sources(None)]
+        projections = projection_statuses(store, head.epoch if head else 0)
+    output = invocation.output
+    if output.json:
+        output.document({"head": head, "sources": sources, "projections": projections})
+        return
+    _print_head(invocation, head.epoch if head else 0, head.commit_ts if head else None)
+    rows = [
+        (
+            s.name,
+            s.state,
+            s.topics,
+            s.incomplete,
+            s.through_lsn,
+            "-" if s.behind_bytes is None else size(s.behind_bytes),
+        )
+        for s in sources
+    ]
+    output.table(("source", "state", "topics", "incomplete", "log holds all below", "server ahead by"), rows)
+    if projections:
+        output.line("")
+        output.table(
+            ("projection", "state", "generation", "at epoch", "epochs behind"),
+            [(p.name, p.state, p.generation, p.epoch, p.behind_epochs) for p in projections],
+        )
+
+
+def _print_head(invocation: Invocation, epoch: int, commit_ts: datetime | None) -> None:
+    name = invocation.settings.store.name
+    if not epoch:
+        invocation.output.line(f"log {name}: empty\n")
+        return
+    age = (datetime.now(UTC) - commit_ts).total_seconds() if commit_ts else None
+    ago = f", {age:,.1f} s ago" if age is not None else ""
+    invocation.output.line(f"log {name}: epoch {epoch:,}, last commit {when(commit_ts)}{ago}\n")
+
+
+def source_status(store: Store, name: str, settings: SourceSettings) -> SourceStatus:
+    """``name`` as the catalog knows it, beside the server's own position."""
+    topics = store.topics(name)
+    incomplete = sum(topic.complete_since is None for topic in topics)
+    known = store.source(name)
+    if known is None:
+        return SourceStatus(name, "not prepared: tailrace init", len(topics), incomplete, "-", None)
+    if not known.loaded:
+        return SourceStatus(name, "waiting for first load", len(topics), incomplete, "-", None)
+    flushed = server_flush_lsn(settings.dsn.get_secret_value())
+    behind = None if flushed is None else max(0, flushed - known.through_lsn)
+    state = "server out of reach" if flushed is None else "loaded"
+    return SourceStatus(name, state, len(topics), incomplete, format_lsn(known.through_lsn), behind)
+
+
+def server_flush_lsn(dsn: str) -> int | None:
+    """The server's WAL flush position, None when it is out of reach."""
+    import psycopg
+
+    from eventstore.position import parse_lsn
+
+    try:
+        with psycopg.connect(dsn, connect_timeout=LAG_TIMEOUT_SECONDS, autocommit=True) as connection:
+            row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+    except psycopg.Error:
+        return None
+    return parse_lsn(row[0]) if row else None
+
+
+def projection_statuses(store: Store, head: int) -> list[ProjectionStatus]:
+    """Every projection that has a generation, from the catalog alone."""
+    return [_projection_status(store, name, head) for name in store.derived.projections()]
+
+
+def _projection_status(store: Store, name: str, head: int) -> ProjectionStatus:
+    live = store.derived.live(name)
+    if live is None:
+        return ProjectionStatus(name, "no live generation: tailrace rebuild", None, None, None)
+    generation = next(info for info in store.derived.generations(name) if info.generation == live)
+    epoch = max((run.to_epoch for run in store.derived.derived(name, live)), default=0)
+    if generation.frozen_at is not None:
+        state = f"frozen at epoch {generation.frozen_at:,}: no running definition matches it"
+    else:
+        state = generation.state.value
+    return ProjectionStatus(name, state, live, epoch, max(0, head - epoch))

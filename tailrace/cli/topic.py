@@ -1,0 +1,91 @@
+"""``tailrace topic``: the streams in the log."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.invocation import of
+
+if TYPE_CHECKING:
+    from eventstore.model import TopicInfo
+
+app = typer.Typer(help="The streams in the log.")
+
+
+@app.command("list")
+def list_topics(
+    context: typer.Context,
+    source: Annotated[
+        str | None, typer.Argument(help="Only those of this source.", show_default=False)
+    ] = None,
+) -> None:
+    """List topics, with what their state is known since."""
+    invocation = of(context)
+    name = invocation.source(source)[0] if source else None
+    with invocation.store() as store:
+        topics = store.topics(name)
+    if invocation.output.json:
+        for topic in topics:
+            invocation.output.document(as_document(topic))
+        return
+    rows = [
+        (topic.id.text, topic.kind.value, topic.partitions, topic.version, completeness(topic))
+        for topic in topics
+    ]
+    invocation.output.table(("topic", "kind", "partitions", "version", "state"), rows)
+    if not topics:
+        invocation.output.note("no topics yet: tailrace init makes them")
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="SOURCE.SCHEMA.TABLE or SOURCE.CATEGORY.", show_default=False)],
+) -> None:
+    """Show a topic's columns in all versions."""
+    from eventstore.model import TopicId
+    from eventstore.position import format_lsn
+
+    invocation = of(context)
+    with invocation.store() as store:
+        info = store.topic(TopicId.parse(topic))
+        schemas = store.schemas(info.id)
+    if invocation.output.json:
+        invocation.output.document({**as_document(info), "versions": [asdict(schema) for schema in schemas]})
+        return
+    invocation.output.line(
+        f"{info.id.text}  ({info.kind.value}, {info.partitions} partitions, {completeness(info)})"
+    )
+    for schema in schemas:
+        rows = [
+            (column.id, column.name, column.type_name or column.type_oid, str(column.arrow), column.key)
+            for column in schema.columns
+        ]
+        title = f"version {schema.version}, from {format_lsn(schema.from_lsn)}"
+        invocation.output.table(("id", "column", "type", "held as", "key"), rows, title=title)
+
+
+def completeness(topic: TopicInfo) -> str:
+    """Whether the topic's state is known, in words."""
+    if topic.complete_since is None:
+        return f"incomplete: {topic.reason}"
+    return (
+        f"complete since epoch {topic.complete_since:,}"
+        if topic.complete_since
+        else "complete from the start"
+    )
+
+
+def as_document(topic: TopicInfo) -> dict[str, object]:
+    return {
+        "topic": topic.id.text,
+        "kind": topic.kind,
+        "partitions": topic.partitions,
+        "incarnation": topic.incarnation,
+        "version": topic.version,
+        "complete_since": topic.complete_since,
+        "reason": topic.reason,
+    }

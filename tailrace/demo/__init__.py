@@ -1,0 +1,1 @@
+"""``tailrace demo``: the main job end to end on embedded servers, each step explained, measured and checked."""

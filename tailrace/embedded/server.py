@@ -1,0 +1,161 @@
+"""What every embedded server has in common: a port, a folder, a log, start, stop, kill, restart."""
+
+from __future__ import annotations
+
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Literal, Self
+
+from eventstore.errors import OperatorError
+from tailrace.embedded.process import Guard, Owner, ServerProcess, free_port, tail_of, wait_until
+
+StopMode = Literal["fast", "immediate"]
+
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
+PORT_ATTEMPTS = 5
+
+
+class EmbeddedServer(ABC):
+    """A server process on a port of 127.0.0.1, its data in ``data_dir`` or in a temporary folder.
+
+    A given ``data_dir`` is kept. The temporary folder is removed when the server is closed or this process ends.
+    Port and data survive ``stop``, ``kill`` and ``restart``. Not for use from several threads at once.
+    """
+
+    title: ClassVar[str]
+    stop_signal: ClassVar[signal.Signals]
+
+    def __init__(self, data_dir: Path | None, settings: Mapping[str, str], port: int | None) -> None:
+        self.settings = dict(settings)
+        self._given_data_dir = data_dir
+        self._port = port
+        self._port_is_settled = port is not None
+        self._folder: Path | None = None
+        self._process: ServerProcess | None = None
+
+    @abstractmethod
+    def bin(self, name: str) -> Path:
+        """Path of a program of the installation. Raises ``OperatorError`` when it is not there."""
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make the data folder unless there is one."""
+
+    @abstractmethod
+    def _spawn(self) -> ServerProcess: ...
+
+    @abstractmethod
+    def _ready(self, log_start: int) -> bool:
+        """Whether connections are taken. What this start logged begins at byte ``log_start``."""
+
+    @property
+    def port(self) -> int:
+        """Known from the first start on."""
+        if self._port is None:
+            raise OperatorError(f"the embedded {self.title} server has no port yet", hint="start() it first")
+        return self._port
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server, which may have ended."""
+        return self._started().pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def data_dir(self) -> Path:
+        return self._given_data_dir or self._home() / "data"
+
+    @property
+    def log(self) -> Path:
+        """The server's log. It lies in the temporary folder, also when ``data_dir`` was given."""
+        return self._home() / "server.log"
+
+    def start(self) -> Self:
+        """Start and wait until connections are taken; nothing to do when it runs."""
+        if self.running:
+            return self
+        self._prepare()
+        for attempt in range(1, PORT_ATTEMPTS + 1):
+            self._port = self._port or free_port()
+            log_start = self.log.stat().st_size if self.log.exists() else 0
+            if self._starts(log_start):
+                self._port_is_settled = True
+                return self
+            output = tail_of(self.log, log_start)
+            if self._port_is_settled or "Address already in use" not in output or attempt == PORT_ATTEMPTS:
+                raise OperatorError(
+                    f"{self.title} did not start on port {self._port} with data in {self.data_dir}: {output}",
+                    hint="mend what its log says; a port that is taken can be changed with port=",
+                )
+            self._port = None  # somebody took it since we looked
+        raise AssertionError("the last attempt returns or raises")
+
+    def stop(self, mode: StopMode = "fast") -> None:
+        """Stop and wait for the end; nothing to do when it does not run.
+
+        ``fast`` ends connections and brings the data to a clean end, ``immediate`` ends as a crash would.
+        """
+        if self.running:
+            process = self._started()
+            self._send_stop(process, mode)
+            process.wait(STOP_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL the server and all its children at one moment; they are gone when this returns."""
+        if self.running:
+            self._started().kill()
+
+    def restart(self, mode: StopMode = "fast") -> None:
+        self.stop(mode)
+        self.start()
+
+    def close(self) -> None:
+        """Stop, and remove the temporary folder."""
+        if self._folder is not None:
+            self.stop("immediate" if self._given_data_dir is None else "fast")
+            Guard.current().remove(self._folder)
+            self._folder = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _owner(self) -> Owner | None:
+        """The user to run as, None for ourselves."""
+        return None
+
+    def _send_stop(self, process: ServerProcess, mode: StopMode) -> None:
+        if mode == "fast":
+            process.signal(self.stop_signal)
+        else:
+            process.kill()
+
+    def _starts(self, log_start: int) -> bool:
+        self._process = process = self._spawn()
+        if not wait_until(lambda: self._ready(log_start) or process.poll() is not None, START_SECONDS):
+            process.kill()
+        return process.poll() is None
+
+    def _started(self) -> ServerProcess:
+        if self._process is None:
+            raise OperatorError(
+                f"the embedded {self.title} server has not been started", hint="start() it first"
+            )
+        return self._process
+
+    def _home(self) -> Path:
+        """Our temporary folder: the log, and the data unless a folder for it was given."""
+        if self._folder is None:
+            self._folder = Guard.current().folder(self._owner())
+        return self._folder

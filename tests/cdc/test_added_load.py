@@ -1,0 +1,138 @@
+"""A table loaded beside the stream: what completes it, and when, step by step on a real log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cdc.added import AddedLoad
+from cdc.append import Appender
+from cdc.assemble import Assembler
+from cdc.directory import Topics, TopicsChanged
+from cdc.handover import Handover
+from cdc.load import Loaded
+from cdc.postgres.connect import Address
+from cdc.postgres.slot import Exported
+from cdc.status import Progress
+from cdc.wire import pgoutput as pg
+from eventstore.log import Store
+from eventstore.model import EpochBatch
+from eventstore.settings import SourceSettings, StoreSettings
+from tests.cdc.messages import HUGE, INT4, INT8, SOURCE, TEXT, Stream, Table, decoder
+from tests.support.capturing import rows
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+LATER = Table(500, "later", [("id", INT8, -1, True), ("n", INT4, -1, False)])
+RETYPED = replace(LATER, columns=[LATER.columns[0], ("n", TEXT, -1, False)])
+OTHER = Table(501, "other", [("id", INT8, -1, True)])
+
+
+@dataclass
+class Beside:
+    """The append side of a session that loads ``public.later`` while ``public.other`` is complete."""
+
+    store: Store
+    load: AddedLoad
+    appender: Appender
+    stream: Stream
+    assembler: Assembler
+
+    def loaded(self, point: int) -> None:
+        """The load's thread has read the (empty) table at a point."""
+        self.load._point = point
+        self.load._result = (
+            Exported("slot", point, "snapshot"),
+            Loaded((), {LATER.topic: LATER.topic_schema}, 0, NOW),
+        )
+
+    def append(self, frames: int | None = None) -> None:
+        """Give the next frames of the stream to the append side: whole transactions, then a part of an open one."""
+        given = self.stream.frames[:frames]
+        del self.stream.frames[: len(given)]
+        for frame in given:
+            self.assembler.feed(frame)
+        block = self.assembler.cut()
+        if block is not None:
+            self.appender.take(block)
+        if self.assembler.open:
+            self.appender.take(self.assembler.spill())
+
+    def complete(self) -> bool:
+        return self.store.topic(LATER.topic).complete_since is not None
+
+    def ids(self) -> list[int]:
+        return [row["key"]["id"] for row in rows(self.store, LATER.topic)]
+
+
+@pytest.fixture
+def beside(store_dir: Path) -> Iterator[Beside]:
+    with Store.open(StoreSettings(), create=True, root=store_dir) as store:
+        store.register_source(SOURCE, slot="s", publication="p", system_id="1")
+        for table in (LATER, OTHER):
+            store.register_topic(table.topic, table.topic_schema)
+        writer = store.take_over(SOURCE)
+        writer.append(EpochBatch(SOURCE, 0x100, 0x101, 0x101, completes=[OTHER.topic]))
+        settings = SourceSettings(dsn="postgresql://127.0.0.1:1/nobody")
+        wanted = {LATER.topic: LATER.topic_schema}
+        progress = Progress(SOURCE)
+        load = AddedLoad(store, writer, settings, Address.of(settings), wanted, progress)
+        appender = Appender(
+            store,
+            writer,
+            decoder(LATER, OTHER, described=[RETYPED]),
+            Handover(HUGE),
+            progress,
+            Topics.read(store, SOURCE),
+            load,
+            lambda relid, column: False,
+        )
+        yield Beside(store, load, appender, Stream(), Assembler(HUGE, HUGE, 0))
+        load.close()
+
+
+def test_rows_since_the_point_follow_the_loaded_ones(beside: Beside) -> None:
+    before = beside.stream.transaction(LATER.relation, pg.Insert(500, (b"1", b"5")))
+    beside.stream.transaction(pg.Insert(500, (b"2", b"6")))
+    beside.append()
+    assert not beside.complete()
+    beside.loaded(before + 1)
+    beside.appender.take(None)
+    assert beside.complete() and beside.ids() == [2]
+
+
+def test_a_load_is_not_completed_inside_a_transaction(beside: Beside) -> None:
+    """One larger than memory comes in parts: half of it must not become visible, nor come twice after a crash."""
+    beside.stream.transaction(OTHER.relation, pg.Insert(501, (b"1",)))
+    beside.append()
+    point = beside.stream.lsn + 1
+    beside.stream.transaction(LATER.relation, *(pg.Insert(500, (b"%d" % n, b"0")) for n in range(8)))
+    beside.append(5)
+    beside.loaded(point)
+    beside.appender.take(None)
+    assert not beside.complete() and beside.ids() == []
+    beside.append()
+    assert beside.complete() and sorted(beside.ids()) == list(range(8))
+    assert len({row["_epoch"] for row in rows(beside.store, LATER.topic)}) == 1
+
+
+def test_a_table_rewritten_after_its_load_began_is_read_again(beside: Beside) -> None:
+    """The loaded rows have other values since, and no row of the stream says so."""
+    point = beside.stream.lsn + 1
+    beside.stream.transaction(RETYPED.relation, pg.Insert(500, (b"1", b"five")))
+    beside.append()
+    beside.loaded(point)
+    with pytest.raises(TopicsChanged, match="later"):
+        beside.appender.take(None)
+    assert not beside.complete() and beside.ids() == []
+
+
+def test_a_table_rewritten_before_its_load_began_is_complete(beside: Beside) -> None:
+    lsn = beside.stream.transaction(RETYPED.relation, pg.Insert(500, (b"1", b"five")))
+    beside.append()
+    beside.loaded(lsn + 1)
+    beside.appender.take(None)
+    assert beside.complete() and beside.ids() == []

@@ -1,0 +1,396 @@
+"""First load and stream together hold exactly what the source holds, whatever is written, whenever."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from eventstore.model import TopicId
+from tests.support import workload
+from tests.support.capturing import (
+    SOURCE,
+    RunningCapture,
+    Site,
+    assert_equals_source,
+    assert_sound,
+    execute,
+    rows,
+    table,
+    wait_until,
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def site(database: str, store_dir: Path) -> Site:
+    workload.create_tables(database)
+    return Site.at(store_dir, database, tables=workload.PATTERNS)
+
+
+def test_first_load_and_stream_equal_the_source_under_concurrent_writes(site: Site) -> None:
+    workload.write(site.dsn, seed=1, transactions=300)
+    site.init()
+    with workload.writing(site.dsn, seed=2, sessions=2, pause=0.002), RunningCapture(site) as capture:
+        wait_until(lambda: capture.status.transactions > 200, alive=lambda: capture.running)
+        assert_equals_source(site, workload.TABLES)
+        wait_until(lambda: capture.status.transactions > 500, alive=lambda: capture.running)
+        assert_equals_source(site)
+        assert_sound(capture.store)
+
+
+def test_a_stopped_capture_goes_on_where_it_was(site: Site) -> None:
+    site.init()
+    with RunningCapture(site) as capture:
+        workload.write(site.dsn, seed=3, transactions=30)
+        capture.catch_up()
+    workload.write(site.dsn, seed=4, transactions=100)
+    with RunningCapture(site) as capture:
+        workload.write(site.dsn, seed=5, transactions=100)
+        capture.catch_up()
+        assert_equals_source(site)
+        assert_sound(capture.store)
+
+
+def test_every_kind_of_change_arrives_as_what_it_was(site: Site) -> None:
+    execute(site.dsn, "INSERT INTO public.customers VALUES (1, 'before', 1.50, NULL, NULL, NULL)")
+    site.init()
+    with RunningCapture(site) as capture:
+        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+        execute(
+            site.dsn,
+            "INSERT INTO public.customers SELECT 2, 'new', NULL, NULL, NULL,"
+            " string_agg(gen_random_uuid()::text, '') FROM generate_series(1, 200)",
+            "UPDATE public.customers SET name = 'touched' WHERE id = 2",
+            "UPDATE public.customers SET id = 3 WHERE id = 2",
+            "DELETE FROM public.customers WHERE id = 1",
+            "TRUNCATE public.customers",
+            "SELECT pg_logical_emit_message(true, 'note', 'hello')",
+            "SELECT pg_logical_emit_message(false, 'note', 'not transactional: not captured')",
+        )
+        capture.catch_up()
+        found = sorted(
+            rows(capture.store, table("customers")), key=lambda row: (row["_lsn"], row["_ordinal"])
+        )
+        changes = [(row["_op"], row["key"] and row["key"]["id"]) for row in found]
+        truncates = capture.store.settings.partitions
+        assert changes == [
+            ("r", 1), ("c", 2), ("u", 2), ("d", 2), ("c", 3), ("d", 1), *[("t", None)] * truncates,
+        ]  # fmt: skip
+        assert found[2]["_unchanged"] == [6] and found[2]["after"]["note"] is None
+        assert found[4]["_moved_from"] == {"id": 2}
+        messages = rows(capture.store, TopicId.messages(SOURCE))
+        assert [(row["_op"], row["after"]) for row in messages] == [
+            ("m", {"prefix": "note", "content": b"hello"})
+        ]
+        assert_equals_source(site)
+
+
+def test_a_table_created_later_is_told_and_taken_up_by_init_while_writes_go_on(site: Site) -> None:
+    site.init()
+    with RunningCapture(site) as capture:
+        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+        execute(
+            site.dsn,
+            "CREATE TABLE public.later (id serial PRIMARY KEY, body text)",
+            "INSERT INTO public.later (body) SELECT 'early ' || i FROM generate_series(1, 20000) i",
+        )
+        wait_until(lambda: capture.status.pending_tables == ("public.later",), alive=lambda: capture.running)
+        assert any("public.later" in message for message in capture.status.messages)
+        stop = threading.Event()
+
+        def write_later() -> None:
+            with psycopg.connect(site.dsn, autocommit=True) as connection:
+                number = 0
+                while not stop.wait(0.001):
+                    number += 1
+                    connection.execute("INSERT INTO public.later (body) VALUES ('late')")
+                    connection.execute(
+                        "UPDATE public.later SET body = body || '!' WHERE id = %s", [number * 7]
+                    )
+                    connection.execute("DELETE FROM public.later WHERE id = %s", [number * 11])
+
+        thread = threading.Thread(target=write_later)
+        thread.start()
+        try:
+            before = capture.status.transactions
+            assert site.init().new == (table("later"),)
+            wait_until(
+                lambda: capture.store.topic(table("later")).complete_since is not None,
+                alive=lambda: capture.running,
+            )
+            assert_equals_source(site)
+            wait_until(lambda: capture.status.transactions > before + 300, alive=lambda: capture.running)
+        finally:
+            stop.set()
+            thread.join()
+        assert_equals_source(site, [*workload.TABLES, ("public", "later")])
+        assert_sound(capture.store)
+
+
+def test_an_added_column_is_a_new_version_with_its_fill_value(site: Site) -> None:
+    execute(site.dsn, "INSERT INTO public.customers (id, name) VALUES (1, 'old')")
+    site.init()
+    with RunningCapture(site) as capture:
+        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+        execute(
+            site.dsn,
+            "ALTER TABLE public.customers ADD COLUMN level int DEFAULT 7, ADD COLUMN remark text",
+            "INSERT INTO public.customers (id, name, level) VALUES (2, 'new', 8)",
+        )
+        capture.catch_up()
+        latest = capture.store.schemas(table("customers"))[-1]
+        assert latest.version == 2
+        assert [(c.id, c.name, c.fill) for c in latest.columns[-2:]] == [
+            (7, "level", "7"),
+            (8, "remark", None),
+        ]
+        assert capture.store.topic(table("customers")).complete_since is not None
+        assert_equals_source(site)
+
+
+def test_a_rewriting_alter_makes_the_topic_be_read_again(site: Site) -> None:
+    execute(site.dsn, "INSERT INTO public.full_identity SELECT i, 'x' || i, i FROM generate_series(1, 500) i")
+    site.init()
+    with RunningCapture(site) as capture:
+        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+        execute(
+            site.dsn,
+            "ALTER TABLE public.full_identity ALTER COLUMN n TYPE text USING 'n' || n",
+            "UPDATE public.full_identity SET body = 'touched' WHERE id = 1",
+        )
+        capture.catch_up()
+        wait_until(
+            lambda: (capture.store.topic(table("full_identity")).complete_since or 0) > 1,
+            alive=lambda: capture.running,
+        )
+        assert_equals_source(site)
+
+
+def test_a_volatile_default_makes_the_topic_be_read_again(site: Site) -> None:
+    execute(site.dsn, "INSERT INTO public.full_identity SELECT i, 'x' || i, i FROM generate_series(1, 100) i")
+    site.init()
+    with RunningCapture(site) as capture:
+        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+        execute(
+            site.dsn,
+            "ALTER TABLE public.full_identity ADD COLUMN token uuid DEFAULT gen_random_uuid()",
+            "UPDATE public.full_identity SET body = 'touched' WHERE id = 1",
+        )
+        capture.catch_up()
+        wait_until(
+            lambda: (capture.store.topic(table("full_identity")).complete_since or 0) > 1,
+            alive=lambda: capture.running,
+        )
+        assert_equals_source(site)
+
+
+def test_a_column_dropped_and_added_again_makes_the_topic_be_read_again(site: Site) -> None:
+    """The stream shows the same names and types; existing rows lost their values without an event."""
+    execute(site.dsn, "INSERT INTO public.full_identity SELECT i, 'x' || i, i FROM generate_series(1, 100) i")
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        execute(
+            site.dsn,
+            "ALTER TABLE public.full_identity DROP COLUMN n",
+            "ALTER TABLE public.full_identity ADD COLUMN n int",
+        )
+        wait_until(
+            lambda: (capture.store.topic(table("full_identity")).complete_since or 0) > 1,
+            alive=lambda: capture.running,
+        )
+        assert_equals_source(site)
+
+
+def test_a_renamed_table_stays_in_its_topic(site: Site) -> None:
+    execute(site.dsn, "INSERT INTO public.by_index VALUES (1, 'a', 'x')")
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        execute(
+            site.dsn,
+            "ALTER TABLE public.by_index RENAME TO by_index_now",
+            "INSERT INTO public.by_index_now VALUES (2, 'b', 'y')",
+        )
+        capture.catch_up()
+        assert site.init().new == ()
+        assert len(rows(capture.store, table("by_index"))) == 2
+        assert_equals_source(site, workload.TABLES)
+
+
+def test_a_table_that_left_the_publication_is_read_again_after_init(site: Site) -> None:
+    execute(site.dsn, "INSERT INTO public.by_index VALUES (1, 'a', 'x'), (2, 'b', 'y')")
+    site.init()
+    with RunningCapture(site) as capture:
+        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+        execute(
+            site.dsn,
+            "ALTER PUBLICATION acme_shop DROP TABLE public.by_index",
+            "DELETE FROM public.by_index WHERE a = 1",
+        )
+        wait_until(
+            lambda: capture.store.topic(table("by_index")).complete_since is None,
+            alive=lambda: capture.running,
+        )
+        site.init()
+        wait_until(
+            lambda: capture.store.topic(table("by_index")).complete_since is not None,
+            alive=lambda: capture.running,
+        )
+        assert_equals_source(site, workload.TABLES)
+
+
+def test_a_table_dropped_and_made_anew_is_read_again(site: Site) -> None:
+    execute(site.dsn, "INSERT INTO public.by_index VALUES (1, 'a', 'x'), (2, 'b', 'y')")
+    site.init()
+    with RunningCapture(site) as capture:
+        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+        execute(
+            site.dsn,
+            "DROP TABLE public.by_index",
+            "CREATE TABLE public.by_index (a int PRIMARY KEY, other text)",
+            "INSERT INTO public.by_index VALUES (5, 'new')",
+        )
+        wait_until(
+            lambda: capture.store.topic(table("by_index")).complete_since is None,
+            alive=lambda: capture.running,
+        )
+        site.init()
+        wait_until(
+            lambda: capture.store.topic(table("by_index")).complete_since is not None,
+            alive=lambda: capture.running,
+        )
+        execute(site.dsn, "INSERT INTO public.by_index VALUES (6, 'newer')")
+        capture.catch_up()
+        assert_equals_source(site, workload.TABLES)
+
+
+def test_a_transaction_larger_than_memory_is_one_epoch(site: Site) -> None:
+    small = site.with_settings(epoch_bytes=65536, queue_bytes=65536)
+    small.init()
+    with RunningCapture(small) as capture:
+        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+        execute(
+            site.dsn,
+            """
+            DO $$ BEGIN
+              INSERT INTO public.customers SELECT i, 'n' || i, i, now(), NULL, NULL FROM generate_series(1, 5000) i;
+              INSERT INTO public.orders SELECT i, i, i, NULL, '{}' FROM generate_series(1, 5000) i;
+              UPDATE public.customers SET name = name || '!' WHERE id % 2 = 0;
+            END $$
+            """,
+        )
+        capture.catch_up()
+        customers = rows(capture.store, table("customers"))
+        assert len(customers) == 7500
+        epochs = {row["_epoch"] for row in [*customers, *rows(capture.store, table("orders"))]}
+        assert len(epochs) == 1
+        assert_equals_source(small)
+        assert_sound(capture.store)
+
+
+def test_a_table_dropped_while_its_load_waits_does_not_hold_up_the_others(site: Site) -> None:
+    site.init()
+    with psycopg.connect(site.dsn) as blocker, RunningCapture(site) as capture:
+        capture.catch_up()
+        blocker.execute("INSERT INTO public.customers (id, name) VALUES (1, 'open')")
+        execute(
+            site.dsn,
+            "CREATE TABLE public.gone (id int PRIMARY KEY)",
+            "CREATE TABLE public.stays (id int PRIMARY KEY)",
+        )
+        site.init()
+        wait_until(lambda: any("new slot waits" in message for message in capture.status.messages))
+        execute(site.dsn, "DROP TABLE public.gone", "INSERT INTO public.stays VALUES (1)")
+        blocker.commit()
+        wait_until(
+            lambda: capture.store.topic(table("stays")).complete_since is not None,
+            alive=lambda: capture.running,
+        )
+        assert capture.store.topic(table("gone")).complete_since is None
+        (found,) = site.verify(table("stays"))
+        assert found.equal and found.source_rows == 1
+
+
+def test_a_table_renamed_and_then_rewritten_is_read_again(site: Site) -> None:
+    execute(site.dsn, "INSERT INTO public.by_index VALUES (1, 'a', '1')")
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        execute(
+            site.dsn,
+            "ALTER TABLE public.by_index RENAME TO moved",
+            "ALTER TABLE public.moved ALTER COLUMN c TYPE int USING 7",
+            "INSERT INTO public.moved VALUES (2, 'b', 8)",
+        )
+        wait_until(
+            lambda: (capture.store.topic(table("by_index")).complete_since or 0) > 1,
+            alive=lambda: capture.running,
+        )
+        execute(site.dsn, "INSERT INTO public.moved VALUES (3, 'c', 9)")
+        capture.catch_up()
+        assert_equals_source(site)
+
+
+@pytest.mark.parametrize(
+    "default", ["uuid NOT NULL DEFAULT gen_random_uuid()", "uuid DEFAULT gen_random_uuid()", "bigserial"]
+)
+def test_a_default_that_filled_rows_and_was_dropped_makes_the_topic_be_read_again(
+    site: Site, default: str
+) -> None:
+    execute(site.dsn, "INSERT INTO public.full_identity SELECT i, 'x' || i, i FROM generate_series(1, 10) i")
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        execute(
+            site.dsn,
+            f"ALTER TABLE public.full_identity ADD COLUMN token {default}",
+            "ALTER TABLE public.full_identity ALTER COLUMN token DROP DEFAULT",
+            "UPDATE public.full_identity SET body = 'touched' WHERE id = 1",
+        )
+        capture.catch_up()
+        wait_until(
+            lambda: (capture.store.topic(table("full_identity")).complete_since or 0) > 1,
+            alive=lambda: capture.running,
+        )
+        assert_equals_source(site)
+
+
+def test_what_was_changed_behind_our_back_is_told(site: Site) -> None:
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        execute(
+            site.dsn,
+            "ALTER TABLE public.customers DROP CONSTRAINT customers_pkey",
+            "ALTER PUBLICATION acme_shop SET (publish = 'insert, update, truncate')",
+        )
+        for said in ("table public.customers: no primary key", "loses changes: it does not publish delete"):
+            wait_until(
+                lambda said=said: any(said in message for message in capture.status.messages),  # type: ignore[misc]
+                alive=lambda: capture.running,
+            )
+
+
+def test_another_key_under_full_identity_makes_the_topic_be_read_again(site: Site) -> None:
+    """The stream flags all columns there, so it does not show which are the key."""
+    execute(site.dsn, "INSERT INTO public.full_identity VALUES (1, 'a', 1)")
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        execute(
+            site.dsn,
+            "ALTER TABLE public.full_identity DROP CONSTRAINT full_identity_pkey, ADD PRIMARY KEY (n)",
+            "INSERT INTO public.full_identity VALUES (1, 'b', 2)",
+        )
+        wait_until(
+            lambda: (capture.store.topic(table("full_identity")).complete_since or 0) > 1,
+            alive=lambda: capture.running,
+        )
+        execute(site.dsn, "INSERT INTO public.full_identity VALUES (1, 'c', 3)")
+        capture.catch_up()
+        assert_equals_source(site)

@@ -1,0 +1,202 @@
+"""The rules of confirming, one test each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from cdc.feedback import THROUGH_INTERVAL, Feedback, Status
+
+
+def idle_keepalive(feedback: Feedback, wal_end: int, *, received_end: int = 0, reply: bool = False) -> None:
+    feedback.keepalive(wal_end, reply_requested=reply, in_transaction=False, received_end=received_end)
+
+
+def test_what_was_received_is_not_confirmed() -> None:
+    feedback = Feedback(100)
+    feedback.received(500)
+    assert feedback.due(0) == Status(write=500, flush=100, apply=100)
+
+
+def test_what_the_catalog_committed_is_confirmed_at_once() -> None:
+    feedback = Feedback(100)
+    feedback.due(0)
+    feedback.received(500)
+    assert feedback.due(0.01) is None
+    feedback.durable(400)
+    assert feedback.due(0.02) == Status(write=500, flush=400, apply=400)
+    assert feedback.due(0.03) is None
+
+
+def test_the_confirmed_position_never_goes_back() -> None:
+    feedback = Feedback(100)
+    feedback.durable(400)
+    feedback.durable(300)
+    assert feedback.due(0) == Status(400, 400, 400)
+
+
+def test_a_frame_without_position_says_nothing() -> None:
+    feedback = Feedback(100)
+    feedback.received(0)
+    assert feedback.due(0) == Status(100, 100, 100)
+
+
+def test_a_status_is_sent_unasked_every_interval() -> None:
+    feedback = Feedback(100, interval=10)
+    assert feedback.due(5) is not None
+    assert feedback.due(14.9) is None
+    assert feedback.due(15) == Status(100, 100, 100)
+
+
+def test_a_requested_reply_is_given_at_once_and_once() -> None:
+    feedback = Feedback(100)
+    feedback.due(0)
+    idle_keepalive(feedback, 100, reply=True)
+    assert feedback.due(0.001) == Status(100, 100, 100)
+    assert feedback.due(0.002) is None
+
+
+def test_under_backpressure_the_old_position_is_sent() -> None:
+    """The queue is full and a transaction is open: the connection must live, nothing may be confirmed."""
+    feedback = Feedback(100)
+    feedback.received(9_000)
+    feedback.keepalive(9_000, reply_requested=True, in_transaction=True, received_end=8_000)
+    assert feedback.wants_through(0) is None
+    assert feedback.due(0) == Status(9_000, 100, 100)
+
+
+def test_an_idle_keepalive_moves_through_lsn_and_is_confirmed_after_that_was_stored() -> None:
+    feedback = Feedback(100)
+    feedback.due(0)
+    idle_keepalive(feedback, 700)
+    assert feedback.due(0.1) is None
+    assert feedback.wants_through(0.1) == 700
+    assert feedback.due(0.2) is None
+    feedback.durable(700)
+    assert feedback.due(0.3) == Status(700, 700, 700)
+    assert feedback.wants_through(9) is None
+
+
+def test_a_keepalive_inside_a_transaction_confirms_nothing() -> None:
+    feedback = Feedback(100)
+    feedback.keepalive(700, reply_requested=False, in_transaction=True, received_end=0)
+    assert feedback.wants_through(0) is None
+
+
+def test_a_keepalive_behind_an_unstored_transaction_waits_for_it() -> None:
+    feedback = Feedback(100)
+    idle_keepalive(feedback, 700, received_end=600)
+    assert feedback.wants_through(0) is None
+    feedback.durable(500)  # an earlier one
+    assert feedback.wants_through(1) is None
+    feedback.durable(600)
+    assert feedback.wants_through(2) == 700
+
+
+def test_a_keepalive_stays_good_when_a_later_transaction_begins() -> None:
+    """What commits later commits above its WAL end."""
+    feedback = Feedback(100)
+    idle_keepalive(feedback, 700, received_end=600)
+    feedback.keepalive(900, reply_requested=False, in_transaction=True, received_end=600)
+    feedback.durable(600)
+    assert feedback.wants_through(0) == 700
+
+
+def test_through_lsn_is_not_stored_for_every_keepalive() -> None:
+    """A catalog on the same server writes WAL with each store, which would bring the next keepalive, for ever."""
+    feedback = Feedback(100)
+    idle_keepalive(feedback, 700)
+    assert feedback.wants_through(0) == 700
+    feedback.durable(700)
+    idle_keepalive(feedback, 800)
+    assert feedback.wants_through(THROUGH_INTERVAL / 2) is None
+    idle_keepalive(feedback, 900)
+    assert feedback.wants_through(THROUGH_INTERVAL) == 900
+
+
+@dataclass
+class Pipeline:
+    """Transactions on their way: received in order, stored in order."""
+
+    received: list[tuple[int, int]] = field(default_factory=list)  # (commit_lsn, end_lsn)
+    stored: int = 0
+    open: bool = False
+    wal: int = 100
+
+
+class ConfirmingMachine(RuleBasedStateMachine):
+    """Whatever comes in whatever order: everything that commits below the confirmed position is stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.feedback = Feedback(100)
+        self.pipeline = Pipeline()
+        self.now = 0.0
+        self.confirmed = 100
+
+    @precondition(lambda self: not self.pipeline.open)
+    @rule()
+    def begin(self) -> None:
+        self.pipeline.open = True
+
+    @precondition(lambda self: self.pipeline.open)
+    @rule(size=st.integers(1, 50))
+    def commit(self, size: int) -> None:
+        pipe = self.pipeline
+        pipe.received.append((pipe.wal, pipe.wal + size))
+        pipe.wal += size
+        pipe.open = False
+        self.feedback.received(pipe.wal)
+
+    @precondition(lambda self: self.pipeline.stored < len(self.pipeline.received))
+    @rule(count=st.integers(1, 3))
+    def store(self, count: int) -> None:
+        pipe = self.pipeline
+        pipe.stored = min(len(pipe.received), pipe.stored + count)
+        self.feedback.durable(pipe.received[pipe.stored - 1][1])
+
+    @rule(other_wal=st.integers(0, 50), reply=st.booleans())
+    def keepalive(self, other_wal: int, reply: bool) -> None:
+        pipe = self.pipeline
+        pipe.wal += other_wal
+        end = pipe.received[-1][1] if pipe.received else 0
+        self.feedback.keepalive(pipe.wal, reply_requested=reply, in_transaction=pipe.open, received_end=end)
+
+    @rule()
+    def store_through(self) -> None:
+        through = self.feedback.wants_through(self.now)
+        if through is not None:
+            self.feedback.durable(through)
+
+    @rule(seconds=st.floats(0, 20))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @invariant()
+    def nothing_unstored_is_confirmed(self) -> None:
+        status = self.feedback.due(self.now)
+        if status is None:
+            return
+        assert status.flush >= self.confirmed
+        assert status.write >= status.flush == status.apply
+        self.confirmed = status.flush
+        unstored = [commit for commit, _ in self.pipeline.received[self.pipeline.stored :]]
+        assert all(commit >= status.flush for commit in unstored)
+        if self.pipeline.open:  # it will commit here or later
+            assert self.pipeline.wal >= status.flush
+
+
+TestConfirming = ConfirmingMachine.TestCase
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1))
+def test_the_last_sent_position_is_the_greatest_durable_one(lsns: list[int]) -> None:
+    feedback = Feedback(0)
+    for lsn in lsns:
+        feedback.durable(lsn)
+    status = feedback.due(0)
+    assert status is not None
+    assert status.flush == max(lsns)

@@ -1,0 +1,262 @@
+"""First loads: every value exact, large tables in parts, one epoch, nothing visible before its end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg import sql
+
+from cdc.first import first_load
+from cdc.postgres.connect import Address, connect
+from cdc.postgres.describe import read_tables
+from cdc.postgres.publication import Publication
+from cdc.postgres.snapshot import (
+    TableChanged,
+    Unit,
+    copy_chunks,
+    lock_tables,
+    parse_csv,
+    plan_units,
+    snapshot_session,
+)
+from cdc.session import check_start
+from cdc.status import Progress
+from eventstore.errors import IntegrityError, TransientError
+from eventstore.log import Store
+from eventstore.model import SourceState
+from tests.support.capturing import (
+    SOURCE,
+    RunningCapture,
+    Site,
+    assert_equals_source,
+    execute,
+    query,
+    rows,
+    table,
+    wait_until,
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+CELL = st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
+
+
+@given(st.lists(st.tuples(CELL, CELL), max_size=20))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
+def test_any_text_and_null_survive_copy(database: str, cells: list[tuple[str | None, str | None]]) -> None:
+    address = Address.parse(database)
+    with connect(address) as connection:
+        connection.execute("SET search_path = public")
+        connection.execute("DROP TABLE IF EXISTS two, one")
+        connection.execute("CREATE TABLE two (n serial PRIMARY KEY, a text, b text)")
+        connection.execute("CREATE TABLE one (a text)")
+        with connection.cursor() as cursor:
+            cursor.executemany("INSERT INTO two (a, b) VALUES (%s, %s)", cells)
+            cursor.executemany("INSERT INTO one VALUES (%s)", [(a,) for a, _ in cells])
+        described = {found.name: found for found in read_tables(connection, address)}
+        two = Unit(described["two"], "public", "two", order=" ORDER BY n")
+        found = [
+            row
+            for texts in copy_chunks(connection, address, two, ["a", "b"])
+            for row in zip(*(column.to_pylist() for column in texts), strict=True)
+        ]
+        assert found == cells
+        one = Unit(described["one"], "public", "one")
+        alone = [
+            cell for (texts,) in copy_chunks(connection, address, one, ["a"]) for cell in texts.to_pylist()
+        ]
+        assert sorted(alone, key=str) == sorted((a for a, _ in cells), key=str)
+
+
+def test_rows_that_go_missing_are_noticed() -> None:
+    assert [column.to_pylist() for column in parse_csv(b'"a",\n,"b"\n', 2, 2)] == [["a", None], [None, "b"]]
+    with pytest.raises(IntegrityError, match="COPY sent 3 rows, 2 were read"):
+        parse_csv(b'"a",\n,"b"\n', 3, 2)
+
+
+def test_a_large_table_is_read_in_ranges_that_cover_it_once(database: str) -> None:
+    execute(
+        database,
+        "CREATE TABLE big (id int PRIMARY KEY, filler text) WITH (fillfactor = 10)",
+        "INSERT INTO big SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i",
+    )
+    address = Address.parse(database)
+    with connect(address) as connection:
+        (big,) = read_tables(connection, address)
+        units = plan_units(connection, address, big, workers=2)
+        assert len(units) > 1
+        ids = [
+            cell
+            for unit in units
+            for (texts,) in copy_chunks(connection, address, unit, ["id"])
+            for cell in texts.to_pylist()
+        ]
+        assert sorted(ids, key=int) == [str(i) for i in range(1, 20001)]
+
+
+@pytest.mark.parametrize("statement", ["TRUNCATE t", "ALTER TABLE t ALTER COLUMN v TYPE text USING v::text"])
+def test_a_table_that_was_rewritten_after_the_snapshot_is_not_taken_for_empty(
+    database: str, statement: str
+) -> None:
+    execute(database, "CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1)")
+    address = Address.parse(database)
+    with psycopg.connect(database) as exporter:
+        exporter.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        (snapshot,) = exporter.execute("SELECT pg_export_snapshot()").fetchone() or ("",)
+        (relid,) = exporter.execute("SELECT oid::int FROM pg_class WHERE relname = 't'").fetchone() or (0,)
+        execute(database, statement)
+        with snapshot_session(address, snapshot) as session, pytest.raises(TableChanged):
+            lock_tables(session, address, [relid])
+
+
+@pytest.fixture
+def site(database: str, store_dir: Path) -> Site:
+    return Site.at(store_dir, database)
+
+
+def test_a_first_load_is_one_epoch_and_its_values_are_exact(site: Site) -> None:
+    execute(
+        site.dsn,
+        "CREATE TYPE mood AS ENUM ('glad', 'sad')",
+        """CREATE TABLE kinds (id bigint PRIMARY KEY, b bool, s smallint, f real, d double precision, n numeric,
+             p numeric(20,5), t text, c char(5), y bytea, da date, ti time, ts timestamp, tz timestamptz, u uuid,
+             j json, jb jsonb, i interval, a int[], aa text[], m mood, r int4range, x varbit, ip inet, mo money)""",
+        r"""INSERT INTO kinds VALUES (1, true, -32768, 3.4e38, 1e-308, 1e100, 12345.67890, E'a\n"b",\\c', 'ab',
+             '\x00ff', '2026-11-21', '12:34:56.789', '2026-11-21 01:02:03.000004', '2026-11-21 01:02:03+05', NULL,
+             '{"a": 1}', '{"a": 1}', '1 day', '{1,NULL,3}', '{"a b",NULL,"NULL"}', 'sad', '[1,5)', B'0101',
+             '10.0.0.1/8', '1234.56')""",
+        """INSERT INTO kinds VALUES (2, NULL, NULL, 'NaN', '-Infinity', 'NaN', 'NaN', '', '', '', 'infinity',
+             '24:00:00', '-infinity', '0044-03-15 01:02:03 BC', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', 'null', 'null',
+             '-1 mon', '{{1,2},{3,4}}', '[2:3]={a,b}', 'glad', 'empty', B'', '::1', '-0.01')""",
+        "INSERT INTO kinds (id) VALUES (3)",
+        'CREATE TABLE "One" ("ß" text PRIMARY KEY)',
+        """INSERT INTO "One" VALUES (''), ('\\N'), ('\\.'), (E'\\n'), ('"'), ('NULL')""",
+        "CREATE TABLE nobody (id int PRIMARY KEY)",
+    )
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        epochs = capture.store.epochs()
+        assert [(info.epoch, info.rows) for info in epochs] == [(1, 9)]
+        assert {info.complete_since for info in capture.store.topics()} == {1}
+        loaded = rows(capture.store, table("kinds"))
+        assert {row["_op"] for row in loaded} == {"r"}
+        assert {row["_lsn"] for row in loaded} == {epochs[0].commit_lsn}
+        assert_equals_source(site, [("public", "kinds"), ("public", "One"), ("public", "nobody")])
+
+
+def test_a_stopped_first_load_leaves_nothing_visible_and_is_begun_again(site: Site) -> None:
+    execute(
+        site.dsn,
+        "CREATE TABLE big (id int PRIMARY KEY, filler text)",
+        "INSERT INTO big SELECT i, repeat(md5(i::text), 20) FROM generate_series(1, 100000) i",
+    )
+    site.init()
+    with RunningCapture(site) as capture:
+        wait_until(lambda: bool(capture.status.loading), alive=lambda: capture.running)
+        capture.stop_event.set()
+        capture.ended()
+        stopped = capture.store.head()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        assert stopped is None or stopped.epoch == 1
+        assert sum(batch.num_rows for batch in capture.store.read(table("big"))) == 100_000
+        ids = pa.chunked_array(
+            [batch.column("key").field("id") for batch in capture.store.read(table("big"))]
+        )
+        assert len(ids.unique()) == 100_000
+        files = list(capture.store.storage.root.rglob("*.parquet"))
+        referenced = capture.store.segments(table("big"), capture.store.cut())
+        assert len(files) == len([ref for ref in referenced if ref.path])
+
+
+def test_a_source_that_another_capture_loaded_meanwhile_keeps_its_slot(site: Site) -> None:
+    """The state was read before the other load ended: its slot is not one that was left over."""
+    execute(site.dsn, "CREATE TABLE t (id int PRIMARY KEY)")
+    site.init()
+    with site.open() as store:
+        before, publication = check_start(store, SOURCE, Address.parse(site.dsn))
+        with RunningCapture(site) as capture:
+            capture.catch_up()
+        assert publication is not None and not before.loaded
+        slot = query(site.dsn, "SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots")
+        assert load_again(site, store, before, publication) == 0
+        assert query(site.dsn, "SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots") == slot
+
+
+def test_a_slot_that_is_lost_during_the_load_is_noticed_before_anything_is_visible(site: Site) -> None:
+    execute(site.dsn, "CREATE TABLE t (id int PRIMARY KEY)")
+    site.init()
+
+    def drop_slot() -> None:
+        execute(
+            site.dsn,
+            "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE active",
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots",
+        )
+
+    with site.open() as store:
+        before, publication = check_start(store, SOURCE, Address.parse(site.dsn))
+        assert publication is not None
+        with pytest.raises(TransientError, match="dropped or moved"):
+            load_again(site, store, before, publication, tick=drop_slot)
+        state = store.source(SOURCE)
+        assert state is not None and not state.loaded and store.head() is None
+
+
+def load_again(
+    site: Site,
+    store: Store,
+    state: SourceState,
+    publication: Publication,
+    tick: Callable[[], None] = lambda: None,
+) -> int:
+    address, progress = Address.parse(site.dsn), Progress(SOURCE)
+    return first_load(store, state, site.settings, address, publication, progress, threading.Event(), tick)
+
+
+def test_a_truncate_that_waits_for_the_load_does_not_lock_it_up(site: Site) -> None:
+    """It queues behind the first reader's lock; the other readers would queue behind it."""
+    execute(
+        site.dsn,
+        "CREATE TABLE big (id int PRIMARY KEY, filler text) WITH (fillfactor = 20)",
+        "INSERT INTO big SELECT i, repeat(md5(i::text), 20) FROM generate_series(1, 30000) i",
+    )
+    site.init()
+    with psycopg.connect(site.dsn) as blocker:
+        blocker.execute("SELECT 1 FROM big LIMIT 1")  # keeps a TRUNCATE waiting from before the load on
+        with ThreadPoolExecutor(1) as pool, RunningCapture(site) as capture:
+            truncate = pool.submit(execute, site.dsn, "TRUNCATE big")
+            wait_until(lambda: query(site.dsn, "SELECT 1 FROM pg_locks WHERE NOT granted") != [])
+            blocker.rollback()
+            truncate.result(60)
+            capture.catch_up()
+            assert_equals_source(site, [("public", "big")])
+
+
+def test_names_are_quoted_everywhere(site: Site) -> None:
+    name = "we\"ird \\ näme' %s {}"
+    with psycopg.connect(site.dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
+        connection.execute(
+            sql.SQL("CREATE TABLE {} ({} int PRIMARY KEY, {} text)").format(
+                sql.Identifier(name, name), sql.Identifier(name), sql.Identifier("select")
+            )
+        )
+        connection.execute(sql.SQL("INSERT INTO {} VALUES (1, 'x')").format(sql.Identifier(name, name)))
+        odd = site.with_settings(tables=("*.*",))
+        odd.init()
+        with RunningCapture(odd) as capture:
+            capture.catch_up()
+            connection.execute(sql.SQL("INSERT INTO {} VALUES (2, 'y')").format(sql.Identifier(name, name)))
+            capture.catch_up()
+            assert len(rows(capture.store, table(name, name))) == 2
+            assert_equals_source(odd, [(name, name)])

@@ -1,0 +1,130 @@
+"""Commands as a user runs them: a folder with a ``tailrace.toml``, a process per command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+SECONDS = 120
+SCHEMA = """
+CREATE TABLE customers (id bigint PRIMARY KEY, name text);
+CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint, amount numeric(12, 2));
+INSERT INTO customers SELECT n, 'customer ' || n FROM generate_series(1, 20) n;
+INSERT INTO orders SELECT n, 1 + n % 20, n FROM generate_series(1, 100) n;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def documents(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@dataclass
+class Project:
+    """A user's folder. ``run`` is the command line in it; whatever is wrong, no traceback is ever shown."""
+
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    running: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def configure(self, text: str) -> None:
+        (self.folder / "tailrace.toml").write_text(text, encoding="utf-8")
+
+    def module(self, name: str, text: str) -> None:
+        (self.folder / f"{name}.py").write_text(text, encoding="utf-8")
+
+    def run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Done:
+        done = subprocess.run(
+            self._argv(arguments), cwd=self.folder, env=self._environment(environment), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stdout + done.stderr, done.stderr
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def ok(self, *arguments: str) -> Done:
+        done = self.run(*arguments)
+        assert done.code == 0, done.err + done.out
+        return done
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            self._argv(arguments), cwd=self.folder, env=self._environment(None), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        self.running.append(process)
+        return process
+
+    @staticmethod
+    def end(process: subprocess.Popen[str], number: signal.Signals) -> Done:
+        process.send_signal(number)
+        out, err = process.communicate(timeout=SECONDS)
+        assert "Traceback" not in out + err, err
+        return Done(process.returncode, out, err)
+
+    def _argv(self, arguments: tuple[str, ...]) -> list[str]:
+        return [sys.executable, "-m", "tailrace", *arguments]
+
+    def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]:
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")}
+        house = str(Path(__file__).parents[2])
+        return {**ours, "PYTHONPATH": house, "COLUMNS": "100", **self.environment, **(more or {})}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """An empty folder; processes that were started in it are ended."""
+    made = Project(tmp_path)
+    yield made
+    for process in made.running:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+@pytest.fixture
+def shop(project: Project, database: str) -> Project:
+    """A project with one source of two tables and one Postgres sink, nothing prepared yet."""
+    with psycopg.connect(database) as connection:
+        connection.execute(SCHEMA)
+    project.environment["SHOP_DSN"] = database
+    name = database.rpartition("_")[2]  # slots belong to the server: one name per database
+    project.configure(
+        f"""
+        store.name = "t{name}"
+        [sources.shop]
+        dsn = "${{SHOP_DSN}}"
+        [sinks.mart]
+        kind = "postgres"
+        dsn = "${{SHOP_DSN}}"
+        """
+    )
+    return project
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Poll until it holds; fail after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.1)

@@ -1,0 +1,221 @@
+"""Reading ``tailrace.toml``: what is found, overlaid and expanded, and what is said about what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eventstore.errors import UsageError
+from eventstore.settings import Settings
+from tailrace.config import load_configuration, load_settings
+
+# TOML basic strings are JSON strings as far as these characters go.
+_CHARACTERS = st.characters(exclude_categories=["Cs", "Cc"])
+_TEXT = st.text(_CHARACTERS, max_size=40)
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TAILRACE_ENV", raising=False)
+    monkeypatch.delenv("TAILRACE_CONFIG", raising=False)
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "tailrace.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def message(folder: Path, text: str, env: str | None = None) -> str:
+    with pytest.raises(UsageError) as caught:
+        load_settings(write(folder, text), env)
+    return str(caught.value)
+
+
+def test_an_empty_file_gives_the_defaults_anchored_at_its_folder(tmp_path: Path) -> None:
+    store = load_settings(write(tmp_path, "")).store
+    assert store.catalog == f"sqlite:///{tmp_path}/.tailrace/catalog.db"
+    assert store.segments == tmp_path / ".tailrace/segments"
+    assert store.partitions == Settings().store.partitions
+
+
+def test_relative_paths_are_relative_to_the_file_and_absolute_ones_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    file = write(
+        tmp_path,
+        """
+        [store]
+        catalog = "sqlite:///c.db"
+        segments = "/srv/segments"
+        [sinks.search]
+        kind = "search"
+        path = "index"
+        """,
+    )
+    settings = load_settings(file)
+    assert settings.store.catalog == f"sqlite:///{tmp_path}/c.db"
+    assert settings.store.segments == Path("/srv/segments")
+    assert settings.sinks["search"].path == tmp_path / "index"
+
+
+def test_a_catalog_on_a_server_is_not_taken_for_a_path(tmp_path: Path) -> None:
+    settings = load_settings(write(tmp_path, '[store]\ncatalog = "postgresql://host/log"'))
+    assert settings.store.catalog == "postgresql://host/log"
+
+
+def test_the_file_is_found_by_argument_then_variable_then_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "variable", "argument"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, f'[store]\nname = "{name}"')
+    monkeypatch.chdir(tmp_path / "here")
+    assert load_settings().store.name == "here"
+    monkeypatch.setenv("TAILRACE_CONFIG", str(tmp_path / "variable" / "tailrace.toml"))
+    assert load_settings().store.name == "variable"
+    assert load_settings(tmp_path / "argument" / "tailrace.toml").store.name == "argument"
+
+
+def test_no_file_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"no tailrace\.toml in .*\n.*init --example"):
+        load_settings()
+    with pytest.raises(UsageError, match=r"nowhere\.toml \(from --config\)"):
+        load_settings(tmp_path / "nowhere.toml")
+
+
+OVERLAY = """
+[sources.shop]
+dsn = "postgresql://dev/shop"
+tables = ["public.*", "!public.audit_*"]
+[env.prod]
+protected = true
+[env.prod.sources.shop]
+dsn = "postgresql://prod/shop"
+"""
+
+
+def test_an_overlay_replaces_keys_and_keeps_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, OVERLAY)
+    assert load_settings(file).sources["shop"].dsn.get_secret_value() == "postgresql://dev/shop"
+    prod = load_settings(file, "prod")
+    assert prod.protected
+    assert prod.sources["shop"].dsn.get_secret_value() == "postgresql://prod/shop"
+    assert prod.sources["shop"].tables == ("public.*", "!public.audit_*")
+    monkeypatch.setenv("TAILRACE_ENV", "prod")
+    assert load_settings(file) == prod
+
+
+def test_an_unknown_environment_names_the_known_ones_and_the_nearest(tmp_path: Path) -> None:
+    said = message(tmp_path, OVERLAY, "prdo")
+    assert "no environment 'prdo' (defined: prod)" in said
+    assert "did you mean 'prod'?" in said
+
+
+@given(value=_TEXT.filter(lambda text: "\0" not in text), around=_TEXT)
+@settings(max_examples=60, deadline=None)
+def test_expansion_puts_any_value_in_place_and_nothing_else_changes(
+    tmp_path_factory: pytest.TempPathFactory, value: str, around: str
+) -> None:
+    folder = tmp_path_factory.mktemp("config")
+    (folder / "secret").write_text(value + "\n", encoding="utf-8", newline="")
+    plain = around.replace("$", "$$")
+    text = json.dumps(
+        f"{plain}${{A_SECRET}}{plain}|${{file:secret}}|${{NOT_SET:-fallback}}", ensure_ascii=False
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("A_SECRET", value)
+        found = load_settings(write(folder, f"[sources.shop]\ndsn = {text}"))
+    expected = f"{around}{value}{around}|{value}|fallback"
+    assert found.sources["shop"].dsn.get_secret_value() == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("${SHOP_DSN_NOT_SET}", "sources.shop.dsn: the environment variable SHOP_DSN_NOT_SET is not set"),
+        ("${file:nowhere}", "nowhere cannot be read: No such file"),
+        ("${SHOP", "sources.shop.dsn: a ${ without its }"),
+        ("${A B}", "sources.shop.dsn: ${A B} names no variable"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_names_the_key_and_the_way_out(
+    tmp_path: Path, value: str, said: str
+) -> None:
+    text = message(tmp_path, f'[sources.shop]\ndsn = "{value}"')
+    assert said in text
+    assert "hint: " in text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("protectd = true", "protectd: unknown key; did you mean 'protected'?"),
+        ("[store]\nsegmnts = 'x'", "store.segmnts: unknown key; did you mean 'segments'?"),
+        ("[sources.shop]\ndns = 'x'", "sources.shop.dns: unknown key; did you mean 'dsn'?"),
+        ("[store]\nzzz = 1", "store.zzz: unknown key; allowed here: name, catalog, segments, partitions"),
+        ("[sources.shop]", "sources.shop.dsn: is required"),
+        ("[store]\nname = 'Acme Inc'", "store.name: a name is 1 to 31 of a-z, 0-9 and _"),
+        ("[sources.Shop]\ndsn = 'x'", "sources.Shop: a name is 1 to 31 of a-z, 0-9 and _"),
+        ("[sinks.a]\nkind = 'kafka'", "sinks.a.kind: must be 'postgres', 'redis' or 'search' (got 'kafka')"),
+        ("[sinks.a]\nkind = 'redis'", "sinks.a: a redis sink needs url = …"),
+        (
+            "[sinks.a]\nkind = 'search'\npath='x'\ndsn='y'",
+            "sinks.a.dsn: a search sink has no dsn (it has path)",
+        ),
+        ("[sources.a]\ndsn='x'\nlinger_ms = -1", "sources.a.linger_ms: must be at least 0 (got -1)"),
+        (
+            "[sources.a]\ndsn='x'\ntables = 'public.*'",
+            "sources.a.tables: should be a valid tuple (got 'public.*')",
+        ),
+        ("[store\nname = 1", "is not TOML"),
+        ("env = 1", "env: must hold one table per environment"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_with_the_file_the_key_and_what_is_allowed(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    found = message(tmp_path, text)
+    assert said in found
+    assert str(tmp_path / "tailrace.toml") in found
+
+
+def test_all_errors_are_said_at_once(tmp_path: Path) -> None:
+    said = message(tmp_path, "[store]\npartitions = 0\ninline_bytes = -1\n[sources.a]\ndsn = 'x'\nlinger = 1")
+    assert "has 3 errors" in said
+    assert {line.split(":")[0].strip() for line in said.splitlines()[1:4]} == {
+        "store.partitions", "store.inline_bytes", "sources.a.linger",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("dsn", ["postgresql://u:hunter2@h/d", "host=h password=hunter2"])
+def test_a_password_in_the_file_is_warned_of_and_refused_in_a_protected_environment(
+    tmp_path: Path, dsn: str
+) -> None:
+    file = write(tmp_path, f'[sources.shop]\ndsn = "{dsn}"\n[env.prod]\nprotected = true')
+    assert "sources.shop.dsn: a password is written in the file" in load_configuration(file).warnings[0]
+    with pytest.raises(UsageError, match="password is written in the file of a protected environment"):
+        load_settings(file, "prod")
+
+
+def test_a_password_from_the_environment_is_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PASSWORD", "hunter2")
+    file = write(tmp_path, '[sources.shop]\ndsn = "postgresql://u:${PASSWORD}@h/d"')
+    assert load_configuration(file).warnings == ()
+
+
+@given(secret=st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=8, max_size=20))
+@settings(max_examples=30, deadline=None)
+def test_no_message_shows_a_secret(tmp_path_factory: pytest.TempPathFactory, secret: str) -> None:
+    folder = tmp_path_factory.mktemp("config")
+    dsn = f"postgresql://u:{secret}@h/d"
+    for text in (f"sources.shop = '{dsn}'", f"[sources.shop]\ndsn = ['{dsn}']", f"store = ['{dsn}']"):
+        assert secret not in message(folder, text)

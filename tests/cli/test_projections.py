@@ -1,0 +1,115 @@
+"""Projections on the command line: one Spark session for all that can go wrong in a refresh, one for the proof."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.cli.conftest import Project
+
+MODULE = """
+from pyspark.sql import functions as F
+from tailrace import PostgresTable, RedisCache, State, projection
+
+ORDERS = State("shop.public.orders")
+
+
+@projection(key="customer_id", sink=PostgresTable("mart", "totals", schema="mart"), orders=ORDERS)
+def totals(orders):
+    return orders.groupBy("customer_id").agg(F.sum("amount").alias("total"))
+
+
+@projection(key="customer_id", sink=PostgresTable("mart", "raising", schema="mart"), orders=ORDERS)
+def raising(orders):
+    raise ValueError("no such luck")
+
+
+@projection(key="customer_id", sink=PostgresTable("mart", "keyless", schema="mart"), orders=ORDERS)
+def keyless(orders):
+    return orders.groupBy("customer_id").agg(F.sum("amount").alias("total")).drop("customer_id")
+
+
+@projection(key="id", sink=RedisCache("gone"), orders=ORDERS)
+def cached(orders):
+    return orders.select("id", "amount")
+
+
+@projection(key="id", sink=PostgresTable("mart", "lost", schema="mart"), orders=State("shop.public.ordes"))
+def lost(orders):
+    return orders
+"""
+
+
+@pytest.fixture
+def projecting(shop: Project, database: str) -> Project:
+    """A loaded log and a module with one good projection and four bad ones."""
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE SCHEMA mart")
+    shop.module("views", MODULE)
+    text = (shop.folder / "tailrace.toml").read_text()
+    gone = '[sinks.gone]\nkind = "redis"\nurl = "redis://127.0.0.1:1/0"'
+    shop.configure(f'{text}\n{gone}\n[projections]\nmodules = ["views"]\n[spark]\nmaster = "local[2]"')
+    shop.ok("init")
+    shop.ok("capture", "--once")
+    return shop
+
+
+def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong(
+    projecting: Project, database: str
+) -> None:
+    done = projecting.run("run", "--once")
+    assert done.code == 7
+    lines = {line.split(":")[0].split(" ")[0]: line for line in done.out.splitlines()}
+    assert "totals g1: 20 upserts" in done.out
+    for part in ("failed", "views.py:15", "no such luck"):
+        assert part in lines["raising"]
+    for part in ("failed", "views.py:", "lacks its key", "customer_id"):
+        assert part in lines["keyless"]
+    assert "127.0.0.1:1" in lines["cached"]
+    assert "shop.public.ordes" in lines["lost"]
+    assert "did you mean shop.public.orders" in done.out
+    with psycopg.connect(database) as connection:
+        assert connection.execute("SELECT count(*), sum(total) FROM mart.totals").fetchone() == (20, 5050)
+        made = connection.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'mart'::regnamespace"
+        ).fetchall()
+        assert not [name for (name,) in made if "keyless" in name or "raising" in name]
+        # Somebody else writes to the sink: a plain view takes updates.
+        connection.execute("UPDATE mart.totals SET total = 1 WHERE customer_id = 3")
+    listed = projecting.ok("projection", "list").out
+    assert listed.splitlines()[1].split()[:5] == ["totals", "g1", "live", "1", "20"]
+    proof = projecting.run("verify", "totals")
+    assert proof.code == 4
+    assert "totals g1: DIFFERS from the log at epoch 1: 1 row with other values" in proof.out
+    assert '{"customer_id": 3}' in proof.out
+
+
+def test_the_wrong_java_is_named(projecting: Project, tmp_path: Path) -> None:
+    home = tmp_path / "java-8"
+    (home / "bin").mkdir(parents=True)
+    java = home / "bin" / "java"
+    java.write_text(
+        f"#!/bin/sh\necho '    java.home = {home}' >&2\necho '    java.specification.version = 1.8' >&2\n"
+    )
+    java.chmod(0o755)
+    old = {"JAVA_HOME": str(home), "PATH": os.environ["PATH"]}
+    done = projecting.run("rebuild", "totals", environment=old)
+    assert done.code == 7
+    assert f"JAVA_HOME is {home}, a Java 8; Spark needs Java 17 or later" in done.err
+    assert " hint: set JAVA_HOME" in done.err
+    assert "fail  java" in projecting.run("doctor", environment=old).out
+
+
+def test_definitions_are_checked_without_spark(projecting: Project) -> None:
+    nowhere = {"JAVA_HOME": str(projecting.folder)}
+    done = projecting.run("projection", "check", environment=nowhere)
+    assert done.code == 2
+    assert "ok    totals: full: it was never built" in done.out
+    assert "fail  lost: projection 'lost' (views.py:" in done.out
+    assert projecting.run("projection", "check", "totals", environment=nowhere).code == 0
+    wrong = projecting.run("rebuild", "total", environment=nowhere)
+    assert wrong.code == 2
+    assert "did you mean totals?" in wrong.err

@@ -1,0 +1,1 @@
+"""The starter of embedded servers."""

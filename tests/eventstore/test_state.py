@@ -1,0 +1,137 @@
+"""State read from a store: at any cut, without a catalog in tasks, and never a wrong value for one it cannot give."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from eventstore.errors import IncompleteTopic, UnknownCell, UnreadableCell, UsageError
+from eventstore.log import Store
+from eventstore.model import EpochBatch, TopicRows
+from eventstore.position import Cut
+from eventstore.state import OnUnreadable, compute_state, plan_state, readable_state, state
+from tests.eventstore import shop
+from tests.fixtures.stores import StoreFactory
+
+
+@pytest.fixture
+def store(new_store: StoreFactory) -> Store:
+    """Orders 1 and 2 at LSN 10 (complete), order 1 changed at 20, order 2 deleted at 30, order 7 made at 40."""
+    store = new_store()
+    writer = shop.writer(store)
+    writer.append(shop.batch(10, [("c", 1), ("c", 2)], completes=[shop.ORDERS]))
+    writer.append(shop.batch(20, [("u", 1)]))
+    writer.append(shop.batch(30, [("d", 2)]))
+    writer.append(shop.batch(40, [("c", 7)]))
+    return store
+
+
+def notes_at(store: Store, cut: Cut, **how: Any) -> dict[int, str]:
+    how = {"on_unreadable": "null"} | how
+    rows = [row for table in state(store, shop.ORDERS, cut, **how) for row in table.to_pylist()]
+    return {int(row["id"]): row["note"] for row in rows}
+
+
+def test_state_as_of_an_epoch_an_lsn_and_the_head(store: Store) -> None:
+    assert notes_at(store, store.cut("1")) == {1: "10.0", 2: "10.1"}
+    assert notes_at(store, store.cut("0/1E")) == {1: "20.0", 2: "10.1"}
+    assert notes_at(store, store.cut()) == {1: "20.0", 7: None}
+
+
+def test_sealing_does_not_change_the_state(store: Store) -> None:
+    before = notes_at(store, store.cut("0/1E")), notes_at(store, store.cut())
+    assert store.seal() > 0
+    assert (notes_at(store, store.cut("0/1E")), notes_at(store, store.cut())) == before
+
+
+def test_a_task_needs_only_the_plan_and_the_segments_folder(store: Store) -> None:
+    plan = pickle.loads(
+        pickle.dumps(plan_state(store, shop.ORDERS, store.cut(), on_unreadable="null", split=2))
+    )
+    root = store.storage.root
+    store.close()
+    tables = [readable_state(root, plan, bucket) for bucket in range(plan.buckets)]
+    assert {table.schema for table in tables} == {plan.schema}
+    assert sorted(row["id"] for table in tables for row in table.to_pylist()) == [1, 7]
+
+
+def test_a_topic_that_is_not_complete_at_the_cut_has_no_state(store: Store) -> None:
+    with pytest.raises(IncompleteTopic):
+        plan_state(store, shop.CUSTOMERS, store.cut())
+
+
+@pytest.mark.parametrize(
+    ("policy", "cell"), [("null", None), ("text", "raw"), ({"note": "null"}, None), ({"note": "text"}, "raw")]
+)
+def test_a_cell_without_a_value_is_read_as_the_policy_says(
+    store: Store, policy: OnUnreadable | dict[str, OnUnreadable], cell: str | None
+) -> None:
+    assert notes_at(store, store.cut(), on_unreadable=policy) == {1: "20.0", 7: cell}
+
+
+def test_a_cell_without_a_value_is_an_error_that_names_it(store: Store) -> None:
+    with pytest.raises(UnreadableCell, match=r"column 'note' of the row id=7 holds 'raw'"):
+        notes_at(store, store.cut(), on_unreadable="error")
+
+
+def test_a_column_that_is_not_read_raises_nothing(store: Store) -> None:
+    tables = list(state(store, shop.ORDERS, store.cut(), columns=["id"]))
+    assert sorted(row["id"] for table in tables for row in table.to_pylist()) == [1, 7]
+    assert "note" not in tables[0].column_names
+
+
+def test_whole_columns_as_text_are_what_postgres_prints(new_store: StoreFactory) -> None:
+    store = new_store()
+    writer = shop.writer(store)
+    writer.append(shop.batch(10, [("c", 1)], completes=[shop.ORDERS]))
+    wide = shop.rows(20, [("c", 3)], schema=shop.WIDER)
+    writer.append(
+        EpochBatch(
+            "shop",
+            20,
+            21,
+            21,
+            rows=[TopicRows(shop.ORDERS, 2, wide)],
+            new_schemas=[(shop.ORDERS, shop.WIDER)],
+        )
+    )
+    plan = plan_state(store, shop.ORDERS, store.cut(), on_unreadable="text")
+    assert plan.schema.field("amount").type == pa.string()
+    rows = [
+        row
+        for bucket in range(plan.buckets)
+        for row in readable_state(store.storage, plan, bucket).to_pylist()
+    ]
+    assert {row["id"]: row["amount"] for row in rows} == {"1": None, "3": None}
+
+
+def test_an_unknown_cell_is_never_null_whatever_the_policy(new_store: StoreFactory) -> None:
+    store = new_store()
+    writer = shop.writer(store)
+    table = shop.rows(10, [("u", 1)])
+    never_sent = pa.array([[2]], table.schema.field("_unchanged").type)
+    table = table.set_column(
+        table.schema.get_field_index("_unchanged"), table.schema.field("_unchanged"), never_sent
+    )
+    rows = [TopicRows(shop.ORDERS, 1, table)]
+    writer.append(EpochBatch("shop", 10, 11, 11, rows=rows, completes=[shop.ORDERS]))
+    for policy in ("error", "null", "text"):
+        with pytest.raises(UnknownCell, match=r"column 'note' of the row id=1 was never sent"):
+            notes_at(store, store.cut(), on_unreadable=policy)
+    plan = plan_state(store, shop.ORDERS, store.cut())
+    (row,) = (
+        r for bucket in range(plan.buckets) for r in compute_state(store.storage, plan, bucket).to_pylist()
+    )
+    assert row["_unknown"] == [2]
+
+
+def test_wrong_names_are_answered_with_the_right_ones(store: Store) -> None:
+    with pytest.raises(UsageError, match="its columns are id, note"):
+        plan_state(store, shop.ORDERS, store.cut(), columns=["nope"])
+    with pytest.raises(UsageError, match="has no column 'nope'"):
+        plan_state(store, shop.ORDERS, store.cut(), on_unreadable={"nope": "null"})
+    with pytest.raises(UsageError, match="choose one of error, null, text"):
+        plan_state(store, shop.ORDERS, store.cut(), on_unreadable={"note": "guess"})  # type: ignore[dict-item]

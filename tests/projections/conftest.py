@@ -1,0 +1,68 @@
+"""A store with a shop in it, and contexts that work on its projections with real sinks."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eventstore.log import Store
+from eventstore.settings import Settings
+from projections import Projection, load_projections
+from projections.lifecycle import ProjectionContext
+from tests.projections.shoplog import ShopLog, settings_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Deploy = Callable[..., ProjectionContext]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def settings(tmp_path: Path, database: str, redis_url: str) -> Settings:
+    return settings_in(tmp_path, dsn=database, redis_url=redis_url)
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[Store]:
+    with Store.open(settings.store, create=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def shop(store: Store) -> ShopLog:
+    """A loaded shop with some rows."""
+    shop = ShopLog.start(store)
+    shop.fill()
+    return shop
+
+
+@pytest.fixture
+def define(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Mapping[str, Projection]]:
+    """Loads projections from source text, as a deploy of that text would: each time as a module of its own."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def load(source: str) -> Mapping[str, Projection]:
+        module = f"deployed_{next(_numbers)}"
+        (tmp_path / f"{module}.py").write_text(textwrap.dedent(source))
+        return load_projections([module], root=tmp_path)
+
+    return load
+
+
+@pytest.fixture
+def deploy(
+    store: Store, settings: Settings, spark: SparkSession, define: Callable[[str], Mapping[str, Projection]]
+) -> Deploy:
+    """A context with the demo's projections, or with those of a source text."""
+
+    def context(source: str | None = None) -> ProjectionContext:
+        projections = define(source) if source else load_projections(["tailrace.demo.shop.projections"])
+        return ProjectionContext(store, settings, projections)
+
+    return context

@@ -1,0 +1,260 @@
+"""A shop whose changes are written to the log by hand, and what its projections must then be, computed in Python."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from eventstore.keys import hash_texts
+from eventstore.log import Store
+from eventstore.model import EpochBatch, TopicId, TopicRows
+from eventstore.schema import EVENT_SCHEMA, Column, TopicSchema, change_schema
+from eventstore.settings import Settings, SinkSettings, StoreSettings
+from eventstore.writer import SourceWriter
+from tests.fixtures.spark import SPARK
+
+Row = dict[str, Any]
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+TABLES = {
+    "customers": TopicSchema(
+        1,
+        (
+            Column(1, "id", 20, type_name="bigint", key=True),
+            Column(2, "name", 25, type_name="text"),
+            Column(3, "city", 25, type_name="text"),
+        ),
+    ),
+    "products": TopicSchema(
+        1,
+        (
+            Column(1, "id", 20, type_name="bigint", key=True),
+            Column(2, "name", 25, type_name="text"),
+            Column(3, "description", 25, type_name="text"),
+            Column(4, "price", 1700, (10 << 16 | 2) + 4, "numeric(10,2)"),
+        ),
+    ),
+    "orders": TopicSchema(
+        1,
+        (
+            Column(1, "id", 20, type_name="bigint", key=True),
+            Column(2, "customer_id", 20, type_name="bigint"),
+            Column(3, "product_id", 20, type_name="bigint"),
+            Column(4, "quantity", 23, type_name="integer"),
+            Column(5, "amount", 1700, (12 << 16 | 2) + 4, "numeric(12,2)"),
+            Column(6, "status", 25, type_name="text"),
+        ),
+    ),
+}
+EVENTS = TopicId.events("shop", "order")
+
+
+def topic(table: str) -> TopicId:
+    return TopicId.table("shop", "public", table)
+
+
+def settings_in(folder: Path, *, dsn: str, redis_url: str, name: str = "acme") -> Settings:
+    """A store in ``folder``; the sinks mart, cache and search."""
+    return Settings(
+        store=StoreSettings(
+            name=name, catalog=f"sqlite:///{folder}/catalog.db", segments=folder / "segments", partitions=2
+        ),
+        sinks={
+            "mart": SinkSettings.model_validate({"kind": "postgres", "dsn": dsn}),
+            "cache": SinkSettings.model_validate({"kind": "redis", "url": redis_url}),
+            "search": SinkSettings(kind="search", path=folder / "search"),
+        },
+        spark=SPARK,
+    )
+
+
+@dataclass
+class ShopLog:
+    """``commit`` appends one transaction as one epoch and keeps ``state`` as the tables would be."""
+
+    store: Store
+    writer: SourceWriter
+    state: dict[str, dict[int, Row]] = field(default_factory=lambda: defaultdict(dict))
+    lsn: int = 1000
+
+    @classmethod
+    def start(cls, store: Store) -> ShopLog:
+        """A loaded, empty shop."""
+        store.register_source("shop", slot="shop_slot", publication="shop_pub", system_id="7001")
+        for table, schema in TABLES.items():
+            store.register_topic(topic(table), schema)
+        store.register_topic(EVENTS, EVENT_SCHEMA, reason="")
+        shop = cls(store, store.take_over("shop"))
+        shop.commit({"customers": [("c", {"id": 1, "name": "Ada", "city": "Turku"})]}, complete=True)
+        return shop
+
+    def commit(
+        self,
+        changes: Mapping[str, list[tuple[str, Row]]],
+        *,
+        events: list[Row] | None = None,
+        complete: bool = False,
+        raw: Mapping[int, str] | None = None,
+        new_schemas: Mapping[str, TopicSchema] | None = None,
+    ) -> int:
+        """One transaction: per table (operation, row). ``raw`` are source texts by column id of cells that do not
+        fit, given to every row; ``new_schemas`` the versions that start with it. The epoch's number."""
+        self.lsn += 10
+        started = dict(new_schemas or {})
+        schemas = TABLES | started
+        rows = [
+            TopicRows(topic(table), schemas[table].version, self._rows(schemas[table], list(given), raw))
+            for table, given in changes.items()
+        ]
+        if events:
+            rows.append(TopicRows(EVENTS, 1, self._event_rows(events)))
+        for table, given in changes.items():
+            for op, row in given:
+                if op == "d":
+                    self.state[table].pop(row["id"])
+                else:
+                    self.state[table][row["id"]] = row
+        moment = NOON + timedelta(seconds=self.lsn)
+        completes = [topic(table) for table in TABLES] if complete else []
+        batch = EpochBatch(
+            "shop", self.lsn, self.lsn + 1, self.lsn + 1, moment, 1, rows,
+            new_schemas=[(topic(table), schema) for table, schema in started.items()],
+            completes=completes,
+        )  # fmt: skip
+        epoch = self.writer.append(batch)
+        assert epoch is not None
+        return epoch.epoch
+
+    def _rows(
+        self, schema: TopicSchema, given: list[tuple[str, Row]], raw: Mapping[int, str] | None
+    ) -> pa.Table:
+        cells = [(column, text.encode()) for column, text in (raw or {}).items()]
+        return pa.Table.from_pylist(
+            [
+                self._envelope(op, str(row["id"]), ordinal)
+                | {
+                    "key": {"id": row["id"]},
+                    "after": None if op == "d" else row,
+                    "_raw": cells or None,
+                }
+                for ordinal, (op, row) in enumerate(given)
+            ],
+            schema=change_schema(schema),
+        )
+
+    def _event_rows(self, events: list[Row]) -> pa.Table:
+        return pa.Table.from_pylist(
+            [
+                self._envelope("c", event["stream"], ordinal)
+                | {"key": {"stream": event["stream"]}, "after": event}
+                for ordinal, event in enumerate(events)
+            ],
+            schema=change_schema(EVENT_SCHEMA),
+        )
+
+    def _envelope(self, op: str, key: str, ordinal: int) -> Row:
+        return {
+            "_hash": hash_texts([key]),
+            "_op": op,
+            "_lsn": self.lsn,
+            "_txn": self.lsn,
+            "_ordinal": ordinal,
+            "_commit_ts": NOON + timedelta(seconds=self.lsn),
+            "_before": "none",
+        }
+
+    def fill(self, customers: int = 12, products: int = 6, orders: int = 40) -> int:
+        """Several transactions with rows of every table."""
+        self.commit({
+            "customers": [
+                ("c", {"id": n, "name": f"Customer {n}", "city": ("Lund", "Brno")[n % 2]})
+                for n in range(2, customers + 2)
+            ],
+            "products": [
+                ("c", {"id": n, "name": f"Oak chair {n}", "description": "folds away", "price": Decimal(n)})
+                for n in range(1, products + 1)
+            ],
+        })  # fmt: skip
+        return self.commit(
+            {"orders": [("c", self.order(n, customers, products)) for n in range(1, orders + 1)]}
+        )
+
+    def order(self, n: int, customers: int = 12, products: int = 6, **more: Any) -> Row:
+        row = {
+            "id": n,
+            "customer_id": 1 + n % customers,
+            "product_id": 1 + n % products,
+            "quantity": 1 + n % 3,
+            "amount": Decimal(n) / 4,
+            "status": "paid",
+        }
+        return row | more
+
+    def work(self) -> int:
+        """Some of everything: an insert, updates that change each result, deletes that empty a group."""
+        order, customer = self.state["orders"], self.state["customers"]
+        newest = max(order)
+        self.commit({
+            "orders": [
+                ("c", self.order(newest + 1)),
+                ("u", order[newest] | {"status": "cancelled"}),
+                ("d", {"id": min(order)}),
+            ],
+            "customers": [("u", customer[1] | {"name": "Ada L."})],
+        })  # fmt: skip
+        victim = max(customer)
+        theirs = [("d", {"id": n}) for n, row in order.items() if row["customer_id"] == victim]
+        product = self.state["products"][1]
+        return self.commit({
+            "orders": [*theirs, ("c", self.order(newest + 2))],
+            "customers": [("d", {"id": victim})],
+            "products": [("u", product | {"description": "does not fold any more"})],
+        })  # fmt: skip
+
+    def expected(self, projection: str) -> list[Row]:
+        """The rows of a projection of ``projections_of_the_shop`` over the present state, sorted by key."""
+        return {"customer_totals": self._totals, "order_cache": self._cache, "product_search": self._search}[
+            projection
+        ]()
+
+    def _totals(self) -> list[Row]:
+        totals = []
+        for customer in self.state["customers"].values():
+            orders = [
+                order
+                for order in self.state["orders"].values()
+                if order["customer_id"] == customer["id"] and order["status"] != "cancelled"
+            ]
+            total = sum((order["amount"] for order in orders), Decimal(0))
+            totals.append({"customer_id": customer["id"], "name": customer["name"], "city": customer["city"],
+                           "orders": len(orders), "total": total.quantize(Decimal("0.01"))})  # fmt: skip
+        return sorted(totals, key=lambda row: int(row["customer_id"]))
+
+    def _cache(self) -> list[Row]:
+        customers, products = self.state["customers"], self.state["products"]
+        rows = [
+            {
+                "order_id": order["id"],
+                "status": order["status"],
+                "quantity": order["quantity"],
+                "amount": order["amount"],
+                "customer": customers[order["customer_id"]]["name"],
+                "product": products[order["product_id"]]["name"],
+            }
+            for order in self.state["orders"].values()
+            if order["customer_id"] in customers
+        ]
+        return sorted(rows, key=lambda row: int(row["order_id"]))
+
+    def _search(self) -> list[Row]:
+        rows = [
+            {"product_id": row["id"], **{name: row[name] for name in ("name", "description", "price")}}
+            for row in self.state["products"].values()
+        ]
+        return sorted(rows, key=lambda row: int(row["product_id"]))

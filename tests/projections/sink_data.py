@@ -1,0 +1,63 @@
+"""Small generations for the tests of sinks and readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from eventstore.position import Fence
+from projections.sinks import Sink, Target
+from projections.sinks.contract import Step, pieces
+
+SCHEMA = pa.schema(
+    [
+        pa.field("customer_id", pa.int64()),
+        pa.field("name", pa.string()),
+        pa.field("total", pa.decimal128(12, 2)),
+    ]
+)
+
+
+def target(
+    generation: int = 1,
+    *,
+    schema: pa.Schema = SCHEMA,
+    key: Sequence[str] = ("customer_id",),
+    store: str = "acme",
+    projection: str = "customer_totals",
+) -> Target:
+    return Target(store, projection, generation, tuple(key), schema, partitions=2, split=1)
+
+
+def fence(of: Target, epoch: int) -> Fence:
+    return Fence("log-1", of.projection, of.generation, epoch, f"hash-{epoch}")
+
+
+def apply(
+    sink: Sink,
+    of: Target,
+    before: int | None,
+    epoch: int,
+    upserts: Iterable[dict[str, Any]] = (),
+    deletes: Iterable[dict[str, Any]] = (),
+) -> None:
+    """One step from the fence of epoch ``before``."""
+    step = Step(fence(of, epoch), tuple(upserts), tuple(deletes))
+    with sink.load(of, None if before is None else fence(of, before), step.to) as load:
+        for part in pieces(of, step):
+            load.write(*part)
+        load.commit()
+
+
+def fill(sink: Sink, of: Target, rows: Iterable[dict[str, Any]], epoch: int = 10) -> None:
+    """Create a generation with these rows."""
+    sink.create(of)
+    apply(sink, of, None, epoch, rows)
+
+
+def rows_of(sink: Sink, of: Target) -> list[dict[str, Any]]:
+    """All rows, by key."""
+    rows: list[dict[str, Any]] = [row for batch in sink.scan(of) for row in batch.to_pylist()]
+    return sorted(rows, key=lambda row: tuple(row[name] for name in of.key))

@@ -1,0 +1,242 @@
+"""kill -9 right after each step of a refresh and of a promotion: the next start finishes it, nothing twice or half."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from eventstore.derived import GenerationState
+from eventstore.log import Store
+from eventstore.settings import Settings
+from projections import load_projections
+from projections.lifecycle import ProjectionContext, promote, rebuild, reconcile, refresh, rollback, verify
+from projections.promotion import Promoted
+from projections.refresh import commit_step
+from tests.fixtures.servers import ServerFactory
+from tests.projections.conftest import Deploy
+from tests.projections.shoplog import ShopLog, settings_in
+from tests.projections.test_lifecycle import BAD_TOTALS, TOTALS, rows_of, view
+
+NAMES = ("customer_totals", "order_cache", "product_search")
+HOME = Path(__file__).parents[2]
+
+
+def settings_file(settings: Settings, folder: Path, modules: list[str]) -> Path:
+    """The settings as a scheduler's job reads them."""
+    store, sinks = settings.store, settings.sinks
+    dsn, url = sinks["mart"].dsn, sinks["cache"].url
+    assert dsn is not None and url is not None
+    path = folder / "settings.toml"
+    path.write_text(
+        textwrap.dedent(f"""
+        [store]
+        name = "{store.name}"
+        catalog = "{store.catalog}"
+        segments = "{store.segments}"
+        partitions = {store.partitions}
+        [sinks.mart]
+        kind = "postgres"
+        dsn = "{dsn.get_secret_value()}"
+        [sinks.cache]
+        kind = "redis"
+        url = "${{SHOP_CACHE}}"
+        [sinks.search]
+        kind = "search"
+        path = "{sinks["search"].path}"
+        [projections]
+        modules = {modules!r}
+        [spark]
+        master = "local[2]"
+        shuffle_partitions = 4
+    """)
+    )
+    os.environ["SHOP_CACHE"] = url.get_secret_value()
+    return path
+
+
+def run_python(arguments: list[str], failpoint: str | None) -> subprocess.CompletedProcess[str]:
+    """A process of its own, killed at ``failpoint``."""
+    environment = dict(os.environ)
+    environment.pop("TAILRACE_FAILPOINT", None)
+    if failpoint:
+        environment["TAILRACE_FAILPOINT"] = failpoint
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=HOME,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+
+
+def job(
+    settings: Path, verb: str, *names: str, failpoint: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    return run_python(["-m", "projections.job", verb, *names, "--settings", str(settings)], failpoint)
+
+
+def killed(done: subprocess.CompletedProcess[str]) -> bool:
+    return done.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_driver_killed_while_applying_is_finished_by_the_next_which_needs_no_spark(
+    shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Path, name: str
+) -> None:
+    ctx = deploy()
+    refresh(ctx, [name])
+    file = settings_file(settings, tmp_path, ["tailrace.demo.shop.projections"])
+    generation = ctx.generation(name, 1)
+    before = ctx.fence(generation)
+    cut = ctx.store.cut(shop.work())
+    commit_step(ctx, ctx.projection(name), generation, cut)
+
+    assert killed(job(file, "refresh", name, failpoint="bucket_applied"))
+    assert ctx.fence(generation) == before, "the fence comes last"
+    assert killed(job(file, "refresh", name, failpoint="sink_fenced"))
+    after = ctx.fence(generation)
+    assert after is not None and after.epoch == cut.epoch
+    done = job(file, "refresh", name)
+
+    assert done.returncode == 3, done.stderr
+    assert rows_of(ctx, name) == shop.expected(name)
+    assert verify(ctx, name).equal
+
+
+def test_a_driver_killed_while_planning_or_after_its_commit_is_resumed(
+    shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Path
+) -> None:
+    ctx = deploy()
+    rebuild(ctx, "customer_totals")
+    generation = ctx.generation("customer_totals", 1)
+    file = settings_file(settings, tmp_path, ["tailrace.demo.shop.projections"])
+    epoch = shop.work()
+    steps = ctx.store.derived.derived("customer_totals", 1)
+
+    assert killed(job(file, "refresh", "customer_totals", failpoint="refresh_planned"))
+    assert ctx.store.derived.derived("customer_totals", 1) == steps
+    assert killed(job(file, "refresh", "customer_totals", failpoint="derived_committed"))
+    last = ctx.store.derived.last_derived("customer_totals", 1)
+    assert last is not None and last.to_epoch == epoch
+    assert rows_of(ctx, "customer_totals") != shop.expected("customer_totals")
+    done = job(file, "refresh", "customer_totals")
+
+    assert done.returncode == 0, done.stderr
+    assert ctx.store.derived.last_derived("customer_totals", 1) == last
+    assert rows_of(ctx, "customer_totals") == shop.expected("customer_totals")
+    fence = ctx.fence(generation)
+    assert fence is not None and fence.epoch == epoch
+
+
+def test_a_killed_rebuild_is_finished_under_its_number(
+    shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Path
+) -> None:
+    ctx = deploy()
+    file = settings_file(settings, tmp_path, ["tailrace.demo.shop.projections"])
+
+    assert killed(job(file, "rebuild", "order_cache", failpoint="bucket_applied:2"))
+    assert [generation.state for generation in ctx.generations("order_cache")] == [GenerationState.BUILDING]
+    shop.work()
+    built = rebuild(ctx, "order_cache")
+
+    assert built.resumed and built.generation == 1 and built.promoted is not None
+    assert rows_of(ctx, "order_cache") == shop.expected("order_cache")
+    assert verify(ctx, "order_cache").equal
+
+
+PROMOTE = """
+import sys
+from pathlib import Path
+from eventstore.log import Store
+from projections.context import ProjectionContext
+from projections.job import read_settings
+from projections.lifecycle import promote, rollback
+
+settings = read_settings(Path(sys.argv[1]))
+with Store.open(settings.store) as store:
+    ctx = ProjectionContext(store, settings, {})
+    promote(ctx, sys.argv[2], 2) if sys.argv[3] == "promote" else rollback(ctx, sys.argv[2])
+    assert "pyspark" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_promotion_killed_in_the_middle_is_old_or_new_and_then_finished(
+    shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Path, name: str
+) -> None:
+    ctx = deploy()
+    rebuild(ctx, name)
+    rebuild(ctx, name, promote=False)
+    file = settings_file(settings, tmp_path, [])
+    sink = ctx.sink(ctx.generation(name, 1))
+
+    assert killed(run_python(["-c", PROMOTE, str(file), name, "promote"], "generation_promoted"))
+    assert (ctx.store.derived.live(name), sink.live("acme", name)) == (2, 1), "decided, not shown yet"
+    assert reconcile(ctx, name)
+    assert (ctx.store.derived.live(name), sink.live("acme", name)) == (2, 2)
+    assert killed(run_python(["-c", PROMOTE, str(file), name, "rollback"], "generation_promoted:2"))
+    assert (ctx.store.derived.live(name), sink.live("acme", name)) == (1, 1)
+    assert not reconcile(ctx, name)
+
+    assert promote(ctx, name, 2) == Promoted(name, 2, 1, promote(ctx, name, 2).fence)
+    assert rollback(ctx, name).generation == 1
+    assert rows_of(ctx, name) == shop.expected(name)
+
+
+def test_a_sink_server_that_crashes_right_after_a_refresh_has_lost_nothing(
+    tmp_path: Path, redis_url: str, spark: object, postgres_server: ServerFactory, define: object
+) -> None:
+    server = postgres_server()
+    settings = settings_in(tmp_path, dsn=server.dsn(), redis_url=redis_url)
+    with Store.open(settings.store, create=True) as store:
+        shop = ShopLog.start(store)
+        shop.fill()
+        projections = load_projections(["tailrace.demo.shop.projections"])
+        ctx = ProjectionContext(store, settings, {"customer_totals": projections["customer_totals"]})
+        refresh(ctx)
+        shop.work()
+
+        refresh(ctx)
+        server.stop("immediate")
+        server.start()
+
+        assert rows_of(ctx, "customer_totals") == shop.expected("customer_totals")
+        assert verify(ctx, "customer_totals").equal
+        assert len(view(settings, "customer_totals")) == len(shop.expected("customer_totals"))
+
+
+def test_the_job_tells_schedulers_by_exit_codes(
+    shop: ShopLog, settings: Settings, spark: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from projections.job import main
+
+    (tmp_path / "job_totals.py").write_text(textwrap.dedent(TOTALS))
+    (tmp_path / "job_bad.py").write_text(textwrap.dedent(BAD_TOTALS.replace("customer_id", "customer")))
+    file = settings_file(settings, tmp_path, ["job_totals"])
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = main([*arguments, "--settings", str(file)])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    assert run("refresh")[0] == 0
+    assert run("refresh")[0] == 3
+    assert run("verify")[0] == 0
+    code, text = run("verify", "totlas")
+    assert code == 2 and "did you mean totals?" in text
+    code, text = run("rebuild", "totals", "--as-of", "99999")
+    assert code == 2 and "is not in the log" in text
+    file = settings_file(settings, tmp_path, ["job_bad"])
+    code, text = run("rebuild", "totals")
+    assert code in (2, 7) and "customer" in text and "Traceback" not in text
+    file.write_text("[store]\nnam = 1\n")
+    code, text = run("refresh")
+    assert code == 2 and "store.nam" in text

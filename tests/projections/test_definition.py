@@ -1,0 +1,192 @@
+"""Definitions: what is wrong with one is said with file and line; the fingerprint follows the code and nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from eventstore.errors import UsageError
+from projections import PostgresTable, State, load_projections, projection
+from projections.fingerprint import fingerprint
+
+HEAD = """
+from projections import PostgresTable, State, projection
+import pricing
+from pricing import rounded as rounded_price
+
+RATE = 7
+UNUSED = 1
+
+def helper(x):
+    return x * RATE
+"""
+BODY = '''
+@projection(key="id", sink=PostgresTable("mart", "t"), orders=State("shop.public.orders"))
+def totals(orders):
+    """What it is."""
+    return orders.select(helper("id"), rounded_price("amount"))
+'''
+PRICING = """
+from tables import DIGITS
+
+def rounded(x):
+    return round(x, DIGITS)
+
+def other(x):
+    return x
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of three modules."""
+    (tmp_path / "mine.py").write_text(HEAD + BODY)
+    (tmp_path / "pricing.py").write_text(PRICING)
+    (tmp_path / "tables.py").write_text("DIGITS = 2\n")
+    return tmp_path
+
+
+def load(folder: Path, module: str = "mine") -> str:
+    """The fingerprint of ``totals``, in a process of its own as each deploy has."""
+    code = textwrap.dedent(f"""
+        from pathlib import Path
+        from projections import load_projections
+        from projections.fingerprint import fingerprint
+        print(fingerprint(load_projections(["{module}"], root=Path({str(folder)!r}))["totals"]))
+    """)
+    home = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=home,
+        env=dict(os.environ),
+    )
+    return done.stdout.strip()
+
+
+SAME = {
+    "a comment": ("mine", "RATE = 7", "RATE = 7  # per cent"),
+    "a docstring": ("mine", '"""What it is."""', '"""Other words."""'),
+    "layout": ("mine", "x * RATE", "(x\n        * RATE)"),
+    "another projection of the module": ("mine", "UNUSED = 1", BODY.replace("totals", "others")),
+    "code it does not reach": ("mine", "UNUSED = 1", "UNUSED = 2"),
+    "a function of another module it does not use": ("pricing", "return x\n", "return -x\n"),
+}
+DIFFERENT = {
+    "its own body": ("mine", '"amount")', '"price")'),
+    "a function it calls": ("mine", "x * RATE", "x + RATE"),
+    "a constant behind that function": ("mine", "RATE = 7", "RATE = 8"),
+    "a function of another module": ("pricing", "round(x, DIGITS)", "round(x, DIGITS + 1)"),
+    "a constant of a third module": ("tables", "2", "3"),
+    "its key": ("mine", 'key="id"', 'key="order_id"'),
+    "its sink": ("mine", '"mart", "t"', '"mart", "u"'),
+    "its input": ("mine", "shop.public.orders", "shop.public.sales"),
+    "its version": ("mine", "orders=State", "version=2, orders=State"),
+}
+
+
+def test_the_fingerprint_changes_with_what_the_function_reaches_and_with_nothing_else(project: Path) -> None:
+    before = load(project)
+    assert load(project) == before
+    for changes, same in ((SAME, True), (DIFFERENT, False)):
+        for what, (module, old, new) in changes.items():
+            path = project / f"{module}.py"
+            text = path.read_text()
+            assert old in text
+            path.write_text(text.replace(old, new, 1))
+            assert (load(project) == before) is same, what
+            path.write_text(text)
+
+
+def test_a_projection_can_be_called_and_has_a_fingerprint_without_a_file() -> None:
+    namespace: dict[str, object] = {"__name__": "interactive", "projection": projection, "State": State}
+    source = "def double(orders):\n    return orders * {}\n"
+
+    def made(factor: int) -> object:
+        exec(source.format(factor), namespace)
+        define = projection(key="id", sink=PostgresTable("m", "t"), orders=State("shop.public.orders"))
+        return define(namespace["double"])  # type: ignore[arg-type]
+
+    two, three = made(2), made(3)
+    assert two(21) == 42  # type: ignore[operator]
+    assert fingerprint(two) != fingerprint(three)  # type: ignore[arg-type]
+    assert fingerprint(made(2)) == fingerprint(two)  # type: ignore[arg-type]
+
+
+def wrong(folder: Path, name: str, text: str) -> UsageError:
+    (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    with pytest.raises(UsageError) as raised:
+        load_projections([name], root=folder)
+    assert raised.value.hint
+    return raised.value
+
+
+DEFINITIONS = {
+    "parameters": (
+        "orders=State('s.p.t')",
+        "def wrong(order)",
+        r"its parameters \(order\) are not its inputs",
+    ),
+    "no_inputs": ("", "def wrong()", "it reads nothing"),
+    "no_topic": ("orders=State('orders')", "def wrong(orders)", "input 'orders': .* does not name a topic"),
+    "no_input": ("orders='s.p.t'", "def wrong(orders)", "is no input"),
+    "affects": ("orders=State('s.p.t', affects={'x': 'y'})", "def wrong(orders)", "does not give the key"),
+    "name": ("orders=State('s.p.t')", "def Wrong(orders)", "its name becomes part of table"),
+}
+
+
+@pytest.mark.parametrize("case", DEFINITIONS)
+def test_a_definition_that_does_not_fit_together_names_file_and_line(tmp_path: Path, case: str) -> None:
+    inputs, signature, words = DEFINITIONS[case]
+
+    error = wrong(
+        tmp_path,
+        f"definition_{case}",
+        f"""
+        from projections import PostgresTable, State, projection
+
+        @projection(key="id", sink=PostgresTable("mart", "t"), {inputs})
+        {signature}:
+            return None
+        """,
+    )
+
+    assert re.search(words, error.message), error.message
+    assert f"definition_{case}.py:4" in error.message
+
+
+def test_a_module_that_does_not_import_is_named_with_the_place_of_the_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as missing:
+        load_projections(["no_such_module"], tmp_path)
+    assert "there is no module 'no_such_module'" in missing.value.message
+    inner = wrong(tmp_path, "imports_missing", "import not_there\n")
+    assert "imports_missing.py:1" in inner.message and "No module named 'not_there'" in inner.message
+    syntax = wrong(tmp_path, "bad_syntax", "x = 1\ndef f(:\n")
+    assert "bad_syntax.py:2): SyntaxError" in syntax.message
+    raising = wrong(tmp_path, "raising", "def f():\n    raise KeyError('x')\n\nf()\n")
+    assert "raising.py:2): KeyError: 'x'" in raising.message
+
+
+def test_two_projections_of_one_name_are_refused(tmp_path: Path) -> None:
+    text = """
+        from projections import PostgresTable, State, projection
+
+        @projection(key="id", sink=PostgresTable("mart", "t"), orders=State("s.p.t"))
+        def twice(orders): ...
+        """
+    within = wrong(tmp_path, "twice_within", text + text)
+    assert "twice_within.py:4 and" in within.message.replace(":5", ":4")
+    (tmp_path / "twice_a.py").write_text(textwrap.dedent(text))
+    (tmp_path / "twice_b.py").write_text(textwrap.dedent(text))
+    with pytest.raises(UsageError, match=r"two projections are named 'twice': .*twice_a.py.*twice_b.py"):
+        load_projections(["twice_a", "twice_b"], tmp_path)
+    (tmp_path / "twice_c.py").write_text("from twice_a import twice\n")
+    assert list(load_projections(["twice_a", "twice_c"], tmp_path)) == ["twice"]

@@ -1,0 +1,575 @@
+"""Rebuild = live = verify, for every sink; generations that freeze, are rolled back, pinned, promoted and collected."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+import redis as redis_client
+from psycopg import sql
+
+from eventstore.derived import GenerationState
+from eventstore.errors import Fenced, IncompleteTopic, OperatorError, UnreadableCell, UsageError
+from eventstore.log import Store
+from eventstore.model import TopicId
+from eventstore.schema import Column, TopicSchema
+from eventstore.settings import Settings
+from projections import Projection, ProjectionFailed, history
+from projections.lifecycle import (
+    ProjectionContext,
+    gc,
+    generations,
+    plans,
+    promote,
+    rebuild,
+    refresh,
+    rollback,
+    verify,
+)
+from projections.plan import Full, Nothing
+from projections.refresh import commit_step
+from projections.runner import run
+from tests.projections.conftest import Deploy
+from tests.projections.shoplog import TABLES, Row, ShopLog
+
+NAMES = ("customer_totals", "order_cache", "product_search")
+TOTALS = """
+    from pyspark.sql import functions as F
+    from projections import PostgresTable, State, projection
+
+    @projection(
+        key="customer_id", sink=PostgresTable("mart", "totals"),
+        orders=State("shop.public.orders", affects="customer_id"))
+    def totals(orders):
+        return orders.groupBy("customer_id").agg(F.sum("amount").alias("total"))
+"""
+BAD_TOTALS = TOTALS.replace('F.sum("amount")', 'F.sum(F.col("amount") * 100).cast("decimal(22,2)")')
+
+
+def rows_of(ctx: ProjectionContext, name: str, number: int | None = None) -> list[Row]:
+    """What the sink holds, sorted by key."""
+    generation = ctx.live(name) if number is None else ctx.generation(name, number)
+    assert generation is not None
+    batches = ctx.sink(generation).scan(ctx.target(generation))
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    return sorted(rows, key=lambda row: int(row[generation.key[0]]))
+
+
+def view(settings: Settings, table: str) -> list[tuple[Any, ...]]:
+    """What readers of the view see."""
+    dsn = settings.sinks["mart"].dsn
+    assert dsn is not None
+    with psycopg.connect(dsn.get_secret_value()) as connection:
+        query = sql.SQL("SELECT * FROM {} ORDER BY 1").format(sql.Identifier(table))
+        return connection.execute(query).fetchall()
+
+
+def test_rebuild_equals_live_equals_verify_also_as_of_a_past_position(shop: ShopLog, deploy: Deploy) -> None:
+    ctx = deploy()
+    then = shop.store.head()
+    assert then is not None
+    past = {name: shop.expected(name) for name in NAMES}
+    first = refresh(ctx)
+    assert [(outcome.status, outcome.reason) for outcome in first] == [("done", "first build")] * 3
+    for name in NAMES:
+        assert rows_of(ctx, name) == past[name]
+
+    shop.work()
+    second = refresh(ctx)
+
+    assert all(outcome.changed for outcome in second)
+    for name in NAMES:
+        live = rows_of(ctx, name)
+        assert live == shop.expected(name)
+        compared = verify(ctx, name)
+        assert compared.equal and compared.rows == len(live), compared
+        rebuilt = rebuild(ctx, name)
+        assert rebuilt.promoted is not None and rebuilt.promoted.previous == 1
+        assert rows_of(ctx, name) == live
+        pinned = rebuild(ctx, name, as_of=then.epoch)
+        assert pinned.promoted is None and pinned.epoch == then.epoch
+        assert rows_of(ctx, name, pinned.generation) == past[name]
+        assert verify(ctx, name, pinned.generation).equal
+        assert rows_of(ctx, name) == live
+
+
+def test_a_refresh_brings_only_differences_and_nothing_when_its_inputs_did_not_change(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    ctx = deploy(TOTALS)
+    (built,) = refresh(ctx)
+    assert built.upserts == len({row["customer_id"] for row in shop.state["orders"].values()})
+
+    shop.commit({"orders": [("c", shop.order(900, customer_id=1)), ("u", shop.state["orders"][2])]})
+    (changed,) = refresh(ctx)
+    shop.commit({"customers": [("c", {"id": 77, "name": "N", "city": "Graz"})]})
+    (planned,) = plans(ctx)
+    (untouched,) = refresh(ctx)
+
+    assert (changed.status, changed.upserts, changed.deletes) == ("done", 1, 0)
+    assert (untouched.status, untouched.upserts, untouched.deletes) == ("nothing", 0, 0)
+    assert isinstance(planned.plan, Nothing) and "none of its inputs changed" in planned.plan.reason
+    shop.commit({"orders": [("c", shop.order(901))]})
+    (planned,) = plans(ctx)
+    assert isinstance(planned.plan, Full) and "shop.public.orders changed" in planned.plan.reason
+
+
+def test_a_changed_definition_freezes_the_live_generation_until_it_is_rebuilt_or_comes_back(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    good, bad = deploy(TOTALS), deploy(BAD_TOTALS)
+    refresh(good)
+    before = rows_of(good, "totals")
+    shop.work()
+
+    (frozen,) = refresh(bad)
+
+    assert frozen.status == "frozen"
+    assert "tailrace rebuild totals" in frozen.reason
+    assert rows_of(good, "totals") == before
+    assert generations(bad, "totals")[0].frozen
+    with pytest.raises(OperatorError, match="built by another definition"):
+        verify(bad, "totals")
+    reformatted = deploy(TOTALS.replace("(orders):", "(orders):  # the shop's\n        '''Documented.'''"))
+    (thawed,) = refresh(reformatted)
+    assert thawed.status == "done"
+    assert good.generation("totals", 1).frozen_at is None
+    assert verify(good, "totals").equal
+
+
+def test_a_bad_deploy_is_rolled_back_and_says_when_that_means_going_stale(
+    shop: ShopLog, deploy: Deploy, settings: Settings
+) -> None:
+    good = deploy(TOTALS)
+    rebuild(good, "totals")
+    seen = view(settings, "totals")
+    bad = deploy(BAD_TOTALS)
+    rebuild(bad, "totals")
+    assert view(settings, "totals") != seen
+
+    back = rollback(ProjectionContext(good.store, settings, {}), "totals")
+
+    assert (back.generation, back.left, back.behind, back.frozen) == (1, 2, 0, True)
+    assert view(settings, "totals") == seen
+    promote(bad, "totals", 2)
+    shop.work()
+    refresh(bad)
+    with pytest.raises(
+        UsageError, match=r"2 epochs behind the live generation 2; going back shows older data"
+    ):
+        rollback(bad, "totals")
+    assert rollback(bad, "totals", stale_ok=True).behind == 2
+    assert view(settings, "totals") == seen
+    (caught_up,) = refresh(good)
+    assert caught_up.generation == 1 and caught_up.changed
+    assert verify(good, "totals").equal
+
+
+def test_a_zombie_driver_is_refused_by_compare_and_set_and_leaves_nothing(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    ctx = deploy(TOTALS)
+    refresh(ctx)
+    generation = ctx.generation("totals", 1)
+    shop.work()
+    cut = ctx.store.cut()
+    shop.work()
+    storage = ctx.store.storage
+    overtaken = ProjectionContext(ctx.store, ctx.settings, ctx.projections)
+    commit = ctx.store.derived.commit_derived
+    files: list[set[str]] = []
+
+    def overtake(*args: Any, **kwargs: Any) -> Any:
+        # What a second runner does while this one computes: it goes on to the head.
+        ctx.store.derived.commit_derived = commit  # type: ignore[method-assign]
+        refresh(ctx)
+        files.append(set(storage.list("derived")))
+        return commit(*args, **kwargs)
+
+    ctx.store.derived.commit_derived = overtake  # type: ignore[method-assign]
+    with pytest.raises(Fenced, match="another process went on"):
+        commit_step(overtaken, overtaken.projection("totals"), generation, cut)
+
+    assert set(storage.list("derived")) < files[0], "the loser's files are gone, the winner's are there"
+    assert verify(ctx, "totals").equal
+
+
+def test_verify_counts_what_is_missing_superfluous_and_different(
+    shop: ShopLog, deploy: Deploy, settings: Settings
+) -> None:
+    ctx = deploy(TOTALS)
+    refresh(ctx)
+    generation = ctx.generation("totals", 1)
+    dsn = settings.sinks["mart"].dsn
+    assert dsn is not None
+    with psycopg.connect(dsn.get_secret_value()) as connection:
+        found = connection.execute(
+            "SELECT c.relname, n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.relkind = 'r' AND EXISTS (SELECT 1 FROM pg_attribute a"
+            " WHERE a.attrelid = c.oid AND a.attname = 'customer_id')"
+        ).fetchall()
+        ((table, schema),) = found
+        name = sql.Identifier(schema, table)
+        connection.execute(sql.SQL("DELETE FROM {} WHERE customer_id = 3").format(name))
+        connection.execute(
+            sql.SQL("UPDATE {} SET total = total + 1 WHERE customer_id IN (4, 5)").format(name)
+        )
+        connection.execute(sql.SQL("UPDATE {} SET customer_id = 1000 WHERE customer_id = 6").format(name))
+
+    compared = verify(ctx, "totals")
+
+    assert not compared.equal
+    assert (compared.only_in_log, compared.only_in_sink, compared.different) == (2, 1, 2)
+    assert set(compared.samples) == {
+        ("only in log", '{"customer_id": 3}'),
+        ("only in log", '{"customer_id": 6}'),
+        ("only in sink", '{"customer_id": 1000}'),
+        ("different", '{"customer_id": 4}'),
+        ("different", '{"customer_id": 5}'),
+    }
+    assert generation.number == compared.generation
+
+
+def test_a_sink_that_is_not_of_this_log_is_refused(
+    shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Any
+) -> None:
+    ctx = deploy(TOTALS)
+    refresh(ctx)
+    elsewhere = settings.store.model_copy(
+        update={"catalog": f"sqlite:///{tmp_path}/other.db", "segments": tmp_path / "other"}
+    )
+    with Store.open(elsewhere, create=True) as store:
+        other = ShopLog.start(store)
+        other.fill()
+        foreign = ProjectionContext(store, settings, ctx.projections)
+
+        (outcome,) = refresh(foreign)
+
+        assert outcome.status == "failed"
+        assert "generation 1 of projection 'totals', which this log did not build" in outcome.reason
+        assert verify(ctx, "totals").equal
+        taken = rebuild(foreign, "totals")
+        assert taken.generation == 2 and verify(foreign, "totals").equal
+        (failed,) = refresh(ctx)
+        assert failed.status == "failed" and "tailrace rebuild totals" in str(failed.error)
+
+
+def test_a_sink_that_lost_everything_is_told_and_built_again(
+    shop: ShopLog, deploy: Deploy, redis_url: str
+) -> None:
+    ctx = deploy()
+    refresh(ctx, ["order_cache"])
+    with redis_client.Redis.from_url(redis_url) as client:
+        client.flushall()
+    shop.work()
+
+    (lost,) = refresh(ctx, ["order_cache"])
+
+    assert lost.status == "failed" and "tailrace rebuild order_cache" in str(lost.error)
+    rebuild(ctx, "order_cache")
+    assert rows_of(ctx, "order_cache") == shop.expected("order_cache")
+    assert verify(ctx, "order_cache").equal
+
+
+def test_topics_that_are_still_loading_are_waited_for_and_hold_up_nobody_else(
+    shop: ShopLog, deploy: Deploy, define: Callable[[str], Mapping[str, Projection]]
+) -> None:
+    late = TopicId.table("shop", "public", "late")
+    shop.store.register_topic(late, TABLES["customers"])
+    ctx = deploy(TOTALS)
+    late_totals = TOTALS.replace("orders", "late").replace("totals", "late_totals")
+    waiting = define(late_totals.replace("customer_id", "city").replace("amount", "id"))
+    ctx.projections.update(waiting)
+
+    outcomes = {outcome.projection: outcome for outcome in refresh(ctx)}
+
+    assert outcomes["totals"].status == "done"
+    assert outcomes["late_totals"].status == "waiting"
+    assert "waiting for first load" in outcomes["late_totals"].reason
+    with pytest.raises(IncompleteTopic):
+        rebuild(ctx, "late_totals")
+    assert ctx.generations("late_totals") == []
+
+
+def test_a_projection_that_fails_leaves_readers_what_they_had(
+    shop: ShopLog, deploy: Deploy, settings: Settings
+) -> None:
+    ctx = deploy(TOTALS)
+    refresh(ctx)
+    seen = view(settings, "totals")
+    raising = deploy(TOTALS.replace('groupBy("customer_id")', 'groupBy("customer")'))
+    repeated = deploy(TOTALS.replace('groupBy("customer_id")', 'groupBy("id", "customer_id")'))
+
+    with pytest.raises(ProjectionFailed, match=r"deployed_\d+\.py:\d+.*`customer` cannot be resolved"):
+        rebuild(raising, "totals")
+    with pytest.raises(ProjectionFailed, match="rows repeat a key"):
+        rebuild(repeated, "totals")
+
+    states = [info.generation.state for info in generations(ctx, "totals")]
+    assert states == [GenerationState.LIVE, GenerationState.FAILED]
+    assert view(settings, "totals") == seen
+    assert [dropped.generation for dropped in gc(ctx, "totals")] == [2]
+    assert verify(ctx, "totals").equal
+
+
+def test_gc_keeps_the_live_generation_the_one_to_go_back_to_and_pinned_ones(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    ctx = deploy(TOTALS)
+    pinned = rebuild(ctx, "totals", as_of=shop.store.cut().epoch)
+    for _ in range(3):
+        rebuild(ctx, "totals")
+
+    dropped = gc(ctx, "totals")
+
+    assert [gone.generation for gone in dropped] == [2]
+    left = [(info.generation.number, info.live) for info in generations(ctx, "totals")]
+    assert left == [(pinned.generation, False), (3, False), (4, True)]
+    assert rollback(ctx, "totals").generation == 3
+    assert [gone.generation for gone in gc(ctx, "totals", number=pinned.generation)] == [pinned.generation]
+    with pytest.raises(UsageError, match="is live"):
+        gc(ctx, "totals", number=3)
+    assert not list(ctx.store.storage.list("derived/totals/2"))
+
+
+def test_the_runner_follows_the_log_until_it_is_told_to_stop(shop: ShopLog, deploy: Deploy) -> None:
+    ctx = deploy(TOTALS)
+    stop, reached = threading.Event(), threading.Event()
+    wanted = [0]
+
+    def tell(outcome: Any) -> None:
+        if outcome.epoch is not None and outcome.epoch >= wanted[0]:
+            reached.set()
+
+    def write() -> None:
+        for _ in range(2):
+            assert reached.wait(120)
+            wanted[0] = shop.work()
+            reached.clear()
+        assert reached.wait(120)
+        stop.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    run(ctx, None, stop, tell)
+    thread.join()
+
+    live = ctx.live("totals")
+    assert live is not None
+    fence = ctx.fence(live)
+    assert fence is not None and fence.epoch == wanted[0]
+    assert verify(ctx, "totals").equal
+
+
+def test_events_and_changes_are_read_beside_state_and_the_clock_is_the_logs(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    shop.commit(
+        {"orders": [("u", shop.state["orders"][1] | {"status": "shipped"})]},
+        events=[
+            {"stream": "order-1", "version": 1, "type": "Shipped", "schema_version": 1, "data": '{"by":"post"}',
+             "metadata": "{}", "event_id": "e1", "recorded_at": None},
+        ],
+    )  # fmt: skip
+    ctx = deploy("""
+        from pyspark.sql import functions as F
+        from projections import Changes, Events, PostgresTable, projection
+
+        @projection(key="id", sink=PostgresTable("mart", "audit"),
+                    changes=Changes("shop.public.orders"), events=Events("shop.order"))
+        def audit(changes, events, now):
+            shipped = events.where("type = 'Shipped'").select(
+                F.regexp_extract("stream", "order-(.*)", 1).cast("bigint").alias("order_id"),
+                F.get_json_object("data", "$.by").alias("carrier"))
+            return (changes.groupBy(F.col("key.id").alias("id"))
+                    .agg(F.count("*").alias("changes"), F.max("after.status").alias("status"))
+                    .join(shipped, F.col("id") == F.col("order_id"), "left")
+                    .select("id", "changes", "status", "carrier", F.lit(now).alias("as_of")))
+    """)
+
+    refresh(ctx)
+
+    head = shop.store.head()
+    assert head is not None
+    first, second = rows_of(ctx, "audit")[:2]
+    assert (first["changes"], first["status"], first["carrier"], first["as_of"]) == (
+        2, "shipped", "post", head.commit_ts,
+    )  # fmt: skip
+    assert (second["changes"], second["status"], second["carrier"]) == (1, "paid", None)
+    assert verify(ctx, "audit").equal
+
+
+def test_cells_the_typed_column_cannot_hold_are_an_error_null_or_text_as_the_reader_chooses(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    shop.commit({"orders": [("c", shop.order(500) | {"amount": None})]}, raw={5: "NaN"})
+
+    def built(table: str, column: str, option: str) -> Any:
+        """The value of ``column`` in the sink's row 500."""
+        ctx = deploy(f"""
+            from projections import PostgresTable, State, projection
+
+            @projection(key="id", sink=PostgresTable("mart", "{table}"), orders=State("shop.public.orders"{option}))
+            def {table}(orders):
+                return orders.select("id", "{column}")
+        """)
+        rebuild(ctx, table)
+        assert verify(ctx, table).equal
+        return rows_of(ctx, table)[-1][column]
+
+    with pytest.raises(UnreadableCell, match=r"'strict': shop.public.orders: column 'amount'.*NaN") as raised:
+        built("strict", "amount", "")
+    assert "on_unreadable" in raised.value.hint
+    assert built("nulls", "amount", ', on_unreadable="null"') is None
+    assert built("texts", "amount", ', on_unreadable={"amount": "text"}') == "NaN"
+    assert built("columns", "quantity", ', columns=("id", "quantity")') == 3
+    casting = ', columns=("id", "status"), cast={"status": "int"}'
+    with pytest.raises(ProjectionFailed, match="CAST_INVALID_INPUT"):
+        built("cast", "status", casting)
+    assert built("tried", "status", casting + ', on_unreadable="null"') is None
+
+
+def test_floats_within_the_declared_tolerance_are_left_alone(shop: ShopLog, deploy: Deploy) -> None:
+    ctx = deploy("""
+        from projections import PostgresTable, State, projection
+
+        @projection(key="id", sink=PostgresTable("mart", "doubles"), tolerance={"amount": 0.5},
+                    orders=State("shop.public.orders"))
+        def doubles(orders):
+            return orders.selectExpr("id", "cast(amount as double) as amount")
+    """)
+    refresh(ctx)
+    order = shop.state["orders"]
+    shop.commit({
+        "orders": [
+            ("u", order[1] | {"amount": order[1]["amount"] + Decimal("0.25")}),
+            ("u", order[2] | {"amount": order[2]["amount"] + Decimal("0.75")}),
+        ]
+    })  # fmt: skip
+
+    (outcome,) = refresh(ctx)
+
+    assert (outcome.upserts, outcome.deletes) == (1, 0)
+    assert verify(ctx, "doubles").equal
+
+
+def test_blobs_beyond_what_tasks_may_carry_are_sealed_first(
+    shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = deploy(TOTALS)
+    refresh(ctx)
+    shop.work()
+    topic = ctx.projection("totals").topics[0]
+    assert any(ref.inline for ref in ctx.store.segments(topic, ctx.store.cut()))
+    monkeypatch.setattr(history, "INLINE_LIMIT", 1)
+
+    (outcome,) = refresh(ctx)
+
+    assert outcome.status == "done"
+    assert not any(ref.inline for ref in ctx.store.segments(topic, ctx.store.cut()))
+    assert verify(ctx, "totals").equal
+
+
+def test_an_added_input_column_freezes_nobody_unless_the_output_shows_it(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    narrow = TOTALS.replace(
+        'groupBy("customer_id").agg(', 'groupBy("customer_id").agg(F.count("*").alias("n"), '
+    )
+    everything = """
+        from projections import Changes, PostgresTable, State, projection
+
+        @projection(key="id", sink=PostgresTable("mart", "everything"), orders=State("shop.public.orders"))
+        def everything(orders):
+            return orders
+
+        @projection(key=("id", "lsn"), sink=PostgresTable("mart", "log"), orders=Changes("shop.public.orders"))
+        def log(orders):
+            return orders.selectExpr("key.id", "_lsn as lsn", "after.status", "_epoch as epoch")
+    """
+    totals, wide = deploy(narrow), deploy(everything)
+    refresh(totals)
+    refresh(wide)
+    note = Column(7, "note", 25, type_name="text", fill="none")
+    wider = TopicSchema(2, (*TABLES["orders"].columns, note))
+    shop.commit({"orders": [("c", shop.order(700) | {"note": "new"})]}, new_schemas={"orders": wider})
+
+    outcome, *undefined = refresh(totals)
+    wide_outcomes = {outcome.projection: outcome for outcome in refresh(wide)}
+
+    assert (outcome.status, outcome.upserts) == ("done", 1)
+    assert ["no loaded module defines it" in found.reason for found in undefined] == [True, True]
+    assert (wide_outcomes["log"].status, wide_outcomes["log"].upserts) == ("done", 1)
+    assert wide_outcomes["everything"].status == "failed"
+    assert "its output columns are no longer those of generation 1" in wide_outcomes["everything"].reason
+    rebuild(wide, "everything")
+    notes = {row["id"]: row["note"] for row in rows_of(wide, "everything")}
+    assert notes[700] == "new" and notes[1] == "none"
+    assert all(verify(wide, name).equal for name in ("everything", "log"))
+
+
+WRONG = {
+    "topic": (
+        "shop.public.ordrs",
+        "",
+        "mart",
+        r"no topic shop.public.ordrs.*did you mean shop.public.orders",
+    ),
+    "affects": ("shop.public.orders", ', affects="costumer_id"', "mart", "affects names costumer_id, which"),
+    "columns": ("shop.public.orders", ', columns=("id", "nope")', "mart", "columns names nope"),
+    "kind": ("shop.order", "", "mart", "shop.order is a topic of events, read as State"),
+    "sink": ("shop.public.orders", "", "martt", "there is no sink 'martt'.*known sinks: cache, mart, search"),
+    "sink_kind": (
+        "shop.public.orders",
+        "",
+        "cache",
+        "sink 'cache' is of kind redis, the projection needs postgres",
+    ),
+}
+
+
+def test_names_that_the_log_or_the_settings_do_not_have_are_told_before_spark_starts(
+    shop: ShopLog, settings: Settings, define: Callable[[str], Mapping[str, Projection]]
+) -> None:
+    for topic, option, sink, words in WRONG.values():
+        wrong = define(f"""
+            from projections import PostgresTable, State, projection
+
+            @projection(key="customer_id", sink=PostgresTable("{sink}", "t"), orders=State("{topic}"{option}))
+            def totals(orders):
+                return orders
+        """)
+        ctx = ProjectionContext(shop.store, settings, wrong)
+        with pytest.raises(UsageError) as raised:
+            rebuild(ctx, "totals")
+        assert re.search(words, str(raised.value), re.DOTALL), raised.value
+        assert re.search(r"'totals' \(.*deployed_\d+\.py:4\)", raised.value.message)
+        assert ctx._spark is None
+
+
+def test_what_an_earlier_sink_still_shows_does_not_stop_the_collection(
+    shop: ShopLog, deploy: Deploy, settings: Settings
+) -> None:
+    rebuild(deploy(TOTALS), "totals")
+    moved = deploy(TOTALS.replace('"mart", "totals"', '"mart", "sums"'))
+    for _ in range(3):
+        rebuild(moved, "totals")
+    with pytest.raises(OperatorError, match="view totals depends") as caught:
+        gc(moved, "totals")
+    assert "drop what depends on it" in caught.value.hint
+    assert [found.generation.number for found in generations(moved, "totals")] == [1, 3, 4]
+    assert view(settings, "totals") == view(settings, "sums")
+
+    cached = TOTALS.replace('PostgresTable("mart", "totals")', 'RedisCache("cache"{prefix})')
+    cached = cached.replace("PostgresTable,", "RedisCache,").replace("totals", "cached")
+    rebuild(deploy(cached.replace("{prefix}", "")), "cached")
+    moved = deploy(cached.replace("{prefix}", ', "elsewhere"'))
+    for _ in range(3):
+        rebuild(moved, "cached")
+    assert [gone.generation for gone in gc(moved, "cached")] == [2]
+    assert [found.generation.number for found in generations(moved, "cached")] == [1, 3, 4]

@@ -1,0 +1,308 @@
+"""Readers: typed rows of the live generation by key, from all three sinks, without Spark."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pydantic import SecretStr
+
+from eventstore.errors import OperatorError, UsageError
+from eventstore.settings import Settings, SinkSettings
+from projections.readers import Reader, Row, open_reader
+from projections.sinks import Sink, Target, open_sink
+from projections.sinks.contract import SinkContract
+from projections.sinks.contract_rows import SCHEMA
+from projections.specs import PostgresTable, RedisCache, SearchIndex, SinkSpec
+from tests.fixtures.servers import ServerFactory
+from tests.projections.sink_data import apply, fill, target
+
+ANNA = {"customer_id": 1, "name": "Anna Blum", "total": Decimal("10.50")}
+BERT = {"customer_id": 2, "name": "", "total": None}
+KINDS = ("postgres", "redis hash", "redis json", "search")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One sink's spec and settings."""
+
+    spec: SinkSpec
+    settings: Settings
+
+    @property
+    def sink(self) -> Sink:
+        return open_sink(self.spec, self.settings)
+
+    def reader(self, projection: str = "customer_totals") -> Reader:
+        return open_reader(self.settings, "acme", projection, self.spec)
+
+
+def settings_for(
+    dsn: str = "host=absent", url: str = "redis://absent", path: Path = Path("absent")
+) -> Settings:
+    return Settings(
+        sinks={
+            "mart": SinkSettings(kind="postgres", dsn=SecretStr(dsn)),
+            "cache": SinkSettings(kind="redis", url=SecretStr(url)),
+            "search": SinkSettings(kind="search", path=path),
+        }
+    )
+
+
+SPECS: dict[str, SinkSpec] = {
+    "postgres": PostgresTable("mart", "totals"),
+    "redis hash": RedisCache("cache"),
+    "redis json": RedisCache("cache", format="json"),
+    "search": SearchIndex("search", {"name": "text"}),
+}
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest) -> Place:
+    given = {"postgres": "database", "search": "tmp_path"}.get(request.param, "redis_url")
+    argument = {"database": "dsn", "tmp_path": "path", "redis_url": "url"}[given]
+    return Place(SPECS[request.param], settings_for(**{argument: request.getfixturevalue(given)}))
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Place:
+    spec = SearchIndex("search", {"name": "text", "total": "f64", "customer_id": "i64"})
+    return Place(spec, settings_for(path=tmp_path))
+
+
+@pytest.fixture
+def reader(place: Place) -> Iterator[Reader]:
+    fill(place.sink, target(), [ANNA, BERT])
+    place.sink.promote(target(), None)
+    with place.reader() as reader:
+        yield reader
+
+
+def test_a_row_comes_by_its_key(reader: Reader) -> None:
+    assert reader.get(1) == ANNA
+    assert reader.get(2) == BERT
+    assert reader.get(3) is None
+
+
+def test_many_rows_come_in_the_order_of_their_keys(reader: Reader) -> None:
+    assert reader.many([3, 2, 1, 2]) == [None, BERT, ANNA, BERT]
+    assert reader.many([]) == []
+
+
+def test_a_key_of_the_wrong_kind_is_a_usage_error(reader: Reader) -> None:
+    for key in ("Anna", (1, 2), (), None, 2**70, object()):
+        with pytest.raises(UsageError):
+            reader.get(key)
+        assert reader.get(1) == ANNA
+
+
+def test_refreshes_and_deletions_are_seen(place: Place, reader: Reader) -> None:
+    assert reader.get(1) == ANNA
+    apply(place.sink, target(), 10, 11, [ANNA | {"name": "Anne"}], [{"customer_id": 2}])
+    assert reader.many([1, 2]) == [ANNA | {"name": "Anne"}, None]
+
+
+def test_promotions_and_rollbacks_are_followed(place: Place, reader: Reader) -> None:
+    assert reader.get(1) == ANNA
+    fill(place.sink, target(2), [ANNA | {"name": "second"}])
+    assert reader.get(1) == ANNA
+    place.sink.promote(target(2), 1)
+    assert reader.many([1, 2]) == [ANNA | {"name": "second"}, None]
+    place.sink.promote(target(1), 2)
+    assert reader.many([1, 2]) == [ANNA, BERT]
+    place.sink.promote(target(2), 1)
+    place.sink.drop(target(1))
+    assert reader.many([1, 2]) == [ANNA | {"name": "second"}, None]
+
+
+def test_before_the_first_promotion_the_reader_says_what_to_do(place: Place) -> None:
+    with place.reader() as reader:
+        with pytest.raises(OperatorError, match="tailrace rebuild customer_totals"):
+            reader.get(1)
+        fill(place.sink, target(), [ANNA])
+        with pytest.raises(OperatorError, match="tailrace rebuild customer_totals"):
+            reader.get(1)
+        place.sink.promote(target(), None)
+        assert reader.get(1) == ANNA
+
+
+def test_every_type_is_read_as_it_was_written(place: Place) -> None:
+    contract = SinkContract()
+    of = Target("acme", "customer_totals", 1, ("region", "id"), SCHEMA, partitions=3, split=2)
+    rows = [contract.row(number) for number in range(60)]
+    fill(place.sink, of, rows)
+    place.sink.promote(of, None)
+    expected = pa.Table.from_pylist(rows, SCHEMA).to_pylist()
+    with place.reader() as reader:
+        found = reader.many([(row["region"], row["id"]) for row in rows])
+    assert [_plain(row) for row in found] == [_plain(row) for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "asked"),
+    [
+        (pa.decimal128(10, 2), Decimal("1.50"), Decimal("1.5")),
+        (pa.date32(), date(2024, 2, 29), date(2024, 2, 29)),
+        (
+            pa.timestamp("us", "UTC"),
+            datetime(2024, 2, 29, 12, tzinfo=UTC),
+            datetime(2024, 2, 29, 14, tzinfo=timezone(timedelta(hours=2))),
+        ),
+        (pa.bool_(), True, True),
+        (pa.int16(), 7, 7),
+        (pa.binary(), b"\x00:\xff", b"\x00:\xff"),
+        (pa.string(), "", ""),
+        (pa.string(), "a:b}{", "a:b}{"),
+    ],
+)
+def test_keys_of_every_type_find_their_row(place: Place, kind: pa.DataType, stored: Any, asked: Any) -> None:
+    schema = pa.schema([("key", kind), ("name", pa.string())])
+    of = target(schema=schema, key=("key",))
+    fill(place.sink, of, [{"key": stored, "name": "found"}])
+    place.sink.promote(of, None)
+    with place.reader() as reader:
+        found = reader.get(asked)
+    assert found is not None
+    assert found["name"] == "found"
+
+
+def test_a_search_gives_the_best_hits_first(index: Place) -> None:
+    rows: list[Row] = [
+        {"customer_id": 1, "name": "red wooden chair", "total": Decimal(5)},
+        {"customer_id": 2, "name": "chair chair chair", "total": Decimal(50)},
+        {"customer_id": 3, "name": "blue table", "total": None},
+        {"customer_id": 4, "name": None, "total": Decimal(7)},
+    ]
+    fill(index.sink, target(), rows)
+    index.sink.promote(target(), None)
+
+    with index.reader() as reader:
+
+        def found(query: str, limit: int = 10) -> list[int]:
+            return [hit.row["customer_id"] for hit in reader.search(query, limit)]
+
+        hits = reader.search("chair")
+        assert [hit.row for hit in hits] == [rows[1], rows[0]]
+        assert hits[0].score > hits[1].score
+        assert found("chair", limit=1) == [2]
+        assert found('"red wooden"') == [1]
+        assert sorted(found("name:table OR name:red")) == [1, 3]
+        assert sorted(found("total:[6 TO 60]")) == [2, 4]
+        assert sorted(found("*")) == [1, 2, 3, 4]
+        assert found("sofa") == []
+        for wrong in ("name:(", "absent:x"):
+            with pytest.raises(UsageError):
+                reader.search(wrong)
+        with pytest.raises(UsageError):
+            reader.search("chair", limit=0)
+
+
+def test_a_search_never_shows_replaced_or_deleted_rows(index: Place) -> None:
+    fill(index.sink, target(), [ANNA, BERT | {"name": "Bert Blum"}])
+    index.sink.promote(target(), None)
+    with index.reader() as reader:
+        assert len(reader.search("blum")) == 2
+        apply(index.sink, target(), 10, 11, [ANNA | {"name": "Anna Stern"}], [{"customer_id": 2}])
+        assert reader.search("blum") == []
+        assert [hit.row["name"] for hit in reader.search("anna")] == ["Anna Stern"]
+
+
+@pytest.mark.parametrize("kind", ["postgres", "redis hash"])
+def test_a_sink_that_cannot_search_says_so(kind: str) -> None:
+    with (
+        Place(SPECS[kind], settings_for()).reader() as reader,
+        pytest.raises(UsageError, match="cannot be searched"),
+    ):
+        reader.search("x")
+
+
+def test_a_reader_outlives_a_restart_of_its_server(postgres_server: ServerFactory) -> None:
+    server = postgres_server()
+    place = Place(SPECS["postgres"], settings_for(dsn=server.dsn()))
+    fill(place.sink, target(), [ANNA])
+    place.sink.promote(target(), None)
+    with place.reader() as reader:
+        assert reader.get(1) == ANNA
+        server.restart("immediate")
+        assert reader.get(1) == ANNA
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (PostgresTable("absent", "t"), "known sinks: cache, mart, search"),
+        (PostgresTable("cache", "t"), "is of kind redis, the projection needs postgres"),
+    ],
+)
+def test_a_sink_that_is_not_in_the_settings_is_a_usage_error(spec: PostgresTable, said: str) -> None:
+    settings = settings_for()
+    with pytest.raises(UsageError, match=said):
+        open_reader(settings, "acme", "customer_totals", spec)
+    with pytest.raises(UsageError, match=said):
+        open_sink(spec, settings)
+
+
+BLOCKER = """
+import importlib.abc, pickle, sys
+blocked = set(sys.argv[1].split(","))
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocker())
+from projections.readers import open_reader
+settings, spec = pickle.load(sys.stdin.buffer)
+"""
+
+
+def _in_process(place: Place, blocked: str, program: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-c", BLOCKER + program, blocked],
+        input=pickle.dumps((place.settings, place.spec)),
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_reader_works_where_spark_and_the_rest_are_not_installed(place: Place) -> None:
+    fill(place.sink, target(), [ANNA])
+    place.sink.promote(target(), None)
+    program = "print(open_reader(settings, 'acme', 'customer_totals', spec).get(1))"
+    done = _in_process(place, "pyspark,py4j,pandas,numba,llvmlite,tailrace,cdc", program)
+    assert done.stdout.decode().strip() == repr(ANNA), done.stderr.decode()
+
+
+def test_a_sink_whose_part_is_not_installed_says_which() -> None:
+    program = (
+        "from eventstore.errors import OperatorError\n"
+        "from projections.sinks import open_sink\n"
+        "for open_it in (lambda: open_reader(settings, 'acme', 'p', spec), lambda: open_sink(spec, settings)):\n"
+        "    try: open_it()\n"
+        "    except OperatorError as error: print(error.hint)\n"
+    )
+    for kind, extra in (("redis hash", "redis"), ("search", "search")):
+        done = _in_process(Place(SPECS[kind], settings_for()), "redis,tantivy", program)
+        assert done.stdout.decode().splitlines() == [f"pip install 'tailrace[{extra}]'"] * 2, (
+            done.stderr.decode()
+        )
+
+
+def _plain(row: dict[str, Any] | None) -> str:
+    """Comparable also where NaN is not equal to itself; one moment has one text whatever UTC is called."""
+    assert row is not None
+    cells = {
+        name: value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
+        for name, value in row.items()
+    }
+    return repr(cells)

@@ -1,0 +1,251 @@
+"""What holds for a Redis sink beside the contract: physical names, stamps and tombstones, lost writes, its checks."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any, Literal
+
+import pytest
+import redis as redis_client
+from pydantic import SecretStr
+
+from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
+from eventstore.settings import Settings, SinkSettings
+from projections.sinks import Sink, open_sink
+from projections.sinks import redis as redis_sink
+from projections.sinks.contract import Step, pieces
+from projections.sinks.redis_place import run
+from projections.specs import RedisCache
+from tests.fixtures.servers import RedisFactory
+from tests.projections.sink_data import apply, fence, fill, rows_of, target
+
+ANNA = {"customer_id": 1, "name": "Anna", "total": Decimal("10.50")}
+BERT = {"customer_id": 2, "name": "", "total": None}
+CARL = {"customer_id": 3, "name": None, "total": Decimal("0.00")}
+Format = Literal["hash", "json"]
+
+
+def sink_at(url: str, format: Format = "hash", prefix: str | None = None) -> Sink:
+    sinks = {"cache": SinkSettings(kind="redis", url=SecretStr(url))}
+    return open_sink(RedisCache("cache", prefix, format), Settings(sinks=sinks))
+
+
+@pytest.fixture
+def client(redis_url: str) -> Any:
+    with redis_client.Redis.from_url(redis_url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture(params=["hash", "json"])
+def sink(request: pytest.FixtureRequest, redis_url: str) -> Sink:
+    return sink_at(redis_url, request.param)
+
+
+def row_key(client: Any, key: int, generation: int = 1) -> str:
+    found = [name for name in client.keys("*") if name.endswith(f"}}:{key}") and f":g{generation}:" in name]
+    assert len(found) == 1, found
+    return str(found[0])
+
+
+def stored(client: Any, key: str) -> dict[str, Any]:
+    """A row or tombstone as it lies there."""
+    found = client.hgetall(key) if client.type(key) == "hash" else json.loads(client.get(key))
+    return dict(found)
+
+
+def test_rows_are_plain_hashes_under_their_buckets_tag(redis_url: str, client: Any) -> None:
+    sink = sink_at(redis_url)
+    fill(sink, target(), [ANNA, BERT, CARL])
+    sink.promote(target(), None)
+    assert row_key(client, 1) in {f"{{acme:customer_totals:g1:b00{bucket}}}:1" for bucket in (0, 1)}
+    assert client.hgetall(row_key(client, 1)) == {
+        "_epoch": "10",
+        "customer_id": "1",
+        "name": "Anna",
+        "total": "10.50",
+    }
+    assert client.get("acme:customer_totals:live") == "1"
+
+
+def test_null_an_empty_text_and_no_row_are_three_things(redis_url: str, client: Any) -> None:
+    fill(sink_at(redis_url), target(), [BERT, CARL])
+    assert client.hget(row_key(client, 2), "name") == ""
+    assert not client.hexists(row_key(client, 3), "name")
+    assert not [name for name in client.keys("*") if name.endswith("}:1")]
+    assert rows_of(sink_at(redis_url), target()) == [BERT, CARL]
+
+
+def test_rows_can_be_json(redis_url: str, client: Any) -> None:
+    fill(sink_at(redis_url, "json"), target(), [ANNA])
+    assert client.get(row_key(client, 1)) == '{"_epoch":10,"customer_id":1,"name":"Anna","total":"10.50"}'
+
+
+def test_a_value_that_became_null_loses_its_field(redis_url: str, client: Any) -> None:
+    sink = sink_at(redis_url)
+    fill(sink, target(), [ANNA])
+    apply(sink, target(), 10, 11, [ANNA | {"name": None}])
+    assert client.hgetall(row_key(client, 1)) == {"_epoch": "11", "customer_id": "1", "total": "10.50"}
+
+
+def test_deleted_rows_are_tombstones_until_the_fence_passes(sink: Sink, client: Any) -> None:
+    fill(sink, target(), [ANNA, BERT])
+    with sink.load(target(), fence(target(), 10), fence(target(), 11)) as load:
+        for part in pieces(target(), Step(fence(target(), 11), deletes=({"customer_id": 1},))):
+            load.write(*part)
+        stone = row_key(client, 1)
+        assert "_deleted" in stored(client, stone)
+        load.commit()
+    assert not client.exists(stone)
+    assert client.keys("*#gone") == []
+    assert rows_of(sink, target()) == [BERT]
+
+
+def test_a_step_cut_off_at_any_round_trip_gives_the_same_when_applied_again(
+    sink: Sink, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = 0
+
+    class CutOffError(Exception):
+        pass
+
+    def run_until_cut_off(client: Any, commands: Any) -> list[Any]:
+        nonlocal left
+        if any(command[0] == "EVAL" for command in commands):
+            left -= 1
+            if left < 0:
+                # The server got half of what was on its way.
+                run(client, commands[: len(commands) // 2])
+                raise CutOffError
+        return run(client, commands)
+
+    monkeypatch.setattr(redis_sink, "run", run_until_cut_off)
+    before = [{"customer_id": n, "name": f"n{n}", "total": None} for n in range(12)]
+    changed = [row | {"name": "changed"} for row in before[:5]]
+    gone = [{"customer_id": n} for n in range(5, 9)]
+    cuts, cut_off = 0, True
+    while cut_off:
+        left = 1000
+        client.flushall()
+        fill(sink, target(), before)
+        left = cuts
+        try:
+            apply(sink, target(), 10, 11, changed, gone)
+            cut_off = False
+        except CutOffError:
+            cuts += 1
+        left = 1000
+        if sink.fence(target()) == fence(target(), 10):
+            apply(sink, target(), 10, 11, changed, gone)
+        apply(sink, target(), 11, 12)
+        assert rows_of(sink, target()) == changed + before[9:]
+        assert client.keys("*#gone") == []
+    assert cuts >= 5
+
+
+def test_an_older_epoch_never_overwrites_a_newer_row(sink: Sink, client: Any) -> None:
+    """Even where the bucket's fence was lost, the stamp of each row holds."""
+    fill(sink, target(), [ANNA, BERT])
+    apply(sink, target(), 10, 20, [ANNA | {"name": "new"}])
+    client.delete(*client.keys("*fence"))
+    assert sink.fence(target()) is None
+    apply(sink, target(), None, 15, [ANNA | {"name": "old"}, BERT | {"name": "newer than 10"}])
+    names = [stored(client, row_key(client, key))["name"] for key in (1, 2)]
+    assert names == ["new", "newer than 10"]
+
+
+def test_a_bucket_that_lost_its_writes_takes_the_fence_back(sink: Sink, client: Any) -> None:
+    fill(sink, target(), [ANNA, BERT])
+    apply(sink, target(), 10, 11, [ANNA | {"name": "new"}])
+    bucket = row_key(client, 1).partition("}")[0] + "}#fence"
+    client.hset(bucket, mapping={"epoch": "10", "epoch_hash": "hash-10"})
+    assert sink.fence(target()) == fence(target(), 10)
+    apply(sink, target(), 10, 11, [ANNA | {"name": "new"}])
+    assert sink.fence(target()) == fence(target(), 11)
+    client.delete(bucket)
+    assert sink.fence(target()) is None
+
+
+def test_dropping_leaves_nothing_behind_and_touches_nothing_else(sink: Sink, client: Any) -> None:
+    client.set("acme:customer_totals:g10:other", "keep")
+    client.set("somebody", "keep")
+    fill(sink, target(2), [BERT])
+    others = set(client.keys("*"))
+    fill(sink, target(1), [{"customer_id": n, "name": "x", "total": None} for n in range(3000)])
+    sink.drop(target(1))
+    assert set(client.keys("*")) == others
+    assert rows_of(sink, target(2)) == [BERT]
+
+
+def test_two_stores_cannot_share_a_prefix(redis_url: str) -> None:
+    fill(sink_at(redis_url, prefix="shop"), target(), [ANNA])
+    foreign = target(store="other")
+    with pytest.raises(OperatorError, match="belong to store 'acme'"):
+        sink_at(redis_url, prefix="shop").check(foreign)
+    with pytest.raises(OperatorError, match="belong to store 'acme'"):
+        sink_at(redis_url, prefix="shop").create(foreign)
+    assert sink_at(redis_url).check(foreign) == sink_at(redis_url).check(target())
+
+
+@pytest.mark.parametrize("prefix", ["{x}", "a:b", "a b"])
+def test_a_prefix_that_would_break_names_is_refused(redis_url: str, prefix: str) -> None:
+    with pytest.raises(OperatorError, match="prefix"):
+        sink_at(redis_url, prefix=prefix).check(target())
+
+
+def test_a_cache_that_evicts_any_key_is_refused(redis_server: RedisFactory) -> None:
+    server = redis_server(settings={"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"})
+    with pytest.raises(OperatorError, match="allkeys-lru"):
+        sink_at(server.url).check(target())
+    with redis_client.Redis.from_url(server.url) as client:
+        client.config_set("maxmemory-policy", "volatile-lru")
+    sink_at(server.url).check(target())
+
+
+def test_a_password_is_asked_for_and_not_repeated(redis_server: RedisFactory) -> None:
+    server = redis_server(settings={"requirepass": "richtig"})
+    for url in (server.url, server.url.replace("//", "//:geheim@")):
+        with pytest.raises(OperatorError) as caught:
+            sink_at(url).check(target())
+        assert "geheim" not in str(caught.value) + repr(caught.value)
+        assert f"127.0.0.1:{server.port}" in str(caught.value)
+    fill(sink_at(server.url.replace("//", "//:richtig@")), target(), [ANNA])
+
+
+def test_a_server_that_is_down_can_be_tried_again(redis_server: RedisFactory) -> None:
+    server = redis_server(settings={"appendonly": "yes", "appendfsync": "always"})
+    sink = sink_at(server.url)
+    fill(sink, target(), [ANNA])
+    server.kill()
+    for attempt in (sink.fence, sink.check, sink.create, sink.drop):
+        with pytest.raises(TransientError, match=f"127.0.0.1:{server.port}"):
+            attempt(target())
+    server.start()
+    assert rows_of(sink, target()) == [ANNA]
+    assert sink.fence(target()) == fence(target(), 10)
+    apply(sink, target(), 10, 11, [BERT])
+    assert rows_of(sink, target()) == [ANNA, BERT]
+
+
+def test_a_full_server_is_told_to_the_operator(redis_server: RedisFactory) -> None:
+    server = redis_server(settings={"maxmemory": "3mb"})
+    sink = sink_at(server.url)
+    rows = [{"customer_id": n, "name": "x" * 1000, "total": None} for n in range(5000)]
+    with pytest.raises(OperatorError, match=r"maxmemory"):
+        fill(sink, target(), rows)
+    assert sink.fence(target()) is None
+
+
+@pytest.mark.parametrize("url", ["localhost:6379", "http://geheim@x", "redis://h:port/0"])
+def test_a_url_that_is_none_is_a_usage_error(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        sink_at(url)
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_replica_is_refused(redis_server: RedisFactory) -> None:
+    primary, replica = redis_server(), redis_server()
+    with redis_client.Redis.from_url(replica.url) as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", primary.port)
+    with pytest.raises(TailraceError, match="replica"):
+        sink_at(replica.url).check(target())

@@ -1,0 +1,110 @@
+"""The session is quiet, in UTC, and never sent to machines that cannot read the log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from eventstore.errors import UsageError
+from eventstore.settings import Settings, SparkSettings, StoreSettings
+from projections.history import parallelism_of
+from projections.session import check_master, open_session
+from tests.fixtures.spark import SPARK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+def test_a_cluster_is_refused_unless_its_workers_see_the_segments() -> None:
+    cluster = SparkSettings(master="spark://somewhere:7077")
+
+    with pytest.raises(UsageError, match=r"store\.segments is a folder of this machine") as raised:
+        check_master(Settings(spark=cluster))
+
+    assert "shared_path" in raised.value.hint
+    check_master(Settings(spark=cluster, store=StoreSettings(shared_path=True)))
+    check_master(Settings(spark=SPARK))
+
+
+@pytest.mark.parametrize(
+    ("master", "units"), [("local", 1), ("local[3]", 3), ("local[2,4]", 2), ("spark://host:7077", 9)]
+)
+def test_inputs_are_cut_into_as_many_units_as_there_are_cores(master: str, units: int) -> None:
+    assert parallelism_of(master, 9) == units
+
+
+def test_workers_run_this_interpreter_and_find_the_projects_modules(
+    spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import projections
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"python": [sys.executable], "home": [projections.__file__]})
+
+    (row,) = spark.range(1).mapInArrow(where, "python string, home string").toArrow().to_pylist()
+
+    assert Path(row["python"]).resolve() == Path(sys.executable).resolve()
+    assert open_session(Settings(spark=SPARK)) is spark
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert capfd.readouterr() == ("", ""), "nothing of Spark's own between a command's lines"
+
+
+def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
+    """In a process of its own: the session of this one is shared by all tests."""
+    program = textwrap.dedent(
+        """
+        import os, signal
+        from pyspark import SparkContext
+        from eventstore.errors import TransientError
+        from eventstore.log import Store
+        from eventstore.settings import Settings, StoreSettings
+        from projections import PostgresTable, ProjectionFailed, State, projection
+        from projections.context import ProjectionContext
+        from projections.failure import explained
+        from tests.fixtures.spark import SPARK
+
+        @projection(key="id", sink=PostgresTable("mart", "t"), rows=State("shop.public.t"))
+        def t(rows):
+            return rows
+
+        def kill():
+            os.kill(SparkContext._gateway.proc.pid, signal.SIGTERM)
+
+        settings = Settings(store=StoreSettings(catalog="sqlite:///catalog.db", segments="segments"), spark=SPARK)
+        with Store.open(settings.store, create=True) as store:
+            context = ProjectionContext(store, settings, {"t": t})
+            numbers = context.spark.range(10)
+            kill()
+            try:
+                with explained(t, "computing its result"):
+                    while True:
+                        numbers.count()
+            except TransientError as error:
+                print(error.message)
+            print(context.spark.range(10).count())
+            try:
+                with explained(t, "computing its result"):
+                    raise ConnectionRefusedError("of the user's own")
+            except ProjectionFailed as error:
+                print("own")
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, check=False,
+    )  # fmt: skip
+
+    said = done.stdout.splitlines()
+    assert said[0].startswith("Spark went away while computing its result of projection 't'"), done.stderr
+    assert said[1:] == ["10", "own"]
+    assert done.stderr == ""

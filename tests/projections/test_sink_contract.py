@@ -1,0 +1,53 @@
+"""The contract suite over the three sinks, on real servers."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from eventstore.settings import Settings, SinkSettings
+from projections.sinks import open_sink
+from projections.sinks.contract import SinkContract
+from projections.specs import FieldKind, PostgresTable, RedisCache, SearchIndex
+
+
+class TestPostgresTable(SinkContract):
+    @pytest.fixture(autouse=True)
+    def _place(self, database: str) -> None:
+        spec = PostgresTable("mart", "customer totals", schema="mart", indexes=(("name", "day"),))
+        sinks = {"mart": SinkSettings(kind="postgres", dsn=SecretStr(database))}
+        self.opener = partial(open_sink, spec, Settings(sinks=sinks))
+
+
+class TestRedisHashes(SinkContract):
+    @pytest.fixture(autouse=True)
+    def _place(self, redis_url: str) -> None:
+        sinks = {"cache": SinkSettings(kind="redis", url=SecretStr(redis_url))}
+        self.opener = partial(open_sink, RedisCache("cache"), Settings(sinks=sinks))
+
+
+class TestRedisJson(SinkContract):
+    @pytest.fixture(autouse=True)
+    def _place(self, redis_url: str) -> None:
+        sinks = {"cache": SinkSettings(kind="redis", url=SecretStr(redis_url))}
+        self.opener = partial(open_sink, RedisCache("cache", "orders", "json"), Settings(sinks=sinks))
+
+
+class TestSearchIndex(SinkContract):
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        fields: dict[str, FieldKind] = {
+            "name": "text",
+            "words": "string",
+            "total": "f64",
+            "count": "i64",
+            "ok": "bool",
+            "moment": "date",
+            "day": "date",
+        }
+        spec = SearchIndex("search", fields)
+        sinks = {"search": SinkSettings(kind="search", path=tmp_path / "indexes")}
+        self.opener = partial(open_sink, spec, Settings(sinks=sinks))

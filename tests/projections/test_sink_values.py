@@ -1,0 +1,146 @@
+"""Values on their way into a sink and back: nothing changes, whatever Arrow can hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg import sql
+
+from eventstore.errors import UsageError
+from projections.sinks.columns import from_json, from_texts, to_json, to_texts, unsupported
+from projections.sinks.postgres_copy import column_type, copy_in, copy_out
+from projections.sinks.rows import from_fields, schema_from_text, schema_to_text, to_fields
+
+# Postgres has no U+0000 in text (the sinks say so); surrogates are no Unicode text at all.
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
+SCALARS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.bool_(), st.booleans()),
+    (pa.int8(), st.integers(-(2**7), 2**7 - 1)),
+    (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
+    (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    (pa.float32(), st.floats(width=32)),
+    (pa.float64(), st.floats()),
+    (pa.decimal128(38, 10), st.decimals(-(10**27), 10**27, places=10)),
+    (pa.decimal128(5, 0), st.decimals(-99999, 99999, places=0)),
+    (pa.string(), TEXT),
+    (pa.large_string(), TEXT),
+    (pa.binary(), st.binary()),
+    (pa.date32(), st.dates()),
+    (pa.time64("us"), st.times()),
+    (pa.timestamp("us"), st.datetimes()),
+    (pa.timestamp("ms"), st.integers(-(10**13), 10**14)),
+    (pa.timestamp("s", "UTC"), st.integers(-(10**10), 10**11)),
+    (pa.timestamp("us", "UTC"), st.integers(-(10**16), 10**17)),
+    (pa.timestamp("us", "Asia/Kolkata"), st.integers(-(10**16), 10**17)),
+]
+COLUMNS = SCALARS + [(pa.list_(kind), st.lists(st.none() | values, max_size=4)) for kind, values in SCALARS]
+
+
+@st.composite
+def arrays(draw: st.DrawFn, columns: list[tuple[pa.DataType, st.SearchStrategy[Any]]]) -> pa.Array:
+    kind, values = draw(st.sampled_from(columns))
+    cells = draw(st.lists(st.none() | values, max_size=8))
+    array = pa.array([None, *cells], kind)
+    return array.slice(draw(st.integers(0, 1)))  # a slice has an offset
+
+
+def same(one: pa.Array, two: pa.Array) -> bool:
+    return bool(one.type == two.type) and repr(one.to_pylist()) == repr(two.to_pylist())
+
+
+@given(arrays(SCALARS))
+def test_text_gives_back_every_value(column: pa.Array) -> None:
+    assert same(from_texts(to_texts(column).cast(pa.string()), column.type), column)
+
+
+@given(arrays(COLUMNS))
+def test_json_gives_back_every_value(column: pa.Array) -> None:
+    values = json.loads(json.dumps(to_json(column), allow_nan=False))
+    assert same(from_json(values, column.type), column)
+
+
+@given(arrays(COLUMNS))
+def test_fields_give_back_every_value(column: pa.Array) -> None:
+    rows = pa.table({"c": column})
+    flat = to_fields(rows)
+    fields = [dict(zip(map(_bytes, row[::2]), map(_bytes, row[1::2]), strict=True)) for row in flat]
+    assert same(from_fields(fields, rows.schema).column(0), column)
+
+
+@pytest.fixture
+def cursor(database: str) -> Iterator[psycopg.Cursor[Any]]:
+    with psycopg.connect(database) as connection:
+        # What the sink's own transactions set.
+        connection.execute("SET timezone = 'UTC'; SET datestyle = 'ISO, YMD'; SET bytea_output = 'hex'")
+        yield connection.cursor()
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(arrays(COLUMNS), min_size=1, max_size=3))
+def test_postgres_gives_back_every_value(cursor: psycopg.Cursor[Any], columns: list[pa.Array]) -> None:
+    shortest = min(map(len, columns))
+    names = [f'column "{i}"' for i in range(len(columns))]
+    rows = pa.table([column.slice(0, shortest) for column in columns], names)
+    table = sql.Identifier("pg_temp", "values")
+    kinds = sql.SQL(", ").join(
+        sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(column_type(field.type)))
+        for field in rows.schema
+    )
+    cursor.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table))
+    cursor.execute(sql.SQL("CREATE TEMP TABLE {} ({})").format(sql.Identifier("values"), kinds))
+    copy_in(cursor, table, rows)
+    batches = list(copy_out(cursor, table, rows.schema))
+    back = pa.Table.from_batches(batches, rows.schema)
+    for name in names:
+        assert same(back.column(name).combine_chunks(), rows.column(name).combine_chunks())
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([3_000_000], pa.int32()).cast(pa.date32()),
+        pa.array([-800_000], pa.int32()).cast(pa.date32()),
+        pa.array([2**62], pa.timestamp("us")),
+        pa.array([-(2**62)], pa.timestamp("us", "UTC")),
+    ],
+)
+def test_years_that_have_no_common_text_are_refused(column: pa.Array) -> None:
+    with pytest.raises(UsageError, match="years 1 to 9999"):
+        to_texts(column)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.null(),
+        pa.struct([("a", pa.int32())]),
+        pa.map_(pa.string(), pa.int32()),
+        pa.list_(pa.list_(pa.int32())),
+        pa.timestamp("ns"),
+        pa.uint64(),
+        pa.float16(),
+        pa.duration("us"),
+        pa.decimal256(50, 2),
+    ],
+)
+def test_types_no_sink_holds_are_named_with_advice(kind: pa.DataType) -> None:
+    (said,) = unsupported(pa.schema([("total", kind)]))
+    assert "'total'" in said
+    assert ":" in said
+
+
+def test_a_schema_survives_as_text() -> None:
+    schema = pa.schema([pa.field(f"c{i}", kind) for i, (kind, _) in enumerate(COLUMNS)])
+    assert schema_from_text(schema_to_text(schema)).equals(schema)
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value

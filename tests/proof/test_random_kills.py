@@ -1,0 +1,127 @@
+"""Promises 1 to 4 and 7 under kill -9 of everything: nothing lost, nothing twice, every sink provably right."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tailrace.embedded import PostgresServer
+from tests.fixtures.scale import Scale
+from tests.fixtures.servers import ServerFactory
+from tests.proof.ledger import (
+    SCHEMA,
+    Writers,
+    check_dense_offsets,
+    check_nothing_lost,
+    check_whole_transactions,
+)
+from tests.proof.rig import Rig, wait_until
+
+PROJECTION = """
+from pyspark.sql import DataFrame, functions as F
+
+from projections import PostgresTable, State, projection
+
+
+@projection(
+    key="tx",
+    sink=PostgresTable("mart", "totals"),
+    ledger=State("shop.public.ledger", affects="tx"),
+)
+def totals(ledger: DataFrame) -> DataFrame:
+    return ledger.groupBy("tx").agg(F.sum("amount").alias("amount"), F.count("*").alias("legs"))
+"""
+
+
+class Victims:
+    """The processes of an installation, each of which may be killed and is started again."""
+
+    def __init__(self, rig: Rig, source: PostgresServer, mart: PostgresServer, stack: ExitStack) -> None:
+        self._rig = rig
+        self._stack = stack
+        self._servers = {"source": source, "mart": mart}
+        self.processes = {name: self._start(name) for name in ("capture", "run")}
+
+    def _start(self, name: str) -> subprocess.Popen[str]:
+        return self._stack.enter_context(self._rig.running(name))
+
+    def kill(self, name: str) -> None:
+        if name in self._servers:
+            self._servers[name].kill()
+            self._servers[name].start()
+        else:
+            self.processes[name].send_signal(signal.SIGKILL)
+            self.processes[name].wait()
+        self.revive()
+
+    def revive(self) -> None:
+        """What has ended, by a kill or because its server was away, is started again, as a supervisor would."""
+        for name, process in self.processes.items():
+            if process.poll() is not None:
+                self.processes[name] = self._start(name)
+
+    def stop(self, name: str) -> None:
+        process = self.processes.pop(name)
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(90)
+
+
+@pytest.fixture
+def servers(postgres_server: ServerFactory) -> tuple[PostgresServer, PostgresServer]:
+    return postgres_server(), postgres_server()
+
+
+@pytest.mark.timeout(7200)
+def test_random_kills_lose_nothing_and_repeat_nothing(
+    servers: tuple[PostgresServer, PostgresServer], tmp_path: Path, scale: Scale
+) -> None:
+    source, mart = servers
+    (tmp_path / "ledger_projections.py").write_text(PROJECTION)
+    rig = Rig(
+        tmp_path,
+        source.dsn(),
+        options="epoch_bytes = 16384\nlinger_ms = 20",
+        extra=(
+            f'[sinks.mart]\nkind = "postgres"\ndsn = "{mart.dsn()}"\n\n'
+            '[projections]\nmodules = ["ledger_projections"]\n\n[spark]\nmaster = "local[1]"\nshuffle_partitions = 2\n'
+        ),
+    )
+    with psycopg.connect(source.dsn(), autocommit=True) as connection:
+        connection.execute(SCHEMA)
+    rig.run("init")
+    rig.run("capture", "--until-idle")
+    rig.run("rebuild", "totals")
+    rng = random.Random(scale.pick(smoke=5, full=200))
+    order = ["capture", "source", "run", "capture", "mart"]
+    with ExitStack() as stack:
+        with Writers(source.dsn(), pause=0.02).writing():
+            victims = Victims(rig, source, mart, stack)
+            for round_ in range(scale.pick(smoke=5, full=200)):
+                time.sleep(rng.uniform(0.5, 6))
+                victims.kill(order[round_] if round_ < len(order) else rng.choice(order))
+        wait_until(lambda: captured_all(rig, victims), "the log has everything", seconds=180)
+        victims.stop("capture")
+        victims.stop("run")
+    rig.run("run", "--once")
+    rig.run("verify", "totals")
+    with rig.store() as store:
+        head = store.head()
+        assert head is not None
+        assert check_whole_transactions(store, range(1, head.epoch + 1)) > 50
+        check_nothing_lost(store, source.dsn())
+        check_dense_offsets(store)
+
+
+def captured_all(rig: Rig, victims: Victims) -> bool:
+    victims.revive()
+    with rig.store() as store:
+        state = store.source("shop")
+    return state is not None and state.through_lsn >= rig.position()

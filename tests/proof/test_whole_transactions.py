@@ -1,0 +1,56 @@
+"""Promise 2: whoever reads while the source is written to sees whole transactions, over all topics, and no gap."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psycopg
+
+from tests.fixtures.scale import Scale
+from tests.proof.ledger import (
+    SCHEMA,
+    Writers,
+    check_dense_offsets,
+    check_nothing_lost,
+    check_whole_transactions,
+)
+from tests.proof.rig import Rig, wait_until
+
+
+def test_readers_under_load_never_see_part_of_a_transaction(
+    database: str, tmp_path: Path, scale: Scale
+) -> None:
+    rig = Rig(tmp_path, database, options="epoch_bytes = 4096\nlinger_ms = 10")
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(SCHEMA)
+    rig.run("init")
+    seen = 0
+    with rig.running("capture") as capture, Writers(database).writing():
+        wait_until(lambda: loaded(rig), "the first load is in the log")
+        with rig.store() as store:
+            head = first = store.head()
+            after = 0 if first is None else first.epoch
+            deadline = time.monotonic() + scale.pick(smoke=10, full=300)
+            while time.monotonic() < deadline:
+                for head in store.follow(after_epoch=after, timeout=1):
+                    assert head.epoch == after + 1, "an epoch became visible before the one below it"
+                    seen += check_whole_transactions(store, range(after + 1, head.epoch + 1))
+                    after = head.epoch
+                    if time.monotonic() > deadline:
+                        break
+        rig.wait_captured(capture)
+        rig.stop(capture)
+    assert seen > 100
+    with rig.running("capture") as capture:
+        rig.wait_captured(capture)
+        rig.stop(capture)
+    with rig.store() as store:
+        check_nothing_lost(store, database)
+        check_dense_offsets(store)
+
+
+def loaded(rig: Rig) -> bool:
+    with rig.store() as store:
+        source = store.source("shop")
+    return source is not None and source.loaded

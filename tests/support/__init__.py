@@ -1,0 +1,5 @@
+"""Helpers that tests of several rooms share."""
+
+import pytest
+
+pytest.register_assert_rewrite("tests.support.capturing")

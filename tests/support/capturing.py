@@ -1,0 +1,290 @@
+"""Captures to test with: in a thread, or as a real process that fail points and signals kill; and what must hold of
+the log afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from psycopg import sql
+
+from cdc.capture import Capture
+from cdc.source import Preparation, prepare_source
+from cdc.status import CaptureStatus
+from cdc.verify import TopicComparison, verify_source
+from eventstore.log import Store
+from eventstore.model import TopicId, TopicKind
+from eventstore.position import parse_lsn
+from eventstore.settings import SourceSettings, StoreSettings
+
+REPOSITORY = Path(__file__).parents[2]
+SOURCE = "shop"
+
+
+@dataclass(frozen=True)
+class Site:
+    """One store and one source called ``shop``."""
+
+    root: Path
+    dsn: str
+    store_settings: StoreSettings
+    settings: SourceSettings
+
+    @classmethod
+    def at(
+        cls, root: Path, dsn: str, *, name: str = "acme", catalog: str | None = None, **settings: Any
+    ) -> Site:
+        store = StoreSettings(name=name) if catalog is None else StoreSettings(name=name, catalog=catalog)
+        return cls(root, dsn, store, SourceSettings(dsn=dsn, **settings))
+
+    def open(self) -> Store:
+        return Store.open(self.store_settings, create=True, root=self.root)
+
+    def with_settings(self, **changes: Any) -> Site:
+        settings = SourceSettings.model_validate(self.settings.model_dump() | changes)
+        return Site(self.root, self.dsn, self.store_settings, settings)
+
+    def init(self, **options: bool) -> Preparation:
+        with self.open() as store:
+            return prepare_source(store, SOURCE, self.settings, **options)
+
+    def verify(self, *topics: TopicId, timeout: float = 60.0) -> list[TopicComparison]:
+        with self.open() as store:
+            return verify_source(store, SOURCE, self.settings, topics or None, timeout=timeout)
+
+    def to_json(self) -> str:
+        settings = self.settings.model_dump(mode="json") | {"dsn": self.dsn}
+        return json.dumps(
+            {"root": str(self.root), "store": self.store_settings.model_dump(mode="json"), "source": settings}
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Site:
+        data = json.loads(text)
+        source = SourceSettings.model_validate(data["source"])
+        return cls(
+            Path(data["root"]), data["source"]["dsn"], StoreSettings.model_validate(data["store"]), source
+        )
+
+
+class RunningCapture:
+    """A capture in a thread of this process. Leaving the block stops it and raises what it raised."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.store = site.open()
+        self.stop_event = threading.Event()
+        self._capture = Capture(self.store, SOURCE, site.settings, stop=self.stop_event)
+        self._pool = ThreadPoolExecutor(1, "capture under test")
+        self._future: Future[None] | None = None
+        self._forgiven = False
+
+    def __enter__(self) -> Self:
+        self._future = self._pool.submit(self._capture.run)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        failure = self.join()
+        if failure is not None and error is None and not self._forgiven:
+            raise failure
+
+    def forgive(self) -> None:
+        """Its error was what the test is about: leaving the block does not raise it."""
+        self._forgiven = True
+
+    @property
+    def status(self) -> CaptureStatus:
+        return self._capture.status
+
+    @property
+    def running(self) -> bool:
+        return self._future is not None and not self._future.done()
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._future.exception() if self._future is not None and self._future.done() else None
+
+    def join(self, timeout: float = 60.0) -> BaseException | None:
+        """Stop, wait, and give back what it raised."""
+        self.stop_event.set()
+        error = self.ended(timeout)
+        self._pool.shutdown()
+        self.store.close()
+        return error
+
+    def ended(self, timeout: float = 60.0) -> BaseException | None:
+        """Wait until it ends by itself; what it raised."""
+        assert self._future is not None
+        return self._future.exception(timeout)
+
+    def catch_up(self, timeout: float = 60.0) -> None:
+        """Wait until the log holds all that the source has committed by now."""
+        catch_up(self.store, self.site.dsn, timeout, alive=lambda: self.running or self.raise_error())
+
+    def raise_error(self) -> bool:
+        if self.error is not None:
+            raise self.error
+        return False
+
+
+class CaptureProcess:
+    """A capture as a process of its own (``python -m tests.support.capture_process``), to be killed."""
+
+    def __init__(self, site: Site, *, failpoint: str | None = None) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        environment.pop("TAILRACE_FAILPOINT", None)
+        if failpoint:
+            environment["TAILRACE_FAILPOINT"] = failpoint
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.capture_process", site.to_json()],
+            cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        self._site = site
+        self.output = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self.kill()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self.wait()
+
+    def terminate(self, timeout: float = 30.0) -> int:
+        """SIGTERM: the clean stop."""
+        self._process.terminate()
+        return self.wait(timeout)
+
+    def freeze(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def wait(self, timeout: float = 60.0) -> int:
+        """Exit code (negative: the signal that ended it); ``output`` is what it printed."""
+        self.output, _ = self._process.communicate(timeout=timeout)
+        return self._process.returncode
+
+    def catch_up(self, timeout: float = 60.0) -> None:
+        """Wait until it streams and the log holds all that the source has committed by now."""
+        wait_until(lambda: slot_pid(self._site) is not None, timeout, alive=lambda: self.running)
+        with self._site.open() as store:
+            catch_up(store, self._site.dsn, timeout, alive=lambda: self.running)
+
+
+def catch_up(store: Store, dsn: str, timeout: float, *, alive: Callable[[], bool] = lambda: True) -> None:
+    """Wait until the log holds all that the source has committed by now."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+    assert row is not None
+    target = parse_lsn(row[0])
+
+    def reached() -> bool:
+        state = store.source(SOURCE)
+        return state is not None and state.loaded and state.through_lsn >= target
+
+    wait_until(reached, timeout, alive)
+
+
+def wait_until(
+    condition: Callable[[], bool], timeout: float = 30.0, alive: Callable[[], bool] = lambda: True
+) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert alive(), "it ended meanwhile"
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def slot_pid(site: Site) -> int | None:
+    """The server process that streams to the site's capture."""
+    found = query(
+        site.dsn,
+        "SELECT active_pid FROM pg_replication_slots"  # noqa: S608 (a name of our own)
+        f" WHERE slot_name = '{site.store_settings.name}_{SOURCE}' AND active_pid IS NOT NULL",
+    )
+    return found[0][0] if found else None
+
+
+def execute(dsn: str, *statements: str) -> None:
+    """Each statement in a transaction of its own."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(sql.SQL(statement))
+
+
+def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return connection.execute(sql.SQL(statement)).fetchall()
+
+
+def rows(store: Store, topic: TopicId) -> list[dict[str, Any]]:
+    """All rows of a topic in epoch and partition order."""
+    return [row for batch in store.read(topic) for row in batch.to_pylist()]
+
+
+def table(name: str, schema: str = "public") -> TopicId:
+    return TopicId.table(SOURCE, schema, name)
+
+
+def assert_equals_source(site: Site, expected: Sequence[tuple[str, str]] | None = None) -> None:
+    """``verify``: every topic (or exactly these tables) equals its table, cell by cell."""
+    comparisons = site.verify()
+    assert [each for each in comparisons if not each.equal] == []
+    if expected is not None:
+        assert {each.topic.parts[1:] for each in comparisons} == set(expected)
+
+
+def assert_sound(store: Store) -> None:
+    """Offsets are dense from 0 per topic and partition; every change stands once, in commit order per partition;
+    epochs are a gap-free prefix."""
+    epochs = [info.epoch for info in store.epochs(limit=1_000_000)]
+    assert epochs == list(range(1, len(epochs) + 1))
+    seen: set[tuple[int, int]] = set()
+    for info in store.topics(SOURCE):
+        offsets: dict[int, int] = {}
+        positions: dict[int, tuple[int, int]] = {}
+        loaded_until = 0
+        once: set[tuple[int, int]] = set()
+        for row in rows(store, info.id):
+            partition, place = row["_partition"], (row["_lsn"], row["_ordinal"])
+            assert row["_offset"] == offsets.get(partition, 0), f"{info.id}: a gap in partition {partition}"
+            offsets[partition] = row["_offset"] + 1
+            if row["_txn"] == 0:  # a load: unordered among themselves, all of one position
+                loaded_until = max(loaded_until, row["_lsn"])
+                continue
+            assert place > positions.get(partition, (0, 0)), f"{info.id}: out of order or twice"
+            assert row["_lsn"] > loaded_until, f"{info.id}: a change from before its load"
+            positions[partition] = place
+            if row["_op"] != "t" or place not in once:
+                assert place not in seen, f"{info.id}: {place} stands twice"
+            seen.add(place)
+            once.add(place)
+        assert info.kind is not TopicKind.TABLE or info.version >= 1

@@ -1,0 +1,48 @@
+"""Every benchmark still runs, and writes its section. In the smallest size: whether it is fast is not looked at."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import benchmarks
+from benchmarks.__main__ import NAMES
+
+ROOT = Path(__file__).parents[1]
+SMALLEST = {
+    "capture": ["--transactions", "100", "--bulk", "300"],
+    "compaction": ["--events", "3000", "--cores", "1"],
+    "decode": ["--changes", "500"],
+}
+LINES = {"capture": 4, "compaction": 4, "decode": 2}
+PARTS = {"__main__", "clients", "options", "results"}
+
+
+def test_every_benchmark_is_run_by_default_and_here() -> None:
+    held = {module.name for module in pkgutil.iter_modules(benchmarks.__path__)} - PARTS
+    assert held == set(NAMES) == set(SMALLEST)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_benchmark_runs_and_writes_its_section(name: str, tmp_path: Path) -> None:
+    results = tmp_path / "RESULTS.md"
+    shared = ["--repeat", "1", "--to", str(results)]
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", *SMALLEST[name], *shared],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    text = results.read_text()
+    assert f"<!-- {name}: begin -->" in text
+    assert f"`python -m benchmarks.{name} {' '.join(SMALLEST[name])} --repeat 1`" in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == LINES[name]
+    for fact in ("- machine: ", "- versions: Python "):
+        assert fact in text
