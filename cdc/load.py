@@ -199,6 +199,7 @@ class SnapshotLoad:
         started = time.monotonic()
         names = [topic.text for topic, _ in self._topics.values()]
         pending = set(running)
+        self._progress.loading(names, 0, expected, 0.0)
         while pending:
             done, pending = wait(pending, _REPORT_SECONDS, FIRST_EXCEPTION)
             for future in done:
