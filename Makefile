@@ -50,7 +50,7 @@ test-servers: $(STAMP) ## Tests that need parts of the operating system (strace,
 
 .PHONY: soak
 soak: $(STAMP) ## All tests at full scale (an hour or more); the result is docs/soak.md
-	@$(BIN)/python -m pytest --scale full --timeout 7200 -m "not servers" --report docs/soak.md
+	@$(BIN)/python -m pytest --scale full --timeout 7200 -m "not servers" --report=docs/soak.md
 
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types and the arrows between packages
