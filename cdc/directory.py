@@ -102,7 +102,7 @@ class Describer:
 def changed(table: Table, latest: TopicSchema) -> TopicSchema | None:
     """The next version of a topic when its table is no longer what ``latest`` says, else None."""
     described = table.topic_schema(latest.version)
-    if described.columns == latest.columns and described.relid == latest.relid:
+    if replace(described, from_lsn=latest.from_lsn) == latest:
         return None
     return replace(described, version=latest.version + 1)
 

@@ -254,6 +254,10 @@ class _Plan:
         if table.generated:
             columns = ", ".join(table.generated)
             findings.append(Finding(Level.NOTE, table.text, f"generated columns are not captured: {columns}"))
+        if table.bag:
+            findings.append(
+                Finding(Level.NOTE, table.text, "it has no key: its rows are a bag, equal ones are counted")
+            )
         if table.kind == "p":
             findings.append(
                 Finding(
@@ -391,9 +395,20 @@ def problem_of(table: Table) -> tuple[str, str] | None:
     if not table.key:
         return (
             f"{table.key_problem}, so changed rows cannot be identified",
-            f"add a primary key, or ALTER TABLE {name} REPLICA IDENTITY USING INDEX a unique one on NOT NULL columns",
+            _identity_hint(table, name),
         )
     return None
+
+
+def _identity_hint(table: Table, name: str) -> str:
+    if table.kind == "p":
+        return "add a primary key: without one each new partition would refuse its owner's UPDATE and DELETE"
+    if table.identity == "n":
+        return f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT with a primary key, FULL without one"
+    return (
+        f"add a primary key, or ALTER TABLE {name} REPLICA IDENTITY USING INDEX a unique one on NOT NULL columns, or"
+        f" ALTER TABLE {name} REPLICA IDENTITY FULL: its rows are then a bag, equal ones are counted"
+    )
 
 
 def _leaf_problems(
@@ -457,7 +472,8 @@ def reidentified_topics(topics: Topics, tables: Sequence[Table]) -> list[TopicId
         numbers = {column.name: column.id for column in table.columns}
         replaced = any(numbers.get(column.name, column.id) != column.id for column in schema.columns)
         key = {numbers[name] for name in table.key}
-        if replaced or (key and table.identity == "f" and key != {column.id for column in schema.key}):
+        rekeyed = key != {column.id for column in schema.key} or table.bag != schema.bag
+        if replaced or (key and table.identity == "f" and rekeyed):
             found.append(topic)
     return found
 

@@ -10,14 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from eventstore.bag import surviving_rows
 from eventstore.conform import CREATE, DELETE, READ, TRUNCATE, Codes, Ints, Layout, Mask, Rows, concat_marks
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """Row numbers over all parts. ``rows``: the last row of each living key, ascending. ``sources``: per column id,
-    for the rows whose cell was not sent, the row where the walk back stopped: >= 0 knows the value, -1 nobody does;
-    ``bases`` likewise the create half of a key change behind which the value lies, or -1."""
+    """Row numbers over all parts. ``rows``: the last row of each living key (of a bag: as many as there are of it),
+    ascending. ``sources``: per column id, for the rows whose cell was not sent, the row where the walk back stopped:
+    >= 0 knows the value, -1 nobody does; ``bases`` likewise the create half of a key change behind which the value
+    lies, or -1."""
 
     rows: Ints
     sources: Mapping[int, tuple[Ints, Ints, Ints]]  # column id -> (rows, source, base)
@@ -45,6 +47,8 @@ def newest_rows(parts: Sequence[Rows], layout: Layout) -> Newest:
     if start == len(ops):
         return Newest(np.empty(0, np.int64), {})
     codes, count = key_codes(parts, layout, start)
+    if layout.target.bag:
+        return Newest(surviving_rows(codes, ops[start:]) + start, {})
     last = np.empty(count, np.int64)
     last[codes] = np.arange(len(codes))  # of equal indices numpy keeps the last assignment
     last = np.sort(last) + start

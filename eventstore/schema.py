@@ -116,13 +116,16 @@ class Column:
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
     """One version of a topic's columns, in the source's column order. ``from_lsn``: holds from this commit on.
-    ``relid`` is the table's oid (0 for topics that are no table)."""
+    ``relid`` is the table's oid (0 for topics that are no table).
+
+    ``bag``: the table has no key. All columns are the topic's key then, and its state may hold a row several times."""
 
     version: int
     columns: tuple[Column, ...]
     kind: TopicKind = TopicKind.TABLE
     from_lsn: int = 0
     relid: int = 0
+    bag: bool = False
 
     @property
     def key(self) -> tuple[Column, ...]:

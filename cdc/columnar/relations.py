@@ -145,7 +145,8 @@ def fit(
 ) -> TopicSchema:
     """The topic's next version: the relation's columns, with what only the catalog knows of them.
 
-    A table without a key gets all its columns as key. Raises OperatorError on a table without columns.
+    A table without a key gets all its columns as key: its topic is a bag. Raises OperatorError on a table without
+    columns.
     """
     if not relation.columns:
         raise OperatorError(
@@ -155,7 +156,8 @@ def fit(
     columns = _identify(relation, described, previous)
     if _has_key_flags(relation):
         columns = [replace(c, key=s.is_key) for c, s in zip(columns, relation.columns, strict=True)]
-    if not any(column.key for column in columns):
+    bag = not any(column.key for column in columns) or (described.bag and not _has_key_flags(relation))
+    if bag:
         columns = [replace(column, key=True) for column in columns]
     return TopicSchema(
         version=previous.version + 1 if previous else 1,
@@ -163,6 +165,7 @@ def fit(
         kind=described.kind,
         from_lsn=commit_lsn,
         relid=relation.relid,
+        bag=bag,
     )
 
 
@@ -270,7 +273,9 @@ def _kinds(previous: TopicSchema | None, current: TopicSchema) -> frozenset[Chan
             kinds.add(ChangeKind.RENAMED)
         if (old.type_oid, old.typmod) != (new.type_oid, new.typmod):
             kinds.add(ChangeKind.RETYPED)
-    if [column.id for column in previous.key] != [column.id for column in current.key]:
+    if [column.id for column in previous.key] != [column.id for column in current.key] or (
+        previous.bag != current.bag
+    ):
         kinds.add(ChangeKind.REKEYED)
     return frozenset(kinds)
 

@@ -18,7 +18,8 @@ Row = tuple[object, ...]
 @dataclass(frozen=True, slots=True)
 class Table:
     """One table. ``identity``: d default, n nothing, f full, i index. ``key`` are the names of the key columns: those
-    of the replica identity, under FULL those of the primary key; () when there is none that capture can use."""
+    of the replica identity, under FULL those of the primary key; () when there is none that capture can use.
+    ``bag``: under FULL without a primary key all columns are the key, and equal rows are counted."""
 
     relid: int
     schema: str
@@ -29,6 +30,7 @@ class Table:
     identity: str
     key: tuple[str, ...]
     key_problem: str
+    bag: bool
     columns: tuple[Column, ...]
     generated: tuple[str, ...]
     readable: bool
@@ -46,7 +48,9 @@ class Table:
         return f"{self.schema}.{self.name}"
 
     def topic_schema(self, version: int, from_lsn: int = 0) -> TopicSchema:
-        return TopicSchema(version=version, columns=self.columns, from_lsn=from_lsn, relid=self.relid)
+        return TopicSchema(
+            version=version, columns=self.columns, from_lsn=from_lsn, relid=self.relid, bag=self.bag
+        )
 
 
 _CLASSES = """
@@ -109,6 +113,9 @@ def _table(row: Row, columns: list[Row], indexes: list[Row]) -> Table:
     hidden = [column for column in columns if column[6]]
     if any(_int(column[1]) in numbers for column in hidden):
         numbers, problem = set(), "a generated column is part of its key"
+    bag = identity == "f" and kind == "r" and not numbers
+    if bag:
+        numbers = {_int(column[1]) for column in stored}
     return Table(
         relid=_int(relid),
         schema=str(schema),
@@ -119,6 +126,7 @@ def _table(row: Row, columns: list[Row], indexes: list[Row]) -> Table:
         identity=str(identity),
         key=tuple(str(column[2]) for column in stored if _int(column[1]) in numbers),
         key_problem=problem,
+        bag=bag,
         columns=tuple(_column(column, _int(column[1]) in numbers) for column in stored),
         generated=tuple(str(column[2]) for column in hidden),
         readable=bool(readable),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from eventstore.compaction import compact
 from eventstore.conform import Layout
-from eventstore.errors import UsageError
+from eventstore.errors import IntegrityError, UsageError
 from eventstore.schema import Column, TopicSchema, change_schema
 from eventstore.segment import read_segment
 from eventstore.state import StateInput, compute_state, readable_state
@@ -217,13 +218,13 @@ def test_key_cells_that_only_raw_can_tell_apart_are_different_keys() -> None:
     assert sorted(row["body"] for row in state_rows((FIRST, rows))) == ["b", "c"]
 
 
-def test_a_table_without_a_key_is_told_apart_by_all_its_cells() -> None:
+def test_equal_rows_of_a_table_without_a_key_are_counted() -> None:
     columns = (
         Column(1, "name", 25, key=True),
         Column(2, "tags", 1009, key=True),
         Column(3, "ratio", 701, key=True),
     )
-    schema = TopicSchema(version=1, columns=columns)
+    schema = TopicSchema(version=1, columns=columns, bag=True)
 
     def row(op: str, name: str | None, tags: list[str | None] | None, ratio: float | None) -> Row:
         cells = {"name": name, "tags": tags, "ratio": ratio}
@@ -239,7 +240,41 @@ def test_a_table_without_a_key_is_told_apart_by_all_its_cells() -> None:
         row("d", "a", ["x"], 0.5),
     ]
     found = [(r["name"], r["tags"], r["ratio"]) for r in state_rows((schema, rows))]
-    assert sorted(found, key=repr) == [("a", ["x", None], 0.5), (None, None, None)]
+    assert sorted(found, key=repr) == [("a", ["x", None], 0.5), (None, None, None), (None, None, None)]
+    with pytest.raises(IntegrityError, match="lost more rows"):
+        state_rows((schema, [*rows, row("d", "a", ["x"], 0.5)]))
+
+
+@UNTIMED
+@given(
+    changes=st.lists(
+        st.sampled_from(["c", "c", "r", "d", "u", "t"]).flatmap(lambda op: st.tuples(st.just(op), KEYS))
+    ),
+    fold_rows=st.sampled_from([1, 3, 1 << 20]),
+)
+def test_the_state_of_a_bag_is_the_rows_that_are_left(changes: list[tuple[str, int]], fold_rows: int) -> None:
+    """Also when keys share a hash, and however early what cannot matter any more is dropped."""
+    schema = TopicSchema(version=1, columns=(Column(1, "n", 23, key=True),), bag=True)
+    places = [pa.field("_offset", pa.int64()), pa.field("_epoch", pa.int64())]
+    stored = pa.schema([*change_schema(schema), *places])
+    left: Counter[int] = Counter()
+    tables = []
+    for offset, (op, n) in enumerate(changes):
+        if op == "t":
+            left.clear()
+        elif op in "cr":
+            left[n] += 1
+        elif not left[n]:
+            continue
+        elif op == "d":
+            left[n] -= 1
+        cells = None if op == "t" else {"n": n}
+        row = change(op, None, cells if op in "cru" else None, hash_=n % 2) | {
+            "key": cells, "_offset": offset, "_epoch": 1, "_lsn": offset, "_ordinal": 0,
+        }  # fmt: skip
+        tables.append((schema, pa.Table.from_pylist([row], schema=stored)))
+    found = compact(tables, Layout.of(schema), fold_rows=fold_rows)
+    assert Counter(found["n"].to_pylist()) == +left
 
 
 def altered(column: Column, **changes: Any) -> TopicSchema:
