@@ -14,7 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _SIMPLE = r'^\{[^{}"\\]*\}$'  # one dimension, no element quoted: may be split at commas
-_ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^",{}\\\s](?:[^",{}\\]*[^",{}\\\s])?)', re.DOTALL)
+# Spaces are those of array_isspace (arrayfuncs.c): others, like U+00A0, are written without quotes.
+_ELEMENT = re.compile(
+    r'"((?:[^"\\]|\\.)*)"|([^",{}\\ \t\n\r\v\f](?:[^",{}\\]*[^",{}\\ \t\n\r\v\f])?)', re.DOTALL
+)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 Split = tuple[np.ndarray[Any, np.dtype[np.int64]], pa.Array, np.ndarray[Any, np.dtype[np.bool_]], list[int]]

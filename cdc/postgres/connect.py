@@ -28,6 +28,8 @@ SESSION = {
     "search_path": "",
     "lc_monetary": "C",
     "xmloption": "content",
+    "quote_all_identifiers": "off",  # names in regclass and its like
+    "client_encoding": "UTF8",
     "row_security": "off",  # a policy that hides rows becomes an error instead of a loss
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
@@ -45,7 +47,8 @@ OLDEST_SERVER = 140000
 _VALUES = ", ".join(f"('{name.lower()}', '{value}')" for name, value in SESSION.items())
 _SETTINGS_QUERY = f"""
 SELECT pg_catalog.set_config(s.name, v.value, false)
-FROM (VALUES {_VALUES}) v(name, value) JOIN pg_catalog.pg_settings s ON pg_catalog.lower(s.name) = v.name
+FROM (VALUES {_VALUES}) v(name, value) JOIN pg_catalog.pg_settings s
+ON pg_catalog.lower(s.name) OPERATOR(pg_catalog.=) v.name
 """  # noqa: S608 (constants of this module)
 
 

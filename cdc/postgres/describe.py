@@ -75,7 +75,7 @@ ORDER BY n.nspname, c.relname
 _COLUMNS = """
 SELECT a.attrelid::bigint, a.attnum::int, a.attname, a.atttypid::bigint, a.atttypmod,
        pg_catalog.format_type(a.atttypid, a.atttypmod), a.attgenerated::text,
-       CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END
+       CASE WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '') END
 FROM pg_catalog.pg_attribute a
 WHERE a.attrelid = ANY (%(relids)s::bigint[]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum

@@ -115,6 +115,7 @@ FITS: list[tuple[int, int, str, Any]] = [
         ["a", "b,c", "", None, "NULL", "{}", '"\\', "x y"],
     ),
     (TEXTS, -1, "{ä€😀}", ["ä€😀"]),
+    (TEXTS, -1, "{\u00a0x\u2003,\u0085}", ["\u00a0x\u2003", "\u0085"]),  # written without quotes
     (BYTEAS, -1, '{"\\\\x00ff",NULL,"\\\\x"}', [b"\0\xff", None, b""]),
     (BOOLS, -1, "{t,f,NULL}", [True, False, None]),
     (DATES, -1, "{2026-11-20}", [date(2026, 11, 20)]),
