@@ -12,6 +12,7 @@ from cdc.first import first_load
 from cdc.postgres.connect import Address
 from cdc.postgres.problems import SlotActive
 from cdc.postgres.snapshot import TableChanged
+from cdc.retry import FIRST_PAUSE, LONGEST_PAUSE, Backoff
 from cdc.session import Session, check_start
 from cdc.status import CaptureStatus, Phase, Progress
 from eventstore.errors import Fenced, OperatorError, TransientError
@@ -19,8 +20,6 @@ from eventstore.log import Store
 from eventstore.settings import SourceSettings
 
 _REPORT_SECONDS = 0.5
-_FIRST_PAUSE = 0.2
-_LONGEST_PAUSE = 10.0
 _ACTIVE_SECONDS = 5.0  # a killed capture's server process takes a moment to notice
 
 
@@ -54,7 +53,7 @@ class Capture:
         """Returns after a clean stop. Raises OperatorError (somebody must act), Fenced, UsageError; TransientError
         only before the first connection succeeded: later ones are tried again for ever, with pauses."""
         self._store.collect_orphans()
-        pause, reached, active_since = _FIRST_PAUSE, False, None
+        backoff, reached, active_since = Backoff(), False, None
         while not self._stop.is_set():
             began = time.monotonic()
             try:
@@ -63,7 +62,7 @@ class Capture:
             except TopicsChanged as error:
                 self._progress.note(f"a new session begins: {error.message}")
                 reached = True
-                self._stop.wait(_FIRST_PAUSE)
+                self._stop.wait(FIRST_PAUSE)
                 continue
             except SlotActive as error:
                 self._require_term(error)
@@ -72,18 +71,18 @@ class Capture:
                     raise
             except TableChanged as error:
                 self._progress.note(error.message)
-                self._stop.wait(_FIRST_PAUSE)
+                self._stop.wait(FIRST_PAUSE)
                 continue
             except TransientError as error:
                 if not (reached or self._progress.status().phase is not Phase.STARTING):
                     raise
                 self._progress.tell(f"{error.message}; trying again", again=True)
-            if time.monotonic() - began > _LONGEST_PAUSE:
-                pause, active_since = _FIRST_PAUSE, None
+            lasted = time.monotonic() - began
+            if lasted > LONGEST_PAUSE:
+                active_since = None
             self._progress.phase(Phase.RECONNECTING)
             self._tick(force=True)
-            self._stop.wait(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            self._stop.wait(backoff.pause(lasted, random.random()))
         self._progress.phase(Phase.STOPPED)
         self._tick(force=True)
 

@@ -9,6 +9,8 @@ The rules (``Standby status update``; only ``flush`` moves a logical slot):
    database keeps its WAL for ever.
 4. A reply that is asked for is given at once; without being asked, one every ``interval``; also under backpressure
    and inside a huge transaction, with the old ``flush``.
+5. A server that is not heard of for half of ``patience`` is asked for a reply; one that stays silent after that for
+   one and a half of it is gone (``silent``): a connection whose other end vanished says nothing by itself.
 """
 
 from __future__ import annotations
@@ -27,16 +29,21 @@ class Status:
     write: int
     flush: int
     apply: int
+    reply: bool = False
 
 
 class Feedback:
     """State of one connection. ``confirmed`` is the position stored in the log (``through_lsn``) when it started;
-    ``interval`` at most a third of the server's ``wal_sender_timeout``. One thread at a time."""
+    ``interval`` at most a third of the server's ``wal_sender_timeout``; ``patience`` (seconds) about that timeout.
+    One thread at a time."""
 
-    def __init__(self, confirmed: int, *, interval: float = 10.0) -> None:
+    def __init__(self, confirmed: int, *, interval: float = 10.0, patience: float = 60.0) -> None:
         self._flush = confirmed
         self._write = confirmed
         self._interval = interval
+        self._patience = patience
+        self._heard_at: float | None = None
+        self._asked_at: float | None = None
         self._sent_flush = -1
         self._sent_at: float | None = None
         self._reply = False
@@ -52,6 +59,15 @@ class Feedback:
     def received(self, lsn: int) -> None:
         """A frame of WAL came. ``lsn`` is its header's end; 0 (Relation, Type) says nothing."""
         self._write = max(self._write, lsn)
+
+    def heard(self, at: float) -> None:
+        """Something came from the server at ``at``, or nobody listened until then."""
+        if self._heard_at is None or at > self._heard_at:
+            self._heard_at, self._asked_at = at, None
+
+    def silent(self, now: float) -> bool:
+        """The server was asked for a reply and has not been heard of since: the connection is dead."""
+        return self._asked_at is not None and now - self._asked_at >= 1.5 * self._patience
 
     def durable(self, lsn: int) -> None:
         """The catalog committed: every commit below ``lsn`` (an ``end_lsn`` or a ``through_lsn``) is in the log."""
@@ -79,8 +95,15 @@ class Feedback:
     def due(self, now: float) -> Status | None:
         """The status to send now, or None. Calling it counts as having sent it."""
         waited = self._sent_at is None or now - self._sent_at >= self._interval
-        if not (self._reply or waited or self._flush > self._sent_flush):
+        ask = (
+            self._asked_at is None
+            and self._heard_at is not None
+            and now - self._heard_at >= self._patience / 2
+        )
+        if not (self._reply or waited or ask or self._flush > self._sent_flush):
             return None
+        if ask:
+            self._asked_at = now
         self._reply = False
         self._sent_at, self._sent_flush = now, self._flush
-        return Status(self._write, self._flush, self._flush)
+        return Status(self._write, self._flush, self._flush, ask)

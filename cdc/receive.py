@@ -25,6 +25,7 @@ _READ_BYTES = 1 << 20  # frames taken per turn: between two looks at feedback an
 _WAIT_SECONDS = 0.5  # longest sleep: how late a stop is seen
 _FEEDBACK_SECONDS = 10.0
 _DRAIN_SECONDS = 30.0
+_PATIENCE_SECONDS = 60.0  # with a server that has no wal_sender_timeout
 _HEADER = 25
 _XLOGDATA = ord("w")
 _COMMIT = ord("C")
@@ -64,7 +65,9 @@ class Receiver:
         epoch_bytes = min(settings.epoch_bytes, settings.queue_bytes)
         self._assembler = Assembler(epoch_bytes, settings.epoch_changes, skip_through)
         self._interval = feedback_interval(stream.timeout)
-        self._feedback = Feedback(confirmed, interval=self._interval)
+        self._feedback = Feedback(
+            confirmed, interval=self._interval, patience=stream.timeout or _PATIENCE_SECONDS
+        )
         self._oldest: float | None = None  # when the first whole transaction not handed over was complete
         self._sent_flush = confirmed
 
@@ -81,6 +84,7 @@ class Receiver:
             self._tick()
             reading = not self._handover.full(self._assembler.pending_bytes)
             if not (reading and self._read()):
+                self._listen(reading)
                 self._wait(reading, now)
         self._finish()
 
@@ -107,6 +111,13 @@ class Receiver:
         if self._oldest is None and self._assembler.transactions:
             self._oldest = time.monotonic()
         return bool(frames)
+
+    def _listen(self, reading: bool) -> None:
+        """Raises TransientError when the server is gone without a word (a half-open connection)."""
+        now = time.monotonic()
+        self._feedback.heard(self._stream.heard_at if reading else now)
+        if self._feedback.silent(now):
+            raise self._stream.gone()
 
     def _control(self, frame: bytes) -> None:
         message = parse(frame)
@@ -146,7 +157,9 @@ class Receiver:
         status = self._feedback.due(now)
         if status is None:
             return
-        self._stream.send(status_update(status.write, status.flush, status.apply, datetime.now(UTC)))
+        self._stream.send(
+            status_update(status.write, status.flush, status.apply, datetime.now(UTC), reply=status.reply)
+        )
         self._progress.position(confirmed=status.flush, durable=status.flush, queued=self._handover.bytes)
         if status.flush > self._sent_flush:
             self._sent_flush = status.flush

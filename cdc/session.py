@@ -11,10 +11,10 @@ from psycopg import Connection
 from cdc.added import AddedLoad
 from cdc.append import Appender
 from cdc.columnar.decode import BlockDecoder
-from cdc.directory import Describer, Topics, changed
+from cdc.directory import Describer, Topics, TopicsChanged, changed
 from cdc.handover import Handover
 from cdc.postgres.check import Server, read_server
-from cdc.postgres.connect import Address, connect
+from cdc.postgres.connect import Address, Lines, connect
 from cdc.postgres.describe import read_tables
 from cdc.postgres.problems import RELOAD_HINT, SlotLost
 from cdc.postgres.publication import Publication, read_publication
@@ -24,7 +24,7 @@ from cdc.receive import Receiver
 from cdc.source import lost_topics, reidentified_topics
 from cdc.status import Phase, Progress
 from cdc.watch import Watcher
-from eventstore.errors import OperatorError, UsageError
+from eventstore.errors import OperatorError, TransientError, UsageError
 from eventstore.log import Store
 from eventstore.model import EpochBatch, SourceState, TopicId
 from eventstore.position import format_lsn
@@ -104,7 +104,8 @@ class Session:
         self._store = store
         self._name = name
         self._settings = settings
-        self._address = address
+        self._lines = Lines()
+        self._address = address.with_lines(self._lines)
         self._progress = progress
         self._stop = stop
         self._tick = tick
@@ -222,6 +223,11 @@ class Session:
                 for part in (pool.submit(appender.run), pool.submit(watcher.run, ended)):
                     part.add_done_callback(lambda future: _end(handover, future))
                 receiver.run()
+            except TopicsChanged:
+                raise
+            except TransientError:
+                self._lines.cut()  # the server may be gone: nobody must wait for its answer
+                raise
             finally:
                 ended.set()
                 handover.close()

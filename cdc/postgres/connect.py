@@ -7,10 +7,15 @@ would cut a long load. They are set by one query after connecting, for those par
 
 from __future__ import annotations
 
+import os
+import select
+import socket
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import LiteralString
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import LiteralString, Self
 
 import psycopg
 from psycopg import conninfo, pq
@@ -42,8 +47,10 @@ _DEFAULTS = {
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
+    "tcp_user_timeout": "60000",  # ms; keepalives say nothing while something sent is not acknowledged
 }
 OLDEST_SERVER = 140000
+_ANSWER_SECONDS = 60.0
 _VALUES = ", ".join(f"('{name.lower()}', '{value}')" for name, value in SESSION.items())
 _SETTINGS_QUERY = f"""
 SELECT pg_catalog.set_config(s.name, v.value, false)
@@ -52,11 +59,59 @@ ON pg_catalog.lower(s.name) OPERATOR(pg_catalog.=) v.name
 """  # noqa: S608 (constants of this module)
 
 
+class Lines:
+    """Ordinary connections that another thread may break: a thread that waits on one whose other end has vanished
+    would wait for ever."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[_Connection] = set()
+        self._broken = False
+
+    def add(self, connection: _Connection) -> None:
+        with self._lock:
+            self._open.add(connection)
+            connection.lines = self
+            if self._broken:
+                _shut(connection)
+
+    def close(self, connection: _Connection) -> None:
+        with self._lock:  # so that ``cut`` never meets a socket that has been given back
+            self._open.discard(connection)
+            psycopg.Connection.close(connection)
+
+    def cut(self) -> None:
+        """Break all that are open and all that are still made; who waits on one gets TransientError."""
+        with self._lock:
+            self._broken = True
+            for connection in self._open:
+                _shut(connection)
+
+
+class _Connection(psycopg.Connection[tuple[object, ...]]):
+    """An ordinary connection that may belong to ``Lines``."""
+
+    lines: Lines | None = None
+
+    def close(self) -> None:
+        if self.lines is not None:
+            self.lines.close(self)
+        else:
+            super().close()
+
+
+def _shut(connection: _Connection) -> None:
+    if not connection.closed:
+        with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a dsn leads. ``text`` names it without secrets; ``conninfo`` holds them and is never printed."""
 
     conninfo: dict[str, str]
+    lines: Lines | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, settings: SourceSettings) -> Address:
@@ -87,6 +142,10 @@ class Address:
     def with_defaults(self, application: str) -> dict[str, str]:
         return {**_DEFAULTS, "application_name": application, **self.conninfo, "client_encoding": "UTF8"}
 
+    def with_lines(self, lines: Lines) -> Self:
+        """The same place; ordinary connections to it can be broken by ``lines``."""
+        return replace(self, lines=lines)
+
     def __repr__(self) -> str:
         return f"Address({self.text})"
 
@@ -94,9 +153,11 @@ class Address:
 def connect(address: Address, application: str = "tailrace") -> psycopg.Connection[tuple[object, ...]]:
     """An ordinary autocommit connection. Raises OperatorError or TransientError with what to do."""
     try:
-        connection = psycopg.connect(autocommit=True, **address.with_defaults(application))  # type: ignore[arg-type]
+        connection = _Connection.connect(autocommit=True, **address.with_defaults(application))  # type: ignore[arg-type]
     except psycopg.Error as error:
         raise problems.refusal(str(error), address.text, address.secret) from None
+    if address.lines is not None:
+        address.lines.add(connection)
     try:
         _check_version(connection.pgconn.server_version, address)
         with translated("setting up the session", address):
@@ -109,12 +170,13 @@ def connect(address: Address, application: str = "tailrace") -> psycopg.Connecti
 
 def connect_replication(address: Address, application: str = "tailrace") -> pq.abc.PGconn:
     """A walsender connection to the source's database (simple queries only). Errors as ``connect``."""
-    text = conninfo.make_conninfo("", **address.with_defaults(application), replication="database")
-    connection = pq.PGconn.connect(text.encode())
-    if connection.status != pq.ConnStatus.OK:
-        message = connection.error_message.decode(errors="replace")
+    parameters = address.with_defaults(application)
+    text = conninfo.make_conninfo("", **parameters, replication="database")
+    connection = pq.PGconn.connect_start(text.encode())
+    problem = _establish(connection, parameters["connect_timeout"])
+    if problem is not None:
         connection.finish()
-        raise problems.refusal(message, address.text, address.secret)
+        raise problems.refusal(problem, address.text, address.secret)
     try:
         _check_version(connection.server_version, address)
         command(connection, _SETTINGS_QUERY, "setting up the replication session", address)
@@ -126,13 +188,55 @@ def connect_replication(address: Address, application: str = "tailrace") -> pq.a
 
 def command(connection: pq.abc.PGconn, text: str, doing: str, address: Address) -> list[list[str | None]]:
     """Run one simple query or replication command; its rows as text. Raises as ``problems.failure``."""
-    result = connection.exec_(text.encode())
+    result = execute(connection, text, doing, address)
     if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
         raise problems.from_result(result, doing, address.text)
     return [
         [_text(result.get_value(row, column)) for column in range(result.nfields)]
         for row in range(result.ntuples)
     ]
+
+
+def execute(connection: pq.abc.PGconn, text: str, doing: str, address: Address) -> pq.abc.PGresult:
+    """Send one simple query or replication command and wait for its result, at most a minute.
+
+    Raises TransientError when the connection breaks or nothing comes."""
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    try:
+        connection.send_query(text.encode())
+        while connection.is_busy():
+            if not select.select([connection.socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise problems.failure(None, "no answer", doing, address.text)
+            connection.consume_input()
+        result = connection.get_result()
+        if result is not None and result.status != pq.ExecStatus.COPY_BOTH:
+            while connection.get_result() is not None:
+                pass
+    except psycopg.OperationalError as error:
+        raise problems.failure(None, str(error), doing, address.text) from None
+    if result is None:
+        raise problems.failure(None, "no answer", doing, address.text)
+    return result
+
+
+def _establish(connection: pq.abc.PGconn, timeout: str) -> str | None:
+    """Drive libpq's connecting; what went wrong, or None. (Its blocking form holds the interpreter's lock, and with
+    it the feedback of every other source.)"""
+    deadline = time.monotonic() + max(2, int(timeout))  # libpq's own least
+    polled: int = pq.PollingStatus.WRITING
+    while polled not in (pq.PollingStatus.OK, pq.PollingStatus.FAILED):
+        if connection.status == pq.ConnStatus.BAD:
+            break
+        socket_ = [connection.socket]
+        left = deadline - time.monotonic()
+        writing = polled == pq.PollingStatus.WRITING
+        ready = select.select([] if writing else socket_, socket_ if writing else [], [], max(0.0, left))
+        if left <= 0 or not any(ready):
+            return "timeout expired"
+        polled = connection.connect_poll()
+    if polled == pq.PollingStatus.OK:
+        return None
+    return connection.error_message.decode(errors="replace")
 
 
 @contextmanager

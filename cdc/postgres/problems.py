@@ -71,7 +71,7 @@ _REFUSALS = (
     ),
     Advice(
         r"exceeds max_wal_senders|max_wal_senders",
-        OperatorError,
+        TransientError,
         "all WAL senders of the server are taken: {where}",
         "raise max_wal_senders (needs a restart), or end a standby or capture that is no longer needed",
     ),
@@ -94,6 +94,12 @@ _REFUSALS = (
         "replication does not pass a pooler: give the source's dsn the server's own host and port",
     ),
     Advice(
+        r"Temporary failure in name resolution",
+        TransientError,
+        "the name server does not answer for the host: {where}",
+        "check the network and the host of the source's dsn",
+    ),
+    Advice(
         r"failed to resolve host|could not translate host name|Name or service not known",
         OperatorError,
         "the host name is not known: {where}",
@@ -105,6 +111,12 @@ _REFUSALS = (
         TransientError,
         "nobody answers there: {where}",
         "check host and port of the source's dsn, and that the server runs and listens there",
+    ),
+    Advice(
+        r"SSL SYSCALL error|SSL connection has been closed|closed the connection unexpectedly|reset by peer",
+        TransientError,
+        "the server or the network broke the connection while it was being made: {where}",
+        "look at the server's log if it keeps happening",
     ),
     Advice(
         r"SSL|certificate",

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import pq
 
 from cdc.postgres import problems
-from cdc.postgres.connect import Address, command, connect_replication, literal, quote
+from cdc.postgres.connect import Address, command, connect_replication, execute, literal, quote
 from eventstore.errors import OperatorError, TransientError
 from eventstore.position import format_lsn, parse_lsn
 
@@ -28,7 +28,8 @@ class ReplicationStream:
         self._address = address
         self.timeout = timeout
         """The server's wal_sender_timeout in seconds: it hangs up on a client silent for longer; None = never."""
-        self._ended = False
+        self.heard_at = time.monotonic()
+        """When the server was last heard of, also by a part of a frame."""
 
     @classmethod
     def open(cls, address: Address, slot: str, start_lsn: int, publication: str) -> ReplicationStream:
@@ -41,11 +42,11 @@ class ReplicationStream:
         try:
             timeout = _sender_timeout(connection, address)
             options = f"proto_version '1', publication_names {literal(quote(publication))}, messages 'true'"
-            result = connection.exec_(
-                f"START_REPLICATION SLOT {quote(slot)} LOGICAL {format_lsn(start_lsn)} ({options})".encode()
-            )
+            doing = f"starting replication from slot {slot}"
+            start = f"START_REPLICATION SLOT {quote(slot)} LOGICAL {format_lsn(start_lsn)} ({options})"
+            result = execute(connection, start, doing, address)
             if result.status != pq.ExecStatus.COPY_BOTH:
-                raise problems.from_result(result, f"starting replication from slot {slot}", address.text)
+                raise problems.from_result(result, doing, address.text)
             connection.nonblocking = 1
         except BaseException:
             connection.finish()
@@ -86,6 +87,7 @@ class ReplicationStream:
         if not select.select([self._connection.socket], [], [], 0)[0]:
             return False
         self._connection.consume_input()
+        self.heard_at = time.monotonic()
         return True
 
     def send(self, frame: bytes) -> None:
@@ -104,6 +106,10 @@ class ReplicationStream:
             if time.monotonic() > deadline:
                 raise self._broken("the server takes no data")
             select.select([], [self._connection.socket], [], 0.1)
+
+    def gone(self) -> TransientError:
+        """The error for a server that answers no more."""
+        return self._broken("the server has been silent and does not answer")
 
     def finish(self) -> None:
         """End the stream politely: CopyDone, wait for the server's, close. Frames still coming are dropped."""

@@ -117,6 +117,34 @@ def test_through_lsn_is_not_stored_for_every_keepalive() -> None:
     assert feedback.wants_through(THROUGH_INTERVAL) == 900
 
 
+def test_a_server_that_says_nothing_is_asked_for_a_reply_and_given_up_when_none_comes() -> None:
+    feedback = Feedback(100, interval=20, patience=60)
+    feedback.heard(0)
+    assert [status and status.reply for status in map(feedback.due, (0, 20, 29))] == [False, False, None]
+    assert feedback.due(30) == Status(100, 100, 100, reply=True)
+    assert feedback.due(50) == Status(100, 100, 100), "it is asked once"
+    assert not feedback.silent(119)
+    assert feedback.silent(120)
+
+
+def test_a_server_that_is_heard_of_is_not_given_up() -> None:
+    feedback = Feedback(100, interval=20, patience=60)
+    feedback.heard(0)
+    assert feedback.due(30) == Status(100, 100, 100, reply=True)
+    feedback.heard(31)
+    assert not feedback.silent(1000)
+    assert feedback.due(61) == Status(100, 100, 100, reply=True)
+
+
+def test_a_process_that_stood_still_asks_before_it_gives_up() -> None:
+    """A machine that was paused for an hour has not been listening: that is no sign of a dead server."""
+    feedback = Feedback(100, interval=20, patience=60)
+    feedback.heard(0)
+    assert not feedback.silent(3600)
+    assert feedback.due(3600) == Status(100, 100, 100, reply=True)
+    assert not feedback.silent(3601)
+
+
 @dataclass
 class Pipeline:
     """Transactions on their way: received in order, stored in order."""

@@ -85,12 +85,19 @@ def test_a_user_without_the_replication_attribute(postgres: PostgresServer) -> N
         ("FATAL:  sorry, too many clients already", TransientError, "max_connections"),
         (
             "FATAL:  number of requested standby connections exceeds max_wal_senders",
-            OperatorError,
+            TransientError,
             "max_wal_senders",
         ),
         ("FATAL:  the database system is starting up", TransientError, "wait"),
         ("FATAL:  unsupported startup parameter: replication", OperatorError, "pooler"),
         ("SSL error: certificate verify failed", OperatorError, "sslmode"),
+        ("SSL SYSCALL error: EOF detected", TransientError, "log"),
+        ("server closed the connection unexpectedly", TransientError, "log"),
+        (
+            'could not translate host name "db" to address: Temporary failure in name resolution',
+            TransientError,
+            "network",
+        ),
         (f"FATAL:  something new about {SECRET}", TransientError, "log"),
     ],
 )

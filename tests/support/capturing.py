@@ -233,6 +233,19 @@ def slot_pid(site: Site) -> int | None:
     return found[0][0] if found else None
 
 
+def streaming(site: Site) -> list[tuple[int]]:
+    """The server process that streams to the capture and has caught up."""
+    return query(
+        site.dsn,
+        "SELECT pid FROM pg_stat_replication WHERE application_name = 'tailrace acme_shop' AND state = 'streaming'",
+    )
+
+
+def connected(capture: RunningCapture | CaptureProcess, site: Site) -> list[tuple[int]]:
+    wait_until(lambda: streaming(site) != [], 60, alive=lambda: capture.running)
+    return streaming(site)
+
+
 def execute(dsn: str, *statements: str) -> None:
     """Each statement in a transaction of its own."""
     with psycopg.connect(dsn, autocommit=True) as connection:

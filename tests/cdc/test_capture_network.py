@@ -1,0 +1,172 @@
+"""What a network and a server's operator do to a running capture: it goes on where it was, and loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from cdc.status import Phase
+from eventstore.position import format_lsn
+from tailrace.embedded import PostgresServer
+from tests.fixtures.proxy import Proxy
+from tests.support import workload
+from tests.support.capturing import (
+    CaptureProcess,
+    RunningCapture,
+    Site,
+    assert_equals_source,
+    assert_sound,
+    connected,
+    execute,
+    query,
+    rows,
+    streaming,
+    table,
+    wait_until,
+)
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def hasty(dsn: str, seconds: int) -> str:
+    """The server hangs up on this client after so many seconds of silence."""
+    return f"{dsn}?options=-c%20wal_sender_timeout%3D{seconds}s"
+
+
+@pytest.fixture
+def site(database: str, store_dir: Path) -> Site:
+    workload.create_tables(database)
+    return Site.at(store_dir, database, tables=workload.PATTERNS)
+
+
+def through(site: Site, dsn: str, **settings: int) -> Site:
+    """The same site with another way to its server."""
+    return site.with_settings(dsn=SecretStr(dsn), **settings)
+
+
+def test_a_network_that_is_cut_again_and_again_loses_nothing(site: Site, proxy: Proxy) -> None:
+    site.init()
+    shaky = through(site, proxy.dsn(site.dsn), epoch_bytes=8192, linger_ms=10)
+    with RunningCapture(shaky) as capture:
+        with workload.writing(site.dsn, seed=1, sessions=1, pause=0.002):
+            for _ in range(3):
+                seen = capture.status.transactions
+                wait_until(
+                    lambda seen=seen: capture.status.transactions > seen + 20,  # type: ignore[misc]
+                    alive=lambda: capture.running,
+                )
+                proxy.cut()
+        capture.catch_up()
+        assert_equals_source(site, workload.TABLES)
+        assert_sound(capture.store)
+
+
+def test_a_server_out_of_reach_is_tried_again_until_it_is_back(site: Site, proxy: Proxy) -> None:
+    site.init()
+    shaky = through(site, proxy.dsn(site.dsn))
+    with RunningCapture(shaky) as capture:
+        connected(capture, site)
+        proxy.refusing = True
+        proxy.cut()
+        before = proxy.arrived
+        wait_until(lambda: proxy.arrived >= before + 4, alive=lambda: capture.running)
+        assert capture.status.phase is Phase.RECONNECTING
+        assert any("trying again" in message for message in capture.status.messages)
+        workload.write(site.dsn, seed=2, transactions=50)
+        proxy.refusing = False
+        capture.catch_up()
+        assert_equals_source(site)
+        assert_sound(capture.store)
+
+
+def test_a_half_open_connection_is_noticed_by_both_sides(site: Site, proxy: Proxy) -> None:
+    """No packet comes, no error either: neither TCP nor the server tells the client that its connection is dead."""
+    site.init()
+    shaky = through(site, hasty(proxy.dsn(site.dsn), 1))
+    with RunningCapture(shaky) as capture:
+        dead = connected(capture, site)
+        proxy.fall_silent()
+        workload.write(site.dsn, seed=3, transactions=50)
+        capture.catch_up()
+        assert streaming(site) not in ([], dead)
+        assert any("does not answer" in message for message in capture.status.messages)
+        assert_equals_source(site)
+        assert_sound(capture.store)
+
+
+def test_a_frame_that_takes_longer_than_the_timeout_is_received_over_a_slow_link(
+    site: Site, proxy: Proxy
+) -> None:
+    site.init()
+    slow = through(site, hasty(proxy.dsn(site.dsn), 1))
+    with RunningCapture(slow) as capture:
+        before = connected(capture, site)
+        proxy.bytes_per_second = 64 << 10
+        execute(site.dsn, "INSERT INTO public.customers (id, name) VALUES (1, repeat('wide ', 30000))")
+        capture.catch_up()
+        proxy.bytes_per_second = None
+        assert streaming(site) == before, "the connection was dropped and made again"
+        assert_equals_source(site)
+
+
+def test_feedback_goes_on_inside_a_huge_transaction(site: Site) -> None:
+    """A server that hangs up after 2 s, a queue of a few kB, and a log that takes 0.25 s for each part of it."""
+    patient = through(site, hasty(site.dsn, 2), queue_bytes=65536, epoch_bytes=65536)
+    patient.init()
+    with CaptureProcess(patient, failpoint="segment_written~250") as process:
+        before = connected(process, site)
+        execute(
+            site.dsn,
+            "INSERT INTO public.orders SELECT i, i, i, NULL, '{}' FROM generate_series(1, 25000) i",
+        )
+        process.catch_up()
+        assert streaming(site) == before, "the connection was dropped and made again"
+        with patient.open() as store:
+            assert len({row["_epoch"] for row in rows(store, table("orders"))}) == 1
+            assert_sound(store)
+        assert_equals_source(site)
+
+
+def test_a_clean_stop_confirms_what_the_log_holds(site: Site) -> None:
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        workload.write(site.dsn, seed=5, transactions=30)
+        capture.catch_up()
+    with site.open() as store:
+        state = store.source("shop")
+        assert state is not None
+        ((confirmed, active),) = query(
+            site.dsn,
+            "SELECT confirmed_flush_lsn::text, active FROM pg_replication_slots WHERE slot_name = 'acme_shop'",
+        )
+        assert not active
+        assert confirmed == format_lsn(state.through_lsn)
+
+
+def test_a_fast_shutdown_waits_until_the_log_holds_everything(
+    postgres_server: Callable[..., PostgresServer], store_dir: Path
+) -> None:
+    """While the server stops it sends what is left and waits for the confirmation, which must come."""
+    server = postgres_server()
+    workload.create_tables(server.dsn())
+    site = Site.at(store_dir, server.dsn(), tables=workload.PATTERNS, queue_bytes=65536, epoch_bytes=65536)
+    site.init()
+    with CaptureProcess(site, failpoint="inside_commit~50") as process:
+        process.catch_up()
+        wide = "INSERT INTO public.customers (id, name) SELECT max(id) + 1, repeat('x', 20000) FROM public.customers"
+        execute(server.dsn(), "INSERT INTO public.customers (id, name) VALUES (1, 'first')", *[wide] * 39)
+        server.stop("fast")
+        with site.open() as store:
+            assert len(rows(store, table("customers"))) == 40
+        assert process.running
+        server.start()
+        workload.write(server.dsn(), seed=6, transactions=20)
+        process.catch_up()
+        assert_equals_source(site, workload.TABLES)
+        assert process.terminate() == 0, process.output
+    with site.open() as store:
+        assert_sound(store)
