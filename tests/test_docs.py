@@ -47,8 +47,9 @@ def test_named_files_and_folders_exist(page: Path) -> None:
     assert not missing
 
 
-def test_every_guarantee_names_a_test_that_exists() -> None:
-    named = NAMED_TEST.findall((ROOT / "docs" / "guarantees.md").read_text())
+@pytest.mark.parametrize("page", ["guarantees.md", "capture.md"])
+def test_every_promise_names_a_test_that_exists(page: str) -> None:
+    named = NAMED_TEST.findall((ROOT / "docs" / page).read_text())
     assert named
     missing = [
         f"{file}::{test}"
