@@ -6,11 +6,12 @@ visible, all of them, with the block that holds its commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from cdc.added import AddedLoad
 from cdc.assemble import FrameBlock, PartialBlock
+from cdc.chunked import ChunkedLoad, Woven
 from cdc.columnar.decode import BlockDecoder, DecodedEpoch
 from cdc.columnar.relations import ChangeKind, SchemaChange
 from cdc.directory import Topics, TopicsChanged
@@ -41,8 +42,9 @@ class _Spilled:
 
 
 class Appender:
-    """Runs until the hand-over is closed. Rows of topics that are incomplete are not appended: ``load`` gets them, or
-    nobody when their load is still to come and will hold them.
+    """Runs until the hand-over is closed. Rows of topics that are incomplete go to their load: to ``chunked``, which
+    has them appended once it has begun, or to ``load``, which keeps them aside; or to nobody when their load is still
+    to come and will hold them.
 
     ``doubtful`` tells whether an added column's default may have filled existing rows unseen.
     """
@@ -57,6 +59,7 @@ class Appender:
         topics: Topics,
         load: AddedLoad | None,
         doubtful: Callable[[int, int], bool],
+        chunked: ChunkedLoad | None = None,
     ) -> None:
         self._store = store
         self._writer = writer
@@ -65,6 +68,7 @@ class Appender:
         self._progress = progress
         self._incomplete = set(topics.incomplete)
         self._load = load
+        self._chunked = chunked
         self._doubtful = doubtful
         self._minted: dict[tuple[TopicId, int], TopicSchema] = {}
         self._spilled = _Spilled()
@@ -93,7 +97,8 @@ class Appender:
     def _append(self, block: FrameBlock) -> None:
         decoded = self._decode(block)
         suspends = [*self._spilled.suspends, *self._to_read_again(decoded.changes)]
-        rows = [rows for rows in decoded.rows if not self._set_aside(rows)]
+        woven = self._woven(decoded)
+        rows = [rows for rows in woven.rows if not self._set_aside(rows)]
         changes = self._spilled.changes + sum(part.rows.num_rows for part in rows)
         state = self._writer.state
         info = self._writer.append(
@@ -111,8 +116,11 @@ class Appender:
                     [(part.topic, part.version) for part in rows],
                 ),
                 suspends=suspends,
+                load_begins=woven.begins,
+                load_steps=woven.steps,
             )
         )
+        woven.durable()
         self._spilled = _Spilled()
         self._progress.appended(
             epochs=int(info is not None),
@@ -132,7 +140,7 @@ class Appender:
                 self._store.register_topic(
                     rows.topic, schema, reason=""
                 )  # a file can only name a known topic
-            if not self._set_aside(rows):
+            if self._is_appended(rows):
                 file = self._writer.prepare(rows.topic, rows.version, rows.rows)
                 self._spilled.files.append(file)
                 self._spilled.changes += file.rows
@@ -147,12 +155,24 @@ class Appender:
             self._progress.tell(f"{change.topic.text} has schema version {change.current.version}: {kinds}")
         return decoded
 
+    def _woven(self, decoded: DecodedEpoch) -> Woven:
+        if self._chunked is None:
+            return Woven(decoded.rows)
+        return self._chunked.weave(decoded.rows, decoded.control)
+
     def _set_aside(self, rows: TopicRows) -> bool:
-        if rows.topic not in self._incomplete:
+        """Whether rows are not to be appended now. What ``chunked`` has let through is."""
+        if rows.topic not in self._incomplete or (self._chunked is not None and rows.topic in self._chunked):
             return False
         if self._load is not None and rows.topic in self._load:
             self._load.keep(rows)
         return True
+
+    def _is_appended(self, rows: TopicRows) -> bool:
+        """Of a part of a transaction that has not committed yet."""
+        if self._chunked is not None and rows.topic in self._chunked:
+            return self._chunked.part(rows)
+        return not self._set_aside(rows)
 
     def _needed(self, *named: Iterable[tuple[TopicId, int]]) -> list[tuple[TopicId, TopicSchema]]:
         """Of the versions seen in the stream, those that these rows use: they start with this epoch."""
@@ -175,7 +195,8 @@ class Appender:
                 reasons.append("a column was added with a default that may have changed its rows")
             if not reasons:
                 continue
-            if change.topic not in self._incomplete:
+            begun = self._chunked is not None and self._chunked.begun(change.topic)
+            if change.topic not in self._incomplete or begun:
                 found.append((change.topic, f"read again: {' and '.join(reasons)}"))
             elif self._load is not None and change.topic in self._load:
                 self._load.doubt(change.topic, change.current.from_lsn)
@@ -183,6 +204,8 @@ class Appender:
 
     def _finish_load(self) -> None:
         """Complete the topics being loaded, between two transactions, as soon as the log has come far enough."""
+        if self._chunked is not None and not self._inside:
+            self._complete(self._chunked.finished())
         if self._load is None or self._inside or not self._load.ready(self._writer.state.through_lsn):
             return
         batch = self._load.batch(self._writer.state, self._minted)
@@ -199,3 +222,16 @@ class Appender:
             commit_ts=None,
         )
         self._progress.note(f"{', '.join(topic.text for topic in batch.completes)} complete")
+
+    def _complete(self, topics: Sequence[TopicId]) -> None:
+        """Topics whose rows are all in the log already."""
+        if not topics:
+            return
+        state = self._writer.state
+        info = self._writer.append(
+            EpochBatch(state.name, state.commit_lsn, state.end_lsn, state.through_lsn, completes=topics)
+        )
+        self._incomplete -= set(topics)
+        self._progress.loading(())
+        self._progress.appended(epochs=int(info is not None), transactions=0, changes=0, commit_ts=None)
+        self._progress.note(f"{', '.join(topic.text for topic in topics)} complete")

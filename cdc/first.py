@@ -169,11 +169,17 @@ def _drop_unfinished(control: Connection[Row], name: str, address: Address, prog
 
 
 class Waiting:
-    """Called while a new slot waits for running transactions: says whom it waits for, gives up when stopped."""
+    """Called while something waits for running transactions: says whom it waits for, gives up when stopped."""
 
     def __init__(
-        self, control: Connection[Row], address: Address, progress: Progress, stop: threading.Event
+        self,
+        control: Connection[Row],
+        address: Address,
+        progress: Progress,
+        stop: threading.Event,
+        what: str = "the new slot",
     ) -> None:
+        self._what = what
         self._control = control
         self._address = address
         self._progress = progress
@@ -188,5 +194,5 @@ class Waiting:
             who = longest_transaction(self._control, self._address)
             if who:
                 self._progress.tell(
-                    f"the new slot waits until running transactions have ended; {who}", again=True
+                    f"{self._what} waits until running transactions have ended; {who}", again=True
                 )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from psycopg import Connection
 
+from cdc import asked
 from cdc.added import AddedLoad
 from cdc.append import Appender
+from cdc.chunked import ChunkedLoad
 from cdc.columnar.decode import BlockDecoder
 from cdc.directory import Describer, Topics, TopicsChanged, changed
 from cdc.handover import Handover
@@ -28,6 +30,7 @@ from eventstore.errors import OperatorError, TransientError, UsageError
 from eventstore.log import Store
 from eventstore.model import EpochBatch, SourceState, TopicId
 from eventstore.position import format_lsn
+from eventstore.requests import RequestState
 from eventstore.schema import TopicSchema
 from eventstore.settings import SourceSettings
 from eventstore.writer import SourceWriter
@@ -120,6 +123,7 @@ class Session:
             self._progress.phase(Phase.STREAMING)
             self._progress.position(durable=writer.state.through_lsn, confirmed=state.end_lsn)
             self._suspend_unknown(writer, publication)
+            self._suspend_asked(writer)
             topics = self._current_topics(writer, publication)
             self._stream(stream, writer, topics)
         finally:
@@ -149,6 +153,13 @@ class Session:
                 hint="run `tailrace init`, which makes it again; all topics are then read again",
             )
 
+    def _suspend_asked(self, writer: SourceWriter) -> None:
+        """Topics that somebody asked to be read again: this session loads them."""
+        topics, requests = asked.to_read_again(self._store, self._name, Topics.read(self._store, self._name))
+        if topics:
+            _append_position(writer, suspends=[(topic, "read again: asked for") for topic in topics])
+        self._store.requests.answer([request.id for request in requests], RequestState.RUNNING, "")
+
     def _current_topics(self, writer: SourceWriter, publication: Publication | None) -> Topics:
         """The topics; those that will be loaded in the version that their tables have now."""
         topics = Topics.read(self._store, self._name)
@@ -177,11 +188,19 @@ class Session:
 
     def _stream(self, stream: ReplicationStream, writer: SourceWriter, topics: Topics) -> None:
         handover = Handover(self._settings.queue_bytes)
-        load = self._load(writer, topics)
+        load, chunked = self._loads(writer, topics)
         describer = Describer(self._store, self._name, topics, self._address)
         decoder = BlockDecoder(self._name, topics.schemas, describer, known=topics.others)
         appender = Appender(
-            self._store, writer, decoder, handover, self._progress, topics, load, describer.is_doubtful
+            self._store,
+            writer,
+            decoder,
+            handover,
+            self._progress,
+            topics,
+            load,
+            describer.is_doubtful,
+            chunked,
         )
         receiver = Receiver(
             stream,
@@ -198,12 +217,13 @@ class Session:
             self._name,
             self._settings,
             self._address,
-            load.topics if load else (),
+            [topic for each in (load, chunked) if each is not None for topic in each.topics],
             self._progress,
         )
         ended = threading.Event()
         try:
-            self._run_parts(receiver, appender, watcher, handover, load, ended)
+            loads = [each for each in (load, chunked) if each is not None]
+            self._run_parts(receiver, appender, watcher, handover, loads, ended)
         finally:
             handover.release()
 
@@ -213,12 +233,12 @@ class Session:
         appender: Appender,
         watcher: Watcher,
         handover: Handover,
-        load: AddedLoad | None,
+        loads: Sequence[AddedLoad | ChunkedLoad],
         ended: threading.Event,
     ) -> None:
         with ThreadPoolExecutor(2, "tailrace-capture") as pool:
             try:
-                if load is not None:
+                for load in loads:
                     load.start()
                 for part in (pool.submit(appender.run), pool.submit(watcher.run, ended)):
                     part.add_done_callback(lambda future: _end(handover, future))
@@ -231,19 +251,28 @@ class Session:
             finally:
                 ended.set()
                 handover.close()
-                if load is not None:
+                for load in loads:
                     load.close()
 
-    def _load(self, writer: SourceWriter, topics: Topics) -> AddedLoad | None:
+    def _loads(self, writer: SourceWriter, topics: Topics) -> tuple[AddedLoad | None, ChunkedLoad | None]:
+        """What loads the incomplete topics: chunks walk along a key; a table without one is read in one snapshot."""
         with connect(self._address, "tailrace capture") as connection:
             publication = read_publication(connection, writer.state.publication, self._address)
-        published = publication.tables if publication else {}
-        wanted = {
-            topic: topics.schema(topic) for topic in topics.incomplete if topics.relid(topic) in published
-        }
-        if not wanted:
-            return None
-        return AddedLoad(self._store, writer, self._settings, self._address, wanted, self._progress)
+            published = publication.tables if publication else {}
+            wanted = {
+                topic: topics.schema(topic) for topic in topics.incomplete if topics.relid(topic) in published
+            }
+            relids = [schema.relid for schema in wanted.values()]
+            keyed = {table.relid for table in read_tables(connection, self._address, relids) if table.key}
+        whole = {topic: schema for topic, schema in wanted.items() if schema.relid not in keyed}
+        pieces = {topic: schema for topic, schema in wanted.items() if schema.relid in keyed}
+        load = chunked = None
+        if whole:
+            load = AddedLoad(self._store, writer, self._settings, self._address, whole, self._progress)
+        if pieces:
+            rates = asked.rates(self._store, self._name)
+            chunked = ChunkedLoad(self._store, self._settings, self._address, pieces, self._progress, rates)
+        return load, chunked
 
 
 def _append_position(

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from psycopg import Connection
 
+from cdc import asked
 from cdc.directory import Topics, TopicsChanged
 from cdc.postgres.connect import Address, connect
 from cdc.postgres.describe import Table, TablePatterns, read_tables
@@ -65,6 +66,9 @@ class Watcher:
         lost = lost_topics(topics, publication)
         if lost:
             raise TopicsChanged(f"{_names(lost)} left the publication")
+        asked.answer(self._store, self._source)
+        if asked.is_waiting(self._store, self._source):
+            raise TopicsChanged("topics were asked to be read again")
         published = set(publication.tables.values()) if publication else set()
         ready = [
             topic

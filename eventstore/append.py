@@ -61,7 +61,14 @@ class Append:
     @property
     def is_epoch(self) -> bool:
         batch = self.batch
-        return bool(self.parts or batch.completes or batch.suspends or batch.new_schemas)
+        return bool(
+            self.parts
+            or batch.completes
+            or batch.suspends
+            or batch.new_schemas
+            or batch.load_begins
+            or batch.load_steps
+        )
 
     def assign(
         self, topic: TopicId, place: Place, counts: Sequence[tuple[int, int]]

@@ -19,12 +19,13 @@ from sqlalchemy import insert, or_, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from eventstore import cut as cuts
-from eventstore import index, registry, segment, tables
+from eventstore import index, loads, registry, segment, tables
 from eventstore.catalog import Catalog, open_catalog
 from eventstore.derived import DerivedCatalog
 from eventstore.errors import IncompleteTopic, OperatorError, UsageError
-from eventstore.model import EpochInfo, SegmentRef, SourceState, TopicId, TopicInfo
+from eventstore.model import EpochInfo, Load, SegmentRef, SourceState, TopicId, TopicInfo
 from eventstore.position import Cut
+from eventstore.requests import Requests
 from eventstore.schema import TopicSchema
 from eventstore.settings import StoreSettings
 from eventstore.storage import LocalStorage
@@ -46,6 +47,7 @@ class Store:
         self.storage = storage
         self.waker: Waker = waker_of(catalog)
         self.derived = DerivedCatalog(catalog)
+        self.requests = Requests(catalog)
         with catalog.read() as connection:
             self.log_id: str = connection.execute(select(tables.log.c.log_id)).scalar_one()
 
@@ -158,6 +160,12 @@ class Store:
         with self.catalog.read() as connection:
             return registry.schemas(connection, topic_id)
 
+    def load(self, topic: TopicId) -> Load | None:
+        """The load by chunks that is under way, None when there is none."""
+        topic_id = self._topic_id(topic)
+        with self.catalog.read() as connection:
+            return loads.read(connection, topic, topic_id)
+
     def require_complete(self, topic: TopicId, cut: Cut) -> None:
         """Raises IncompleteTopic when the topic's state is not known at the cut (first load, repair)."""
         topic_id = self._topic_id(topic)
@@ -184,7 +192,7 @@ class Store:
             raise UsageError(f"{name!r} is not a source name", hint="lower-case letters, digits and _")
         table = tables.sources
         given = {"slot": slot, "publication": publication, "system_id": system_id}
-        fresh = {"incarnation": 1, "last_append": "", "loaded": False}
+        fresh = {"incarnation": 1, "timeline": 0, "last_append": "", "loaded": False}
         zeros = dict.fromkeys(("term", "commit_lsn", "end_lsn", "through_lsn"), 0)
         try:
             with self.catalog.write() as connection:

@@ -116,7 +116,8 @@ class EpochBatch:
     ``commit_lsn`` is that of the last transaction inside (the previous one when there is none), ``end_lsn`` what may
     be confirmed to the server, ``through_lsn`` below which every commit is in the log. ``new_schemas`` are topic
     versions that start with this epoch; ``completes`` the topics whose first load this epoch finishes, ``suspends``
-    those that become incomplete with it (with the reason).
+    those that become incomplete with it (with the reason). ``load_begins`` and ``load_steps`` keep the progress of
+    loads by chunks beside the rows that they load.
     """
 
     source: str
@@ -130,6 +131,54 @@ class EpochBatch:
     new_schemas: Sequence[tuple[TopicId, TopicSchema]] = ()
     completes: Sequence[TopicId] = ()
     suspends: Sequence[tuple[TopicId, str]] = ()
+    load_begins: Sequence[Load] = ()
+    load_steps: Sequence[LoadStep] = ()
+
+
+KeyTexts = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRange:
+    """A range of keys of a load by chunks: (``after``, ``upto``], None = open. ``after`` moves up with every chunk."""
+
+    number: int
+    after: KeyTexts | None
+    upto: KeyTexts | None
+    rows: int = 0
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load by chunks that is under way. ``lsn``: commit of the mark from which on the topic's rows are appended, in
+    ``epoch``; ``version``: of the topic that the chunks are read in."""
+
+    topic: TopicId
+    version: int
+    lsn: int
+    expected_rows: int
+    ranges: tuple[LoadRange, ...]
+    epoch: int = 0  # known at the commit
+
+    @property
+    def rows(self) -> int:
+        return sum(each.rows for each in self.ranges)
+
+    @property
+    def done(self) -> bool:
+        return all(each.done for each in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStep:
+    """One chunk is in the log: its range now begins behind ``after``; ``rows`` were in the chunk."""
+
+    topic: TopicId
+    number: int
+    after: KeyTexts | None
+    rows: int
+    done: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +259,7 @@ class SourceState:
     end_lsn: int
     through_lsn: int
     system_id: str
+    timeline: int
     slot: str
     publication: str
     loaded: bool  # the first load has been committed: there is a position to resume from

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, RowMapping, Select, func, insert, select, update
 
-from eventstore import tables
+from eventstore import loads, tables
 from eventstore.errors import IntegrityError
 from eventstore.model import EpochInfo, SourceState, TopicId, TopicInfo, TopicKind
 from eventstore.schema import TopicSchema
@@ -37,6 +37,7 @@ def source_state(row: Row[*tuple[Any, ...]]) -> SourceState:
         end_lsn=row.end_lsn,
         through_lsn=row.through_lsn,
         system_id=row.system_id,
+        timeline=row.timeline,
         slot=row.slot,
         publication=row.publication,
         loaded=row.loaded,
@@ -139,11 +140,14 @@ def complete(connection: Connection, topic_id: int, epoch: int) -> None:
         .where(tables.incomplete.c.topic_id == topic_id, tables.incomplete.c.to_epoch.is_(None))
         .values(to_epoch=epoch)
     )
+    loads.end(connection, topic_id)
 
 
 def suspend(connection: Connection, topic_id: int, epoch: int, reason: str) -> None:
-    """The topic's state is unknown from this epoch on, until ``complete``. Suspending again changes the reason."""
+    """The topic's state is unknown from this epoch on, until ``complete``. Suspending again changes the reason; a load
+    by chunks that was under way is begun again."""
     table = tables.incomplete
+    loads.end(connection, topic_id)
     connection.execute(
         update(tables.topics).where(tables.topics.c.id == topic_id).values(complete_since=None, reason=reason)
     )

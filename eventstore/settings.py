@@ -39,6 +39,13 @@ class SourceSettings(_Frozen):
     linger_ms: Annotated[int, Field(ge=0, le=60_000)] = 100
     queue_bytes: Annotated[int, Field(ge=1024, description="frames waiting for the decoder")] = 64 * MIB
     load_workers: Annotated[int, Field(ge=1, le=64)] = 2
+    load_chunk_rows: Annotated[
+        int, Field(ge=1, description="a chunk of a table added later has at most so many rows")
+    ] = 50_000
+    load_rows_per_second: Annotated[
+        int | None,
+        Field(ge=1, description="limit for loads of tables added later; none = as fast as it goes"),
+    ] = None
 
 
 class SinkSettings(_Frozen):

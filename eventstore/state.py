@@ -89,15 +89,18 @@ def plan_state(
     columns: Sequence[str] | None = None,
     on_unreadable: OnUnreadable | Mapping[str, OnUnreadable] = "error",
     split: int | None = None,
+    incomplete: bool = False,
 ) -> StateInput:
     """What to read for the state of ``topic`` at ``cut``.
 
     ``columns`` defaults to all; ``on_unreadable`` is one policy or one per column. ``split`` (a power of two)
-    defaults to the smallest that keeps a bucket's decoded changes within ``BUCKET_BYTES``. Raises UsageError for an
-    unknown column or policy, IncompleteTopic when the topic's state is not known at the cut.
+    defaults to the smallest that keeps a bucket's decoded changes within ``BUCKET_BYTES``; ``incomplete`` plans a state
+    that is not known as far as it is. Raises UsageError for an unknown column or policy, IncompleteTopic when the
+    topic's state is not known at the cut.
     """
     info = store.topic(topic)
-    store.require_complete(topic, cut)
+    if not incomplete:
+        store.require_complete(topic, cut)
     refs = tuple(store.segments(topic, cut))
     versions = {schema.version: schema for schema in store.schemas(topic)}
     used = [versions[ref.version] for ref in refs] or list(versions.values())
@@ -182,6 +185,32 @@ def state(
     wanted = plan_state(store, topic, cut, columns=columns, on_unreadable=on_unreadable)
     for bucket in range(wanted.buckets):
         yield readable_state(store.storage, wanted, bucket)
+
+
+def unknown_keys(store: Store, topic: TopicId, *, since: int) -> Iterator[tuple[str, ...]]:
+    """Key texts (in the schema's order) of the rows with a cell whose value was never sent, also of an incomplete
+    topic. Only what came from epoch ``since`` on can have left a cell unknown."""
+    cut = store.cut()
+    unsent: set[int] = set()
+    for batch in store.read(topic, after_epoch=since - 1, cut=cut, columns=["_unchanged"]):
+        marks = batch.column("_unchanged")
+        if marks.null_count < len(marks):
+            unsent.update(pc.list_flatten(marks).to_pylist())
+    if not unsent:
+        return
+    latest = unify(store.schemas(topic))
+    names = [column.name for column in latest.columns if column.key or column.id in unsent]
+    wanted = plan_state(store, topic, cut, columns=names, incomplete=True)
+    for bucket in range(wanted.buckets):
+        table = compute_state(store.storage, wanted, bucket)
+        table = table.filter(table["_unknown"].is_valid())
+        if table.num_rows:
+            raw = _raw_cells(table)
+            cells = [
+                _as_texts(table[column.name], raw.get(column.id, {})).to_pylist()
+                for column in wanted.target.key
+            ]
+            yield from zip(*cells, strict=True)
 
 
 def _changes(

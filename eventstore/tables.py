@@ -73,6 +73,7 @@ sources = Table(
         "last_append", Text, nullable=False
     ),  # id of the last append: tells whether an unknown COMMIT landed
     Column("system_id", Text, nullable=False),
+    Column("timeline", Integer, nullable=False),  # of the server when it last streamed to us, 0 before
     Column("slot", Text, nullable=False),
     Column("publication", Text, nullable=False),
     Column("loaded", Boolean, nullable=False),
@@ -115,6 +116,40 @@ incomplete = Table(
     ),  # first epoch without known state
     Column("to_epoch", BigInteger),  # first epoch with known state again
     Column("reason", Text, nullable=False),
+)
+# What other processes ask of a source's writer, one row per topic: nobody else writes to a topic.
+requests = Table(
+    "requests",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("source", Text, ForeignKey("sources.name"), nullable=False, index=True),
+    Column("kind", Text, nullable=False),
+    Column("topic", Text, nullable=False),  # TopicId.text
+    Column("options", Text, nullable=False),  # JSON
+    Column("state", Text, nullable=False),
+    Column("detail", Text, nullable=False),  # what came of it
+    Column("asked_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+)
+# Loads by chunks that are under way, one per topic, and how far each range of keys is.
+loads = Table(
+    "loads",
+    metadata,
+    Column("topic_id", Integer, ForeignKey("topics.id"), primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("lsn", BigInteger, nullable=False),  # commit of the mark that began it
+    Column("epoch", BigInteger, nullable=False),  # which holds that mark
+    Column("expected_rows", BigInteger, nullable=False),
+)
+load_ranges = Table(
+    "load_ranges",
+    metadata,
+    Column("topic_id", Integer, ForeignKey("loads.topic_id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("after", Text),  # JSON list of key texts: what is loaded ends there; null = at the beginning
+    Column("upto", Text),  # JSON list of key texts, inclusive; null = to the end
+    Column("rows", BigInteger, nullable=False),
+    Column("done", Boolean, nullable=False),
 )
 
 epochs = Table(

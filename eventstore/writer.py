@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from eventstore import failpoints, registry, segment, tables
+from eventstore import failpoints, loads, registry, segment, tables
 from eventstore.append import Append, add_blob, add_file, content_hash, epoch_values, segment_values
 from eventstore.errors import Fenced, IntegrityError, TransientError
 from eventstore.model import (
@@ -323,6 +323,10 @@ class SourceWriter:
             registry.complete(connection, self._topic(topic).id, head.epoch)
         for topic, reason in plan.batch.suspends:
             registry.suspend(connection, self._topic(topic).id, head.epoch, reason)
+        for load in plan.batch.load_begins:
+            loads.begin(connection, self._topic(load.topic).id, load, head.epoch)
+        for step in plan.batch.load_steps:
+            loads.step(connection, step, lambda topic: self._topic(topic).id)
         connection.execute(update(tables.log_head).values(hash=digest))
         return registry.epoch_info(values)
 

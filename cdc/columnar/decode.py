@@ -39,6 +39,7 @@ from cdc.columnar.rows import (
 )
 from cdc.wire import pgoutput
 from cdc.wire.buffer import HINT
+from cdc.wire.replication import UNIX_EPOCH_MICROS
 from eventstore.errors import ProtocolError
 from eventstore.model import TopicId, TopicRows
 from eventstore.schema import EVENT_SCHEMA, MESSAGE_SCHEMA, TopicSchema
@@ -65,13 +66,15 @@ Unsent = list[int]
 
 @dataclass(frozen=True, slots=True)
 class ControlMessage:
-    """A logical message of our own. ``ordinal`` rows of its transaction come before it."""
+    """A logical message of our own. ``ordinal`` rows of its transaction come before it; ``commit_ts`` in µs since 1970
+    UTC."""
 
     prefix: str
     content: bytes
     commit_lsn: int
     xid: int
     ordinal: int
+    commit_ts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +300,14 @@ class BlockDecoder:
         elif message.prefix.startswith(CONTROL_PREFIX):
             ordinal = self._stamp & ((1 << STAMP_SHIFT) - 1)
             self._work.control.append(
-                ControlMessage(message.prefix, message.content, self._lsn, self._xid, ordinal)
+                ControlMessage(
+                    message.prefix,
+                    message.content,
+                    self._lsn,
+                    self._xid,
+                    ordinal,
+                    self._commit_ts + UNIX_EPOCH_MICROS,
+                )
             )
         else:
             builder = self._topic_builder(TopicId.messages(self._source), MESSAGE_SCHEMA)

@@ -16,7 +16,7 @@ import typer
 from eventstore.errors import TransientError
 from tailrace.cli.failure import INTERRUPTED
 from tailrace.cli.invocation import of
-from tailrace.cli.output import Output, Progress, count, size
+from tailrace.cli.output import Output, Progress, count, duration, size
 
 if TYPE_CHECKING:
     from cdc.status import CaptureStatus
@@ -168,7 +168,10 @@ def summary(status: CaptureStatus) -> str:
     if status.loading:
         share = f" of about {status.load_rows_expected:,}" if status.load_rows_expected else ""
         tables = len(status.loading)
-        rate = f", {status.load_rows_per_second:,.0f}/s" if status.load_rows_per_second else ""
+        rate = ""
+        if status.load_rows_per_second:
+            left = (status.load_rows_expected - status.loaded_rows) / status.load_rows_per_second
+            rate = f", {status.load_rows_per_second:,.0f}/s, {duration(left)} left"
         parts.append(f"{status.loaded_rows:,}{share} rows of {count(tables, 'table')}{rate}")
     done = f"{count(status.transactions, 'transaction')}, {count(status.changes, 'change')}"
     parts.append(f"{done} in {count(status.epochs, 'epoch')}")

@@ -216,6 +216,13 @@ def size(count: int) -> str:
     return f"{amount:.1f} TiB"
 
 
+def duration(seconds: float) -> str:
+    """``50 s``, ``12 min``, ``3.4 h``."""
+    if seconds < 100:
+        return f"{max(seconds, 0):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
 def to_json(value: Any) -> str:
     """JSON as other languages read it: it has no NaN and no infinity, so these are texts."""
     try:

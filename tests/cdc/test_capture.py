@@ -304,7 +304,7 @@ def test_a_table_dropped_while_its_load_waits_does_not_hold_up_the_others(site: 
             "CREATE TABLE public.stays (id int PRIMARY KEY)",
         )
         site.init()
-        wait_until(lambda: any("new slot waits" in message for message in capture.status.messages))
+        wait_until(lambda: any("the load waits" in message for message in capture.status.messages))
         execute(site.dsn, "DROP TABLE public.gone", "INSERT INTO public.stays VALUES (1)")
         blocker.commit()
         wait_until(

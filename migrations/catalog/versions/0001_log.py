@@ -17,6 +17,9 @@ TABLES = (
     "topic_schemas",
     "topic_offsets",
     "incomplete",
+    "requests",
+    "loads",
+    "load_ranges",
     "epochs",
     "blobs",
     "segments",
@@ -30,6 +33,7 @@ TABLES = (
 def upgrade() -> None:
     _log()
     _sources_and_topics()
+    _requests_and_loads()
     _epochs()
     _segments()
     _generations()
@@ -72,6 +76,7 @@ def _sources_and_topics() -> None:
         sa.Column("through_lsn", sa.BigInteger(), nullable=False),
         sa.Column("last_append", sa.Text(), nullable=False),
         sa.Column("system_id", sa.Text(), nullable=False),
+        sa.Column("timeline", sa.Integer(), nullable=False),
         sa.Column("slot", sa.Text(), nullable=False),
         sa.Column("publication", sa.Text(), nullable=False),
         sa.Column("loaded", sa.Boolean(), nullable=False),
@@ -116,6 +121,45 @@ def _sources_and_topics() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_incomplete_topic_id")),
         sa.PrimaryKeyConstraint("topic_id", "from_epoch", name=op.f("pk_incomplete")),
+    )
+
+
+def _requests_and_loads() -> None:
+    op.create_table(
+        "requests",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("topic", sa.Text(), nullable=False),
+        sa.Column("options", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("detail", sa.Text(), nullable=False),
+        sa.Column("asked_at", sa.BigInteger(), nullable=False),
+        sa.Column("ended_at", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(["source"], ["sources.name"], name=op.f("fk_requests_source")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_requests")),
+    )
+    op.create_index(op.f("ix_requests_source"), "requests", ["source"], unique=False)
+    op.create_table(
+        "loads",
+        sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("lsn", sa.BigInteger(), nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("expected_rows", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_loads_topic_id")),
+        sa.PrimaryKeyConstraint("topic_id", name=op.f("pk_loads")),
+    )
+    op.create_table(
+        "load_ranges",
+        sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("after", sa.Text(), nullable=True),
+        sa.Column("upto", sa.Text(), nullable=True),
+        sa.Column("rows", sa.BigInteger(), nullable=False),
+        sa.Column("done", sa.Boolean(), nullable=False),
+        sa.ForeignKeyConstraint(["topic_id"], ["loads.topic_id"], name=op.f("fk_load_ranges_topic_id")),
+        sa.PrimaryKeyConstraint("topic_id", "number", name=op.f("pk_load_ranges")),
     )
 
 

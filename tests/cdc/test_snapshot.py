@@ -1,0 +1,185 @@
+"""Tables read again by chunks while everything in them is being written, on a real server."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from cdc.asked import SNAPSHOT
+from eventstore.log import Store
+from eventstore.model import TopicId
+from eventstore.requests import RequestState
+from tailrace.embedded import PostgresServer
+from tests.fixtures.scale import Scale
+from tests.support.capturing import (
+    CaptureProcess,
+    RunningCapture,
+    Site,
+    assert_equals_source,
+    assert_sound,
+    execute,
+    rows,
+    table,
+    wait_until,
+)
+
+pytestmark = pytest.mark.timeout(240)
+
+ITEMS = table("items")
+ROWS = 600
+# The key's index has another order than the table, and a long note is TOASTed: an update does not send it.
+SCHEMA = f"""
+CREATE TABLE public.items (id int, n int, part text, note text, PRIMARY KEY (part, id));
+ALTER TABLE public.items ALTER COLUMN note SET STORAGE EXTERNAL;
+INSERT INTO public.items SELECT i, 0, 'p' || i %% 7, repeat(md5(i::text), 100) FROM generate_series(1, {ROWS}) i
+""".replace("%%", "%")
+
+
+@contextmanager
+def churning(dsn: str, seed: int, sessions: int = 2) -> Iterator[None]:
+    """Sessions that update, delete, insert again and rename the key of random rows, until the block ends."""
+    stop = threading.Event()
+
+    def work(number: int) -> None:
+        choice = random.Random(seed * 100 + number)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while not stop.is_set():
+                with suppress(psycopg.errors.UniqueViolation), connection.transaction():
+                    for _ in range(choice.randint(1, 4)):
+                        churn(connection, choice, number, sessions)
+
+    with ThreadPoolExecutor(sessions) as pool:
+        running: list[Future[None]] = [pool.submit(work, number) for number in range(sessions)]
+        try:
+            yield
+        finally:
+            stop.set()
+        for future in running:
+            future.result()
+
+
+def churn(
+    connection: psycopg.Connection[tuple[object, ...]], choice: random.Random, number: int, sessions: int
+) -> None:
+    """One change of a row that belongs to this session (by its id), so that sessions do not wait for each other."""
+    key = choice.randrange(ROWS // sessions) * sessions + number + 1
+    statement = choice.choice(
+        [
+            "UPDATE public.items SET n = n + 1 WHERE id = %(key)s",
+            "UPDATE public.items SET n = n + 1 WHERE id = %(key)s",
+            "UPDATE public.items SET part = 'p' || %(part)s WHERE id = %(key)s AND NOT EXISTS"
+            " (SELECT FROM public.items o WHERE o.id = %(key)s AND o.part = 'p' || %(part)s)",
+            "UPDATE public.items SET note = repeat(md5(n::text), 100) WHERE id = %(key)s",
+            "DELETE FROM public.items WHERE id = %(key)s",
+            "INSERT INTO public.items VALUES (%(key)s, 0, 'p' || %(part)s, repeat('x', 3000)) ON CONFLICT DO NOTHING",
+        ]
+    )
+    connection.execute(sql.SQL(statement), {"key": key, "part": choice.randrange(7)})
+
+
+def read_again(store: Store, *topics: TopicId, alive: Callable[[], bool], timeout: float = 120) -> None:
+    ids = [request.id for request in store.requests.ask(SNAPSHOT, topics)]
+    wait_until(lambda: all(r.ended_at for r in store.requests.get(ids)), timeout, alive)
+    assert {request.state for request in store.requests.get(ids)} == {RequestState.DONE}
+
+
+def chunk_rows(store: Store, topic: TopicId = ITEMS) -> int:
+    """Rows that chunks brought since the topic was last emptied."""
+    found = rows(store, topic)
+    emptied = max((row["_lsn"] for row in found if row["_op"] == "t"), default=0)
+    return sum(row["_op"] == "r" and row["_lsn"] > emptied for row in found)
+
+
+@pytest.fixture
+def site(database: str, store_dir: Path) -> Site:
+    execute(database, *SCHEMA.strip().split(";"))
+    made = Site.at(store_dir, database, load_chunk_rows=40)
+    made.init()
+    return made
+
+
+def test_a_table_is_read_again_while_all_of_it_is_updated_deleted_and_inserted(
+    site: Site, scale: Scale
+) -> None:
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        with churning(site.dsn, seed=1):
+            for _ in range(scale.pick(smoke=2, full=20)):
+                read_again(capture.store, ITEMS, alive=lambda: capture.running)
+                assert_equals_source(site)
+        assert_sound(capture.store)
+        assert chunk_rows(capture.store) > 0
+
+
+def test_commits_that_are_held_back_from_view_lose_nothing(
+    postgres_server: Callable[..., PostgresServer], store_dir: Path, scale: Scale
+) -> None:
+    """A commit is in the WAL, and so in the stream, before it is visible: long before when a standby does not answer."""
+    server = postgres_server(settings={"commit_delay": "2000", "commit_siblings": "1"})
+    execute(server.dsn(), *SCHEMA.strip().split(";"))
+    site = Site.at(store_dir, server.dsn(), load_chunk_rows=40)
+    site.init()
+    stop = threading.Event()
+
+    def hold_back() -> None:
+        names = ["nowhere", ""]
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            while not stop.is_set() or names[0] == "":
+                connection.execute(
+                    sql.SQL("ALTER SYSTEM SET synchronous_standby_names = {}").format(sql.Literal(names[0]))
+                )
+                connection.execute("SELECT pg_reload_conf()")
+                names.reverse()
+                stop.wait(0.15)
+
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        with churning(server.dsn(), seed=2, sessions=4), ThreadPoolExecutor(1) as pool:
+            holding = pool.submit(hold_back)
+            try:
+                for _ in range(scale.pick(smoke=2, full=30)):
+                    read_again(capture.store, ITEMS, alive=lambda: capture.running)
+            finally:
+                stop.set()
+            holding.result()
+        assert_equals_source(site)
+        assert_sound(capture.store)
+
+
+def test_a_killed_load_goes_on_with_the_chunk_it_was_at(site: Site) -> None:
+    with CaptureProcess(site) as first:
+        first.catch_up()
+    with site.open() as store:
+        store.requests.ask(SNAPSHOT, [ITEMS])
+        with CaptureProcess(site, failpoint="chunk_read:9") as killed:
+            assert killed.wait() == -9, killed.output
+        load = store.load(ITEMS)
+        assert load is not None and 0 < load.rows < ROWS and not load.done
+        with CaptureProcess(site) as process:
+            wait_until(lambda: store.load(ITEMS) is None, 60, lambda: process.running)
+            process.catch_up()
+            assert chunk_rows(store) == ROWS, "chunks that were in the log were read again"
+            assert_equals_source(site)
+        assert_sound(store)
+
+
+def test_a_load_is_as_slow_as_it_is_told_to_be(site: Site) -> None:
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        (request,) = capture.store.requests.ask(SNAPSHOT, [ITEMS], rows_per_second=ROWS // 2)
+        began = time.monotonic()
+        wait_until(
+            lambda: capture.store.requests.get([request.id])[0].ended_at is not None,
+            alive=lambda: capture.running,
+        )
+        assert time.monotonic() - began > 1, "faster than the limit allows"
+        assert_equals_source(site)
