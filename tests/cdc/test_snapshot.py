@@ -35,12 +35,12 @@ from tests.support.capturing import (
 pytestmark = pytest.mark.timeout(240)
 
 ITEMS = table("items")
-ROWS = 600
+ROWS = 300
 # The key's index has another order than the table, and a long note is TOASTed: an update does not send it.
 SCHEMA = f"""
 CREATE TABLE public.items (id int, n int, part text, note text, PRIMARY KEY (part, id));
 ALTER TABLE public.items ALTER COLUMN note SET STORAGE EXTERNAL;
-INSERT INTO public.items SELECT i, 0, 'p' || i %% 7, repeat(md5(i::text), 100) FROM generate_series(1, {ROWS}) i
+INSERT INTO public.items SELECT i, 0, 'p' || i %% 7, repeat(md5(i::text), 70) FROM generate_series(1, {ROWS}) i
 """.replace("%%", "%")
 
 
@@ -56,6 +56,7 @@ def churning(dsn: str, seed: int, sessions: int = 2) -> Iterator[None]:
                 with suppress(psycopg.errors.UniqueViolation), connection.transaction():
                     for _ in range(choice.randint(1, 4)):
                         churn(connection, choice, number, sessions)
+                stop.wait(0.01)
 
     with ThreadPoolExecutor(sessions) as pool:
         running: list[Future[None]] = [pool.submit(work, number) for number in range(sessions)]
@@ -78,7 +79,7 @@ def churn(
             "UPDATE public.items SET n = n + 1 WHERE id = %(key)s",
             "UPDATE public.items SET part = 'p' || %(part)s WHERE id = %(key)s AND NOT EXISTS"
             " (SELECT FROM public.items o WHERE o.id = %(key)s AND o.part = 'p' || %(part)s)",
-            "UPDATE public.items SET note = repeat(md5(n::text), 100) WHERE id = %(key)s",
+            "UPDATE public.items SET note = repeat(md5(n::text), 70) WHERE id = %(key)s",
             "DELETE FROM public.items WHERE id = %(key)s",
             "INSERT INTO public.items VALUES (%(key)s, 0, 'p' || %(part)s, repeat('x', 3000)) ON CONFLICT DO NOTHING",
         ]
@@ -102,7 +103,7 @@ def chunk_rows(store: Store, topic: TopicId = ITEMS) -> int:
 @pytest.fixture
 def site(database: str, store_dir: Path) -> Site:
     execute(database, *SCHEMA.strip().split(";"))
-    made = Site.at(store_dir, database, load_chunk_rows=40)
+    made = Site.at(store_dir, database, load_chunk_rows=30)
     made.init()
     return made
 
@@ -126,7 +127,7 @@ def test_commits_that_are_held_back_from_view_lose_nothing(
     """A commit is in the WAL, and so in the stream, before it is visible: long before when a standby does not answer."""
     server = postgres_server(settings={"commit_delay": "2000", "commit_siblings": "1"})
     execute(server.dsn(), *SCHEMA.strip().split(";"))
-    site = Site.at(store_dir, server.dsn(), load_chunk_rows=40)
+    site = Site.at(store_dir, server.dsn(), load_chunk_rows=30)
     site.init()
     stop = threading.Event()
 
