@@ -7,7 +7,7 @@ segments folder, so Spark tasks call it without a catalog. ``state`` is both, fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -188,8 +188,8 @@ def state(
 
 
 def unknown_keys(store: Store, topic: TopicId, *, since: int) -> Iterator[tuple[str, ...]]:
-    """Key texts (in the schema's order) of the rows with a cell whose value was never sent, also of an incomplete
-    topic. Only what came from epoch ``since`` on can have left a cell unknown."""
+    """Key texts (in the schema's order) of the rows with a cell whose value was never sent, of an incomplete topic whose
+    state begins with epoch ``since``."""
     cut = store.cut()
     unsent: set[int] = set()
     for batch in store.read(topic, after_epoch=since - 1, cut=cut, columns=["_unchanged"]):
@@ -200,7 +200,8 @@ def unknown_keys(store: Store, topic: TopicId, *, since: int) -> Iterator[tuple[
         return
     latest = unify(store.schemas(topic))
     names = [column.name for column in latest.columns if column.key or column.id in unsent]
-    wanted = plan_state(store, topic, cut, columns=names, incomplete=True)
+    whole = plan_state(store, topic, cut, columns=names, incomplete=True)
+    wanted = replace(whole, refs=tuple(ref for ref in whole.refs if ref.last_epoch >= since))
     for bucket in range(wanted.buckets):
         table = compute_state(store.storage, wanted, bucket)
         table = table.filter(table["_unknown"].is_valid())
