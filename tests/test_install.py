@@ -56,8 +56,9 @@ def test_the_wheel_carries_its_migrations(wheel: Path) -> None:
 
 def test_a_base_install_appends_loads_follows_and_reads(wheel: Path, tmp_path: Path) -> None:
     python = tmp_path / "venv" / "bin" / "python"
-    run(sys.executable, "-m", "venv", tmp_path / "venv")
-    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    pip: tuple[str | Path, ...] = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
+    pip += ("--disable-pip-version-check", "--no-compile")  # it is run once
     run(*pip, "--require-hashes", "-r", ROOT / "requirements" / "base.txt")
     run(*pip, "--no-deps", wheel)
     (tmp_path / "service.py").write_text(SERVICE)

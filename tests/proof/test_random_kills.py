@@ -22,7 +22,7 @@ from tests.proof.ledger import (
     check_nothing_lost,
     check_whole_transactions,
 )
-from tests.proof.rig import Rig, wait_until
+from tests.proof.rig import STEP_SECONDS, Rig, wait_until
 
 PROJECTION = """
 from pyspark.sql import DataFrame, functions as F
@@ -71,7 +71,7 @@ class Victims:
         process = self.processes.pop(name)
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            process.wait(90)
+            process.wait(4 * STEP_SECONDS)
 
 
 @pytest.fixture
