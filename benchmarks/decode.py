@@ -13,6 +13,7 @@ from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from cdc.assemble import Assembler, FrameBlock
 from cdc.columnar.decode import BlockDecoder
+from cdc.policy import Policies
 from eventstore.model import TopicId
 from eventstore.schema import Column, TopicSchema
 
@@ -77,7 +78,7 @@ def gather(sent: Sequence[bytes]) -> list[FrameBlock]:
 
 def decode(blocks: Sequence[FrameBlock]) -> int:
     """Returns the number of rows."""
-    decoder = BlockDecoder("shop", {RELID: (TOPIC, SCHEMA)}, lambda relation: None)
+    decoder = BlockDecoder("shop", {RELID: (TOPIC, SCHEMA)}, lambda relation: None, Policies())
     return sum(part.rows.num_rows for block in blocks for part in decoder.decode(block).rows)
 
 

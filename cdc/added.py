@@ -17,6 +17,7 @@ from cdc.aside import Aside
 from cdc.directory import TopicsChanged
 from cdc.first import Waiting
 from cdc.load import Loaded, SnapshotLoad, Stopped, Target
+from cdc.policy import Policies
 from cdc.postgres.connect import Address, connect, connect_replication
 from cdc.postgres.slot import Exported, create_exported
 from cdc.postgres.snapshot import TableChanged
@@ -183,7 +184,12 @@ class AddedLoad:
         return exported, loaded
 
     def _read(self, exported: Exported) -> Loaded:
-        target = Target(self._writer.state.name, self._writer.prepare, lambda topic, schema: None)
+        target = Target(
+            self._writer.state.name,
+            Policies.of(self._settings),
+            self._writer.prepare,
+            lambda topic, schema: None,
+        )
         load = SnapshotLoad(
             self._address,
             exported,

@@ -29,6 +29,7 @@ _READ_AGAIN = {
     ChangeKind.RETYPED: "a column's type changed",
     ChangeKind.REKEYED: "its key changed",
     ChangeKind.REPLACED: "another table took its name",
+    ChangeKind.PROTECTED: "the policy of a column changed",
 }
 
 

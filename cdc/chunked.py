@@ -27,6 +27,7 @@ from cdc.columnar.values import table_rows
 from cdc.directory import TopicsChanged, changed
 from cdc.first import Waiting
 from cdc.load import Stopped
+from cdc.policy import Policies
 from cdc.postgres.chunk import (
     Chunk,
     Keyset,
@@ -137,6 +138,7 @@ class ChunkedLoad:
     ) -> None:
         self._store = store
         self._settings = settings
+        self._policies = Policies.of(settings)
         self._address = address
         self._progress = progress
         self._rates = rates
@@ -326,7 +328,7 @@ class ChunkedLoad:
                 f"the source's user may not read {keyset.table.text}",
                 hint="GRANT USAGE ON its SCHEMA and SELECT ON the table (loads and verify read it)",
             )
-        if changed(keyset.table, topic.schema) is not None:
+        if changed(keyset.table, topic.schema, self._policies) is not None:
             raise TopicsChanged(f"the columns of {topic.id.text} changed while it was being loaded")
 
     def _wait_for_transactions(self, control: Connection[Row]) -> None:
@@ -489,7 +491,8 @@ class _Worker:
             with chunk(connection, load._address, topic.schema.relid, label, piece) as (keyset, found):
                 load._require_known(topic, keyset)
                 load.snapshot_taken(attempt, found.snapshot)
-                attempt.rows = table_rows(found.texts, topic.schema, lsn=0)
+                texts = [found.texts[at] for at in topic.schema.places]
+                attempt.rows = table_rows(texts, topic.schema, load._policies, lsn=0)
                 self._throttle.taken(found.rows)
                 failpoints.hit("chunk_read")
                 yield keyset, found

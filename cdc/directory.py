@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cdc.columnar.relations import EVENTS_TABLE
+from cdc.policy import Policies
 from cdc.postgres.connect import Address, connect, translated
 from cdc.postgres.describe import Table, read_tables
 from cdc.wire.pgoutput import Relation
@@ -99,9 +100,9 @@ class Describer:
         return found[0].topic_schema(1)
 
 
-def changed(table: Table, latest: TopicSchema) -> TopicSchema | None:
-    """The next version of a topic when its table is no longer what ``latest`` says, else None."""
-    described = table.topic_schema(latest.version)
+def changed(table: Table, latest: TopicSchema, policies: Policies) -> TopicSchema | None:
+    """The next version of a topic when its table or policies are no longer what ``latest`` says, else None."""
+    described = policies.schema(table.label, table.topic_schema(latest.version), latest)
     if replace(described, from_lsn=latest.from_lsn) == latest:
         return None
     return replace(described, version=latest.version + 1)

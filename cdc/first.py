@@ -12,6 +12,7 @@ from psycopg import Connection
 from cdc.columnar.relations import EVENTS_TABLE
 from cdc.directory import Topics
 from cdc.load import Loaded, SnapshotLoad, Stopped, Target
+from cdc.policy import Policies
 from cdc.postgres.connect import Address, connect, connect_replication, translated
 from cdc.postgres.publication import Publication
 from cdc.postgres.slot import (
@@ -66,6 +67,7 @@ def first_load(
             topics = Topics.read(store, state.name)
             target = Target(
                 state.name,
+                Policies.of(settings),
                 writer.prepare,
                 lambda topic, schema: store.register_topic(topic, schema, reason=""),
             )

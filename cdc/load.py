@@ -19,6 +19,7 @@ from psycopg import Connection
 
 from cdc.columnar.values import table_rows
 from cdc.directory import TopicsChanged, changed, is_events
+from cdc.policy import Policies
 from cdc.postgres.connect import Address, translated
 from cdc.postgres.describe import Table
 from cdc.postgres.slot import Exported
@@ -53,6 +54,7 @@ class Target:
     """Where loaded rows go: ``prepare`` writes a file, ``register`` makes a topic known that a file may name."""
 
     source: str
+    policies: Policies
     prepare: Callable[[TopicId, int, pa.Table], PreparedSegment]
     register: Callable[[TopicId, TopicSchema], object]
 
@@ -110,13 +112,16 @@ class SnapshotLoad:
             for table in tables:
                 if table.relid in names:
                     topic = names[table.relid]
-                    self._topics[table.relid] = topic, changed(table, topics[topic]) or topics[topic]
+                    self._topics[table.relid] = topic, self._schema(table, topics[topic])
             units = [unit for table in tables for unit in self._units(coordinator, table)]
             commit_ts, expected = self._estimate(coordinator, [table.relid for table in tables])
             self._commit_ts = to_micros(commit_ts) or 0
             self._read_all(units, tables, expected)
         files = tuple(self._files[place] for place in sorted(self._files))
         return Loaded(files, dict(self._topics.values()), self._rows, commit_ts)
+
+    def _schema(self, table: Table, latest: TopicSchema) -> TopicSchema:
+        return changed(table, latest, self._target.policies) or latest
 
     def _require_going(self) -> None:
         if self._stop.is_set():
@@ -191,7 +196,14 @@ class SnapshotLoad:
         with self._lock:
             first = self._rows
             self._rows += rows
-        table = table_rows(texts, schema, lsn=self._lsn, commit_ts=self._commit_ts, first_ordinal=first)
+        table = table_rows(
+            texts,
+            schema,
+            self._target.policies,
+            lsn=self._lsn,
+            commit_ts=self._commit_ts,
+            first_ordinal=first,
+        )
         return self._target.prepare(topic, schema.version, table)
 
     def _watch(self, running: list[Future[None]], expected: int) -> None:

@@ -15,9 +15,10 @@ from cdc.chunked import ChunkedLoad
 from cdc.columnar.decode import BlockDecoder
 from cdc.directory import Describer, Topics, TopicsChanged, changed
 from cdc.handover import Handover
+from cdc.policy import Policies
 from cdc.postgres.check import Server, read_server
 from cdc.postgres.connect import Address, Lines, connect
-from cdc.postgres.describe import read_tables
+from cdc.postgres.describe import Table, read_tables
 from cdc.postgres.problems import RELOAD_HINT, SlotLost
 from cdc.postgres.publication import Publication, read_publication
 from cdc.postgres.slot import read_slot, require_idle, require_usable
@@ -107,6 +108,7 @@ class Session:
         self._store = store
         self._name = name
         self._settings = settings
+        self._policies = Policies.of(settings)
         self._lines = Lines()
         self._address = address.with_lines(self._lines)
         self._progress = progress
@@ -140,6 +142,7 @@ class Session:
                 writer,
                 suspends=[(topic, "read again: its columns or its key were replaced") for topic in again],
             )
+        self._suspend_changed_policies(writer, topics, tables, known=again)
         lost = [topic for topic in lost_topics(topics, publication) if topic not in again]
         if lost:
             names = ", ".join(topic.text for topic in lost)
@@ -160,6 +163,31 @@ class Session:
             _append_position(writer, suspends=[(topic, "read again: asked for") for topic in topics])
         self._store.requests.answer([request.id for request in requests], RequestState.RUNNING, "")
 
+    def _suspend_changed_policies(
+        self, writer: SourceWriter, topics: Topics, tables: Sequence[Table], known: Sequence[TopicId]
+    ) -> None:
+        """Values under two policies must not stand side by side: such a topic is read again under the new one."""
+        suspends = []
+        for table in tables:
+            topic, schema = topics.schemas.get(table.relid, (None, None))
+            if topic is None or schema is None:
+                continue
+            kept = self._policies.kept(table.label, schema)
+            if kept:
+                self._progress.tell(
+                    f"{topic.text}: {', '.join(kept)} stay protected as they were, though the configuration does"
+                    ' not name them any more; "plain" in [sources.NAME.columns] would lift it'
+                )
+            changes = self._policies.changed(table.label, schema)
+            if changes and topic not in known and topics.tables[topic].complete_since is not None:
+                self._progress.tell(
+                    f"{topic.text} is read again, as column policies changed ({'; '.join(changes)});"
+                    " what the log holds from before stays as it was written"
+                )
+                suspends.append((topic, "read again: column policies changed"))
+        if suspends:
+            _append_position(writer, suspends=suspends)
+
     def _current_topics(self, writer: SourceWriter, publication: Publication | None) -> Topics:
         """The topics; those that will be loaded in the version that their tables have now."""
         topics = Topics.read(self._store, self._name)
@@ -178,7 +206,7 @@ class Session:
         newer: list[tuple[TopicId, TopicSchema]] = []
         for table in tables:
             topic = relids[table.relid]
-            schema = changed(table, topics.schema(topic))
+            schema = changed(table, topics.schema(topic), self._policies)
             if schema is not None:
                 newer.append((topic, schema))
         if not newer:
@@ -190,7 +218,7 @@ class Session:
         handover = Handover(self._settings.queue_bytes)
         load, chunked = self._loads(writer, topics)
         describer = Describer(self._store, self._name, topics, self._address)
-        decoder = BlockDecoder(self._name, topics.schemas, describer, known=topics.others)
+        decoder = BlockDecoder(self._name, topics.schemas, describer, self._policies, known=topics.others)
         appender = Appender(
             self._store,
             writer,
@@ -264,6 +292,8 @@ class Session:
             }
             relids = [schema.relid for schema in wanted.values()]
             keyed = {table.relid for table in read_tables(connection, self._address, relids) if table.key}
+        # The catalog keeps how far chunks have come as keys in plain text: not of a key that is protected.
+        keyed -= {schema.relid for schema in wanted.values() if any(each.policy for each in schema.key)}
         whole = {topic: schema for topic, schema in wanted.items() if schema.relid not in keyed}
         pieces = {topic: schema for topic, schema in wanted.items() if schema.relid in keyed}
         load = chunked = None

@@ -15,15 +15,18 @@ from psycopg import Connection, sql
 
 from cdc.columnar.relations import EVENTS_TABLE
 from cdc.directory import Topics
+from cdc.patterns import TablePatterns
+from cdc.policy import Policies
 from cdc.postgres.check import Server, read_server, server_problems
 from cdc.postgres.connect import Address, connect, quote, translated
-from cdc.postgres.describe import Table, TablePatterns, read_tables
+from cdc.postgres.describe import Table, read_tables
 from cdc.postgres.publication import Publication, add_statement, create_statement, read_publication
 from cdc.postgres.slot import slot_name
 from cdc.postgres.written import written_tables
 from eventstore.errors import OperatorError
 from eventstore.log import Store
 from eventstore.model import TopicId, TopicInfo
+from eventstore.schema import TopicSchema
 from eventstore.settings import SourceSettings
 
 Row = tuple[object, ...]
@@ -77,8 +80,9 @@ def prepare_source(
     """
     address = Address.of(settings)
     patterns = TablePatterns.parse(settings.tables)
+    policies = Policies.of(settings)
     with connect(address, "tailrace init") as connection:
-        plan = _Plan(store, name, address, connection, patterns, events=events)
+        plan = _Plan(store, name, address, connection, patterns, policies, events=events)
         preparation = plan.prepare(dry_run)
         if dry_run:
             return preparation
@@ -90,7 +94,7 @@ def prepare_source(
             )
         if events:
             install_events(settings)
-            plan = _Plan(store, name, address, connection, patterns)
+            plan = _Plan(store, name, address, connection, patterns, policies)
             preparation = plan.prepare(dry_run)
         plan.carry_out(preparation)
     return preparation
@@ -113,9 +117,11 @@ class _Plan:
         address: Address,
         connection: Connection[Row],
         patterns: TablePatterns,
+        policies: Policies,
         *,
         events: bool = False,
     ) -> None:
+        self._policies = policies
         self._events_wanted = events
         self._store = store
         self._name = name
@@ -153,6 +159,7 @@ class _Plan:
         infos = self._infos()
         new = [self._topic(table) for table in wanted if self._is_new(table, findings)]
         findings += self._left_over(wanted, infos)
+        findings += self._policy_findings(wanted)
         if not (wanted or add or published or self._events_wanted):
             findings.append(
                 Finding(
@@ -182,12 +189,15 @@ class _Plan:
         )
         for table in self._taken:
             if self._topic(table) in preparation.new:
-                self._store.register_topic(self._topic(table), table.topic_schema(1))
+                self._store.register_topic(self._topic(table), self._schema(table))
         with translated("preparing the publication", self._address), self._connection.transaction():
             if self._loaded and self._adds_events:
                 self._require_no_events()
             for statement in preparation.statements:
                 self._connection.execute(sql.SQL(statement))
+
+    def _schema(self, table: Table) -> TopicSchema:
+        return self._policies.schema(table.label, table.topic_schema(1))
 
     def _topic(self, table: Table) -> TopicId:
         return TopicId.table(self._name, *table.label)
@@ -227,6 +237,29 @@ class _Plan:
                 f"DROP PUBLICATION {quote(self._publication_name)} and run init again, or choose another [store] name",
             )
         ]
+
+    def _policy_findings(self, wanted: Sequence[Table]) -> list[Finding]:
+        """Policies that cannot be, that protect nothing because of a wrong name, or that differ from before."""
+        findings = []
+        for table in wanted:
+            try:
+                self._schema(table)
+            except OperatorError as error:
+                findings.append(Finding(Level.BLOCKING, table.text, error.message, error.hint))
+                continue
+            _, latest = self._topics.schemas.get(table.relid, (None, None)) if self._topics else (None, None)
+            findings += [
+                Finding(Level.NOTE, table.text, change, "capture reads the table again when it starts")
+                for change in (self._policies.changed(table.label, latest) if latest else ())
+            ]
+        columns = [(*table.label, column.name) for table in self._taken for column in table.columns]
+        for rule, close in self._policies.unused(columns):
+            level = Level.NOTE if {"*", "?"} & set(rule) else Level.BLOCKING
+            hint = f"did you mean {close}? " if close else ""
+            hint += f"for a column that is still to come write a pattern: {rule}*"
+            what = "this policy names no column that is captured, so it protects nothing"
+            findings.append(Finding(level, rule, what, hint))
+        return findings
 
     def _may_take(self, table: Table, findings: list[Finding]) -> bool:
         """Whether a table can be captured; says why not, and what is left out of one that can."""
@@ -472,7 +505,7 @@ def reidentified_topics(topics: Topics, tables: Sequence[Table]) -> list[TopicId
         numbers = {column.name: column.id for column in table.columns}
         replaced = any(numbers.get(column.name, column.id) != column.id for column in schema.columns)
         key = {numbers[name] for name in table.key}
-        rekeyed = key != {column.id for column in schema.key} or table.bag != schema.bag
+        rekeyed = key != {column.id for column in schema.sent if column.key} or table.bag != schema.bag
         if replaced or (key and table.identity == "f" and rekeyed):
             found.append(topic)
     return found

@@ -19,6 +19,7 @@ from psycopg import Connection
 from cdc.digests import DigestBuilder, Digests, Ints, compare, keys_of
 from cdc.directory import Topics, is_events
 from cdc.first import Waiting
+from cdc.policy import Policies
 from cdc.postgres.connect import Address, connect, connect_replication
 from cdc.postgres.describe import Table, read_tables
 from cdc.postgres.slot import create_exported, read_slot
@@ -30,7 +31,7 @@ from eventstore.log import Store
 from eventstore.model import TopicId, TopicKind
 from eventstore.position import format_lsn
 from eventstore.render import postgres_texts
-from eventstore.schema import EVENT_SCHEMA
+from eventstore.schema import EVENT_SCHEMA, Column
 from eventstore.settings import SourceSettings
 from eventstore.state import state
 
@@ -84,6 +85,7 @@ def verify_source(
     """
     address = Address.of(settings)
     source = require_source(store, name)
+    policies = Policies.of(settings)
     chosen = _chosen(store, name, topics)
     waits_until = time.monotonic() + timeout
     with connect(address, "tailrace verify") as control:
@@ -98,7 +100,7 @@ def verify_source(
                     tables = _lock(snapshot, address, Topics.read(store, name), chosen)
                     _wait_for(store, name, exported.consistent_point, control, address, waits_until, timeout)
                     verification = _Verification(
-                        store, name, address, snapshot, exported.consistent_point, samples
+                        store, name, policies, address, snapshot, exported.consistent_point, samples
                     )
                     return [verification.compare(topic, tables) for topic in chosen]
             except TableChanged:  # between the snapshot and our locks: again, with a new one
@@ -156,8 +158,16 @@ class _Verification:
     """All comparisons at one position."""
 
     def __init__(
-        self, store: Store, name: str, address: Address, snapshot: Connection[Row], lsn: int, samples: int
+        self,
+        store: Store,
+        name: str,
+        policies: Policies,
+        address: Address,
+        snapshot: Connection[Row],
+        lsn: int,
+        samples: int,
     ) -> None:
+        self._policies = policies
         self._store = store
         self._name = name
         self._address = address
@@ -186,12 +196,13 @@ class _Verification:
         both = [number for number in here if number in there]
         if not all(number in there for number, column in here.items() if column.key):
             return self._skip(topic, "its key has other columns now")
-        names_here = [here[number].name for number in both]
+        columns = [here[number] for number in both]
+        hidden = {column.id for column in schema.left_out}
         units = plan_units(self._snapshot, self._address, table, 1)
         side = _Sides(
-            key_at=[at for at, number in enumerate(both) if here[number].key],
-            source=lambda: self._source_rows(units, [there[number].name for number in both]),
-            log=lambda: self._log_rows(topic, names_here),
+            key_at=[at for at, column in enumerate(columns) if column.key],
+            source=lambda: self._protected_rows(units, [there[number].name for number in both], columns),
+            log=lambda: self._log_rows(topic, [column.name for column in columns]),
         )
         try:
             return side.compare(
@@ -199,7 +210,9 @@ class _Verification:
                 self._lsn,
                 self._samples,
                 only_in_source_columns=tuple(
-                    column.name for number, column in there.items() if number not in here
+                    column.name
+                    for number, column in there.items()
+                    if number not in here and number not in hidden
                 ),
                 only_in_log_columns=tuple(
                     column.name for number, column in here.items() if number not in there
@@ -227,6 +240,13 @@ class _Verification:
     def _source_rows(self, units: Sequence[Unit], names: Sequence[str]) -> Iterator[Sequence[pa.Array]]:
         for unit in units:
             yield from copy_chunks(self._snapshot, self._address, unit, names)
+
+    def _protected_rows(
+        self, units: Sequence[Unit], names: Sequence[str], columns: Sequence[Column]
+    ) -> Iterator[Sequence[pa.Array]]:
+        """The source's rows as capture writes them."""
+        for texts in self._source_rows(units, names):
+            yield self._policies.texts(columns, texts)
 
     def _log_rows(self, topic: TopicId, names: Sequence[str]) -> Iterator[Sequence[pa.Array]]:
         for table in state(self._store, topic, self._cut, on_unreadable="text"):

@@ -10,8 +10,9 @@ from psycopg import Connection
 
 from cdc import asked
 from cdc.directory import Topics, TopicsChanged
+from cdc.patterns import TablePatterns
 from cdc.postgres.connect import Address, connect
-from cdc.postgres.describe import Table, TablePatterns, read_tables
+from cdc.postgres.describe import Table, read_tables
 from cdc.postgres.publication import Publication, read_publication
 from cdc.postgres.written import written_tables
 from cdc.source import lost_topics, problem_of, reidentified_topics, uncaptured

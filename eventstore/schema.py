@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 import pyarrow as pa
@@ -89,7 +89,8 @@ class Column:
     """One column of a topic version.
 
     ``type_name`` is Postgres' format_type text; ``key`` marks the topic's key; ``fill`` is the text that rows written
-    before the column existed have in it (Postgres ``attmissingval``), None = NULL.
+    before the column existed have in it (Postgres ``attmissingval``), None = NULL. ``policy`` says what capture makes
+    of every value before it is written (``cdc.policy``); "" = nothing.
     """
 
     id: int
@@ -99,10 +100,11 @@ class Column:
     type_name: str = ""
     key: bool = False
     fill: str | None = None
+    policy: str = ""
 
     @property
     def arrow(self) -> pa.DataType:
-        return arrow_type(self.type_oid, self.typmod)
+        return pa.string() if self.policy else arrow_type(self.type_oid, self.typmod)
 
     @property
     def field(self) -> pa.Field:
@@ -110,6 +112,8 @@ class Column:
             b"PARQUET:field_id": str(self.id).encode(),
             b"tailrace:type": (self.type_name or str(self.type_oid)).encode(),
         }
+        if self.policy:
+            metadata[b"tailrace:policy"] = self.policy.encode()
         return pa.field(self.name, self.arrow, nullable=True, metadata=metadata)
 
 
@@ -118,7 +122,8 @@ class TopicSchema:
     """One version of a topic's columns, in the source's column order. ``from_lsn``: holds from this commit on.
     ``relid`` is the table's oid (0 for topics that are no table).
 
-    ``bag``: the table has no key. All columns are the topic's key then, and its state may hold a row several times."""
+    ``bag``: the table has no key. All columns are the topic's key then, and its state may hold a row several times.
+    ``left_out`` are columns of the table that are not captured: only their identity is known here."""
 
     version: int
     columns: tuple[Column, ...]
@@ -126,10 +131,28 @@ class TopicSchema:
     from_lsn: int = 0
     relid: int = 0
     bag: bool = False
+    left_out: tuple[Column, ...] = ()
 
     @property
     def key(self) -> tuple[Column, ...]:
         return tuple(column for column in self.columns if column.key)
+
+    @property
+    def sent(self) -> tuple[Column, ...]:
+        """The table's columns as the source sends them: also those that are left out."""
+        if not self.left_out:
+            return self.columns
+        return tuple(sorted(self.columns + self.left_out, key=lambda column: column.id))
+
+    @property
+    def whole(self) -> TopicSchema:
+        """This version as if nothing was left out."""
+        return replace(self, columns=self.sent, left_out=()) if self.left_out else self
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where ``columns`` stand in ``sent``."""
+        return tuple(at for at, column in enumerate(self.sent) if column in self.columns)
 
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)
@@ -141,7 +164,8 @@ class TopicSchema:
     def from_json(cls, text: str) -> TopicSchema:
         data = json.loads(text)
         columns = tuple(Column(**column) for column in data.pop("columns"))
-        return cls(columns=columns, kind=TopicKind(data.pop("kind")), **data)
+        left_out = tuple(Column(**column) for column in data.pop("left_out", ()))
+        return cls(columns=columns, left_out=left_out, kind=TopicKind(data.pop("kind")), **data)
 
 
 def row_type(columns: Iterable[Column]) -> pa.StructType:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
+HASH_KEY_BYTES_MIN = 16
 MIB = 1 << 20
 
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _policy(text: str) -> str:
+    if not re.fullmatch(r"plain|drop|hash|truncate:[1-9][0-9]{0,5}", text):
+        raise ValueError('must be "drop", "hash", "truncate:N" or "plain"')
+    return text
+
+
+def _hash_key(secret: SecretStr) -> SecretStr:
+    if len(secret.get_secret_value().encode()) < HASH_KEY_BYTES_MIN:
+        raise ValueError(f"must have {HASH_KEY_BYTES_MIN} bytes or more, random ones: openssl rand -hex 32")
+    return secret
 
 
 class StoreSettings(_Frozen):
@@ -29,11 +43,14 @@ class StoreSettings(_Frozen):
 
 
 class SourceSettings(_Frozen):
-    """One Postgres database. ``tables`` are patterns SCHEMA.TABLE with * and ?, an exclusion starts with ``!``."""
+    """One Postgres database. ``tables`` are patterns SCHEMA.TABLE with * and ?, an exclusion starts with ``!``.
+    ``columns`` are patterns SCHEMA.TABLE.COLUMN and what capture makes of those columns' values."""
 
     kind: Literal["postgres"] = "postgres"
     dsn: SecretStr
     tables: tuple[str, ...] = ("public.*",)
+    columns: dict[str, Annotated[str, AfterValidator(_policy)]] = {}
+    hash_key: Annotated[SecretStr, AfterValidator(_hash_key)] | None = None
     epoch_bytes: Annotated[int, Field(ge=1024)] = 32 * MIB
     epoch_changes: Annotated[int, Field(ge=1)] = 200_000
     linger_ms: Annotated[int, Field(ge=0, le=60_000)] = 100
@@ -46,6 +63,12 @@ class SourceSettings(_Frozen):
         int | None,
         Field(ge=1, description="limit for loads of tables added later; none = as fast as it goes"),
     ] = None
+
+    @model_validator(mode="after")
+    def _hashing_needs_a_key(self) -> Self:
+        if self.hash_key is None and "hash" in self.columns.values():
+            raise ValueError('a column has the policy "hash", which needs hash_key = "${VAR}" or "${file:…}"')
+        return self
 
 
 class SinkSettings(_Frozen):

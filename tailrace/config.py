@@ -67,6 +67,7 @@ def load_configuration(path: Path | None = None, env: str | None = None) -> Conf
     except ValidationError as error:
         raise _rendered(file, chosen, error) from None
     _check_addresses(file, settings)
+    _require_hidden_keys(file, overlaid)
     inline = [_dotted(keys) for keys in _inline_passwords(overlaid)]
     if inline and settings.protected:
         raise UsageError(
@@ -250,6 +251,18 @@ def _address_problems(name: str, sink: SinkSettings) -> list[str]:
     return lines
 
 
+def _require_hidden_keys(file: Path, overlaid: Mapping[str, Any]) -> None:
+    """A hash key that stands in the file protects nothing. Raises UsageError."""
+    sources = overlaid.get("sources", {})
+    for name, source in sources.items() if isinstance(sources, dict) else ():
+        key = source.get("hash_key") if isinstance(source, dict) else None
+        if isinstance(key, str) and _REFERENCE.sub(lambda match: (match[2] or "").partition(":-")[2], key):
+            raise UsageError(
+                f"{file}: {_dotted(('sources', name, 'hash_key'))}: the key is written in the file",
+                hint="take it from the environment or a file: ${SHOP_HASH_KEY} or ${file:/run/secrets/shop_hash_key}",
+            )
+
+
 def _inline_passwords(table: Mapping[str, Any], at: Keys = ()) -> Iterable[Keys]:
     """Keys of addresses whose password is written in the file itself."""
     for key, value in table.items():
@@ -309,6 +322,10 @@ def _line(item: Any) -> str:
             return f"{_dotted(location)}: must be at most {context['le']} (got {_shown(location, item['input'])})"
         case "greater_than":
             return f"{_dotted(location)}: must be more than {context['gt']} (got {_shown(location, item['input'])})"
+        case "value_error" if isinstance(item["input"], dict):
+            return f"{_dotted(location)}: {context['error']}"
+        case "value_error":
+            return f"{_dotted(location)}: {context['error']} (got {_shown(location, item['input'])})"
         case _:
             said = item["msg"].removeprefix("Input ")
             return f"{_dotted(location)}: {said} (got {_shown(location, item['input'])})"
@@ -316,13 +333,15 @@ def _line(item: Any) -> str:
 
 _NAME_RULE = "a name is 1 to 31 of a-z, 0-9 and _, and starts with a letter"
 _SECRET_KEYS = frozenset(
-    {"dsn", "url", "catalog"}
+    {"dsn", "url", "catalog", "hash_key"}
 )  # settings.py: SecretStr, and a catalog URL with its password
 
 
 def _shown(location: Keys, value: Any) -> str:
     """The value for a message; anything that may hold a secret by its kind only."""
-    if _SECRET_KEYS & set(location) or (isinstance(value, str) and re.search("[:@=]", value)):
+    if _SECRET_KEYS & set(location) or (
+        isinstance(value, str) and re.search("[@=]" if "columns" in location else "[:@=]", value)
+    ):
         return "text not shown, it may hold a secret"
     return f"a {type(value).__name__}" if isinstance(value, dict | list) else repr(value)
 

@@ -37,6 +37,7 @@ from cdc.columnar.rows import (
     RowBuilder,
     Transactions,
 )
+from cdc.policy import Policies
 from cdc.wire import pgoutput
 from cdc.wire.buffer import HINT
 from cdc.wire.replication import UNIX_EPOCH_MICROS
@@ -116,11 +117,13 @@ class BlockDecoder:
         source: str,
         schemas: Mapping[int, tuple[TopicId, TopicSchema]],
         describe: Describe,
+        policies: Policies,
         *,
         known: Collection[TopicId] = (),
     ) -> None:
         self._source = source
-        self._relations = Relations(source, schemas, describe)
+        self._policies = policies
+        self._relations = Relations(source, schemas, describe, policies)
         self._known = set(known)
         self._routes: dict[bytes, Route] = {}  # by the four bytes of the table's oid
         self._heads: dict[bytes, RowBuilder] = {}  # by oid, 'N' and width: what the fast way may take
@@ -231,7 +234,7 @@ class BlockDecoder:
         if isinstance(route, IgnoredRoute):
             self._work.ignored["table " + ".".join(route.table)] += 1
             return
-        if width != (route.width if isinstance(route, EventsRoute) else len(route.schema.columns)):
+        if width != (route.width if isinstance(route, EventsRoute) else len(route.schema.sent)):
             raise _damaged(data, start, f"a row of {width} cells does not fit its table")
         if isinstance(route, EventsRoute):
             self._event(tag, route, new, unsent)
@@ -334,7 +337,7 @@ class BlockDecoder:
             self._retire(builder)
             builder = None
         if builder is None:
-            builder = self._work.builders[topic] = RowBuilder(topic, schema)
+            builder = self._work.builders[topic] = RowBuilder(topic, schema, self._policies)
         return builder
 
     def _retire(self, builder: RowBuilder) -> None:

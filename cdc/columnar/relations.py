@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
+from cdc.policy import Policies
 from cdc.wire.buffer import HINT
 from cdc.wire.pgoutput import Relation, RelationColumn
 from eventstore.errors import OperatorError, ProtocolError
@@ -33,6 +34,7 @@ class ChangeKind(Enum):
     RENAMED = "column renamed"
     RETYPED = "column type changed"
     REKEYED = "key changed"
+    PROTECTED = "column policy changed"
     REPLACED = "another table under the same name"
     MOVED = "table renamed"
 
@@ -82,9 +84,14 @@ class Relations:
     catalog and returns None for a table that is not to be captured."""
 
     def __init__(
-        self, source: str, schemas: Mapping[int, tuple[TopicId, TopicSchema]], describe: Describe
+        self,
+        source: str,
+        schemas: Mapping[int, tuple[TopicId, TopicSchema]],
+        describe: Describe,
+        policies: Policies,
     ) -> None:
         self._source = source
+        self._policies = policies
         self._known = dict(schemas)
         self._describe = describe
         self._announced: dict[int, Relation] = {}
@@ -111,7 +118,8 @@ class Relations:
             return IgnoredRoute((relation.schema, relation.table))
         topic = known[0] if known else TopicId.table(self._source, relation.schema, relation.table)
         previous = known[1] if known else self._previous_owner(topic)
-        current = fit(relation, described, previous, commit_lsn)
+        whole = fit(relation, described.whole, previous.whole if previous else None, commit_lsn)
+        current = self._policies.schema((relation.schema, relation.table), whole, previous)
         self._known[relid] = (topic, current)
         kinds = _kinds(previous, current)
         if topic.parts[1:] != (relation.schema, relation.table):
@@ -130,20 +138,20 @@ class Relations:
 
 def matches(relation: Relation, schema: TopicSchema) -> bool:
     """Whether tuples of the relation are rows of this version."""
-    if len(relation.columns) != len(schema.columns):
+    if len(relation.columns) != len(schema.sent):
         return False
     flagged = _has_key_flags(relation)
     return all(
         (sent.name, sent.type_oid, sent.typmod) == (column.name, column.type_oid, column.typmod)
         and (not flagged or sent.is_key == column.key)
-        for sent, column in zip(relation.columns, schema.columns, strict=True)
+        for sent, column in zip(relation.columns, schema.sent, strict=True)
     )
 
 
 def fit(
     relation: Relation, described: TopicSchema, previous: TopicSchema | None, commit_lsn: int
 ) -> TopicSchema:
-    """The topic's next version: the relation's columns, with what only the catalog knows of them.
+    """The topic's next version: all of the relation's columns, with what only the catalog knows of them.
 
     A table without a key gets all its columns as key: its topic is a bag. Raises OperatorError on a table without
     columns.
@@ -252,7 +260,7 @@ def _as_sent(column: Column, sent: RelationColumn) -> Column:
     """The stream's word on name and type. The fill of another type's column is no value of this one."""
     if (column.type_oid, column.typmod) == (sent.type_oid, sent.typmod):
         return replace(column, name=sent.name)
-    return Column(column.id, sent.name, sent.type_oid, sent.typmod, key=column.key)
+    return Column(column.id, sent.name, sent.type_oid, sent.typmod, key=column.key, policy=column.policy)
 
 
 def _kinds(previous: TopicSchema | None, current: TopicSchema) -> frozenset[ChangeKind]:
@@ -261,8 +269,8 @@ def _kinds(previous: TopicSchema | None, current: TopicSchema) -> frozenset[Chan
     kinds: set[ChangeKind] = set()
     if previous.relid and previous.relid != current.relid:
         kinds.add(ChangeKind.REPLACED)
-    before = {column.id: column for column in previous.columns}
-    after = {column.id: column for column in current.columns}
+    before = {column.id: column for column in previous.sent}
+    after = {column.id: column for column in current.sent}
     if after.keys() - before.keys():
         kinds.add(ChangeKind.ADDED)
     if before.keys() - after.keys():
@@ -273,6 +281,8 @@ def _kinds(previous: TopicSchema | None, current: TopicSchema) -> frozenset[Chan
             kinds.add(ChangeKind.RENAMED)
         if (old.type_oid, old.typmod) != (new.type_oid, new.typmod):
             kinds.add(ChangeKind.RETYPED)
+        if old.policy != new.policy:
+            kinds.add(ChangeKind.PROTECTED)
     if [column.id for column in previous.key] != [column.id for column in current.key] or (
         previous.bag != current.bag
     ):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.columnar.values import raw_column, require_key, struct_of, type_columns
+from cdc.policy import Policies
 from cdc.wire.buffer import HINT
 from cdc.wire.replication import UNIX_EPOCH_MICROS
 from eventstore import keys
@@ -52,9 +53,9 @@ class Transactions:
 class RowBuilder:
     """Rows of one topic version in commit order.
 
-    ``cells`` is flat, ``width`` cells a row: column i of all rows is ``cells[i::width]``. A row without an after image
-    has its key cells there and None elsewhere. What few rows have (an old row, an old key, unchanged cells) is kept
-    beside it by row number.
+    ``cells`` is flat, ``width`` cells a row as the server sends them, also of columns left out: column i of all
+    rows is ``cells[i::width]``. A row without an after image has its key cells there and None elsewhere. What few rows
+    have (an old row, an old key, unchanged cells) is kept beside it by row number.
     """
 
     __slots__ = (
@@ -69,6 +70,7 @@ class RowBuilder:
         "cells",
         "key_at",
         "ops",
+        "policies",
         "positions",
         "schema",
         "stamps",
@@ -77,13 +79,14 @@ class RowBuilder:
         "width",
     )
 
-    def __init__(self, topic: TopicId, schema: TopicSchema) -> None:
+    def __init__(self, topic: TopicId, schema: TopicSchema, policies: Policies) -> None:
         require_key(schema, topic.text)
         self.topic = topic
         self.schema = schema
-        self.width = len(schema.columns)
+        self.policies = policies
+        self.width = len(schema.sent)
         self.positions = range(self.width)
-        self.key_at = tuple(at for at, column in enumerate(schema.columns) if column.key)
+        self.key_at = tuple(at for at, column in enumerate(schema.sent) if column.key)
         self.cells: Cells = []
         self.append = self.cells.append
         self.stamps: list[int] = []
@@ -143,15 +146,17 @@ class RowBuilder:
         rows, target = len(self.stamps), change_schema(self.schema)
         raw: Raw = {}
         unchanged = self._unchanged()
-        texts = [pa.array(self.cells[at :: self.width], pa.binary()) for at in self.positions]
+        texts = [pa.array(self.cells[at :: self.width], pa.binary()) for at in self.schema.places]
+        texts = self.policies.texts(self.schema.columns, texts)
         typed = type_columns(texts, self.schema.columns, raw)
+        keys_at = [at for at, column in enumerate(self.schema.columns) if column.key]
         columns = self._stamped(transactions)
-        columns["_hash"] = self._hashes()
+        columns["_hash"] = self._hashes([texts[at] for at in keys_at])
         columns["_op"] = _OP_NAMES.take(pa.array(np.frombuffer(self.ops, np.uint8)))
         columns["key"] = struct_of(
-            [typed[at] for at in self.key_at], target.field("key").type, _mask(rows, self._truncated)
+            [typed[at] for at in keys_at], target.field("key").type, _mask(rows, self._truncated)
         )
-        columns["after"] = self._after(typed, target.field("after").type)
+        columns["after"] = self._after(typed, keys_at, target.field("after").type)
         columns["before"], columns["_before"] = self._before(target.field("before").type, raw)
         columns["_unchanged"] = _sparse(unchanged, rows, target.field("_unchanged").type)
         columns["_moved_from"] = self._moved(target.field("_moved_from").type, raw)
@@ -169,17 +174,17 @@ class RowBuilder:
             "_commit_ts": pa.array(commit_ts).cast(pa.timestamp("us", "UTC")),
         }
 
-    def _hashes(self) -> pa.Array:
-        hashes = keys.hash_cells([self.cells[at :: self.width] for at in self.key_at])
+    def _hashes(self, key: Sequence[pa.Array]) -> pa.Array:
+        hashes = keys.hash_columns(key)
         if not self._truncated:
             return hashes
         return pc.if_else(_mask(len(self), self._truncated), pa.scalar(0, pa.int64()), hashes)
 
-    def _after(self, typed: Sequence[pa.Array], kind: pa.StructType) -> pa.Array:
+    def _after(self, typed: Sequence[pa.Array], keys_at: Sequence[int], kind: pa.StructType) -> pa.Array:
         mask = _mask(len(self), self._absent)
         columns = list(typed)
         if mask is not None:  # the key cells of deleted rows are no after image, also not underneath the null
-            for at in self.key_at:
+            for at in keys_at:
                 columns[at] = pc.if_else(mask, pa.scalar(None, columns[at].type), columns[at])
         return struct_of(columns, kind, mask)
 
@@ -202,9 +207,12 @@ class RowBuilder:
     ) -> pa.Array:
         """Old images of a few rows, spread over all rows. Cells that do not fit go to ``raw`` under -column id: an
         old image and an old key never meet on one row."""
-        texts = [pa.array(cells[number :: len(at)], pa.binary()) for number in range(len(at))]
+        places = {number: place for place, number in enumerate(at)}
+        kept = [number for number in self.schema.places if number in places]
+        columns = [self.schema.sent[number] for number in kept]
+        texts = [pa.array(cells[places[number] :: len(at)], pa.binary()) for number in kept]
         own: Raw = {}
-        typed = type_columns(texts, [self.schema.columns[number] for number in at], own, sign=-1)
+        typed = type_columns(self.policies.texts(columns, texts), columns, own, sign=-1)
         for image, entries in own.items():
             raw.setdefault(at_rows[image], []).extend(entries)
         where = np.full(len(self), -1, np.int64)
@@ -217,10 +225,11 @@ class RowBuilder:
             row, at = divmod(number, self.width)
             if at in self.key_at:
                 raise ProtocolError(
-                    f"{self.topic}: the server left out key column {self.schema.columns[at].name!r}",
+                    f"{self.topic}: the server left out key column {self.schema.sent[at].name!r}",
                     hint=HINT,
                 )
-            ids.setdefault(row, []).append(self.schema.columns[at].id)
+            if at in self.schema.places:
+                ids.setdefault(row, []).append(self.schema.sent[at].id)
         return ids
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.columnar import arrays
+from cdc.policy import Policies
 from eventstore import keys
 from eventstore.errors import OperatorError
 from eventstore.model import Op
@@ -236,6 +237,7 @@ def raw_column(rows: int, raw: dict[int, list[tuple[int, bytes]]], kind: pa.Data
 def table_rows(
     texts: Sequence[pa.Array],
     schema: TopicSchema,
+    policies: Policies,
     op: Op = Op.READ,
     *,
     lsn: int,
@@ -245,9 +247,10 @@ def table_rows(
 ) -> pa.Table:
     """Rows of a first load in ``change_schema(schema)``: each the state of a row, as if created.
 
-    ``texts``: one string or binary array per column of the schema, in its order, all of one length. ``commit_ts`` in
-    µs since 1970-01-01 UTC. Raises OperatorError on a schema without key.
+    ``texts``: one string or binary array per column of the schema, in its order, all of one length, as the source has
+    them. ``commit_ts`` in µs since 1970-01-01 UTC. Raises OperatorError on a schema without key.
     """
+    texts = policies.texts(schema.columns, texts)
     target = change_schema(schema)
     rows = len(texts[0])
     raw: dict[int, list[tuple[int, bytes]]] = {}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psycopg import Connection
 
 from cdc.postgres.connect import Address, translated
-from eventstore.errors import UsageError
 from eventstore.schema import Column, TopicSchema
 
 Row = tuple[object, ...]
@@ -168,56 +166,3 @@ def _column(row: Row, key: bool) -> Column:
 def _int(value: object) -> int:
     assert isinstance(value, int)
     return value
-
-
-# --- patterns: SCHEMA.TABLE with * and ?, an exclusion starts with ! ---
-
-_Pattern = tuple[re.Pattern[str], re.Pattern[str]]
-_PART = re.compile(r'"((?:[^"]|"")*)"|([^".]*)')
-
-
-@dataclass(frozen=True, slots=True)
-class TablePatterns:
-    """Which tables a source takes. A table is taken when an inclusion matches it and no exclusion does."""
-
-    include: tuple[_Pattern, ...]
-    exclude: tuple[_Pattern, ...]
-
-    @classmethod
-    def parse(cls, patterns: Iterable[str]) -> TablePatterns:
-        """Raises UsageError on a text that is no pattern."""
-        include: list[_Pattern] = []
-        exclude: list[_Pattern] = []
-        for text in patterns:
-            target = exclude if text.startswith("!") else include
-            target.append(_parse_pattern(text.removeprefix("!")))
-        return cls(tuple(include), tuple(exclude))
-
-    def match(self, schema: str, name: str) -> bool:
-        return _any(self.include, schema, name) and not _any(self.exclude, schema, name)
-
-
-def _any(patterns: Sequence[_Pattern], schema: str, name: str) -> bool:
-    return any(first.fullmatch(schema) and second.fullmatch(name) for first, second in patterns)
-
-
-def _parse_pattern(text: str) -> _Pattern:
-    first = _PART.match(text)
-    if first is not None and text[first.end() : first.end() + 1] == ".":
-        rest = text[first.end() + 1 :]
-        second = _PART.fullmatch(rest)
-        parts = [_glob(first), _glob(second)] if second is not None else []
-        if all(part.pattern for part in parts) and parts:
-            return parts[0], parts[1]
-    raise UsageError(
-        f"{text!r} is not a table pattern",
-        hint='write SCHEMA.TABLE with * and ?; quote names with dots or capital letters as you like: "My.Schema".*',
-    )
-
-
-def _glob(match: re.Match[str]) -> re.Pattern[str]:
-    quoted, plain = match.groups()
-    if quoted is not None:
-        return re.compile(re.escape(quoted.replace('""', '"')))
-    pieces = {"*": ".*", "?": "."}
-    return re.compile("".join(pieces.get(letter, re.escape(letter)) for letter in plain), re.DOTALL)

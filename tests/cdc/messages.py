@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cdc.assemble import Assembler, FrameBlock
 from cdc.columnar.decode import BlockDecoder
+from cdc.policy import Policies
 from cdc.wire import pgoutput as pg
 from eventstore.model import TopicId
 from eventstore.schema import Column, TopicSchema
@@ -216,7 +217,7 @@ def decoder(*tables: Table, described: Sequence[Table] = ()) -> BlockDecoder:
     """A decoder that knows ``tables``; its catalog has ``described`` (by oid) and nothing else."""
     catalog = {table.relid: table.topic_schema for table in described}
     schemas = {table.relid: (table.topic, table.topic_schema) for table in tables}
-    return BlockDecoder(SOURCE, schemas, lambda relation: catalog.get(relation.relid))
+    return BlockDecoder(SOURCE, schemas, lambda relation: catalog.get(relation.relid), Policies())
 
 
 N, U = pg.NULL, pg.UNCHANGED

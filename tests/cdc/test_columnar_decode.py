@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cdc.assemble import Assembler
 from cdc.columnar.decode import DecodedEpoch
 from cdc.columnar.values import table_rows
+from cdc.policy import Policies
 from cdc.wire import pgoutput as pg
 from eventstore.errors import OperatorError
 from eventstore.keys import hash_texts
@@ -474,6 +475,7 @@ def test_a_first_load_gives_the_rows_that_the_stream_gives(content: list[tuple[p
         loaded = table_rows(
             [pa.array(column, kind) for column in columns],
             KEYED.topic_schema,
+            Policies(),
             lsn=lsn,
             txn=stream.xid,
             commit_ts=946_684_800_000_000 + stream.xid * 1_000_000,

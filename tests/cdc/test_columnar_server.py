@@ -15,6 +15,7 @@ from cdc.assemble import Assembler
 from cdc.columnar.decode import BlockDecoder, DecodedEpoch
 from cdc.columnar.relations import ChangeKind
 from cdc.columnar.values import table_rows
+from cdc.policy import Policies
 from cdc.wire import pgoutput as pg
 from eventstore.model import TopicId
 from eventstore.schema import Column, TopicSchema
@@ -46,7 +47,7 @@ class Source:
             "CREATE PUBLICATION everything FOR ALL TABLES",
             "SELECT pg_create_logical_replication_slot('wire', 'pgoutput')",
         )
-        self.decoder = BlockDecoder(SOURCE, {}, self.describe)
+        self.decoder = BlockDecoder(SOURCE, {}, self.describe, Policies())
 
     def run(self, *statements: str) -> None:
         for statement in statements:
@@ -280,5 +281,5 @@ def loaded(source: Source, table: str) -> dict[Any, tuple[dict[str, Any], dict[i
         pa.array([result.get_value(row, at) for row in range(result.ntuples)], pa.binary())
         for at in range(result.nfields)
     ]
-    rows = table_rows(texts, schema, lsn=1).to_pylist()
+    rows = table_rows(texts, schema, Policies(), lsn=1).to_pylist()
     return {row["key"]["id"]: (row["after"], dict(row["_raw"] or [])) for row in rows}

@@ -66,6 +66,8 @@ class Site:
 
     def to_json(self) -> str:
         settings = self.settings.model_dump(mode="json") | {"dsn": self.dsn}
+        if self.settings.hash_key is not None:
+            settings["hash_key"] = self.settings.hash_key.get_secret_value()
         return json.dumps(
             {"root": str(self.root), "store": self.store_settings.model_dump(mode="json"), "source": settings}
         )

@@ -1,0 +1,35 @@
+"""Looks for a text in all that a store holds: file by file, and inside what is compressed there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eventstore.log import Store
+
+
+def places_of(store: Store, root: Path, *texts: str) -> list[str]:
+    """Where a store (closed or not) holds one of the texts."""
+    wanted = [text.encode() for text in texts]
+    return sorted({where for where, data in _contents(store, root) if any(text in data for text in wanted)})
+
+
+def _contents(store: Store, root: Path) -> Iterator[tuple[str, bytes]]:
+    for path in (path for path in root.rglob("*") if path.is_file()):
+        yield path.name, path.read_bytes()
+        if path.suffix == ".parquet":
+            for column in pq.read_table(path).columns:
+                for chunk in column.chunks:
+                    yield from ((f"inside {path.name}", data) for data in _buffers(chunk))
+    for info in store.topics():
+        for batch in store.read(info.id):
+            for column in batch.columns:
+                yield from ((f"rows of {info.id}", data) for data in _buffers(column))
+
+
+def _buffers(array: pa.Array) -> Iterator[bytes]:
+    """All memory of an array, also below nulls."""
+    return (buffer.to_pybytes() for buffer in array.buffers() if buffer is not None)
