@@ -11,6 +11,7 @@ from tailrace.cli.invocation import of
 
 if TYPE_CHECKING:
     from eventstore.model import TopicInfo
+    from eventstore.schema import Column
 
 app = typer.Typer(help="The streams in the log.")
 
@@ -61,11 +62,18 @@ def show(
     )
     for schema in schemas:
         rows = [
-            (column.id, column.name, column.type_name or column.type_oid, str(column.arrow), column.key)
-            for column in schema.columns
+            (column.id, column.name, column.type_name or column.type_oid, held_as(column), column.key)
+            for column in schema.sent
         ]
         title = f"version {schema.version}, from {format_lsn(schema.from_lsn)}"
         invocation.output.table(("id", "column", "type", "held as", "key"), rows, title=title)
+
+
+def held_as(column: Column) -> str:
+    """The type in which a column is held, and what capture makes of its values."""
+    if column.policy == "drop":
+        return "left out"
+    return f"{column.arrow} ({column.policy})" if column.policy else str(column.arrow)
 
 
 def completeness(topic: TopicInfo) -> str:

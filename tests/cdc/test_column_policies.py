@@ -42,6 +42,8 @@ POLICIES = {
     "public.accounts.number": "hash",
     "public.accounts.nick*": "hash",
     "public.full_identity.body": "truncate:2",
+    "public.bag.word": "truncate:3",
+    "public.bag.note": "drop",
 }
 TABLES = """
 CREATE TABLE public.people (
@@ -49,6 +51,8 @@ CREATE TABLE public.people (
 CREATE TABLE public.accounts (number text PRIMARY KEY, name text, balance numeric(12,2));
 CREATE TABLE public.full_identity (id int PRIMARY KEY, body text, n int);
 ALTER TABLE public.full_identity REPLICA IDENTITY FULL;
+CREATE TABLE public.bag (n int, word text, note text);
+ALTER TABLE public.bag REPLICA IDENTITY FULL;
 """
 
 
@@ -100,6 +104,9 @@ def change(site: Site, seed: int, transactions: int) -> None:
                 f"INSERT INTO full_identity VALUES ({number}, {secret()}, 1)"
                 " ON CONFLICT (id) DO UPDATE SET body = EXCLUDED.body",
                 f"DELETE FROM full_identity WHERE id = {number}",
+                f"INSERT INTO bag VALUES ({number % 3}, {secret()}, {secret()})",
+                f"UPDATE bag SET note = {secret()} WHERE n = {number % 3}",
+                f"DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE n = {number % 3})",
             ]
         )  # fmt: skip
 
@@ -122,7 +129,9 @@ def test_the_plain_text_of_a_protected_column_is_nowhere_in_the_store(site: Site
             f"UPDATE accounts SET balance = 6 WHERE number LIKE '{SECRET}-1%'",
         )
         capture.catch_up()
-        assert_equals_source(small, [("public", name) for name in ("people", "accounts", "full_identity")])
+        assert_equals_source(
+            small, [("public", name) for name in ("people", "accounts", "full_identity", "bag")]
+        )
         assert_sound(capture.store)
         told = repr(capture.status)
         assert SECRET not in told and KEY not in told

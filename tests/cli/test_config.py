@@ -174,6 +174,14 @@ def test_a_reference_that_leads_nowhere_names_the_key_and_the_way_out(
             "[sources.a]\ndsn='x'\ntables = 'public.*'",
             "sources.a.tables: should be a valid tuple (got 'public.*')",
         ),
+        (
+            "[sources.a]\ndsn='x'\n[sources.a.columns]\n'public.t.c' = 'truncate:x'",
+            'sources.a.columns."public.t.c": must be "drop", "hash", "truncate:N" or "plain" (got \'truncate:x\')',
+        ),
+        (
+            "[sources.a]\ndsn='x'\n[sources.a.columns]\n'public.t.c' = 'hash'",
+            'sources.a: a column has the policy "hash", which needs hash_key = "${VAR}" or "${file:…}"',
+        ),
         ("[store\nname = 1", "is not TOML"),
         ("env = 1", "env: must hold one table per environment"),
     ],
@@ -202,6 +210,24 @@ def test_a_password_in_the_file_is_warned_of_and_refused_in_a_protected_environm
     assert "sources.shop.dsn: a password is written in the file" in load_configuration(file).warnings[0]
     with pytest.raises(UsageError, match="password is written in the file of a protected environment"):
         load_settings(file, "prod")
+
+
+@pytest.mark.parametrize("value", ["${KEY:-correct horse battery}", "correct horse battery", "${KEY}x"])
+def test_a_hash_key_comes_from_the_environment_or_a_file_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("KEY", "0123456789abcdef")
+    text = '[sources.a]\ndsn = "x"\nhash_key = "{}"'
+    said = message(tmp_path, text.format(value))
+    assert "sources.a.hash_key: the key is written in the file" in said and "correct" not in said
+    found = load_settings(write(tmp_path, text.format("${KEY}"))).sources["a"].hash_key
+    assert found is not None and found.get_secret_value() == "0123456789abcdef"
+    (tmp_path / "key").write_text("from a file, long enough\n")
+    found = load_settings(write(tmp_path, text.format("${file:key}"))).sources["a"].hash_key
+    assert found is not None and found.get_secret_value() == "from a file, long enough"
+    monkeypatch.setenv("KEY", "short secret")
+    said = message(tmp_path, text.format("${KEY}"))
+    assert "sources.a.hash_key: must have 16 bytes or more" in said and "short secret" not in said
 
 
 def test_a_password_from_the_environment_is_no_warning(
