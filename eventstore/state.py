@@ -188,8 +188,8 @@ def state(
 
 
 def unknown_keys(store: Store, topic: TopicId, *, since: int) -> Iterator[tuple[str, ...]]:
-    """Key texts (in the schema's order) of the rows with a cell whose value was never sent, of an incomplete topic whose
-    state begins with epoch ``since``."""
+    """Key texts (in the schema's order) of the rows with a cell whose value was never sent, of an incomplete topic
+    whose state begins with epoch ``since``."""
     cut = store.cut()
     unsent: set[int] = set()
     for batch in store.read(topic, after_epoch=since - 1, cut=cut, columns=["_unchanged"]):
