@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from cdc.assemble import Assembler
 from cdc.feedback import Feedback
 from cdc.handover import Handover, Through
-from cdc.postgres.stream import ReplicationStream
+from cdc.spool import Frames
 from cdc.status import Progress
 from cdc.wire.replication import Keepalive, parse, status_update
 from eventstore import failpoints
@@ -46,7 +46,7 @@ class Receiver:
 
     def __init__(
         self,
-        stream: ReplicationStream,
+        stream: Frames,
         handover: Handover,
         settings: SourceSettings,
         progress: Progress,
@@ -169,7 +169,7 @@ class Receiver:
         timeout = min(_WAIT_SECONDS, self._interval / 2)
         if self._oldest is not None and self._handover.idle:
             timeout = min(timeout, max(0.0, self._linger - (now - self._oldest)))
-        sources: list[ReplicationStream | Handover] = [self._handover]
+        sources: list[Frames | Handover] = [self._handover]
         if reading:
             sources.append(self._stream)
         select.select(sources, [], [], timeout)

@@ -25,6 +25,7 @@ from cdc.postgres.slot import read_slot, require_idle, require_usable
 from cdc.postgres.stream import ReplicationStream
 from cdc.receive import Receiver
 from cdc.source import lost_topics, reidentified_topics
+from cdc.spool import Frames, SpooledStream
 from cdc.status import Phase, Progress
 from cdc.watch import Watcher
 from eventstore.errors import OperatorError, TransientError, UsageError
@@ -37,6 +38,7 @@ from eventstore.settings import SourceSettings
 from eventstore.writer import SourceWriter
 
 Row = tuple[object, ...]
+_START_SECONDS = 30.0  # for what is asked before the stream runs: a few reads of the catalog
 
 
 def require_source(store: Store, name: str) -> SourceState:
@@ -52,7 +54,9 @@ def check_start(store: Store, name: str, address: Address) -> tuple[SourceState,
     Slot before state: another capture confirms only after it has stored, so this order raises no false alarm. Raises
     OperatorError, SlotActive, SlotLost.
     """
-    with connect(address, "tailrace capture") as connection:
+    lines = Lines()
+    address = address.with_lines(lines)
+    with lines.within(_START_SECONDS), connect(address, "tailrace capture") as connection:
         server = read_server(connection, address)
         slot = read_slot(connection, require_source(store, name).slot, address)
         state = require_source(store, name)
@@ -118,17 +122,24 @@ class Session:
         """The writer's term, once this session has taken over."""
 
     def run(self, state: SourceState, publication: Publication | None) -> None:
-        stream = ReplicationStream.open(self._address, state.slot, state.end_lsn, state.publication)
+        protocol = self._settings.protocol
+        stream = ReplicationStream.open(
+            self._address, state.slot, state.end_lsn, state.publication, protocol=protocol
+        )
+        spool = SpooledStream(stream, self._store.storage.root / "spool") if protocol == 2 else None
         try:
             writer = self._store.take_over(self._name)
             self.term = writer.term
             self._progress.phase(Phase.STREAMING)
             self._progress.position(durable=writer.state.through_lsn, confirmed=state.end_lsn)
-            self._suspend_unknown(writer, publication)
-            self._suspend_asked(writer)
-            topics = self._current_topics(writer, publication)
-            self._stream(stream, writer, topics)
+            with self._lines.within(_START_SECONDS):
+                self._suspend_unknown(writer, publication)
+                self._suspend_asked(writer)
+                topics = self._current_topics(writer, publication)
+            self._stream(spool or stream, writer, topics)
         finally:
+            if spool is not None:
+                spool.close()
             stream.close()
 
     def _suspend_unknown(self, writer: SourceWriter, publication: Publication | None) -> None:
@@ -214,9 +225,10 @@ class Session:
         _append_position(writer, new_schemas=newer)
         return Topics.read(self._store, self._name)
 
-    def _stream(self, stream: ReplicationStream, writer: SourceWriter, topics: Topics) -> None:
+    def _stream(self, stream: Frames, writer: SourceWriter, topics: Topics) -> None:
         handover = Handover(self._settings.queue_bytes)
-        load, chunked = self._loads(writer, topics)
+        with self._lines.within(_START_SECONDS):
+            load, chunked = self._loads(writer, topics)
         describer = Describer(self._store, self._name, topics, self._address)
         decoder = BlockDecoder(self._name, topics.schemas, describer, self._policies, known=topics.others)
         appender = Appender(

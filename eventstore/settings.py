@@ -63,6 +63,10 @@ class SourceSettings(_Frozen):
         int | None,
         Field(ge=1, description="limit for loads of tables added later; none = as fast as it goes"),
     ] = None
+    protocol: Annotated[
+        Literal[1, 2],
+        Field(description="2: large transactions are streamed before their commit, and kept here"),
+    ] = 1
 
     @model_validator(mode="after")
     def _hashing_needs_a_key(self) -> Self:

@@ -87,6 +87,17 @@ class Lines:
             for connection in self._open:
                 _shut(connection)
 
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """What is done inside has so long; then the lines are cut."""
+        timer = threading.Timer(seconds, self.cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
 
 class _Connection(psycopg.Connection[tuple[object, ...]]):
     """An ordinary connection that may belong to ``Lines``."""

@@ -23,6 +23,10 @@ class SlotActive(OperatorError):
         self.pid = pid
 
 
+class RowTooLarge(OperatorError):
+    """A row that the server cannot send: as text it exceeds what one message or allocation may hold (1 GiB)."""
+
+
 class SlotLost(OperatorError):
     """The slot is missing or was invalidated: what it kept is gone and the stream cannot be continued from it."""
 
@@ -177,12 +181,20 @@ def failure(state: str | None, text: str, doing: str, where: str) -> TailraceErr
         return SlotLost(f"the replication slot is missing on {where}: {line}", hint=RELOAD_HINT)
     if state == "55000" and re.search(r"can(not| no longer) (get changes|be)|invalidated|obsolete", text):
         return SlotLost(f"the replication slot was invalidated on {where}: {line}", hint=RELOAD_HINT)
+    if state in ("54000", "XX000") and re.search(_TOO_LARGE, text):
+        return RowTooLarge(
+            f"a row of {where} is too large for the server to send while {doing}: {line} (SQLSTATE {state})",
+            hint="text of 1 GiB is the server's limit, for bytea a value of about 0.5 GB: store such values in pieces "
+            "or outside of the table, or take it out of the source's patterns. A row that is in the WAL stays in the way "
+            "of the slot: drop that with SELECT pg_drop_replication_slot(...) and load the source into a new store",
+        )
     return OperatorError(
         f"the server refused while {doing} on {where}: {line} (SQLSTATE {state})",
         hint="the server's log says more",
     )
 
 
+_TOO_LARGE = r"invalid memory alloc request size|Cannot enlarge string buffer|string buffer exceeds maximum"
 RELOAD_HINT = (
     "what the slot kept is gone, so changes are missing: drop what is left of it with SELECT "
     "pg_drop_replication_slot(...) and load the source into a new store; "

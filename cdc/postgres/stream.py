@@ -32,8 +32,10 @@ class ReplicationStream:
         """When the server was last heard of, also by a part of a frame."""
 
     @classmethod
-    def open(cls, address: Address, slot: str, start_lsn: int, publication: str) -> ReplicationStream:
-        """Start pgoutput 1 with transactional messages from ``start_lsn``.
+    def open(
+        cls, address: Address, slot: str, start_lsn: int, publication: str, *, protocol: int = 1
+    ) -> ReplicationStream:
+        """Start pgoutput 1, or 2 (large transactions are streamed before their commit), from ``start_lsn``.
 
         The server goes on from the slot's confirmed position when that is later. Raises SlotActive, SlotLost and
         what ``connect_replication`` raises.
@@ -41,7 +43,9 @@ class ReplicationStream:
         connection = connect_replication(address, f"tailrace {slot}")
         try:
             timeout = _sender_timeout(connection, address)
-            options = f"proto_version '1', publication_names {literal(quote(publication))}, messages 'true'"
+            options = f"proto_version '{protocol}', publication_names {literal(quote(publication))}, messages 'true'"
+            if protocol > 1:
+                options += ", streaming 'true'"
             doing = f"starting replication from slot {slot}"
             start = f"START_REPLICATION SLOT {quote(slot)} LOGICAL {format_lsn(start_lsn)} ({options})"
             result = execute(connection, start, doing, address)

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from cdc.postgres.connect import Address, connect, connect_replication
-from cdc.postgres.problems import SlotActive, SlotLost, failure, refusal
+from cdc.postgres.problems import RowTooLarge, SlotActive, SlotLost, failure, refusal
 from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
 from tailrace.embedded import PostgresServer
 from tests.support.capturing import RunningCapture, Site, execute, query, slot_pid, wait_until
@@ -114,6 +114,23 @@ def test_states_of_a_slot_become_errors_of_their_own() -> None:
     )
     lost = failure("55000", 'cannot get changes from replication slot "s"', "starting", "db")
     assert isinstance(lost, SlotLost) and "new store" in lost.hint
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("XX000", "ERROR:  invalid memory alloc request size 1258291203"),
+        (
+            "54000",
+            "ERROR:  out of memory\nDETAIL:  Cannot enlarge string buffer containing 9 bytes by 1200000003.",
+        ),
+        ("54000", "ERROR:  string buffer exceeds maximum allowed length (1073741823 bytes)"),
+    ],
+)
+def test_a_row_that_the_server_cannot_send_is_a_stop_with_a_name(state: str, text: str) -> None:
+    error = failure(state, text, "streaming changes", "database shop at db:5432")
+    assert isinstance(error, RowTooLarge)
+    assert "too large" in error.message and "0.5 GB" in error.hint and "in pieces" in error.hint
 
 
 def test_wal_level_not_logical(postgres_server: Callable[..., PostgresServer], store_dir: Path) -> None:
