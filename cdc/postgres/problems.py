@@ -185,8 +185,8 @@ def failure(state: str | None, text: str, doing: str, where: str) -> TailraceErr
         return RowTooLarge(
             f"a row of {where} is too large for the server to send while {doing}: {line} (SQLSTATE {state})",
             hint="text of 1 GiB is the server's limit, for bytea a value of about 0.5 GB: store such values in pieces "
-            "or outside of the table, or take it out of the source's patterns. A row that is in the WAL stays in the way "
-            "of the slot: drop that with SELECT pg_drop_replication_slot(...) and load the source into a new store",
+            "or outside of the table, or take it out of the source's patterns. A row that is in the WAL stays in the "
+            "way of the slot: drop that with SELECT pg_drop_replication_slot(...) and load the source into a new store",
         )
     return OperatorError(
         f"the server refused while {doing} on {where}: {line} (SQLSTATE {state})",
