@@ -123,6 +123,8 @@ class Session:
 
     def run(self, state: SourceState, publication: Publication | None) -> None:
         protocol = self._settings.protocol
+        if protocol == 2:
+            self._refuse_protected()
         stream = ReplicationStream.open(
             self._address, state.slot, state.end_lsn, state.publication, protocol=protocol
         )
@@ -141,6 +143,15 @@ class Session:
             if spool is not None:
                 spool.close()
             stream.close()
+
+    def _refuse_protected(self) -> None:
+        """Version 2 keeps raw rows on disk, where a policy of the log's own (never lifted by silence) forbids them."""
+        for topic, schema in Topics.read(self._store, self._name).schemas.values():
+            if any(column.policy for column in schema.columns):
+                raise UsageError(
+                    f"{topic.text} has protected columns, and protocol = 2 keeps rows on disk as the server sends them",
+                    hint="leave protocol at 1 for this source",
+                )
 
     def _suspend_unknown(self, writer: SourceWriter, publication: Publication | None) -> None:
         """Topics whose table is not published any more, or lost values unseen: their state is unknown from here on."""

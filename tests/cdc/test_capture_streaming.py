@@ -7,8 +7,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
+from eventstore.errors import UsageError
+from eventstore.settings import SourceSettings
 from tests.support import workload
 from tests.support.capturing import (
     RunningCapture,
@@ -102,3 +104,23 @@ def test_a_streamed_transaction_is_begun_again_after_a_reconnect(site: Site) -> 
         assert len(rows(capture.store, table("customers"))) == 3000
         assert_equals_source(site)
         assert_sound(capture.store)
+
+
+@pytest.mark.parametrize("policy", ["drop", "truncate:2"])
+def test_a_source_with_protected_columns_is_refused_for_its_raw_rows_would_reach_the_disk(
+    policy: str,
+) -> None:
+    with pytest.raises(ValidationError, match="protocol = 2 keeps rows on disk"):
+        SourceSettings(dsn=SecretStr("dbname=x"), columns={"a.b.c": policy}, protocol=2)
+    assert SourceSettings(dsn=SecretStr("dbname=x"), columns={"a.b.c": "plain"}, protocol=2).protocol == 2
+
+
+def test_protection_that_the_configuration_forgot_still_refuses(site: Site) -> None:
+    protected = site.with_settings(protocol=1, columns={"public.customers.name": "truncate:2"})
+    protected.init()
+    with RunningCapture(protected) as capture:
+        capture.catch_up()
+    with RunningCapture(site) as capture:
+        error = capture.ended()
+        assert isinstance(error, UsageError) and "protected columns" in error.message
+        capture.forgive()
