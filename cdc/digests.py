@@ -82,9 +82,13 @@ def _pairs(digests: Digests) -> np.ndarray[Any, Any]:
 def keys_of(
     texts: Sequence[pa.Array], key_at: Sequence[int], wanted: Collection[int]
 ) -> dict[int, tuple[str | None, ...]]:
-    """Key texts of the rows whose key hash is wanted."""
+    """Key texts of the rows whose key hash is wanted; what of them is not UTF-8 is shown as such."""
     columns = [texts[at] for at in key_at]
     cells = [column.cast(pa.large_binary()).to_pylist() for column in columns]
     hashes = keys.hash_cells(cells).to_numpy()
     rows = np.flatnonzero(np.isin(hashes, list(wanted)))
-    return {int(hashes[row]): tuple(column[int(row)].as_py() for column in columns) for row in rows}
+    return {int(hashes[row]): tuple(_shown(column[row]) for column in cells) for row in rows}
+
+
+def _shown(cell: bytes | None) -> str | None:
+    return None if cell is None else cell.decode(errors="replace")

@@ -33,7 +33,7 @@ from eventstore.position import format_lsn
 from eventstore.render import postgres_texts
 from eventstore.schema import EVENT_SCHEMA, Column
 from eventstore.settings import SourceSettings
-from eventstore.state import state
+from eventstore.state import source_texts
 
 Row = tuple[object, ...]
 _WAIT_SECONDS = 60.0
@@ -249,7 +249,7 @@ class _Verification:
             yield self._policies.texts(columns, texts)
 
     def _log_rows(self, topic: TopicId, names: Sequence[str]) -> Iterator[Sequence[pa.Array]]:
-        for table in state(self._store, topic, self._cut, on_unreadable="text"):
+        for table in source_texts(self._store, topic, self._cut, names):
             yield [table[name].combine_chunks() for name in names]
 
     def _logged_events(self, topic: TopicId) -> Iterator[Sequence[pa.Array]]:

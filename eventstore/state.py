@@ -208,10 +208,27 @@ def unknown_keys(store: Store, topic: TopicId, *, since: int) -> Iterator[tuple[
         if table.num_rows:
             raw = _raw_cells(table)
             cells = [
-                _as_texts(table[column.name], raw.get(column.id, {})).to_pylist()
+                _as_texts(table, wanted, column, raw.get(column.id, {})).to_pylist()
                 for column in wanted.target.key
             ]
             yield from zip(*cells, strict=True)
+
+
+def source_texts(store: Store, topic: TopicId, cut: Cut, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """The state of a topic at a cut as its source printed it, one table of binary columns per bucket: to be compared
+    with the source byte by byte, also where it is no text.
+
+    Raises what ``plan_state`` and ``compute_state`` raise, and UnknownCell.
+    """
+    wanted = plan_state(store, topic, cut, columns=columns, on_unreadable="text")
+    for bucket in range(wanted.buckets):
+        table = compute_state(store.storage, wanted, bucket)
+        _refuse_unknown(table, wanted)
+        raw = _raw_cells(table)
+        cells = {
+            column.name: _printed(table[column.name], raw.get(column.id, {})) for column in wanted.chosen
+        }
+        yield pa.table(cells)
 
 
 def _changes(
@@ -261,7 +278,7 @@ def readable(table: pa.Table, wanted: StateInput) -> pa.Table:
         cells, texts = table[column.name], raw.get(column.id, {})
         policy = wanted.on_unreadable.get(column.name, "error")
         if policy == "text":
-            cells = _as_texts(cells, texts)
+            cells = _as_texts(table, wanted, column, texts)
         elif texts and policy == "error":
             raise _unreadable(table, wanted, column, *next(iter(texts.items())))
         elif texts:
@@ -286,12 +303,33 @@ def _marked(marks: pa.ChunkedArray) -> Iterator[tuple[int, list[Any]]]:
         yield from zip(rows.to_pylist(), marks.take(rows).to_pylist(), strict=True)
 
 
-def _as_texts(cells: pa.ChunkedArray, texts: Mapping[int, bytes]) -> pa.ChunkedArray:
-    rendered = pa.chunked_array([postgres_texts(chunk) for chunk in cells.chunks], pa.string())
-    if not texts:
-        return rendered
+def _as_texts(
+    table: pa.Table, wanted: StateInput, column: Column, texts: Mapping[int, bytes]
+) -> pa.ChunkedArray:
+    try:
+        return _printed(table[column.name], texts).cast(pa.string())
+    except pa.ArrowInvalid:
+        row = next(row for row in sorted(texts) if not _is_text(texts[row]))
+        raise _unreadable(table, wanted, column, row, texts[row]) from None
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _printed(cells: pa.ChunkedArray, texts: Mapping[int, bytes]) -> pa.ChunkedArray:
+    """The cells as their source printed them, binary: those of the typed column, and ``texts`` of those it lacks."""
+    rendered = pa.chunked_array([postgres_texts(chunk) for chunk in cells.chunks], pa.string()).cast(
+        pa.binary()
+    )
     rows = sorted(texts)
-    return _replaced(rendered, rows, pa.array([texts[row].decode() for row in rows], pa.string()))
+    return (
+        _replaced(rendered, rows, pa.array([texts[row] for row in rows], pa.binary())) if rows else rendered
+    )
 
 
 def _replaced(cells: pa.ChunkedArray, rows: Sequence[int], values: pa.Array) -> pa.ChunkedArray:
@@ -312,10 +350,14 @@ def _refuse_unknown(table: pa.Table, wanted: StateInput) -> None:
 
 
 def _unreadable(table: pa.Table, wanted: StateInput, column: Column, row: int, text: bytes) -> UnreadableCell:
-    shown = text[:80].decode(errors="replace")
+    where = f"{wanted.topic}: column {column.name!r} of the row {_key_of(table, wanted, row)} holds"
+    if not _is_text(text):
+        return UnreadableCell(
+            f"{where} {text[:80]!r}, which is not UTF-8",
+            hint="read the column with on_unreadable 'null', or mend the text in the source",
+        )
     return UnreadableCell(
-        f"{wanted.topic}: column {column.name!r} of the row {_key_of(table, wanted, row)} holds {shown!r},"
-        f" which {column.arrow} cannot",
+        f"{where} {text[:80].decode(errors='replace')!r}, which {column.arrow} cannot",
         hint="read the column with on_unreadable 'text' (its source text) or 'null'",
     )
 

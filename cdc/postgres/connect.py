@@ -12,7 +12,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import LiteralString, Self
@@ -51,12 +51,7 @@ _DEFAULTS = {
 }
 OLDEST_SERVER = 140000
 _ANSWER_SECONDS = 60.0
-_VALUES = ", ".join(f"('{name.lower()}', '{value}')" for name, value in SESSION.items())
-_SETTINGS_QUERY = f"""
-SELECT pg_catalog.set_config(s.name, v.value, false)
-FROM (VALUES {_VALUES}) v(name, value) JOIN pg_catalog.pg_settings s
-ON pg_catalog.lower(s.name) OPERATOR(pg_catalog.=) v.name
-"""  # noqa: S608 (constants of this module)
+_NO_ENCODING = "SQL_ASCII"  # of a database: text is bytes, of which the server does not know what they mean
 
 
 class Lines:
@@ -172,7 +167,7 @@ def connect(address: Address, application: str = "tailrace") -> psycopg.Connecti
     try:
         _check_version(connection.pgconn.server_version, address)
         with translated("setting up the session", address):
-            connection.execute(_literal(_SETTINGS_QUERY), prepare=False)
+            connection.execute(_literal(_settings_query(SESSION)), prepare=False)
     except BaseException:
         connection.close()
         raise
@@ -190,11 +185,29 @@ def connect_replication(address: Address, application: str = "tailrace") -> pq.a
         raise problems.refusal(problem, address.text, address.secret)
     try:
         _check_version(connection.server_version, address)
-        command(connection, _SETTINGS_QUERY, "setting up the replication session", address)
+        settings = SESSION | {"client_encoding": encoding_of(connection)}
+        command(connection, _settings_query(settings), "setting up the replication session", address)
     except BaseException:
         connection.finish()
         raise
     return connection
+
+
+def encoding_of(connection: pq.abc.PGconn) -> str:
+    """The encoding in which rows are asked for: UTF-8, which every server converts to. Without an encoding of its own
+    a server refuses to send as UTF-8 what is not, so there it is asked for the bytes."""
+    return (
+        _NO_ENCODING if connection.parameter_status(b"server_encoding") == _NO_ENCODING.encode() else "UTF8"
+    )
+
+
+def _settings_query(settings: Mapping[str, str]) -> str:
+    values = ", ".join(f"('{name.lower()}', '{value}')" for name, value in settings.items())
+    return f"""
+SELECT pg_catalog.set_config(s.name, v.value, false)
+FROM (VALUES {values}) v(name, value) JOIN pg_catalog.pg_settings s
+ON pg_catalog.lower(s.name) OPERATOR(pg_catalog.=) v.name
+"""  # noqa: S608 (constants of this module)
 
 
 def command(connection: pq.abc.PGconn, text: str, doing: str, address: Address) -> list[list[str | None]]:

@@ -17,7 +17,7 @@ import pyarrow.csv
 from psycopg import Connection, pq, sql
 
 from cdc.postgres import problems
-from cdc.postgres.connect import Address, connect, quote, quote_all, translated
+from cdc.postgres.connect import Address, connect, encoding_of, quote, quote_all, translated
 from cdc.postgres.describe import Table, read_tables
 from eventstore.errors import IntegrityError, TransientError
 
@@ -51,11 +51,11 @@ class Unit:
     order: str = ""
     only: bool = True
 
-    def statement(self, columns: Sequence[str]) -> str:
+    def statement(self, columns: Sequence[str], encoding: str) -> str:
         source = f"{quote(self.schema)}.{quote(self.name)}"
         target = f"{'ONLY ' if self.only else ''}{source}{self.where}{self.order}"
         query = f"SELECT {quote_all(columns)} FROM {target}"  # noqa: S608 (quoted names, constants)
-        return f"COPY ({query}) TO STDOUT (FORMAT csv, FORCE_QUOTE *, NULL '', ENCODING 'UTF8')"
+        return f"COPY ({query}) TO STDOUT (FORMAT csv, FORCE_QUOTE *, NULL '', ENCODING '{encoding}')"
 
 
 @contextmanager
@@ -171,7 +171,7 @@ def copy_chunks(
     """The unit's rows, chunk by chunk: per column an array of texts, null for NULL."""
     pgconn = connection.pgconn
     doing = f"reading table {unit.schema}.{unit.name}"
-    result = pgconn.exec_(unit.statement(columns).encode())
+    result = pgconn.exec_(unit.statement(columns, encoding_of(pgconn)).encode())
     if result.status != pq.ExecStatus.COPY_OUT:
         raise problems.from_result(result, doing, address.text)
     for data, rows in _copy_data(pgconn, doing, address):
@@ -204,22 +204,39 @@ def _copy_data(pgconn: pq.abc.PGconn, doing: str, address: Address) -> Iterator[
 
 
 def parse_csv(data: bytes, rows: int, columns: int) -> list[pa.Array]:
-    """COPY's CSV with FORCE_QUOTE: a cell without quotes is NULL. Raises IntegrityError when rows are missing."""
+    """COPY's CSV with FORCE_QUOTE: a cell without quotes is NULL. Columns are strings; where a cell is not UTF-8 (the
+    source's encoding is SQL_ASCII), binary. Raises IntegrityError when rows are missing."""
+    try:
+        table = _read_csv(data, columns, pa.large_string())
+    except pa.ArrowInvalid:
+        table = _read_csv(data, columns, pa.large_binary())
+    if table.num_rows != rows:
+        raise IntegrityError(f"COPY sent {rows} rows, {table.num_rows} were read", hint="report this")
+    return [_text_if_it_is(_one_array(column)) for column in table.columns]
+
+
+def _read_csv(data: bytes, columns: int, kind: pa.DataType) -> pa.Table:
     names = [str(number) for number in range(columns)]
-    table = pyarrow.csv.read_csv(
+    return pyarrow.csv.read_csv(
         pa.BufferReader(data),
         read_options=pyarrow.csv.ReadOptions(column_names=names, block_size=len(data) + 1, use_threads=False),
         parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
         convert_options=pyarrow.csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.large_string()),
+            column_types=dict.fromkeys(names, kind),
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         ),
     )
-    if table.num_rows != rows:
-        raise IntegrityError(f"COPY sent {rows} rows, {table.num_rows} were read", hint="report this")
-    return [_one_array(column) for column in table.columns]
+
+
+def _text_if_it_is(cells: pa.Array) -> pa.Array:
+    if pa.types.is_large_string(cells.type):
+        return cells
+    try:
+        return cells.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return cells
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
