@@ -27,7 +27,7 @@ from eventstore.schema import TopicSchema, arrow_type
 from tailrace.embedded import PostgresServer
 from tests.cdc.every_type import NO_INPUT, USER_TYPES, Catalog, Kind
 from tests.fixtures.scale import Scale
-from tests.fixtures.servers import drop_database
+from tests.fixtures.servers import FAST_SETTINGS, ServerFactory, drop_database
 from tests.support.capturing import RunningCapture, Site, assert_equals_source, rows, table
 
 SEED = 20_261_121
@@ -75,20 +75,23 @@ class Everything:
     without_values: frozenset[str]
 
 
+DATABASE = "every_type"
+
+
 @pytest.fixture(scope="module")
 def everything(postgres: PostgresServer, scale: Scale) -> Iterator[Everything]:
-    name = "every_type"
-    with psycopg.connect(postgres.dsn(), autocommit=True) as server:
-        server.execute(f"CREATE DATABASE {name}".encode())
-        for setting, value in HOSTILE.items():
-            server.execute(f"ALTER DATABASE {name} SET {setting} = '{value}'".encode())
     try:
-        yield build(postgres.dsn(name), scale)
+        yield build(postgres, scale)
     finally:
-        drop_database(postgres, name)
+        drop_database(postgres, DATABASE)
 
 
-def build(dsn: str, scale: Scale) -> Everything:
+def build(server: PostgresServer, scale: Scale) -> Everything:
+    dsn = server.dsn(DATABASE)
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {DATABASE}".encode())
+        for setting, value in HOSTILE.items():
+            connection.execute(f"ALTER DATABASE {DATABASE} SET {setting} = '{value}'".encode())
     with session(dsn) as connection:
         connection.execute("SET client_min_messages = error")
         for (extension,) in connection.execute("SELECT name FROM pg_available_extensions").fetchall():
@@ -190,6 +193,21 @@ def image_texts(batch: pa.RecordBatch, image: str, sign: int, schema: TopicSchem
 
 def test_every_type_goes_through_first_load_and_stream(everything: Everything, tmp_path: Path) -> None:
     assert everything.without_values - NO_INPUT <= {"xml"}  # the packaged server has no libxml
+    assert_goes_through(everything, tmp_path)
+
+
+@pytest.mark.servers
+def test_every_type_of_the_systems_server_goes_through(
+    postgres_server: ServerFactory, scale: Scale, tmp_path: Path
+) -> None:
+    """It has xml, and pgvector where that is installed."""
+    newest = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
+    everything = build(postgres_server(bin_dir=newest, settings=FAST_SETTINGS), scale)
+    assert everything.without_values - NO_INPUT == set()
+    assert_goes_through(everything, tmp_path)
+
+
+def assert_goes_through(everything: Everything, tmp_path: Path) -> None:
     site = Site.at(tmp_path, everything.dsn, tables=["public.every_*"])
     site.init()
     with RunningCapture(site) as capture, session(everything.dsn) as source:
