@@ -62,6 +62,11 @@ class AddedLoad:
     def topics(self) -> Collection[TopicId]:
         return self._topics.keys()
 
+    @property
+    def point(self) -> int:
+        """Everything that commits below it is in what was read; 0 while that is not known."""
+        return self._point
+
     def __contains__(self, topic: TopicId) -> bool:
         return topic in self._aside
 

@@ -7,8 +7,9 @@ visible, all of them, with the block that holds its commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from cdc import ddl
 from cdc.added import AddedLoad
 from cdc.assemble import FrameBlock, PartialBlock
 from cdc.chunked import ChunkedLoad, Woven
@@ -30,6 +31,9 @@ _READ_AGAIN = {
     ChangeKind.REKEYED: "its key changed",
     ChangeKind.REPLACED: "another table took its name",
     ChangeKind.PROTECTED: "the policy of a column changed",
+    ChangeKind.REWRITTEN: "its rows were rewritten",
+    ChangeKind.REVALUED: "an enum label or a composite type that its values have was changed",
+    ChangeKind.UNTOLD: "its columns changed before the DDL trigger was installed",
 }
 
 
@@ -40,6 +44,7 @@ class _Spilled:
     files: list[PreparedSegment] = field(default_factory=list)
     changes: int = 0
     suspends: list[tuple[TopicId, str]] = field(default_factory=list)
+    told: list[tuple[TopicId, int]] = field(default_factory=list)
 
 
 class Appender:
@@ -72,6 +77,7 @@ class Appender:
         self._chunked = chunked
         self._doubtful = doubtful
         self._minted: dict[tuple[TopicId, int], TopicSchema] = {}
+        self._waiting: list[tuple[TopicId, TopicSchema]] = []  # told of, of topics that are being loaded
         self._spilled = _Spilled()
         self._inside = False  # a transaction, of which a part has come
 
@@ -98,6 +104,7 @@ class Appender:
     def _append(self, block: FrameBlock) -> None:
         decoded = self._decode(block)
         suspends = [*self._spilled.suspends, *self._to_read_again(decoded.changes)]
+        told = [*self._spilled.told, *self._told(decoded.changes)]
         woven = self._woven(decoded)
         rows = [rows for rows in woven.rows if not self._set_aside(rows)]
         changes = self._spilled.changes + sum(part.rows.num_rows for part in rows)
@@ -115,6 +122,7 @@ class Appender:
                 new_schemas=self._needed(
                     [*((file.topic, file.version) for file in self._spilled.files)],
                     [(part.topic, part.version) for part in rows],
+                    told,
                 ),
                 suspends=suspends,
                 load_begins=woven.begins,
@@ -135,6 +143,7 @@ class Appender:
     def _spill(self, block: PartialBlock) -> None:
         decoded = self._decode(block)
         self._spilled.suspends += self._to_read_again(decoded.changes)
+        self._spilled.told += self._told(decoded.changes)
         for rows in decoded.rows:
             schema = self._minted.get((rows.topic, rows.version))
             if schema is not None and schema.kind is not TopicKind.TABLE:
@@ -152,8 +161,12 @@ class Appender:
         self._minted.update({(topic, schema.version): schema for topic, schema in decoded.new_schemas})
         self._progress.ignored(decoded.ignored)
         for change in decoded.changes:
-            kinds = ", ".join(sorted(kind.value for kind in change.kinds))
-            self._progress.tell(f"{change.topic.text} has schema version {change.current.version}: {kinds}")
+            self._progress.tell(_said(change))
+        for message in decoded.control:
+            if message.prefix == ddl.PREFIX and (error := ddl.parse(message.content).error):
+                self._progress.tell(
+                    f"the DDL trigger could not tell of a command: {error}; compare with `tailrace verify --source`"
+                )
         return decoded
 
     def _woven(self, decoded: DecodedEpoch) -> Woven:
@@ -176,32 +189,55 @@ class Appender:
         return not self._set_aside(rows)
 
     def _needed(self, *named: Iterable[tuple[TopicId, int]]) -> list[tuple[TopicId, TopicSchema]]:
-        """Of the versions seen in the stream, those that these rows use: they start with this epoch."""
+        """Of the versions seen in the stream, those named (used by rows, told of): they start with this epoch."""
         used = dict.fromkeys(key for keys in named for key in keys if key in self._minted)
         return [(topic, self._minted.pop((topic, version))) for topic, version in used]
+
+    def _told(self, changes: Iterable[SchemaChange]) -> list[tuple[TopicId, int]]:
+        """Versions that hold from their DDL on, whether or not rows follow. Those of a topic that is read in one
+        snapshot wait: the snapshot may be later than they are."""
+        found = []
+        for change in changes:
+            if change.told and change.is_version:
+                begun = self._chunked is not None and self._chunked.begun(change.topic)
+                if change.topic not in self._incomplete or begun:
+                    found.append((change.topic, change.current.version))
+                elif self._load is not None and change.topic in self._load:
+                    self._waiting.append((change.topic, change.current))
+        return found
 
     def _to_read_again(self, changes: Iterable[SchemaChange]) -> list[tuple[TopicId, str]]:
         found = []
         for change in changes:
-            if change.previous is None:
-                continue
-            reasons = [text for kind, text in _READ_AGAIN.items() if kind in change.kinds]
-            held = {column.id for column in change.previous.columns}
-            if any(
-                column.id not in held
-                and column.fill is None
-                and self._doubtful(change.current.relid, column.id)
-                for column in change.current.columns
-            ):
-                reasons.append("a column was added with a default that may have changed its rows")
-            if not reasons:
+            reason = self._reason(change)
+            if not reason:
                 continue
             begun = self._chunked is not None and self._chunked.begun(change.topic)
             if change.topic not in self._incomplete or begun:
-                found.append((change.topic, f"read again: {' and '.join(reasons)}"))
+                found.append((change.topic, reason))
             elif self._load is not None and change.topic in self._load:
-                self._load.doubt(change.topic, change.current.from_lsn)
+                self._load.doubt(change.topic, change.lsn)
         return found
+
+    def _reason(self, change: SchemaChange) -> str:
+        """Why a topic's state is not known after a change, or nothing."""
+        if change.previous is None:
+            return ""
+        if ChangeKind.GONE in change.kinds:
+            return "its table was dropped"
+        kinds = set(change.kinds)
+        if change.told and not _retyped_values(change.previous, change.current):
+            kinds.discard(ChangeKind.RETYPED)
+        reasons = [text for kind, text in _READ_AGAIN.items() if kind in kinds]
+        held = {column.id for column in change.previous.columns}
+        if not change.told and any(
+            column.id not in held
+            and column.fill is None
+            and (column.id in change.guessed or self._doubtful(change.current.relid, column.id))
+            for column in change.current.columns
+        ):
+            reasons.append("a column was added with a default that may have changed its rows")
+        return f"read again: {' and '.join(reasons)}" if reasons else ""
 
     def _finish_load(self) -> None:
         """Complete the topics being loaded, between two transactions, as soon as the log has come far enough."""
@@ -210,6 +246,7 @@ class Appender:
         if self._load is None or self._inside or not self._load.ready(self._writer.state.through_lsn):
             return
         batch = self._load.batch(self._writer.state, self._minted)
+        batch = replace(batch, new_schemas=[*batch.new_schemas, *self._waited(self._load.point, batch)])
         info = self._writer.append(batch)
         for topic, schema in batch.new_schemas:
             self._minted.pop((topic, schema.version), None)
@@ -236,3 +273,29 @@ class Appender:
         self._progress.loading(())
         self._progress.appended(epochs=int(info is not None), transactions=0, changes=0, commit_ts=None)
         self._progress.note(f"{', '.join(topic.text for topic in topics)} complete")
+
+    def _waited(self, point: int, batch: EpochBatch) -> list[tuple[TopicId, TopicSchema]]:
+        """Versions told of that came after what the load has read."""
+        waiting, self._waiting = self._waiting, []
+        brought = {(topic, schema.version) for topic, schema in batch.new_schemas}
+        return [
+            (topic, schema)
+            for topic, schema in waiting
+            if topic in batch.completes
+            and schema.from_lsn >= point
+            and (topic, schema.version) not in brought
+        ]
+
+
+def _said(change: SchemaChange) -> str:
+    kinds = ", ".join(sorted(kind.value for kind in change.kinds))
+    if change.is_version:
+        return f"{change.topic.text} has schema version {change.current.version}: {kinds}"
+    return f"{change.topic.text}: {kinds} ({'.'.join(change.table)})"
+
+
+def _retyped_values(previous: TopicSchema, current: TopicSchema) -> bool:
+    before = {column.id: column for column in previous.columns}
+    return any(
+        column.id in before and not ddl.keeps_values(before[column.id], column) for column in current.columns
+    )

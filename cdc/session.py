@@ -23,6 +23,7 @@ from cdc.postgres.problems import RELOAD_HINT, SlotLost
 from cdc.postgres.publication import Publication, read_publication
 from cdc.postgres.slot import read_slot, require_idle, require_usable
 from cdc.postgres.stream import ReplicationStream
+from cdc.postgres.trigger import Trigger, read_trigger
 from cdc.receive import Receiver
 from cdc.source import lost_topics, reidentified_topics
 from cdc.spool import Frames, SpooledStream
@@ -158,7 +159,8 @@ class Session:
         topics = Topics.read(self._store, self._name)
         with connect(self._address, "tailrace capture") as connection:
             tables = read_tables(connection, self._address)
-        again = reidentified_topics(topics, tables)
+            told = read_trigger(connection, self._address) is Trigger.ACTIVE
+        again = [] if told else reidentified_topics(topics, tables)  # the stream says it where it happened
         if again:
             _append_position(
                 writer,

@@ -8,7 +8,7 @@ crash between the two leaves nothing wrong and the next run goes on.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from psycopg import Connection, sql
@@ -22,12 +22,14 @@ from cdc.postgres.connect import Address, connect, quote, translated
 from cdc.postgres.describe import Table, read_tables
 from cdc.postgres.publication import Publication, add_statement, create_statement, read_publication
 from cdc.postgres.slot import slot_name
+from cdc.postgres.trigger import Trigger, install_trigger, read_trigger, remove_trigger
 from cdc.postgres.written import written_tables
 from eventstore.errors import OperatorError
 from eventstore.log import Store
 from eventstore.model import TopicId, TopicInfo
 from eventstore.schema import TopicSchema
 from eventstore.settings import SourceSettings
+from migrations.source.ddl import install_script, remove_script
 
 Row = tuple[object, ...]
 _CATALOG_TABLES = {"log_head", "topic_offsets", "alembic_version"}
@@ -53,7 +55,7 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Preparation:
     """What `init` found and did (``dry_run``: would do). ``new`` are topics registered now, ``known`` those that were
-    there, ``statements`` the SQL for the source, in order."""
+    there, ``statements`` the SQL for the source, in order, ``trigger`` the script that changes the DDL trigger."""
 
     source: str
     publication: str
@@ -63,6 +65,7 @@ class Preparation:
     known: tuple[TopicId, ...]
     findings: tuple[Finding, ...]
     dry_run: bool
+    trigger: str = ""
 
     @property
     def blocking(self) -> tuple[Finding, ...]:
@@ -70,13 +73,20 @@ class Preparation:
 
 
 def prepare_source(
-    store: Store, name: str, settings: SourceSettings, *, dry_run: bool = False, events: bool = False
+    store: Store,
+    name: str,
+    settings: SourceSettings,
+    *,
+    dry_run: bool = False,
+    events: bool = False,
+    ddl: bool | None = None,
 ) -> Preparation:
     """Check and prepare a source; a second run takes up new tables.
 
-    ``events`` installs the tables of domain events first. With ``dry_run`` nothing is written anywhere and blocking
-    findings are returned; otherwise they are raised as one OperatorError. Also raises UsageError (patterns, dsn) and
-    TransientError (out of reach).
+    ``events`` installs the tables of domain events first. ``ddl`` installs (False: removes) the trigger that tells of
+    DDL; a user who may not goes on without, and a finding says so. With ``dry_run`` nothing is written anywhere and
+    blocking findings are returned; otherwise they are raised as one OperatorError. Also raises UsageError (patterns,
+    dsn) and TransientError (out of reach).
     """
     address = Address.of(settings)
     patterns = TablePatterns.parse(settings.tables)
@@ -85,7 +95,7 @@ def prepare_source(
         plan = _Plan(store, name, address, connection, patterns, policies, events=events)
         preparation = plan.prepare(dry_run)
         if dry_run:
-            return preparation
+            return _with_trigger(preparation, connection, address, ddl)
         if preparation.blocking:
             raise OperatorError(
                 f"source {name} cannot be prepared: "
@@ -97,7 +107,34 @@ def prepare_source(
             plan = _Plan(store, name, address, connection, patterns, policies)
             preparation = plan.prepare(dry_run)
         plan.carry_out(preparation)
-    return preparation
+        return _with_trigger(preparation, connection, address, ddl)
+
+
+def _with_trigger(
+    preparation: Preparation, connection: Connection[Row], address: Address, wanted: bool | None
+) -> Preparation:
+    """Put the DDL trigger in or take it out; on a dry run only say how."""
+    found = read_trigger(connection, address)
+    findings = list(preparation.findings)
+    script = ""
+    if wanted is None and found is Trigger.INACTIVE:
+        findings.append(
+            Finding(
+                Level.NOTE,
+                "DDL trigger",
+                f"it {found.value}",
+                "install it with --ddl, or remove it with --no-ddl",
+            )
+        )
+    elif wanted is not None and found is not (Trigger.ACTIVE if wanted else Trigger.ABSENT):
+        script = install_script() if wanted else remove_script()
+        if not preparation.dry_run:
+            try:
+                (install_trigger if wanted else remove_trigger)(connection, address)
+            except OperatorError as error:
+                script = ""
+                findings.append(Finding(Level.SKIPPED, "DDL trigger", error.message, error.hint))
+    return replace(preparation, trigger=script, findings=tuple(findings))
 
 
 def install_events(settings: SourceSettings) -> None:

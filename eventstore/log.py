@@ -166,6 +166,14 @@ class Store:
         with self.catalog.read() as connection:
             return loads.read(connection, topic, topic_id)
 
+    def schemas_at(self, topic: TopicId, cut: Cut) -> list[TopicSchema]:
+        """Versions that hold at the cut or before it, oldest first. Raises UsageError for an unknown topic."""
+        topic_id = self._topic_id(topic)
+        below = cut.below_lsn.get(topic.source)
+        with self.catalog.read() as connection:
+            found = registry.schemas(connection, topic_id, until=cut.epoch)
+        return [schema for schema in found if below is None or schema.from_lsn < below]
+
     def require_complete(self, topic: TopicId, cut: Cut) -> None:
         """Raises IncompleteTopic when the topic's state is not known at the cut (first load, repair)."""
         topic_id = self._topic_id(topic)

@@ -98,7 +98,7 @@ def add_topic(
         connection.execute(
             insert(tables.incomplete).values(topic_id=topic_id, from_epoch=0, to_epoch=None, reason=reason)
         )
-    add_schema(connection, topic_id, topic, schema)
+    add_schema(connection, topic_id, topic, schema, epoch=0)
 
 
 def next_offsets(connection: Connection, topic_id: int) -> str:
@@ -107,13 +107,18 @@ def next_offsets(connection: Connection, topic_id: int) -> str:
     return str(connection.execute(query).scalar_one())
 
 
-def schemas(connection: Connection, topic_id: int) -> list[TopicSchema]:
+def schemas(connection: Connection, topic_id: int, until: int | None = None) -> list[TopicSchema]:
+    """A topic's versions, oldest first: all, or those that epochs up to ``until`` brought."""
     table = tables.topic_schemas
     query = select(table.c.definition).where(table.c.topic_id == topic_id).order_by(table.c.version)
+    if until is not None:
+        query = query.where(table.c.epoch <= until)
     return [TopicSchema.from_json(text) for text in connection.scalars(query)]
 
 
-def add_schema(connection: Connection, topic_id: int, topic: TopicId, schema: TopicSchema) -> None:
+def add_schema(
+    connection: Connection, topic_id: int, topic: TopicId, schema: TopicSchema, *, epoch: int
+) -> None:
     """Insert a version; nothing when it is there already. Raises IntegrityError when it is there and differs."""
     table = tables.topic_schemas
     found = connection.scalar(
@@ -121,7 +126,9 @@ def add_schema(connection: Connection, topic_id: int, topic: TopicId, schema: To
     )
     if found is None:
         connection.execute(
-            insert(table).values(topic_id=topic_id, version=schema.version, definition=schema.to_json())
+            insert(table).values(
+                topic_id=topic_id, version=schema.version, epoch=epoch, definition=schema.to_json()
+            )
         )
     elif TopicSchema.from_json(found).columns != schema.columns:
         raise IntegrityError(

@@ -103,8 +103,7 @@ def plan_state(
         store.require_complete(topic, cut)
     refs = tuple(store.segments(topic, cut))
     versions = {schema.version: schema for schema in store.schemas(topic)}
-    used = [versions[ref.version] for ref in refs] or list(versions.values())
-    target = unify(used)
+    target = unify([*(versions[ref.version] for ref in refs), *store.schemas_at(topic, cut)])
     names = tuple(column.name for column in target.columns) if columns is None else tuple(columns)
     _check_names(topic, target, names)
     policies = dict.fromkeys(names, on_unreadable) if isinstance(on_unreadable, str) else on_unreadable
@@ -357,9 +356,21 @@ def _unreadable(table: pa.Table, wanted: StateInput, column: Column, row: int, t
             hint="read the column with on_unreadable 'null', or mend the text in the source",
         )
     return UnreadableCell(
-        f"{where} {text[:80].decode(errors='replace')!r}, which {column.arrow} cannot",
+        f"{where} {text[:80].decode(errors='replace')!r}, which {column.arrow} cannot{_former_type(wanted, column)}",
         hint="read the column with on_unreadable 'text' (its source text) or 'null'",
     )
+
+
+def _former_type(wanted: StateInput, column: Column) -> str:
+    """Of a column whose type changed: both types, and the versions that have them."""
+    for version in sorted(wanted.versions.values(), key=lambda schema: -schema.version):
+        former = next((other for other in version.columns if other.id == column.id), None)
+        if version.version < wanted.target.version and former is not None and former.arrow != column.arrow:
+            return (
+                f" (it was {former.type_name or former.arrow} in version {version.version} of the topic, and is "
+                f"{column.type_name or column.arrow} in version {wanted.target.version})"
+            )
+    return ""
 
 
 def _key_of(table: pa.Table, wanted: StateInput, row: int) -> str:

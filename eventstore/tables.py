@@ -96,6 +96,9 @@ topic_schemas = Table(
     metadata,
     Column("topic_id", Integer, ForeignKey("topics.id"), primary_key=True),
     Column("version", Integer, primary_key=True, autoincrement=False),
+    Column(
+        "epoch", BigInteger, nullable=False
+    ),  # that brought it: it holds from there on, with or without rows
     Column("definition", Text, nullable=False),  # TopicSchema.to_json
 )
 # Next offset of every partition as a JSON list: one narrow row per topic and epoch is written, not one per partition.

@@ -242,7 +242,6 @@ class SourceWriter:
         info: EpochInfo | None = None
         with self._store.catalog.write() as connection:
             self._move_source(connection, plan)
-            self._write_schemas(connection, plan.batch.new_schemas)
             self._write_offsets(connection, plan)
             if plan.blob is not None:
                 connection.execute(
@@ -280,12 +279,6 @@ class SourceWriter:
         if moved.rowcount != 1:
             raise _ZeroRows
 
-    def _write_schemas(
-        self, connection: Connection, new_schemas: Sequence[tuple[TopicId, TopicSchema]]
-    ) -> None:
-        for topic, schema in new_schemas:
-            registry.add_schema(connection, self._topic(topic).id, topic, schema)
-
     def _write_offsets(self, connection: Connection, plan: Append) -> None:
         if not plan.next_offsets:
             return
@@ -319,6 +312,8 @@ class SourceWriter:
         files = [segment_values(part, head.epoch) for part in plan.parts if part.path is not None]
         if files:
             connection.execute(insert(tables.segments), files)
+        for topic, schema in plan.batch.new_schemas:
+            registry.add_schema(connection, self._topic(topic).id, topic, schema, epoch=head.epoch)
         for topic in plan.batch.completes:
             registry.complete(connection, self._topic(topic).id, head.epoch)
         for topic, reason in plan.batch.suspends:

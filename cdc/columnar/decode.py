@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cdc import ddl
 from cdc.assemble import FrameBlock, PartialBlock
 from cdc.columnar.relations import (
     Describe,
@@ -153,7 +154,8 @@ class BlockDecoder:
             raise ProtocolError("a block does not end with a commit", hint=HINT)
         for topic in list(work.builders):
             self._flush(topic)
-        new_schemas = [(change.topic, change.current) for change in changes] + work.new_topics
+        versions = [(change.topic, change.current) for change in changes if change.is_version]
+        new_schemas = versions + work.new_topics
         return DecodedEpoch(work.done, new_schemas, changes, work.ignored, work.control)
 
     def _walk(self, data: bytes, ends: array[int]) -> None:
@@ -312,6 +314,10 @@ class BlockDecoder:
                     self._commit_ts + UNIX_EPOCH_MICROS,
                 )
             )
+            if message.prefix == ddl.PREFIX:
+                self._relations.tell(ddl.parse(message.content), self._lsn)
+                self._routes.clear()  # tables may have other versions now
+                self._forget(lambda head, builder: True)
         else:
             builder = self._topic_builder(TopicId.messages(self._source), MESSAGE_SCHEMA)
             hexed = b"\\x" + message.content.hex().encode()

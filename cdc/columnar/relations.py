@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
+from cdc import ddl
 from cdc.policy import Policies
 from cdc.wire.buffer import HINT
 from cdc.wire.pgoutput import Relation, RelationColumn
 from eventstore.errors import OperatorError, ProtocolError
-from eventstore.model import TopicId
+from eventstore.model import TopicId, TopicKind
 from eventstore.schema import EVENT_SCHEMA, Column, TopicSchema
 
 EVENTS_TABLE = ("tailrace", "events")
@@ -25,7 +26,7 @@ _CATEGORY = "category"
 
 
 class ChangeKind(Enum):
-    """What is different in a new version. All but ``NEW``, ``ADDED`` and ``RENAMED`` may have changed rows of which
+    """What is different in a new version, or what happened to a table without one. Most may have changed rows of which
     the stream says nothing, or the key: whoever keeps state decides what to read again."""
 
     NEW = "topic not seen before"
@@ -37,17 +38,34 @@ class ChangeKind(Enum):
     PROTECTED = "column policy changed"
     REPLACED = "another table under the same name"
     MOVED = "table renamed"
+    # Only the DDL event trigger tells:
+    TAKEN = "another table has its name now"
+    REWRITTEN = "rows rewritten"
+    REVALUED = "text of stored values changed by another type"
+    GONE = "table dropped"
+    UNTOLD = "other columns than the log knew when the DDL trigger was installed"
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """A topic's new version. ``table`` is the (schema, name) announced."""
+    """A topic's new version, or (``current`` is ``previous``) what happened to its table without one.
+
+    ``table`` is the table's (schema, name), ``lsn`` that of the commit. ``told``: by the event trigger, so identity is
+    exact; otherwise columns in ``guessed`` are known from the stream alone, so nobody can say what older rows have in
+    them."""
 
     topic: TopicId
     previous: TopicSchema | None
     current: TopicSchema
     kinds: frozenset[ChangeKind]
     table: tuple[str, str]
+    lsn: int
+    told: bool = False
+    guessed: frozenset[int] = frozenset()
+
+    @property
+    def is_version(self) -> bool:
+        return self.current is not self.previous
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +113,8 @@ class Relations:
         self._known = dict(schemas)
         self._describe = describe
         self._announced: dict[int, Relation] = {}
+        self._told: dict[int, TopicSchema] = {}  # what the event trigger said last
+        self._labels: dict[int, tuple[str, str]] = {}
         self.changes: list[SchemaChange] = []
 
     def announce(self, relation: Relation) -> None:
@@ -113,19 +133,75 @@ class Relations:
         known = self._known.get(relid)
         if known is not None and matches(relation, known[1]):
             return TableRoute(*known)
-        described = self._describe(relation)
+        label = (relation.schema, relation.table)
+        told = self._told.get(relid) if known else None
+        exact = told is not None and _covers(told, relation)
+        described = told if exact else self._describe(relation)
         if described is None:
-            return IgnoredRoute((relation.schema, relation.table))
-        topic = known[0] if known else TopicId.table(self._source, relation.schema, relation.table)
+            return IgnoredRoute(label)
+        topic = known[0] if known else TopicId.table(self._source, *label)
         previous = known[1] if known else self._previous_owner(topic)
         whole = fit(relation, described.whole, previous.whole if previous else None, commit_lsn)
-        current = self._policies.schema((relation.schema, relation.table), whole, previous)
+        current = self._policies.schema(label, whole, previous)
         self._known[relid] = (topic, current)
-        kinds = _kinds(previous, current)
-        if topic.parts[1:] != (relation.schema, relation.table):
-            kinds |= {ChangeKind.MOVED}
-        self.changes.append(SchemaChange(topic, previous, current, kinds, (relation.schema, relation.table)))
+        kinds = _kinds(previous, current) | self._moved(topic, relid, label)
+        seen = {column.id for schema in (described, previous) if schema for column in schema.sent}
+        guessed = frozenset(column.id for column in current.columns if column.id not in seen)
+        self.changes.append(SchemaChange(topic, previous, current, kinds, label, commit_lsn, exact, guessed))
         return TableRoute(topic, current)
+
+    def tell(self, message: ddl.DdlMessage, commit_lsn: int) -> None:
+        """What the event trigger said at this place of the stream. Adds to ``changes``; the next row of the table is
+        to be resolved again."""
+        if message.change is ddl.Change.FAILED:
+            self._told.clear()  # somewhere there is a table that is not what was said of it
+            return
+        notes = {
+            ddl.Change.REWRITTEN: ChangeKind.REWRITTEN,
+            ddl.Change.REVALUED: ChangeKind.REVALUED,
+            ddl.Change.DROPPED: ChangeKind.GONE,
+        }
+        if message.change in notes:
+            for relid in message.relids:
+                self._note(relid, notes[message.change], message.label, commit_lsn)
+        if message.schema is not None:
+            self._take_description(message, message.schema, commit_lsn)
+
+    def _take_description(self, message: ddl.DdlMessage, described: TopicSchema, commit_lsn: int) -> None:
+        for relid, (topic, _) in self._known.items():
+            if relid != message.relid and topic.parts[1:] == message.label:
+                self._note(relid, ChangeKind.TAKEN, message.label, commit_lsn)
+        known = self._known.get(message.relid)
+        if known is None or not described.columns:
+            return
+        topic, previous = known
+        self._told[message.relid] = described
+        kinds = self._moved(topic, message.relid, message.label)
+        current = previous
+        if not message.partial:
+            whole = _next(described, previous.whole, commit_lsn)
+            current = self._policies.schema(message.label, whole, previous)
+            kinds |= _kinds(previous, current)
+        if ddl.same(current, previous):
+            current = previous
+        elif not message.command:
+            kinds |= {ChangeKind.UNTOLD}
+        self._known[message.relid] = (topic, current)
+        if kinds or current is not previous:
+            self.changes.append(
+                SchemaChange(topic, previous, current, kinds, message.label, commit_lsn, told=True)
+            )
+
+    def _note(self, relid: int, kind: ChangeKind, label: tuple[str, str], commit_lsn: int) -> None:
+        if relid in self._known:
+            topic, schema = self._known[relid]
+            kinds = frozenset({kind})
+            self.changes.append(SchemaChange(topic, schema, schema, kinds, label, commit_lsn, told=True))
+
+    def _moved(self, topic: TopicId, relid: int, label: tuple[str, str]) -> frozenset[ChangeKind]:
+        before = self._labels.get(relid, topic.parts[1:])
+        self._labels[relid] = label
+        return frozenset({ChangeKind.MOVED} if label != before else ())
 
     def _previous_owner(self, topic: TopicId) -> TopicSchema | None:
         """The schema of the table that had this topic before; that table gets a topic of its own name from now on."""
@@ -164,16 +240,52 @@ def fit(
     columns = _identify(relation, described, previous)
     if _has_key_flags(relation):
         columns = [replace(c, key=s.is_key) for c, s in zip(columns, relation.columns, strict=True)]
-    bag = not any(column.key for column in columns) or (described.bag and not _has_key_flags(relation))
+    bag = described.bag and not _has_key_flags(relation)
+    return _version(columns, relation.relid, previous, commit_lsn, bag=bag)
+
+
+def _next(described: TopicSchema, previous: TopicSchema, commit_lsn: int) -> TopicSchema:
+    """The topic's next version as the event trigger described it: identity is exact. The fill of a column that there
+    was before stays: the catalog forgets it when the table is rewritten (VACUUM FULL), the log's older rows do not."""
+    before = {column.id: column for column in previous.columns}
+    columns = [
+        replace(column, fill=before[column.id].fill)
+        if column.id in before and before[column.id].type_oid == column.type_oid
+        else column
+        for column in described.columns
+    ]
+    return _version(columns, described.relid, previous, commit_lsn)
+
+
+def _version(
+    columns: Sequence[Column],
+    relid: int,
+    previous: TopicSchema | None,
+    commit_lsn: int,
+    *,
+    bag: bool = False,
+) -> TopicSchema:
+    """All columns are the key of a table without one."""
+    bag = bag or not any(column.key for column in columns)
     if bag:
         columns = [replace(column, key=True) for column in columns]
     return TopicSchema(
         version=previous.version + 1 if previous else 1,
         columns=tuple(columns),
-        kind=described.kind,
+        kind=previous.kind if previous else TopicKind.TABLE,
         from_lsn=commit_lsn,
-        relid=relation.relid,
+        relid=relid,
         bag=bag,
+    )
+
+
+def _covers(told: TopicSchema, relation: Relation) -> bool:
+    """Whether the trigger's description can be of this very relation, of which a publication may leave out columns."""
+    by_name = {column.name: column for column in told.columns}
+    return all(
+        sent.name in by_name
+        and (sent.type_oid, sent.typmod) == (by_name[sent.name].type_oid, by_name[sent.name].typmod)
+        for sent in relation.columns
     )
 
 
@@ -188,16 +300,19 @@ def _identify(relation: Relation, described: TopicSchema, previous: TopicSchema 
     By name from the catalog; by name from the version before (renamed or dropped since); by place and type from
     either (renamed, and again since). A name of another type is the last that is believed: the column may have been
     dropped since, and its name given to another. Attnums rise from column to column; where they would not, the
-    catalog is that much ahead, and the version before is asked first. A column of which nobody knows any more was
-    dropped since: its attnum is one of the gaps after its left neighbour, and no other column will ever have it.
+    catalog is that much ahead, and the version before is asked first; those that break the order even then are not the
+    columns that bore their names (dropped and added again since). A column of which nobody knows any more was dropped
+    since: its attnum is one of the gaps after its left neighbour, and no other column will ever have it.
     """
     older = previous if previous and previous.relid in (0, relation.relid) else None
     catalog_first = _found(relation, described, older)
-    if _rises(catalog_first) or older is None:
+    if older is None:
+        found = _rising(catalog_first)
+    elif _rises(catalog_first):
         found = catalog_first
     else:
         before_first = _found(relation, older, described)
-        found = before_first if _rises(before_first) else catalog_first
+        found = before_first if _rises(before_first) else _rising(catalog_first)
     used = {column.id for schema in (described, older) if schema for column in schema.columns}
     columns: list[Column] = []
     for at, sent in enumerate(relation.columns):
@@ -234,6 +349,15 @@ def _found(relation: Relation, first: TopicSchema, second: TopicSchema | None) -
 def _rises(found: Mapping[int, Column]) -> bool:
     ids = [found[at].id for at in sorted(found)]
     return all(left < right for left, right in pairwise(ids))
+
+
+def _rising(found: Mapping[int, Column]) -> dict[int, Column]:
+    """The most columns whose attnums rise from place to place."""
+    best: dict[int, list[int]] = {}  # by last place: the longest run that ends there
+    for at in sorted(found):
+        runs = [run for before, run in best.items() if found[before].id < found[at].id]
+        best[at] = [*max(runs, key=len, default=[]), at]
+    return {at: found[at] for at in max(best.values(), key=len, default=[])}
 
 
 def _by_name(relation: Relation, schema: TopicSchema | None) -> list[Column | None]:

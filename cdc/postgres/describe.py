@@ -34,8 +34,8 @@ class Table:
     readable: bool
     owned: bool
     filtered: bool  # row level security would hide rows from this user
-    blocks: int
     file: int  # relfilenode as this snapshot knows it
+    blocks: int = 0  # where somebody measured it: that takes a lock
 
     @property
     def label(self) -> tuple[str, str]:
@@ -61,8 +61,6 @@ SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relpersistence::t
        c.relrowsecurity AND NOT (SELECT r.rolsuper OR r.rolbypassrls FROM pg_catalog.pg_roles r
          WHERE r.rolname = current_user)
          AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(c.relowner, 'USAGE')),
-       CASE WHEN c.relkind = 'r'
-         THEN pg_catalog.pg_relation_size(c.oid) / current_setting('block_size')::int ELSE 0 END,
        c.relfilenode::bigint
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'f') AND c.relpersistence <> 't'
@@ -90,7 +88,9 @@ WHERE i.indrelid = ANY (%(relids)s::bigint[]::oid[]) AND (i.indisprimary OR i.in
 def read_tables(
     connection: Connection[Row], address: Address, relids: Sequence[int] | None = None
 ) -> list[Table]:
-    """All ordinary, partitioned and foreign tables outside the system's schemas, or those with these oids."""
+    """All ordinary, partitioned and foreign tables outside the system's schemas, or those with these oids.
+
+    Waits for nobody: it takes no lock of a table, behind which a queue of DDL may stand."""
     with translated("reading the catalog", address):
         wanted = {"relids": None if relids is None else list(relids)}
         classes = connection.execute(_CLASSES, wanted).fetchall()
@@ -105,7 +105,7 @@ def read_tables(
 
 
 def _table(row: Row, columns: list[Row], indexes: list[Row]) -> Table:
-    relid, schema, name, kind, persistence, roots, identity, readable, owned, filtered, blocks, file = row
+    relid, schema, name, kind, persistence, roots, identity, readable, owned, filtered, file = row
     numbers, problem = _key(str(identity), indexes)
     stored = [column for column in columns if not column[6]]
     hidden = [column for column in columns if column[6]]
@@ -130,7 +130,6 @@ def _table(row: Row, columns: list[Row], indexes: list[Row]) -> Table:
         readable=bool(readable),
         owned=bool(owned),
         filtered=bool(filtered),
-        blocks=_int(blocks),
         file=_int(file),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 import pyarrow as pa
@@ -34,10 +34,15 @@ FROM (SELECT oid FROM given UNION SELECT t.relid FROM given g, pg_catalog.pg_par
 JOIN pg_catalog.pg_class c ON c.oid = r.oid
 WHERE c.relkind = 'r' AND c.relfilenode IS DISTINCT FROM pg_catalog.pg_relation_filenode(c.oid)
 """
+_BLOCKS = """
+SELECT c.oid::bigint, CASE WHEN c.relkind = 'r'
+  THEN pg_catalog.pg_relation_size(c.oid) / current_setting('block_size')::int ELSE 0 END
+FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::bigint[]::oid[])
+"""
 
 
 class TableChanged(TransientError):
-    """A table was truncated or rewritten between the snapshot and our lock: take a new snapshot."""
+    """A table was truncated, rewritten, altered or renamed between the snapshot and our lock: take a new snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,27 @@ def lock_tables(
             f"table {changed[0]} was truncated or rewritten while its load began",
             hint="the load is begun again with a new snapshot",
         )
-    return tables
+    _require_same(tables, address)
+    with translated("measuring tables", address):
+        sizes = connection.execute(_BLOCKS, [[table.relid for table in tables]]).fetchall()
+    blocks = {relid: int(str(size)) for relid, size in sizes}
+    return [replace(table, blocks=blocks[table.relid]) for table in tables]
+
+
+def _require_same(tables: Sequence[Table], address: Address) -> None:
+    """What the snapshot says of the tables must be what they are: names of tables and columns are looked up as they are
+    now, so those that were exchanged since would be read one for the other. Raises TableChanged.
+
+    Reading the catalog takes no lock that a waiting ALTER TABLE could hold up: it would wait for the one we hold."""
+    with connect(address, "tailrace load") as outside:
+        found = read_tables(outside, address, [table.relid for table in tables])
+    now = {table.relid: (table.label, table.columns, table.generated) for table in found}
+    for table in tables:
+        if now.get(table.relid) != (table.label, table.columns, table.generated):
+            raise TableChanged(
+                f"table {table.text} was altered, renamed or dropped while its load began",
+                hint="the load is begun again with a new snapshot",
+            )
 
 
 def share_locks(connection: Connection[Row], address: Address, tables: Sequence[Table]) -> None:

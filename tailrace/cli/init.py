@@ -34,6 +34,14 @@ def init(
     events: Annotated[
         bool, typer.Option("--events", help="Install the tables of domain events in the source first.")
     ] = False,
+    ddl: Annotated[
+        bool | None,
+        typer.Option(
+            "--ddl/--no-ddl",
+            help="Install (or remove) the event trigger that tells of schema changes; needs a superuser.",
+            show_default=False,
+        ),
+    ] = None,
     detailed_exitcode: Annotated[
         bool, typer.Option("--detailed-exitcode", help="3 when everything was prepared already.")
     ] = False,
@@ -43,10 +51,10 @@ def init(
     if example:
         write_starter(invocation, dry_run=dry_run)
         return 0
-    done = prepare(invocation, sources, dry_run=dry_run, events=events)
+    done = prepare(invocation, sources, dry_run=dry_run, events=events, ddl=ddl)
     if any(preparation.blocking for preparation in done):
         return OperatorError.exit_code
-    if detailed_exitcode and not any(preparation.new or preparation.statements for preparation in done):
+    if detailed_exitcode and not any(each.new or each.statements or each.trigger for each in done):
         return NOTHING_TO_DO
     return 0
 
@@ -72,7 +80,12 @@ def write_starter(invocation: Invocation, *, dry_run: bool) -> None:
 
 
 def prepare(
-    invocation: Invocation, names: list[str] | None, *, dry_run: bool, events: bool
+    invocation: Invocation,
+    names: list[str] | None,
+    *,
+    dry_run: bool,
+    events: bool,
+    ddl: bool | None = None,
 ) -> list[Preparation]:
     """Prepare the named sources in turn, and tell of each. Nothing is made on a dry run, no store either."""
     from cdc.source import prepare_source
@@ -85,8 +98,8 @@ def prepare(
             invocation.output.line(f"{word} the store: catalog {catalog_label(invocation)}")
         done = []
         for name, settings in chosen:
-            preparation = prepare_source(store, name, settings, dry_run=dry_run, events=events)
-            _print(invocation, preparation, events=events)
+            preparation = prepare_source(store, name, settings, dry_run=dry_run, events=events, ddl=ddl)
+            _print(invocation, preparation, events=events, ddl=ddl)
             done.append(preparation)
     return done
 
@@ -108,7 +121,7 @@ def _store(invocation: Invocation, stack: ExitStack, *, dry_run: bool) -> tuple[
     return stack.enter_context(Store.open(settings, create=True)), True
 
 
-def _print(invocation: Invocation, preparation: Preparation, *, events: bool) -> None:
+def _print(invocation: Invocation, preparation: Preparation, *, events: bool, ddl: bool | None) -> None:
     output = invocation.output
     if output.json:
         output.document(as_document(preparation))
@@ -119,6 +132,10 @@ def _print(invocation: Invocation, preparation: Preparation, *, events: bool) ->
         output.line(f"  {would}install the tables of domain events (schema tailrace)")
     for statement in preparation.statements:
         output.line(f"  {would}run  {statement}")
+    if preparation.trigger:
+        output.line(f"  {would}{'install' if ddl else 'remove'} the trigger that tells of schema changes")
+    if preparation.trigger and preparation.dry_run:
+        output.line(preparation.trigger.rstrip("\n"))
     for topic in preparation.new:
         output.line(f"  {would}add topic  {topic.text}")
     if preparation.known:
@@ -139,6 +156,7 @@ def as_document(preparation: Preparation) -> dict[str, object]:
         "publication": preparation.publication,
         "slot": preparation.slot,
         "statements": preparation.statements,
+        "ddl_trigger": preparation.trigger,
         "new_topics": [topic.text for topic in preparation.new],
         "known_topics": [topic.text for topic in preparation.known],
         "findings": preparation.findings,

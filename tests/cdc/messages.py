@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import strategies as st
 
+from cdc import ddl
 from cdc.assemble import Assembler, FrameBlock
 from cdc.columnar.decode import BlockDecoder
 from cdc.policy import Policies
@@ -182,6 +185,27 @@ class Table:
             ),
             relid=self.relid,
         )
+
+
+def told(table: Table, ids: list[int] | None = None, **more: Any) -> pg.Message:
+    """A message of the trigger that describes a table, whose columns have these attnums."""
+    columns = [
+        {
+            "id": number,
+            "name": name,
+            "type_oid": oid,
+            "typmod": typmod,
+            "type_name": "",
+            "generated": "",
+            "fill": None,
+        }
+        for number, (name, oid, typmod, _) in zip(ids or range(1, 99), table.columns, strict=False)
+    ]
+    key = [column["id"] for column, (_, _, _, is_key) in zip(columns, table.columns, strict=True) if is_key]
+    data = {"v": 1, "command": "ALTER TABLE", "changed": "", "relid": table.relid, "schema": table.schema,
+            "name": table.name, "identity": table.identity, "roots": [], "partial": False, "key": key,
+            "columns": columns} | more  # fmt: skip
+    return pg.Message(True, 0, ddl.PREFIX, json.dumps(data).encode())
 
 
 @dataclass

@@ -22,7 +22,7 @@ from cdc.wire import pgoutput as pg
 from eventstore.log import Store
 from eventstore.model import EpochBatch
 from eventstore.settings import SourceSettings, StoreSettings
-from tests.cdc.messages import HUGE, INT4, INT8, SOURCE, TEXT, Stream, Table, decoder
+from tests.cdc.messages import HUGE, INT4, INT8, SOURCE, TEXT, Stream, Table, decoder, told
 from tests.support.capturing import rows
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -83,7 +83,7 @@ def beside(store_dir: Path) -> Iterator[Beside]:
         appender = Appender(
             store,
             writer,
-            decoder(LATER, OTHER, described=[RETYPED]),
+            decoder(LATER, OTHER, described=[RETYPED, OTHER]),
             Handover(HUGE),
             progress,
             Topics.read(store, SOURCE),
@@ -136,3 +136,25 @@ def test_a_table_rewritten_before_its_load_began_is_complete(beside: Beside) -> 
     beside.loaded(lsn + 1)
     beside.appender.take(None)
     assert beside.complete() and beside.ids() == []
+
+
+def test_a_version_told_of_during_the_load_is_there_when_it_completes(beside: Beside) -> None:
+    """No row needs to follow; what was told before the point is in what was read."""
+    renamed = replace(LATER, columns=[LATER.columns[0], ("before", INT4, -1, False)])
+    point = beside.stream.transaction(told(renamed)) + 1
+    beside.stream.transaction(told(replace(LATER, columns=[LATER.columns[0], ("after", INT4, -1, False)])))
+    beside.append()
+    beside.loaded(point)
+    beside.appender.take(None)
+    assert beside.complete()
+    assert [schema.columns[1].name for schema in beside.store.schemas(LATER.topic)] == ["n", "after"]
+
+
+def test_a_column_that_only_the_stream_knows_makes_the_topic_be_read_again(beside: Beside) -> None:
+    """Added and dropped again before the catalog could be asked what older rows had in it."""
+    wider = replace(OTHER, columns=[*OTHER.columns, ("gone", INT4, -1, False)])
+    beside.stream.transaction(wider.relation, pg.Insert(501, (b"1", b"5")))
+    with pytest.raises(TopicsChanged, match="other"):
+        beside.append()
+    info = beside.store.topic(OTHER.topic)
+    assert info.complete_since is None and info.reason.startswith("read again")

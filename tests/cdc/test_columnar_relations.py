@@ -305,3 +305,14 @@ def test_what_is_fitted_always_matches_its_relation(
     assert all(column.id > 0 for column in fitted.columns)
     assert fitted.kind is TopicKind.TABLE
     assert fitted.version == (5 if previous else 1)
+
+
+def test_a_column_out_of_order_is_not_the_one_that_had_its_name() -> None:
+    """Dropped and added again, and the table dropped since: the catalog cannot say so, but attnums rise in a table."""
+    now = replace(ADDED, columns=[V1.columns[0], ("b", INT4, -1, False), ("a", TEXT, -1, False)])
+    stream = Stream()
+    stream.transaction(now.relation, pg.Insert(500, (b"1", b"5", b"x")))
+    decoded = decoder(ADDED, described=[ADDED]).decode(stream.block())
+    (change,) = decoded.changes
+    assert [(column.id, column.name) for column in change.current.columns] == [(1, "id"), (3, "b"), (4, "a")]
+    assert change.kinds == {ChangeKind.ADDED, ChangeKind.DROPPED} and change.guessed == {4}

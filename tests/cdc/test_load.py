@@ -90,8 +90,9 @@ def test_a_large_table_is_read_in_ranges_that_cover_it_once(database: str) -> No
         "INSERT INTO big SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i",
     )
     address = Address.parse(database)
-    with connect(address) as connection:
-        (big,) = read_tables(connection, address)
+    ((relid,),) = query(database, "SELECT 'big'::regclass::oid::bigint")
+    with connect(address) as connection, connection.transaction():
+        (big,) = lock_tables(connection, address, [relid])
         units = plan_units(connection, address, big, workers=2)
         assert len(units) > 1
         ids = [
@@ -121,6 +122,66 @@ def test_a_table_that_was_rewritten_after_the_snapshot_is_not_taken_for_empty(
 @pytest.fixture
 def site(database: str, store_dir: Path) -> Site:
     return Site.at(store_dir, database)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["ALTER TABLE t RENAME a TO c", "ALTER TABLE t RENAME b TO a", "ALTER TABLE t RENAME c TO b"],
+        ["ALTER TABLE t RENAME TO old", "ALTER TABLE other RENAME TO t"],
+        ["ALTER TABLE t DROP COLUMN b", "ALTER TABLE t ADD COLUMN b text"],
+    ],
+    ids=["columns exchanged", "swapped by rename", "dropped and added"],
+)
+def test_names_that_changed_hands_after_the_snapshot_are_not_read_one_for_the_other(
+    database: str, statements: list[str]
+) -> None:
+    """A snapshot has the catalog of its day; COPY looks names up as they are now."""
+    execute(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, a text, b text)",
+        "CREATE TABLE other (LIKE t INCLUDING ALL)",
+        "INSERT INTO t VALUES (1, 'a', 'b')",
+    )
+    address = Address.parse(database)
+    ((relid,),) = query(database, "SELECT 't'::regclass::oid::bigint")
+    with connect(address) as exporting:
+        exporting.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        row = exporting.execute("SELECT pg_export_snapshot()").fetchone()
+        assert row is not None
+        with snapshot_session(address, str(row[0])) as session:
+            execute(database, *statements)
+            with pytest.raises(TableChanged, match=r"public\.t was altered, renamed or dropped"):
+                lock_tables(session, address, [relid])
+
+
+def test_a_table_dropped_after_the_snapshot_is_described_by_it(database: str) -> None:
+    execute(database, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    address = Address.parse(database)
+    ((relid,),) = query(database, "SELECT 't'::regclass::oid::bigint")
+    with connect(address) as session:
+        session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        session.execute("SELECT 1")
+        execute(database, "DROP TABLE t")
+        (found,) = read_tables(session, address, [relid])
+    assert found.text == "public.t"
+
+
+def test_the_catalog_is_read_while_ddl_waits_for_a_reader(database: str) -> None:
+    """Otherwise a load that holds its locks would wait for the ALTER TABLE that waits for it."""
+    execute(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    address = Address.parse(database)
+    ((relid,),) = query(database, "SELECT 't'::regclass::oid::bigint")
+    waiting = "SELECT count(*)::int FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
+    with psycopg.connect(database) as reader, ThreadPoolExecutor(1) as pool, connect(address) as session:
+        reader.execute("LOCK TABLE t IN ACCESS SHARE MODE")
+        altered = pool.submit(execute, database, "ALTER TABLE t ADD COLUMN a int")
+        wait_until(lambda: query(database, waiting) == [(1,)])
+        session.execute("SET statement_timeout = '10s'")
+        (found,) = read_tables(session, address, [relid])
+        reader.rollback()
+        altered.result()
+    assert [column.name for column in found.columns] == ["id"]
 
 
 def test_a_first_load_is_one_epoch_and_its_values_are_exact(site: Site) -> None:

@@ -12,6 +12,7 @@ from eventstore.errors import IncompleteTopic, UnknownCell, UnreadableCell, Usag
 from eventstore.log import Store
 from eventstore.model import EpochBatch, TopicRows
 from eventstore.position import Cut
+from eventstore.schema import Column, TopicSchema
 from eventstore.state import OnUnreadable, compute_state, plan_state, readable_state, state
 from tests.eventstore import shop
 from tests.fixtures.stores import StoreFactory
@@ -126,6 +127,36 @@ def test_an_unknown_cell_is_never_null_whatever_the_policy(new_store: StoreFacto
         r for bucket in range(plan.buckets) for r in compute_state(store.storage, plan, bucket).to_pylist()
     )
     assert row["_unknown"] == [2]
+
+
+def test_a_value_of_a_former_type_names_both_versions(new_store: StoreFactory) -> None:
+    """What cannot be cast is kept as text; whoever reads the column learns which versions do not agree."""
+    store = new_store()
+    writer = shop.writer(store)
+    writer.append(shop.batch(10, [("c", 1)], completes=[shop.ORDERS]))
+    columns = (shop.SCHEMA.columns[0], Column(2, "note", 23, type_name="integer"))
+    retyped = TopicSchema(2, columns, relid=shop.SCHEMA.relid)
+    writer.append(EpochBatch("shop", 20, 21, 21, new_schemas=[(shop.ORDERS, retyped)]))
+    with pytest.raises(
+        UnreadableCell, match=r"'note' of the row id=1 holds '10.0', which int32 cannot "
+        r"\(it was text in version 1 of the topic, and is integer in version 2\)",
+    ):  # fmt: skip
+        notes_at(store, store.cut(), on_unreadable="error")
+    assert notes_at(store, store.cut(), on_unreadable="text") == {1: "10.0"}
+
+
+def test_a_version_without_rows_holds_from_its_epoch_on(new_store: StoreFactory) -> None:
+    store = new_store()
+    writer = shop.writer(store)
+    writer.append(shop.batch(10, [("c", 1)], completes=[shop.ORDERS]))
+    before = store.cut()
+    columns = (*shop.SCHEMA.columns, Column(3, "level", 23, fill="7"))
+    added = TopicSchema(2, columns, from_lsn=20, relid=shop.SCHEMA.relid)
+    writer.append(EpochBatch("shop", 20, 21, 21, new_schemas=[(shop.ORDERS, added)]))
+    for cut, names in ((before, ["id", "note"]), (store.cut(), ["id", "note", "level"])):
+        assert [column.name for column in plan_state(store, shop.ORDERS, cut).target.columns] == names
+    (row,) = (row for part in state(store, shop.ORDERS, store.cut()) for row in part.to_pylist())
+    assert row["level"] == 7
 
 
 def test_wrong_names_are_answered_with_the_right_ones(store: Store) -> None:

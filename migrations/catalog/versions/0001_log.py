@@ -101,6 +101,7 @@ def _sources_and_topics() -> None:
         "topic_schemas",
         sa.Column("topic_id", sa.Integer(), nullable=False),
         sa.Column("version", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.Column("definition", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_topic_schemas_topic_id")),
         sa.PrimaryKeyConstraint("topic_id", "version", name=op.f("pk_topic_schemas")),

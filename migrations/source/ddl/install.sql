@@ -1,0 +1,235 @@
+-- DDL as transactional logical messages (prefix tailrace.ddl), so that schema changes and rows come in one order.
+--
+-- DDL sends no row events, and the stream shows a table's new columns only with its next row: without names that
+-- stay, without what a rewrite did to rows. Event triggers say both at the place where it happened. One message per
+-- table, JSON in UTF-8, version 1:
+--
+--   {"v": 1, "command": "ALTER TABLE", "changed": "", "relid": 16384, "schema": "public", "name": "orders",
+--    "identity": "d", "roots": [], "partial": false, "key": [1],
+--    "columns": [{"id": 1, "name": "id", "type_oid": 23, "typmod": -1, "type_name": "integer",
+--                 "generated": "", "fill": null}, …]}
+--
+-- changed: ''         the table is described as it is now
+--          rewritten  its rows are about to be written anew (no columns are given)
+--          revalued   the text of stored values changed without a rewrite: a renamed enum label, another composite type
+--          dropped    it is gone (no columns are given)
+--          failed     the trigger could not say what happened; "error" says why
+--
+-- A command of the user never fails because of these functions: an error becomes the message "failed". Only
+-- query_canceled passes, so that timeouts and cancels go on to work. The functions read system catalogs alone; they run
+-- with their owner's rights so that everybody's DDL is told, whatever may be read by whom.
+CREATE SCHEMA IF NOT EXISTS tailrace;
+
+-- Say of each of these tables what it is now. Settings are those of capture's sessions: they shape the texts of fills.
+CREATE OR REPLACE FUNCTION tailrace.ddl_tell(relids oid[], command text, changed text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET datestyle = 'ISO, YMD' SET intervalstyle = 'postgres' SET timezone = 'UTC' SET extra_float_digits = 3
+SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmloption = 'content'
+AS $body$
+BEGIN
+    PERFORM pg_logical_emit_message(true, 'tailrace.ddl', convert_to(jsonb_build_object(
+        'v', 1, 'command', command, 'changed', changed, 'relid', c.oid::bigint,
+        'schema', n.nspname, 'name', c.relname, 'identity', c.relreplident,
+        'roots', CASE WHEN c.relispartition THEN (
+            SELECT coalesce(jsonb_agg(a.relid::oid::bigint), '[]') FROM pg_partition_ancestors(c.oid) a
+            WHERE a.relid <> c.oid) ELSE '[]' END,
+        -- A publication with a column list, or one of generated columns, sends others than all ordinary ones.
+        'partial', EXISTS (SELECT FROM pg_publication_rel r WHERE r.prrelid = c.oid
+                           AND to_jsonb(r) ->> 'prattrs' IS NOT NULL)
+            OR EXISTS (SELECT FROM pg_publication p WHERE to_jsonb(p) ->> 'pubgencols' NOT IN ('n', 'false'))
+               AND EXISTS (SELECT FROM pg_attribute g WHERE g.attrelid = c.oid AND g.attgenerated <> ''),
+        'key', (
+            SELECT coalesce(jsonb_agg(k.attnum ORDER BY k.place), '[]')
+            FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place)
+            WHERE i.indrelid = c.oid AND i.indimmediate AND i.indisvalid AND k.place <= i.indnkeyatts
+              AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END),
+        'columns', (
+            SELECT coalesce(jsonb_agg(jsonb_build_object(
+                'id', a.attnum, 'name', a.attname, 'type_oid', a.atttypid::bigint, 'typmod', a.atttypmod,
+                'type_name', format_type(a.atttypid, a.atttypmod), 'generated', a.attgenerated,
+                'fill', CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1]
+                             WHEN c.relkind = 'p' THEN (  -- a root stores no rows: its partitions know the fill
+                    SELECT (l.attmissingval::text::text[])[1]
+                    FROM pg_partition_tree(c.oid) t JOIN pg_attribute l ON l.attrelid = t.relid
+                    WHERE t.isleaf AND l.attname = a.attname AND l.atthasmissing LIMIT 1) END
+                ) ORDER BY a.attnum), '[]')
+            FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+        )::text, 'UTF8'))
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = ANY (relids) AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
+      AND n.nspname !~ '^pg_' AND n.nspname NOT IN ('information_schema', 'tailrace');
+END
+$body$;
+
+-- Say something short of one table, or that nothing can be said.
+CREATE OR REPLACE FUNCTION tailrace.ddl_say(relid oid, command text, changed text, more jsonb) RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+    SELECT pg_logical_emit_message(true, 'tailrace.ddl', convert_to((jsonb_build_object(
+        'v', 1, 'command', command, 'changed', changed, 'relid', relid::bigint) || more)::text, 'UTF8'));
+$body$;
+
+-- Tables whose columns use one of these types: as it is, in an array, a domain, a composite type or a range.
+CREATE OR REPLACE FUNCTION tailrace.ddl_users(types oid[]) RETURNS oid[]
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+    WITH RECURSIVE part_of(part, whole) AS MATERIALIZED (
+        SELECT t.typelem, t.oid FROM pg_type t WHERE t.typelem <> 0 AND t.typcategory = 'A'
+        UNION ALL SELECT t.typbasetype, t.oid FROM pg_type t WHERE t.typbasetype <> 0
+        UNION ALL SELECT a.atttypid, c.reltype FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+            WHERE c.reltype <> 0 AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384
+        UNION ALL SELECT r.rngsubtype, r.rngtypid FROM pg_range r
+        UNION ALL SELECT r.rngtypid, r.rngmultitypid FROM pg_range r
+    ), used(oid) AS (
+        SELECT unnest(types) UNION SELECT p.whole FROM used u JOIN part_of p ON p.part = u.oid
+    )
+    SELECT coalesce(array_agg(DISTINCT a.attrelid), '{}') FROM pg_attribute a JOIN used u ON u.oid = a.atttypid
+    WHERE a.attnum > 0 AND NOT a.attisdropped;
+$body$;
+
+-- What the labels of enums and the attributes of composite types are: compared before and after ALTER TYPE, which does
+-- not tell an event trigger whether it renamed a label or added one.
+CREATE OR REPLACE FUNCTION tailrace.ddl_types() RETURNS jsonb
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+    SELECT jsonb_build_object(
+        'labels', (SELECT coalesce(jsonb_object_agg(e.oid, e.enumlabel), '{}') FROM pg_enum e),
+        'attributes', (SELECT coalesce(jsonb_object_agg(c.reltype, (
+            SELECT string_agg(format('%s %s %s', a.attnum, a.atttypid, a.attisdropped), ', ' ORDER BY a.attnum)
+            FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)), '{}')
+            FROM pg_class c WHERE c.relkind = 'c'));
+$body$;
+
+CREATE OR REPLACE FUNCTION tailrace.ddl_failed(command text, error text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+BEGIN
+    PERFORM tailrace.ddl_say(0, command, 'failed', jsonb_build_object('error', error));
+EXCEPTION WHEN OTHERS THEN
+    RAISE WARNING 'tailrace could not tell of %: %', command, error;
+END
+$body$;
+
+CREATE OR REPLACE FUNCTION tailrace.ddl_start() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+BEGIN
+    PERFORM set_config('tailrace.types', tailrace.ddl_types()::text, true);
+EXCEPTION WHEN OTHERS THEN
+    PERFORM tailrace.ddl_failed(tg_tag, sqlerrm);
+END
+$body$;
+
+CREATE OR REPLACE FUNCTION tailrace.ddl_end() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+DECLARE
+    changed oid[];
+    types   oid[];
+    before  jsonb;
+    after   jsonb;
+BEGIN
+    -- Tables named by the command, those that inherit from them, and those of a renamed schema.
+    WITH RECURSIVE command AS MATERIALIZED (
+        SELECT d.classid, d.objid FROM pg_event_trigger_ddl_commands() d
+        WHERE d.objid IS NOT NULL AND d.command_tag NOT LIKE 'CREATE %' AND d.command_tag <> 'COMMENT'
+    ), touched(oid) AS (
+        SELECT d.objid FROM command d WHERE d.classid = 'pg_class'::regclass
+        UNION SELECT c.oid FROM command d JOIN pg_class c ON c.relnamespace = d.objid AND c.relkind IN ('r', 'p')
+            WHERE d.classid = 'pg_namespace'::regclass AND tg_tag = 'ALTER SCHEMA'
+        UNION SELECT i.inhrelid FROM touched t JOIN pg_inherits i ON i.inhparent = t.oid
+    )
+    SELECT (SELECT array_agg(t.oid) FROM touched t),
+           (SELECT array_agg(d.objid) FROM command d WHERE d.classid = 'pg_type'::regclass)
+    INTO changed, types;
+    PERFORM tailrace.ddl_tell(changed, tg_tag, '');
+    IF tg_tag = 'ALTER TABLE' THEN  -- a table's rows may be values of another table's column
+        types := ARRAY(SELECT c.reltype FROM pg_class c WHERE c.oid = ANY (changed) AND c.reltype <> 0);
+        changed := tailrace.ddl_users(types);
+    ELSIF tg_tag = 'ALTER TYPE' THEN
+        before := coalesce(nullif(current_setting('tailrace.types', true), ''), '{}')::jsonb;
+        after := tailrace.ddl_types();
+        -- ALTER TYPE names a composite type or, of its attributes, the relation behind it.
+        types := array_cat(types, ARRAY(SELECT c.reltype FROM pg_class c WHERE c.oid = ANY (changed)));
+        changed := tailrace.ddl_users(ARRAY(
+            SELECT t.oid FROM pg_type t WHERE t.oid = ANY (types) AND (
+                t.typtype = 'e' AND EXISTS (
+                    SELECT FROM pg_enum e WHERE e.enumtypid = t.oid
+                    AND (NOT before ? 'labels' OR before -> 'labels' ->> e.oid::text <> e.enumlabel))
+                OR t.typtype = 'c' AND before -> 'attributes' ->> t.oid::text
+                    IS DISTINCT FROM after -> 'attributes' ->> t.oid::text)));
+    ELSE
+        changed := '{}';
+    END IF;
+    PERFORM tailrace.ddl_tell(changed, tg_tag, 'revalued');
+EXCEPTION WHEN OTHERS THEN
+    PERFORM tailrace.ddl_failed(tg_tag, sqlerrm);
+END
+$body$;
+
+-- Tables that are gone, and columns that went with something else (DROP TYPE … CASCADE).
+CREATE OR REPLACE FUNCTION tailrace.ddl_drop() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+BEGIN
+    PERFORM tailrace.ddl_say(d.objid, tg_tag, 'dropped',
+                             jsonb_build_object('schema', d.schema_name, 'name', d.object_name))
+    FROM pg_event_trigger_dropped_objects() d WHERE d.object_type = 'table' AND NOT d.is_temporary;
+    PERFORM tailrace.ddl_tell(
+        ARRAY(SELECT DISTINCT d.objid FROM pg_event_trigger_dropped_objects() d
+              WHERE d.object_type = 'table column' AND NOT d.original), tg_tag, '');
+    PERFORM tailrace.ddl_tell(tailrace.ddl_users(
+        ARRAY(SELECT DISTINCT c.reltype FROM pg_event_trigger_dropped_objects() d JOIN pg_class c ON c.oid = d.objid
+              WHERE d.object_type = 'composite type column' AND NOT d.original)), tg_tag, 'revalued');
+EXCEPTION WHEN OTHERS THEN
+    PERFORM tailrace.ddl_failed(tg_tag, sqlerrm);
+END
+$body$;
+
+-- Reason: 1 persistence, 2 a new column's values, 4 a column's type, 8 access method (event_trigger.h).
+CREATE OR REPLACE FUNCTION tailrace.ddl_rewrite() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+BEGIN
+    IF pg_event_trigger_table_rewrite_reason() & 6 <> 0 THEN
+        PERFORM tailrace.ddl_say(c.oid, tg_tag, 'rewritten', jsonb_build_object('roots', CASE WHEN c.relispartition THEN (
+            SELECT coalesce(jsonb_agg(a.relid::oid::bigint), '[]') FROM pg_partition_ancestors(c.oid) a
+            WHERE a.relid <> c.oid) ELSE '[]' END))
+        FROM pg_class c WHERE c.oid = pg_event_trigger_table_rewrite_oid() AND c.relpersistence <> 't';
+    END IF;
+EXCEPTION WHEN OTHERS THEN
+    PERFORM tailrace.ddl_failed(tg_tag, sqlerrm);
+END
+$body$;
+
+REVOKE ALL ON FUNCTION tailrace.ddl_tell(oid[], text, text), tailrace.ddl_say(oid, text, text, jsonb),
+    tailrace.ddl_users(oid[]), tailrace.ddl_types(), tailrace.ddl_failed(text, text), tailrace.ddl_start(),
+    tailrace.ddl_end(), tailrace.ddl_drop(), tailrace.ddl_rewrite() FROM PUBLIC;
+
+DROP EVENT TRIGGER IF EXISTS tailrace_ddl_start;
+DROP EVENT TRIGGER IF EXISTS tailrace_ddl_end;
+DROP EVENT TRIGGER IF EXISTS tailrace_ddl_drop;
+DROP EVENT TRIGGER IF EXISTS tailrace_ddl_rewrite;
+CREATE EVENT TRIGGER tailrace_ddl_start ON ddl_command_start WHEN TAG IN ('ALTER TYPE')
+    EXECUTE FUNCTION tailrace.ddl_start();
+CREATE EVENT TRIGGER tailrace_ddl_drop ON sql_drop EXECUTE FUNCTION tailrace.ddl_drop();
+CREATE EVENT TRIGGER tailrace_ddl_rewrite ON table_rewrite EXECUTE FUNCTION tailrace.ddl_rewrite();
+CREATE EVENT TRIGGER tailrace_ddl_end ON ddl_command_end EXECUTE FUNCTION tailrace.ddl_end();
+-- Also where somebody applies DDL as a replica.
+ALTER EVENT TRIGGER tailrace_ddl_start ENABLE ALWAYS;
+ALTER EVENT TRIGGER tailrace_ddl_drop ENABLE ALWAYS;
+ALTER EVENT TRIGGER tailrace_ddl_rewrite ENABLE ALWAYS;
+ALTER EVENT TRIGGER tailrace_ddl_end ENABLE ALWAYS;
+COMMENT ON EVENT TRIGGER tailrace_ddl_end IS 'tailrace ddl 1';
+
+-- What the tables are at this place: nobody told of what was done to them before.
+SELECT tailrace.ddl_tell(ARRAY(SELECT c.oid FROM pg_catalog.pg_class c WHERE c.relkind IN ('r', 'p')), '', '');

@@ -1,0 +1,195 @@
+"""What the event trigger tells of DDL, and what becomes of it: identity is exact, nothing is read again in vain."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc import ddl
+from cdc.columnar.decode import BlockDecoder, DecodedEpoch
+from cdc.columnar.relations import ChangeKind
+from cdc.policy import Policies
+from cdc.wire import pgoutput as pg
+from eventstore.schema import Column
+from eventstore.settings import SourceSettings
+from tests.cdc.messages import INT4, INT8, SOURCE, TEXT, Stream, Table, decoder, told
+
+T = Table(500, "t", [("id", INT8, -1, True), ("a", TEXT, -1, False), ("b", TEXT, -1, False)])
+OTHER = Table(501, "other", [("id", INT8, -1, True)])
+
+
+def happened(change: str, relid: int, **more: Any) -> pg.Message:
+    data = {"v": 1, "command": "ALTER TABLE", "changed": change, "relid": relid} | more
+    return pg.Message(True, 0, ddl.PREFIX, json.dumps(data).encode())
+
+
+def kinds(decoded: DecodedEpoch) -> list[set[ChangeKind]]:
+    return [set(change.kinds) for change in decoded.changes]
+
+
+def no_catalog(*tables: Table) -> BlockDecoder:
+    """A decoder whose catalog must not be asked."""
+
+    def never(relation: pg.Relation) -> None:
+        raise AssertionError("the catalog was asked")
+
+    return BlockDecoder(
+        SOURCE, {table.relid: (table.topic, table.topic_schema) for table in tables}, never, Policies()
+    )
+
+
+EXCHANGED = replace(T, columns=[T.columns[0], ("b", TEXT, -1, False), ("a", TEXT, -1, False)])
+ANEW = replace(T, columns=[T.columns[0], ("b", TEXT, -1, False), ("a", TEXT, -1, False)])
+
+
+def test_columns_that_exchange_their_names_keep_their_identity() -> None:
+    stream = Stream()
+    stream.transaction(told(EXCHANGED), EXCHANGED.relation, pg.Insert(500, (b"1", b"x", b"y")))
+    decoded = no_catalog(T).decode(stream.block())
+    ((_, schema),) = decoded.new_schemas
+    assert [(column.id, column.name) for column in schema.columns] == [(1, "id"), (2, "b"), (3, "a")]
+    assert kinds(decoded) == [{ChangeKind.RENAMED}]
+
+
+def test_a_column_dropped_and_added_again_is_another_column() -> None:
+    stream = Stream()
+    stream.transaction(told(ANEW, [1, 3, 4]), ANEW.relation, pg.Insert(500, (b"1", b"x", b"y")))
+    decoded = no_catalog(T).decode(stream.block())
+    ((_, schema),) = decoded.new_schemas
+    assert [(column.id, column.name) for column in schema.columns] == [(1, "id"), (3, "b"), (4, "a")]
+    assert kinds(decoded) == [{ChangeKind.ADDED, ChangeKind.DROPPED}]
+
+
+def test_a_version_begins_with_its_ddl_and_rows_of_one_transaction_are_split_there() -> None:
+    stream = Stream()
+    lsn = stream.transaction(
+        T.relation, pg.Insert(500, (b"1", b"x", b"y")),
+        told(EXCHANGED), EXCHANGED.relation, pg.Insert(500, (b"2", b"x", b"y")),
+    )  # fmt: skip
+    decoded = no_catalog(T).decode(stream.block())
+    assert [(part.version, part.rows.num_rows) for part in decoded.rows] == [(1, 1), (2, 1)]
+    assert decoded.changes[0].current.from_lsn == lsn
+    stream.transaction(told(T))  # and without any row
+    decoded = no_catalog(EXCHANGED).decode(stream.block())
+    assert [schema.version for _, schema in decoded.new_schemas] == [2] and not decoded.rows
+
+
+def test_a_description_that_says_nothing_new_is_no_version() -> None:
+    stream = Stream()
+    stream.transaction(told(T), told(OTHER))
+    decoded = no_catalog(T).decode(stream.block())
+    assert not decoded.changes and not decoded.new_schemas
+
+
+def test_a_swap_by_rename_is_told_exactly() -> None:
+    """Both captured: each topic goes with its table. The second captured by nobody: the name's new owner is told."""
+    stream = Stream()
+    swap = (told(replace(T, name="old")), told(replace(OTHER, name="t")))
+    stream.transaction(*swap)
+    decoded = no_catalog(T, OTHER).decode(stream.block())
+    assert [(change.topic, change.table[1], set(change.kinds)) for change in decoded.changes] == [
+        (T.topic, "old", {ChangeKind.MOVED}),
+        (T.topic, "t", {ChangeKind.TAKEN}),
+        (OTHER.topic, "t", {ChangeKind.MOVED}),
+    ]
+    stream.transaction(*swap)
+    assert kinds(no_catalog(T).decode(stream.block())) == [{ChangeKind.MOVED}, {ChangeKind.TAKEN}]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [("rewritten", ChangeKind.REWRITTEN), ("revalued", ChangeKind.REVALUED), ("dropped", ChangeKind.GONE)],
+)
+def test_what_the_stream_does_not_show_is_a_change_without_a_version(change: str, kind: ChangeKind) -> None:
+    stream = Stream()
+    lsn = stream.transaction(happened(change, 500), happened(change, 777))
+    decoded = no_catalog(T).decode(stream.block())
+    assert [(set(each.kinds), each.lsn, each.is_version) for each in decoded.changes] == [
+        ({kind}, lsn, False)
+    ]
+    assert not decoded.new_schemas
+
+
+def test_a_rewritten_partition_is_its_root() -> None:
+    stream = Stream()
+    stream.transaction(happened("rewritten", 900, roots=[800, 500]))
+    assert [change.topic for change in no_catalog(T).decode(stream.block()).changes] == [T.topic]
+
+
+def test_with_a_column_list_the_trigger_gives_identity_and_the_stream_the_columns() -> None:
+    listed = replace(T, columns=[T.columns[0], ("a", TEXT, -1, False)])
+    stream = Stream()
+    stream.transaction(told(T, [1, 7, 8], partial=True))
+    one = no_catalog(replace(listed, columns=[T.columns[0]]))
+    assert not one.decode(stream.block()).changes
+    stream.transaction(listed.relation, pg.Insert(500, (b"1", b"x")))
+    ((_, schema),) = one.decode(stream.block()).new_schemas
+    assert [(column.id, column.name) for column in schema.columns] == [(1, "id"), (7, "a")]
+
+
+def test_what_is_not_what_the_trigger_said_is_asked_of_the_catalog() -> None:
+    """A trigger that was disabled for a while."""
+    added = replace(T, columns=[*T.columns, ("c", INT4, -1, False)])
+    stream = Stream()
+    stream.transaction(told(T), added.relation, pg.Insert(500, (b"1", b"x", b"y", b"5")))
+    decoded = decoder(T, described=[added]).decode(stream.block())
+    assert [(set(each.kinds), each.told) for each in decoded.changes] == [({ChangeKind.ADDED}, False)]
+
+
+def test_a_difference_found_at_the_installation_is_in_doubt() -> None:
+    stream = Stream()
+    stream.transaction(told(EXCHANGED, command=""))
+    assert ChangeKind.UNTOLD in kinds(no_catalog(T).decode(stream.block()))[0]
+
+
+JSON = st.recursive(st.none() | st.integers() | st.text(), st.lists)
+
+
+@given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_message_is_understood_or_failed(content: bytes) -> None:
+    """Everybody may emit a logical message: none stops the stream."""
+    assert ddl.parse(content).change is ddl.Change.FAILED
+
+
+def test_a_message_that_is_not_the_triggers_changes_nothing() -> None:
+    stream = Stream()
+    stream.transaction(pg.Message(True, 0, ddl.PREFIX, b"{}"))
+    assert not no_catalog(T).decode(stream.block()).changes
+
+
+def test_a_message_of_a_later_version_says_so() -> None:
+    assert "version 2" in ddl.parse(b'{"v": 2}').error
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [((1043, 14), (1043, 24), True), ((1043, 14), (TEXT, -1), True), ((1700, 655366), (1700, -1), True),
+     ((INT4, -1), (26, -1), False), ((1114, -1), (1184, -1), False), ((INT4, -1), (INT8, -1), False)],
+    ids=["longer", "varchar to text", "numeric", "int4 to oid", "timestamp to timestamptz", "int4 to int8"],
+)  # fmt: skip
+def test_which_changes_of_type_keep_stored_values(
+    old: tuple[int, int], new: tuple[int, int], kept: bool
+) -> None:
+    assert ddl.keeps_values(Column(1, "c", *old), Column(1, "c", *new)) is kept
+
+
+def test_what_is_left_out_stays_left_out_under_its_new_name() -> None:
+    settings = SourceSettings.model_validate(
+        {"dsn": "postgresql://nobody", "columns": {"public.t.a": "drop"}}
+    )
+    policies = Policies.of(settings)
+    renamed = replace(T, columns=[T.columns[0], ("secret", TEXT, -1, False), T.columns[2]])
+    stream = Stream()
+    stream.transaction(told(renamed), renamed.relation, pg.Insert(500, (b"1", b"x", b"y")))
+    schema = policies.schema(("public", "t"), T.topic_schema)
+    decoded = BlockDecoder(SOURCE, {500: (T.topic, schema)}, lambda relation: None, policies).decode(
+        stream.block()
+    )
+    ((_, now),) = decoded.new_schemas
+    assert [column.name for column in now.columns] == ["id", "b"]
+    assert decoded.rows[0].rows["after"].to_pylist() == [{"id": 1, "b": "y"}]

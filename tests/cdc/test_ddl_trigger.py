@@ -1,0 +1,276 @@
+"""The optional event trigger tells of all that matters, harms nobody's DDL, survives a dump, can be taken out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from cdc import ddl
+from cdc.postgres.connect import Address, connect
+from cdc.postgres.trigger import Trigger, install_trigger, read_trigger, remove_trigger
+from cdc.source import Level
+from tailrace.embedded import PostgresServer
+from tests.support.capturing import (
+    RunningCapture,
+    Site,
+    assert_equals_source,
+    execute,
+    query,
+    table,
+    wait_until,
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+TYPES = (
+    "CREATE TYPE public.mood AS ENUM ('sad', 'glad')",
+    "CREATE DOMAIN public.feeling AS public.mood",
+    "CREATE TYPE public.pair AS (n int, f public.feeling)",
+    "CREATE TABLE public.plain (id int PRIMARY KEY, a text)",
+    "CREATE TABLE public.direct (id int PRIMARY KEY, m public.mood)",
+    "CREATE TABLE public.nested (id int PRIMARY KEY, p public.pair[])",
+)
+
+
+class Told:
+    """A database with the trigger, and what it told since the last question."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.address = Address.parse(dsn)
+        execute(dsn, *TYPES, "CREATE PUBLICATION told")
+        execute(dsn, "SELECT pg_create_logical_replication_slot('told', 'pgoutput')")
+        with connect(self.address) as connection:
+            install_trigger(connection, self.address)
+        self.messages()
+
+    def messages(self) -> list[ddl.DdlMessage]:
+        """Decoded by the server as ``cdc.postgres.stream`` asks for it; only our messages."""
+        found = query(
+            self.dsn,
+            "SELECT data FROM pg_logical_slot_get_binary_changes('told', NULL, NULL, 'proto_version', '1',"
+            " 'publication_names', 'told', 'messages', 'true') WHERE substr(data, 1, 1) = 'M'",
+        )
+        return [ddl.parse(data[data.index(b"{") :]) for (data,) in found]
+
+    def after(self, *statements: str) -> set[tuple[str, str]]:
+        """(change, table) of the messages that statements lead to."""
+        execute(self.dsn, *statements)
+        names = dict(query(self.dsn, "SELECT oid::bigint, relname FROM pg_class"))
+        return {
+            (message.change.value, message.label[1] or names.get(message.relid, message.error))
+            for message in self.messages()
+        }
+
+
+@pytest.fixture
+def told(database: str) -> Iterator[Told]:
+    yield Told(database)
+    execute(database, "SELECT pg_drop_replication_slot('told')")
+
+
+def test_it_tells_which_tables_a_command_touched_and_which_values_it_changed(told: Told) -> None:
+    said = {
+        "ALTER TABLE public.plain ADD COLUMN b int DEFAULT 7": {("", "plain")},
+        "ALTER TABLE public.plain ADD COLUMN c uuid DEFAULT gen_random_uuid()": {("", "plain"), ("rewritten", "plain")},
+        "ALTER TABLE public.plain ALTER a TYPE text USING upper(a)": {("", "plain"), ("rewritten", "plain")},
+        "ALTER TABLE public.plain ALTER a TYPE varchar(9)": {("", "plain"), ("rewritten", "plain")},
+        "ALTER TABLE public.plain ALTER a TYPE text": {("", "plain")},
+        "ALTER TABLE public.plain ADD COLUMN g int GENERATED ALWAYS AS (id * 2) STORED":
+            {("", "plain"), ("rewritten", "plain")},
+        "ALTER TABLE public.plain SET LOGGED": {("", "plain")},
+        "VACUUM FULL public.plain": set(),
+        "CREATE INDEX ON public.plain (b)": set(),
+        "GRANT SELECT ON public.plain TO PUBLIC": set(),
+        "ALTER TYPE public.mood ADD VALUE 'odd' BEFORE 'glad'": set(),
+        "ALTER TYPE public.mood RENAME VALUE 'sad' TO 'blue'": {("revalued", "direct"), ("revalued", "nested")},
+        "ALTER TYPE public.pair RENAME ATTRIBUTE n TO m": set(),
+        "ALTER TYPE public.pair ADD ATTRIBUTE x int": {("revalued", "nested")},
+        "DROP TYPE public.mood CASCADE": {("", "direct"), ("revalued", "nested")},
+        "ALTER SCHEMA public RENAME TO moved": {("", "plain"), ("", "direct"), ("", "nested")},
+        "CREATE TEMP TABLE mine (id int); ALTER TABLE mine ADD COLUMN a int; DROP TABLE mine": set(),
+        "DROP SCHEMA moved CASCADE": {("dropped", "plain"), ("dropped", "direct"), ("dropped", "nested")},
+    }  # fmt: skip
+    assert {statement: told.after(statement) for statement in said} == said
+
+
+def test_rows_of_a_table_as_values_of_another_and_partitions_are_told(told: Told) -> None:
+    execute(
+        told.dsn,
+        "CREATE TABLE public.holder (id int PRIMARY KEY, p public.plain)",
+        "CREATE TABLE public.root (id int PRIMARY KEY, a text) PARTITION BY RANGE (id)",
+        "CREATE TABLE public.leaf PARTITION OF public.root FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO public.root VALUES (1, 'a')",
+    )
+    assert told.after("ALTER TABLE public.plain ADD COLUMN b int") == {("", "plain"), ("revalued", "holder")}
+    execute(told.dsn, "ALTER TABLE public.root ADD COLUMN b int DEFAULT 9")
+    root, leaf = sorted(told.messages(), key=lambda message: len(message.roots))
+    assert [root.label[1], leaf.label[1]] == ["root", "leaf"] and leaf.roots == (root.relid,)
+    assert root.schema is not None and root.schema.columns[2].fill == "9"
+    execute(told.dsn, "ALTER TABLE public.root ALTER a TYPE text USING upper(a)")
+    rewritten = [message for message in told.messages() if message.change is ddl.Change.REWRITTEN]
+    assert [message.relids for message in rewritten] == [(leaf.relid, root.relid)]
+
+
+def test_a_rolled_back_command_is_not_told(told: Told) -> None:
+    with psycopg.connect(told.dsn) as connection:
+        connection.execute("SAVEPOINT s")
+        connection.execute("ALTER TABLE public.plain ADD COLUMN b int")
+        connection.execute("ROLLBACK TO s")
+        connection.execute("ALTER TABLE public.direct ADD COLUMN b int")
+    assert [message.label[1] for message in told.messages()] == ["direct"]
+
+
+def test_a_user_without_any_right_on_it_alters_tables_and_is_told_of(told: Told) -> None:
+    role = f"somebody_{os.getpid()}"
+    execute(told.dsn, f"CREATE ROLE {role}", f"ALTER TABLE public.plain OWNER TO {role}")
+    told.messages()
+    try:
+        with psycopg.connect(told.dsn, autocommit=True) as connection:
+            connection.execute(sql.SQL(f"SET ROLE {role}"))
+            connection.execute("SET search_path = pg_temp")
+            connection.execute("ALTER TABLE public.plain ADD COLUMN b int")
+        assert [(message.change, message.label[1]) for message in told.messages()] == [("", "plain")]
+    finally:
+        execute(told.dsn, f"REASSIGN OWNED BY {role} TO CURRENT_USER", f"DROP ROLE {role}")
+
+
+def test_it_never_makes_a_command_fail(told: Told) -> None:
+    """Its own defects are told; when not even that is possible, the command is all the same done."""
+    execute(told.dsn, "DROP FUNCTION tailrace.ddl_tell(oid[], text, text)")
+    told.messages()
+    execute(told.dsn, "ALTER TABLE public.plain ADD COLUMN b int")
+    assert [message.change for message in told.messages()] == [ddl.Change.FAILED]
+    execute(told.dsn, "DROP FUNCTION tailrace.ddl_say(oid, text, text, jsonb)")
+    execute(told.dsn, "ALTER TABLE public.plain ADD COLUMN c int", "ALTER TYPE public.mood ADD VALUE 'more'")
+    assert told.messages() == []
+    assert query(
+        told.dsn, "SELECT count(*)::int FROM information_schema.columns WHERE table_name = 'plain'"
+    ) == [(4,)]
+
+
+def test_it_is_put_in_again_and_taken_out_without_a_trace(told: Told) -> None:
+    with connect(told.address) as connection:
+        for _ in range(2):
+            install_trigger(connection, told.address)
+            assert read_trigger(connection, told.address) is Trigger.ACTIVE
+        execute(told.dsn, "ALTER EVENT TRIGGER tailrace_ddl_end DISABLE")
+        assert read_trigger(connection, told.address) is Trigger.INACTIVE
+        for _ in range(2):
+            remove_trigger(connection, told.address)
+            assert read_trigger(connection, told.address) is Trigger.ABSENT
+    assert query(told.dsn, "SELECT nspname FROM pg_namespace WHERE nspname = 'tailrace'") == []
+    execute(told.dsn, "ALTER TABLE public.plain ADD COLUMN b int")
+
+
+def test_it_survives_a_dump(told: Told, postgres: PostgresServer, tmp_path: Path) -> None:
+    dump = tmp_path / "dump.sql"
+    subprocess.run([postgres.bin("pg_dump"), "--file", dump, told.dsn], check=True, capture_output=True)
+    with connect(told.address) as connection:
+        remove_trigger(connection, told.address)
+    execute(told.dsn, "DROP SCHEMA public CASCADE", "DROP PUBLICATION told")
+    execute(told.dsn, "CREATE SCHEMA public")
+    subprocess.run(
+        [postgres.bin("psql"), "-q", "-v", "ON_ERROR_STOP=1", "-f", dump, told.dsn],
+        check=True,
+        capture_output=True,
+    )
+    with connect(told.address) as connection:
+        assert read_trigger(connection, told.address) is Trigger.ACTIVE
+    told.messages()
+    assert told.after("ALTER TABLE public.plain ADD COLUMN b int") == {("", "plain")}
+
+
+@pytest.fixture
+def site(database: str, store_dir: Path) -> Site:
+    execute(
+        database, *TYPES, "INSERT INTO public.plain VALUES (1, 'x'), (2, 'y')",
+        "INSERT INTO public.nested VALUES (1, ARRAY[(1, 'sad')::public.pair])",
+    )  # fmt: skip
+    return Site.at(store_dir, database, tables=("public.*",))
+
+
+def test_init_installs_removes_and_shows_it(site: Site) -> None:
+    def state() -> Trigger:
+        address = Address.of(site.settings)
+        with connect(address) as connection:
+            return read_trigger(connection, address)
+
+    assert "CREATE EVENT TRIGGER" in site.init(ddl=True, dry_run=True).trigger and state() is Trigger.ABSENT
+    assert site.init(ddl=True).trigger and state() is Trigger.ACTIVE
+    assert not site.init(ddl=True).trigger and not site.init().trigger
+    execute(site.dsn, "ALTER EVENT TRIGGER tailrace_ddl_drop DISABLE")
+    assert [finding.what for finding in site.init().findings if finding.subject == "DDL trigger"] == [
+        "it is there, but disabled, in parts or of another version"
+    ]
+    assert "DROP EVENT TRIGGER" in site.init(ddl=False, dry_run=True).trigger and state() is Trigger.INACTIVE
+    assert site.init(ddl=False).trigger and state() is Trigger.ABSENT
+
+
+def test_a_user_who_may_not_install_it_goes_on_without(site: Site, postgres: PostgresServer) -> None:
+    role = f"capture_{os.getpid()}"
+    execute(
+        site.dsn, f"CREATE ROLE {role} LOGIN REPLICATION",
+        f"GRANT CREATE ON DATABASE {site.dsn.rsplit('/', 1)[1]} TO {role}",
+        *(f"ALTER TABLE public.{name} OWNER TO {role}" for name in ("plain", "direct", "nested")),
+    )  # fmt: skip
+    try:
+        least = site.with_settings(dsn=site.dsn.replace("postgres@", f"{role}@"))
+        preparation = least.init(ddl=True)
+        found = [finding for finding in preparation.findings if finding.subject == "DDL trigger"]
+        assert [finding.level for finding in found] == [Level.SKIPPED] and "superuser" in found[0].hint
+        assert preparation.new and not preparation.trigger
+    finally:
+        execute(
+            site.dsn,
+            f"REASSIGN OWNED BY {role} TO CURRENT_USER",
+            f"DROP OWNED BY {role}",
+            f"DROP ROLE {role}",
+        )
+
+
+def test_with_it_only_what_rewrote_rows_is_read_again(site: Site) -> None:
+    site.init(ddl=True)
+    plain, nested = table("plain"), table("nested")
+
+    def since(capture: RunningCapture, topic: Any) -> int:
+        return capture.store.topic(topic).complete_since or 0
+
+    def read_again(capture: RunningCapture, topic: Any, before: int, statement: str) -> None:
+        execute(site.dsn, statement)
+        wait_until(lambda: since(capture, topic) > before, alive=lambda: capture.running)
+
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        loaded = since(capture, plain)
+        execute(
+            site.dsn,
+            "ALTER TABLE public.plain ADD COLUMN b varchar(5) DEFAULT 'new'",
+            "ALTER TABLE public.plain ALTER b TYPE text",
+            "ALTER TABLE public.plain RENAME a TO c; ALTER TABLE public.plain RENAME b TO a",
+            "ALTER TABLE public.plain DROP COLUMN c; ALTER TABLE public.plain ADD COLUMN c text",
+            "ALTER TABLE public.plain RENAME TO simple",
+            "ALTER TYPE public.mood ADD VALUE 'odd'",
+        )
+        capture.catch_up()
+        assert since(capture, plain) == loaded
+        assert [(column.id, column.name, column.fill) for column in capture.store.schemas(plain)[-1].columns] == [
+            (1, "id", None), (3, "a", "new"), (4, "c", None),
+        ]  # fmt: skip
+        assert_equals_source(site)
+    with RunningCapture(site) as capture:  # what was told is known without a row since
+        execute(site.dsn, "INSERT INTO public.simple VALUES (3, 'a', 'c')")
+        capture.catch_up()
+        assert len(capture.store.schemas(plain)[-1].columns) == 3 and since(capture, plain) == loaded
+        read_again(capture, plain, loaded, "ALTER TABLE public.simple ALTER a TYPE text USING a || '!'")
+        read_again(capture, nested, loaded, "ALTER TYPE public.mood RENAME VALUE 'sad' TO 'blue'")
+        read_again(capture, nested, since(capture, nested), "ALTER TYPE public.pair ADD ATTRIBUTE x int")
+        assert_equals_source(site)
+        assert any("rows rewritten" in message for message in capture.status.messages)
