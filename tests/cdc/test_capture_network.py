@@ -135,7 +135,7 @@ def test_feedback_goes_on_inside_a_huge_transaction(site: Site) -> None:
 def test_a_clean_stop_confirms_what_the_log_holds(site: Site) -> None:
     site.init()
     with RunningCapture(site) as capture:
-        capture.catch_up()
+        connected(capture, site)
         workload.write(site.dsn, seed=5, transactions=30)
         capture.catch_up()
     with site.open() as store:
@@ -158,7 +158,7 @@ def test_a_fast_shutdown_waits_until_the_log_holds_everything(
     site = Site.at(store_dir, server.dsn(), tables=workload.PATTERNS, queue_bytes=65536, epoch_bytes=65536)
     site.init()
     with CaptureProcess(site, failpoint="inside_commit~50") as process:
-        process.catch_up()
+        connected(process, site)
         wide = "INSERT INTO public.customers (id, name) SELECT max(id) + 1, repeat('x', 20000) FROM public.customers"
         execute(server.dsn(), "INSERT INTO public.customers (id, name) VALUES (1, 'first')", *[wide] * 39)
         server.stop("fast")
