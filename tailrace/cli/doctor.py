@@ -12,8 +12,8 @@ from tailrace.cli.invocation import of
 from tailrace.cli.output import Output
 
 if TYPE_CHECKING:
+    from tailrace.checks import Check
     from tailrace.config import Configuration
-    from tailrace.doctor import Check
 
 
 STYLES: Mapping[str, str] = {"ok": "", "warn": "yellow", "fail": "bold red"}

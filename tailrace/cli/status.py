@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from eventstore.errors import OperatorError, TransientError
 from eventstore.position import format_lsn
 from tailrace.cli.invocation import Invocation, of
-from tailrace.cli.output import size, when
+from tailrace.cli.output import duration, size, when
 
 if TYPE_CHECKING:
+    from cdc.postgres.ladder import Ladder
     from eventstore.log import Store
+    from eventstore.model import SourceState
     from eventstore.settings import SourceSettings
 
 LAG_TIMEOUT_SECONDS = 3  # a source that is down must not hold up the look at the rest
@@ -21,7 +24,8 @@ LAG_TIMEOUT_SECONDS = 3  # a source that is down must not hold up the look at th
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """One source: what is in the log, and what the server still has for it (None: out of reach)."""
+    """One source: what is in the log, and what the server still has for it (None: out of reach). ``slow`` is who holds
+    it up, "" when nobody does; ``slot_lost_in_seconds`` is None where the server sets no limit."""
 
     name: str
     state: str
@@ -29,6 +33,9 @@ class SourceStatus:
     incomplete: int
     through_lsn: str
     behind_bytes: int | None
+    ladder: Ladder | None = None
+    slow: str = ""
+    slot_lost_in_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,20 @@ def status(context: typer.Context) -> None:
         for s in sources
     ]
     output.table(("source", "state", "topics", "incomplete", "log holds all below", "server ahead by"), rows)
+    ladders = [(s, s.ladder) for s in sources if s.ladder is not None]
+    if ladders:
+        output.line("")
+        columns = (
+            "behind the server",
+            "sent",
+            "received",
+            "durable",
+            "slow",
+            "WAL kept",
+            "slot lost in",
+            "spilled",
+        )
+        output.table(columns, [_ladder_row(source, ladder) for source, ladder in ladders])
     if projections:
         output.line("")
         output.table(
@@ -84,6 +105,27 @@ def _print_head(invocation: Invocation, epoch: int, commit_ts: datetime | None) 
     invocation.output.line(f"log {name}: epoch {epoch:,}, last commit {when(commit_ts)}{ago}\n")
 
 
+def _ladder_row(source: SourceStatus, ladder: Ladder) -> tuple[str, ...]:
+    def behind(position: int | None, seconds: float | None = None) -> str:
+        lag = ladder.behind(position)
+        if lag is None:
+            return "-"
+        return size(lag) if seconds is None else f"{size(lag)}, {seconds:.1f} s"
+
+    left = source.slot_lost_in_seconds
+    if ladder.slot_state in ("lost", "missing"):
+        lost = f"{ladder.slot_state}: tailrace doctor"
+    elif ladder.remaining_bytes is None:
+        lost = "no limit"
+    else:
+        lost = size(ladder.remaining_bytes) + (f", {duration(left)}" if left is not None else "")
+    return (
+        source.name, behind(ladder.sent), behind(ladder.received, ladder.received_seconds),
+        behind(ladder.durable, ladder.durable_seconds), ladder.slow or "nobody", size(ladder.retained_bytes), lost,
+        size(ladder.spilled_bytes),
+    )  # fmt: skip
+
+
 def source_status(store: Store, name: str, settings: SourceSettings) -> SourceStatus:
     """``name`` as the catalog knows it, beside the server's own position."""
     topics = store.topics(name)
@@ -93,10 +135,27 @@ def source_status(store: Store, name: str, settings: SourceSettings) -> SourceSt
         return SourceStatus(name, "not prepared: tailrace init", len(topics), incomplete, "-", None)
     if not known.loaded:
         return SourceStatus(name, "waiting for first load", len(topics), incomplete, "-", None)
-    flushed = server_flush_lsn(settings.dsn.get_secret_value())
-    behind = None if flushed is None else max(0, flushed - known.through_lsn)
-    state = "server out of reach" if flushed is None else "loaded"
-    return SourceStatus(name, state, len(topics), incomplete, format_lsn(known.through_lsn), behind)
+    ladder = reachable_ladder(settings, known)
+    through = format_lsn(known.through_lsn)
+    if ladder is None:
+        return SourceStatus(name, "server out of reach", len(topics), incomplete, through, None)
+    return SourceStatus(
+        name, "loaded", len(topics), incomplete, through, ladder.head - known.through_lsn, ladder, ladder.slow,
+        ladder.remaining_seconds,
+    )  # fmt: skip
+
+
+def reachable_ladder(settings: SourceSettings, known: SourceState) -> Ladder | None:
+    """The source's ladder, None when its server is out of reach."""
+    from cdc.postgres.connect import Address
+    from cdc.postgres.ladder import read_ladder
+
+    address = Address.of(settings)
+    quick = Address({"connect_timeout": str(LAG_TIMEOUT_SECONDS), **address.conninfo})
+    try:
+        return read_ladder(quick, known.slot, known.through_lsn)
+    except (OperatorError, TransientError):
+        return None
 
 
 def server_flush_lsn(dsn: str) -> int | None:

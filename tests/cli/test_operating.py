@@ -1,0 +1,155 @@
+"""Operating a capture: how far it is can be seen from anywhere, and what will bite is found beforehand."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import psycopg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from eventstore.position import parse_lsn
+from tailrace.embedded import PostgresServer
+from tailrace.embedded.process import free_port
+from tests.cli.conftest import Project, until
+
+RUNGS = ("head", "sent", "received", "durable")
+Samples = dict[tuple[str, str], float]
+
+
+def scrape(port: int) -> Samples:
+    """(name, rung or "") -> value; empty while nobody listens."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            text = answer.read().decode()
+    except URLError:
+        return {}
+    return {
+        (sample.name, sample.labels.get("rung", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.labels["source"] == "shop"
+    }
+
+
+def assert_descending(positions: list[float]) -> None:
+    assert positions == sorted(positions, reverse=True) and positions[-1] > 0
+
+
+def test_status_and_metrics_show_how_far_a_capture_in_another_process_is(
+    shop: Project, database: str, postgres: PostgresServer
+) -> None:
+    shop.ok("init")
+    taken = shop.run("capture", "--metrics-port", str(postgres.port))
+    assert taken.code == 7 and f"metrics cannot be served on 127.0.0.1:{postgres.port}" in taken.err
+    port = free_port()
+    capture = shop.start("capture", "--metrics-port", str(port))
+    position = ("tailrace_source_position_bytes", "durable")
+    until(lambda: scrape(port).get(position, 0) > 0 and ("tailrace_source_lag_bytes", "sent") in scrape(port))
+    before = scrape(port)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("UPDATE orders SET amount = amount + 1")
+        row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+    assert row is not None
+    until(lambda: scrape(port).get(position, 0) >= parse_lsn(row[0]))
+    until(lambda: scrape(port)["tailrace_capture_changes_total", ""] >= 100)
+    after = scrape(port)
+
+    for found in (before, after):
+        assert_descending([found["tailrace_source_position_bytes", rung] for rung in RUNGS])
+        lags = [found["tailrace_source_lag_bytes", rung] for rung in RUNGS[1:]]
+        assert lags == sorted(lags) and lags[0] >= 0
+        assert found["tailrace_source_up", ""] == 1
+        assert found["tailrace_slot_retained_bytes", ""] > 0
+        assert ("tailrace_slot_remaining_bytes", "") not in found, "this server sets no limit"
+    for name in ("tailrace_capture_epochs_total", "tailrace_capture_transactions_total"):
+        assert after[name, ""] > before.get((name, ""), 0)
+    assert after[position] > before[position]
+
+    (status,) = shop.ok("status", "--json").documents
+    (source,) = status["sources"]
+    assert_descending([source["ladder"][rung] for rung in RUNGS])
+    assert source["slow"] == "" and source["slot_lost_in_seconds"] is None
+    assert shop.end(capture, signal.SIGTERM).code == 0
+
+    with psycopg.connect(database, autocommit=True) as connection:  # a little WAL that reaches far
+        for _ in range(2):
+            connection.execute("UPDATE orders SET amount = amount + 1 WHERE id = 1")
+            connection.execute("SELECT pg_switch_wal()")
+        connection.execute("UPDATE orders SET amount = amount + 1 WHERE id = 1")
+    (status,) = shop.ok("status", "--json").documents
+    (source,) = status["sources"]
+    assert source["ladder"]["sent"] is source["ladder"]["received"] is None
+    assert source["slow"] == "no capture is connected"
+    assert source["ladder"]["retained_bytes"] >= source["behind_bytes"] > 16 << 20
+    shown = shop.ok("status").out
+    assert "slot lost in" in shown and "no limit" in shown
+
+
+@pytest.fixture
+def keep_size(postgres: PostgresServer) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    """A session that may set ``max_slot_wal_keep_size`` of the server, which is reset afterwards."""
+    with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
+        try:
+            yield connection
+        finally:
+            connection.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
+            connection.execute("SELECT pg_reload_conf()")
+
+
+def set_keep_size(connection: psycopg.Connection[tuple[object, ...]], megabytes: int) -> None:
+    connection.execute(f"ALTER SYSTEM SET max_slot_wal_keep_size = '{megabytes}MB'".encode())
+    connection.execute("SELECT pg_reload_conf()")
+    setting = "SELECT setting::int FROM pg_settings WHERE name = 'max_slot_wal_keep_size'"
+    until(lambda: connection.execute(setting.encode()).fetchone() == (megabytes,))
+
+
+def findings(project: Project, code: int) -> dict[str, dict[str, str]]:
+    """What doctor does not find well of the source, by subject."""
+    done = project.run("doctor", "--json")
+    (report,) = done.documents
+    assert done.code == code, report
+    return {
+        check["subject"].removeprefix("source shop "): check
+        for check in report["checks"]
+        if check["subject"].startswith("source shop") and check["verdict"] != "ok"
+    }
+
+
+def test_doctor_finds_what_will_bite_a_captured_source_and_nothing_on_a_healthy_one(
+    shop: Project, database: str, keep_size: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    store = "t" + database.rpartition("_")[2]
+    set_keep_size(keep_size, 4096)
+    shop.ok("init")
+    shop.ok("capture", "--once")
+    assert findings(shop, 0) == {}
+
+    set_keep_size(keep_size, 100)
+    with psycopg.connect(database, autocommit=True) as connection:
+        for statement in (
+            f"ALTER DATABASE {connection.info.dbname} SET wal_sender_timeout = 0",
+            f"ALTER PUBLICATION {store}_shop DROP TABLE orders",
+            "CREATE TABLE keyless (a int)",
+            "CREATE UNLOGGED TABLE fleeting (id int PRIMARY KEY)",
+            f"SELECT pg_create_logical_replication_slot('{store}_former', 'pgoutput')",
+            f"SELECT pg_drop_replication_slot('{store}_shop')",
+        ):
+            connection.execute(statement.encode())
+    found = findings(shop, 7)
+    wanted = {
+        "slot": ("fail", f"{store}_shop is missing", "new store"),
+        "slots": ("warn", f"{store}_former belongs to no", f"pg_drop_replication_slot('{store}_former')"),
+        "max_slot_wal_keep_size": ("warn", "100 MB", "ALTER SYSTEM SET max_slot_wal_keep_size"),
+        "wal_sender_timeout": ("warn", "0: a capture", "ALTER SYSTEM SET wal_sender_timeout"),
+        "public.orders": ("warn", "it left the publication", "init"),
+        "public.keyless": ("warn", "so changed rows cannot be identified", "REPLICA IDENTITY FULL"),
+        "public.fleeting": ("warn", "an unlogged table has no WAL", "SET LOGGED"),
+    }
+    assert found.keys() == wanted.keys()
+    for subject, (verdict, what, remedy) in wanted.items():
+        assert found[subject]["verdict"] == verdict
+        assert what in found[subject]["found"] and remedy in found[subject]["remedy"], found[subject]
