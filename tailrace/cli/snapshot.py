@@ -10,12 +10,12 @@ import typer
 
 from eventstore.errors import OperatorError, TransientError, UsageError
 from eventstore.model import TopicId, TopicKind
-from eventstore.requests import Request, RequestState
 from tailrace.cli.invocation import Invocation, of
 from tailrace.cli.output import Progress, duration
 
 if TYPE_CHECKING:
     from eventstore.log import Store
+    from eventstore.requests import Request
 
 POLL_SECONDS = 0.2
 UNHEARD_SECONDS = 10.0  # a capture looks twice a second
@@ -34,6 +34,8 @@ def snapshot(
     The capture that runs does it, or the next one that is started; it goes on where it was after a crash. Until a table
     is read, its state is refused to readers.
     """
+    from eventstore.requests import RequestState
+
     invocation = of(context)
     with invocation.store() as store:
         topics = tables_of(invocation, store, tables)
@@ -69,6 +71,8 @@ def tables_of(invocation: Invocation, store: Store, names: Sequence[str]) -> lis
 
 def follow(store: Store, requests: Sequence[Request], progress: Progress) -> list[Request]:
     """Wait until the requests are answered, and say how far the reading is."""
+    from eventstore.requests import RequestState
+
     began = time.monotonic()
     seen: dict[TopicId, tuple[float, int]] = {}
     while True:
@@ -101,6 +105,8 @@ def how_far(store: Store, request: Request, seen: dict[TopicId, tuple[float, int
 
 
 def _tell(invocation: Invocation, requests: Sequence[Request]) -> None:
+    from eventstore.requests import RequestState
+
     for request in requests:
         if invocation.output.json:
             invocation.output.document(
