@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 from cdc.directory import TopicsChanged
 from cdc.first import first_load
+from cdc.identity import check_start
 from cdc.postgres.connect import Address
 from cdc.postgres.problems import SlotActive
 from cdc.postgres.snapshot import TableChanged
 from cdc.retry import FIRST_PAUSE, LONGEST_PAUSE, Backoff
-from cdc.session import Session, check_start
+from cdc.session import Session
 from cdc.status import CaptureStatus, Phase, Progress
 from eventstore.errors import Fenced, OperatorError, TransientError
 from eventstore.log import Store

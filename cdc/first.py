@@ -13,6 +13,7 @@ from cdc.columnar.relations import EVENTS_TABLE
 from cdc.directory import Topics
 from cdc.load import Loaded, SnapshotLoad, Stopped, Target
 from cdc.policy import Policies
+from cdc.postgres.check import read_server
 from cdc.postgres.connect import Address, connect, connect_replication, translated
 from cdc.postgres.publication import Publication
 from cdc.postgres.slot import (
@@ -53,7 +54,7 @@ def first_load(
     lost), TransientError (begin again), Fenced.
     """
     progress.phase(Phase.LOADING)
-    with connect(address, "tailrace load") as control, _only_one(control, state.slot, address):
+    with connect(address, "tailrace load") as control, only_one(control, state.slot, address):
         if _is_loaded(store, state.name):  # then the slot is what its stream goes on from
             return 0
         _drop_unfinished(control, state.slot, address, progress)
@@ -63,6 +64,7 @@ def first_load(
                 replication, state.slot, address, waiting=Waiting(control, address, progress, stop)
             )
             writer = store.take_over(state.name)
+            writer.on_timeline(read_server(control, address).timeline)
             store.collect_orphans()  # of attempts before this one: they may be many, and large
             topics = Topics.read(store, state.name)
             target = Target(
@@ -84,7 +86,7 @@ def first_load(
             loaded = load.run(wanted, events_table(publication))
         finally:
             replication.finish()
-        _require_kept(control, exported, address)
+        require_kept(control, exported, address)
         writer.append(_epoch(state.name, exported, loaded, topics))
         store.collect_orphans()
     progress.loading(())
@@ -130,7 +132,7 @@ def _is_loaded(store: Store, name: str) -> bool:
     return state is not None and state.loaded
 
 
-def _require_kept(control: Connection[Row], exported: Exported, address: Address) -> None:
+def require_kept(control: Connection[Row], exported: Exported, address: Address) -> None:
     """The slot must still stand where the loaded rows end: after the commit nobody could tell that changes are lost.
 
     Raises SlotLost when it was invalidated meanwhile, TransientError when it is gone or another one."""
@@ -145,7 +147,7 @@ def _require_kept(control: Connection[Row], exported: Exported, address: Address
 
 
 @contextmanager
-def _only_one(control: Connection[Row], slot: str, address: Address) -> Iterator[None]:
+def only_one(control: Connection[Row], slot: str, address: Address) -> Iterator[None]:
     """Two first loads would drop each other's slot: an advisory lock that ends with the connection."""
     with translated("taking the lock of the first load", address):
         row = control.execute(

@@ -1,12 +1,10 @@
-"""One connection's life: start check, take-over, load of added tables, receive, append; whatever ends it is raised."""
+"""One connection's life: take-over, load of added tables, receive, append; whatever ends it is raised."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-
-from psycopg import Connection
 
 from cdc import asked
 from cdc.added import AddedLoad
@@ -16,12 +14,10 @@ from cdc.columnar.decode import BlockDecoder
 from cdc.directory import Describer, Topics, TopicsChanged, changed
 from cdc.handover import Handover
 from cdc.policy import Policies
-from cdc.postgres.check import Server, read_server
+from cdc.postgres.check import read_server
 from cdc.postgres.connect import Address, Lines, connect
 from cdc.postgres.describe import Table, read_tables
-from cdc.postgres.problems import RELOAD_HINT, SlotLost
 from cdc.postgres.publication import Publication, read_publication
-from cdc.postgres.slot import read_slot, require_idle, require_usable
 from cdc.postgres.stream import ReplicationStream
 from cdc.postgres.trigger import Trigger, read_trigger
 from cdc.receive import Receiver
@@ -32,7 +28,6 @@ from cdc.watch import Watcher
 from eventstore.errors import OperatorError, TransientError, UsageError
 from eventstore.log import Store
 from eventstore.model import EpochBatch, SourceState, TopicId
-from eventstore.position import format_lsn
 from eventstore.requests import RequestState
 from eventstore.schema import TopicSchema
 from eventstore.settings import SourceSettings
@@ -40,61 +35,6 @@ from eventstore.writer import SourceWriter
 
 Row = tuple[object, ...]
 _START_SECONDS = 30.0  # for what is asked before the stream runs: a few reads of the catalog
-
-
-def require_source(store: Store, name: str) -> SourceState:
-    state = store.source(name)
-    if state is None:
-        raise UsageError(f"source {name} is not in the log", hint="run `tailrace init` first")
-    return state
-
-
-def check_start(store: Store, name: str, address: Address) -> tuple[SourceState, Publication | None]:
-    """Whether the log and the server can go on together; the source's state and its publication.
-
-    Slot before state: another capture confirms only after it has stored, so this order raises no false alarm. Raises
-    OperatorError, SlotActive, SlotLost.
-    """
-    lines = Lines()
-    address = address.with_lines(lines)
-    with lines.within(_START_SECONDS), connect(address, "tailrace capture") as connection:
-        server = read_server(connection, address)
-        slot = read_slot(connection, require_source(store, name).slot, address)
-        state = require_source(store, name)
-        publication = read_publication(connection, state.publication, address)
-    require_system(server, state, address)
-    if server.wal_level != "logical":
-        raise OperatorError(
-            f"wal_level of {address.text} is {server.wal_level}; logical decoding needs logical",
-            hint="ALTER SYSTEM SET wal_level = 'logical', then restart the server",
-        )
-    if not state.loaded:
-        return state, publication
-    if slot is None:
-        raise SlotLost(f"the replication slot {state.slot} is missing on {address.text}", hint=RELOAD_HINT)
-    require_usable(slot, server.database, address)
-    require_idle(slot, address)
-    if slot.confirmed_flush > state.through_lsn:
-        raise OperatorError(
-            f"slot {slot.name} of {address.text} was confirmed up to {format_lsn(slot.confirmed_flush)}, the log "
-            f"reaches only {format_lsn(state.through_lsn)}: changes between are lost (was the catalog restored?)",
-            hint=RELOAD_HINT,
-        )
-    return state, publication
-
-
-def check_system(connection: Connection[Row], state: SourceState, address: Address) -> None:
-    """Raises OperatorError when the connection leads to another system than the source was prepared on."""
-    require_system(read_server(connection, address), state, address)
-
-
-def require_system(server: Server, state: SourceState, address: Address) -> None:
-    if server.system_id != state.system_id:
-        raise OperatorError(
-            f"source {state.name} was prepared on system {state.system_id}, {address.text} is system "
-            f"{server.system_id}",
-            hint="point the source's dsn back to its server, or give the new one another source name",
-        )
 
 
 class Session:
@@ -159,6 +99,7 @@ class Session:
         topics = Topics.read(self._store, self._name)
         with connect(self._address, "tailrace capture") as connection:
             tables = read_tables(connection, self._address)
+            writer.on_timeline(read_server(connection, self._address).timeline)
             told = read_trigger(connection, self._address) is Trigger.ACTIVE
         again = [] if told else reidentified_topics(topics, tables)  # the stream says it where it happened
         if again:
@@ -316,7 +257,8 @@ class Session:
                 topic: topics.schema(topic) for topic in topics.incomplete if topics.relid(topic) in published
             }
             relids = [schema.relid for schema in wanted.values()]
-            keyed = {table.relid for table in read_tables(connection, self._address, relids) if table.key}
+            tables = read_tables(connection, self._address, relids)
+            keyed = {table.relid for table in tables if table.key and not table.bag}
         # The catalog keeps how far chunks have come as keys in plain text: not of a key that is protected.
         keyed -= {schema.relid for schema in wanted.values() if any(each.policy for each in schema.key)}
         whole = {topic: schema for topic, schema in wanted.items() if schema.relid not in keyed}

@@ -19,12 +19,12 @@ from psycopg import Connection
 from cdc.digests import DigestBuilder, Digests, Ints, compare, keys_of
 from cdc.directory import Topics, is_events
 from cdc.first import Waiting
+from cdc.identity import check_system, require_source
 from cdc.policy import Policies
 from cdc.postgres.connect import Address, connect, connect_replication
 from cdc.postgres.describe import Table, read_tables
 from cdc.postgres.slot import create_exported, read_slot
 from cdc.postgres.snapshot import TableChanged, Unit, copy_chunks, lock_tables, plan_units, snapshot_session
-from cdc.session import check_system, require_source
 from cdc.status import Progress
 from eventstore.errors import IncompleteTopic, TransientError, UsageError
 from eventstore.log import Store

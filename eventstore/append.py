@@ -59,10 +59,16 @@ class Append:
     next_offsets: dict[TopicId, list[int]] = field(default_factory=dict)
 
     @property
+    def incarnation(self) -> int:
+        begun = self.batch.incarnation
+        return self.previous.incarnation if begun is None else begun.number
+
+    @property
     def is_epoch(self) -> bool:
         batch = self.batch
         return bool(
-            self.parts
+            batch.incarnation
+            or self.parts
             or batch.completes
             or batch.suspends
             or batch.new_schemas
@@ -146,7 +152,7 @@ def content_hash(append: Append) -> str:
         ]
         for part in append.parts
     ]
-    position = [state.name, state.incarnation, batch.commit_lsn, batch.end_lsn]
+    position = [state.name, append.incarnation, batch.commit_lsn, batch.end_lsn]
     return hashlib.sha256(json.dumps([described, position]).encode()).hexdigest()
 
 
@@ -166,7 +172,7 @@ def epoch_values(append: Append, epoch: int, digest: str) -> dict[str, Any]:
         "epoch": epoch,
         "append_id": append.id,
         "source": append.previous.name,
-        "incarnation": append.previous.incarnation,
+        "incarnation": append.incarnation,
         "commit_lsn": batch.commit_lsn,
         "end_lsn": batch.end_lsn,
         "first_lsn": min(lsns, default=None),

@@ -95,7 +95,7 @@ class Resolver:
                         f"{format_lsn(row.through_lsn)}",
                         hint="name an earlier one, or wait until capture has come that far",
                     )
-                return self._below({row.name: lsn}, head)
+                return self._below({row.name: lsn}, head, {row.name: row.incarnation})
             case AtTime(micros):
                 return self._at_time(micros, head)
 
@@ -136,6 +136,7 @@ class Resolver:
             )
         table = tables.epochs
         below: dict[str, int] = {}
+        incarnations: dict[str, int] = {}
         quiet_until = 0  # last epoch of the sources that have no later commit
         sources = self.connection.scalars(select(tables.sources.c.name)).all()
         for source in sources:
@@ -145,9 +146,10 @@ class Resolver:
                 if _is_load(first_later, micros) and len(sources) == 1:
                     return self._at_epoch(first_later.epoch - 1)
                 below[source] = self._first_lsn(first_later, micros)
+                incarnations[source] = first_later.incarnation
             elif (last := self._first(of_source.order_by(table.c.epoch.desc()))) is not None:
                 quiet_until = max(quiet_until, last.epoch)
-        return self._below(below, head, at_least=quiet_until)
+        return self._below(below, head, incarnations, at_least=quiet_until)
 
     def _first_lsn(self, epoch: Row[*tuple[Any, ...]], micros: int) -> int:
         """Commit LSN of the first transaction of an epoch that committed later than a time."""
@@ -173,25 +175,42 @@ class Resolver:
             found += [segment.read_segment(self.storage, ref, columns=columns) for ref in page.refs]
         return pa.concat_tables(table.select(["_lsn", "_commit_ts"]) for table in found)
 
-    def _below(self, lsns: Mapping[str, int], head: int, at_least: int = 0) -> Cut:
-        """Of each named source everything that committed below its LSN; of other sources everything up to the last
-        epoch this takes, or up to ``at_least``. The head when no named source has a later commit."""
+    def _below(
+        self, lsns: Mapping[str, int], head: int, incarnations: Mapping[str, int], at_least: int = 0
+    ) -> Cut:
+        """Of each named source everything that committed below its LSN in its incarnation; of other sources everything
+        up to the last epoch this takes, or up to ``at_least``. The head when no named source has a later commit."""
         table = tables.epochs
         later: dict[str, Row[*tuple[Any, ...]]] = {}  # first epoch with rows at or above the LSN
-        for source, lsn in lsns.items():
-            query = _epochs().where(table.c.source == source, table.c.last_lsn >= lsn).order_by(table.c.epoch)
-            found = self._first(query)
+        lsns = dict(lsns)
+        for source, lsn in list(lsns.items()):
+            query = _epochs().where(
+                table.c.source == source,
+                table.c.incarnation == incarnations[source],
+                table.c.last_lsn >= lsn,
+            )
+            found = self._first(query.order_by(table.c.epoch))
+            if found is None:  # all of it is below; what follows is of a later incarnation
+                later_life = _epochs().where(
+                    table.c.source == source, table.c.incarnation > incarnations[source]
+                )
+                found = self._first(later_life.order_by(table.c.epoch))
+                lsns[source] = 0
             if found is not None:
                 later[source] = found
         if not later:
             return self._at_epoch(head)
-        ends = [row.epoch if row.first_lsn < lsns[source] else row.epoch - 1 for source, row in later.items()]
+        ends = [
+            row.epoch if (row.first_lsn or 0) < lsns[source] else row.epoch - 1
+            for source, row in later.items()
+        ]
         epoch = max(*ends, at_least) if len(later) == len(lsns) else head
         inside = {source: row for source, row in later.items() if row.epoch <= epoch}
         if not inside:
             return self._at_epoch(epoch)
         below = {source: lsns[source] for source in inside}
-        return Cut(epoch, below, self._clock(epoch, below, inside))
+        epochs = {source: row.epoch for source, row in inside.items()}
+        return Cut(epoch, below, self._clock(epoch, below, inside), epochs)
 
     def _clock(
         self, epoch: int, below: Mapping[str, int], inside: Mapping[str, Row[*tuple[Any, ...]]]

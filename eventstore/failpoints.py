@@ -27,6 +27,7 @@ NAMES = frozenset(
         "inside_commit",  # everything executed, COMMIT not sent
         "epoch_committed",
         "position_confirmed",
+        "repair_compared",  # everything compared, nothing of it in the log
         "chunk_read",  # a load's chunk is read, its mark not committed
         # projections (steps 7 to 10)
         "refresh_planned",

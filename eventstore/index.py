@@ -100,16 +100,15 @@ def page(connection: Connection, topic: TopicId, topic_id: int, cut: Cut, after:
     found = [_of_file(topic, row) for row in files if row.first_epoch <= through]
     found += _of_blobs(connection, topic, topic_id, blobs)
     below = cut.below_lsn.get(topic.source)
-    refs = [
-        replace(
-            entry.ref,
-            first_epoch=max(entry.ref.first_epoch, after + 1),
-            last_epoch=min(entry.ref.last_epoch, through),
-            below_lsn=below if below is not None and entry.reaches(below) else None,
-        )
-        for entry in sorted(found, key=lambda entry: entry.first_row)
-        if below is None or not entry.begins_at(below)
-    ]
+    inside = cut.epoch if below is None else cut.inside.get(topic.source, cut.epoch)
+    refs = []
+    for entry in sorted(found, key=lambda entry: entry.first_row):
+        first, last = max(entry.ref.first_epoch, after + 1), min(entry.ref.last_epoch, through, inside)
+        cuts = below is not None and last == inside
+        if first > last or (cuts and first == last and below is not None and entry.begins_at(below)):
+            continue
+        limit = below if cuts and below is not None and entry.reaches(below) else None
+        refs.append(replace(entry.ref, first_epoch=first, last_epoch=last, below_lsn=limit))
     return Page(refs, through)
 
 

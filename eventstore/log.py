@@ -200,7 +200,7 @@ class Store:
             raise UsageError(f"{name!r} is not a source name", hint="lower-case letters, digits and _")
         table = tables.sources
         given = {"slot": slot, "publication": publication, "system_id": system_id}
-        fresh = {"incarnation": 1, "timeline": 0, "last_append": "", "loaded": False}
+        fresh = {"incarnation": 1, "timeline": 0, "repairing": False, "last_append": "", "loaded": False}
         zeros = dict.fromkeys(("term", "commit_lsn", "end_lsn", "through_lsn"), 0)
         try:
             with self.catalog.write() as connection:

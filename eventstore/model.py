@@ -117,7 +117,8 @@ class EpochBatch:
     be confirmed to the server, ``through_lsn`` below which every commit is in the log. ``new_schemas`` are topic
     versions that start with this epoch; ``completes`` the topics whose first load this epoch finishes, ``suspends``
     those that become incomplete with it (with the reason). ``load_begins`` and ``load_steps`` keep the progress of
-    loads by chunks beside the rows that they load.
+    loads by chunks beside the rows that they load. ``incarnation``: a new life of the source begins with this epoch,
+    whose LSNs have nothing to do with those before.
     """
 
     source: str
@@ -133,6 +134,16 @@ class EpochBatch:
     suspends: Sequence[tuple[TopicId, str]] = ()
     load_begins: Sequence[Load] = ()
     load_steps: Sequence[LoadStep] = ()
+    incarnation: Incarnation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """A life of a source: one server's history. ``number`` is our own counter."""
+
+    number: int
+    system_id: str
+    timeline: int
 
 
 KeyTexts = tuple[str, ...]
@@ -231,7 +242,7 @@ class SegmentRef:
     sealed: bool = False  # sealed files carry _partition, _epoch and _offset as columns
     checksum: str = ""  # of the file; inline parts were checked when the blob was read
     below_lsn: int | None = (
-        None  # only transactions with commit_lsn < below_lsn, when the cut is inside the segment
+        None  # of the last epoch only transactions with commit_lsn < below_lsn, when the cut is inside it
     )
 
 
@@ -260,6 +271,7 @@ class SourceState:
     through_lsn: int
     system_id: str
     timeline: int
+    repairing: bool  # a repair was begun and has not finished: nothing may be streamed
     slot: str
     publication: str
     loaded: bool  # the first load has been committed: there is a position to resume from

@@ -42,8 +42,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Up to where the log is read: all rows of epochs <= ``epoch``; of the sources in ``below_lsn`` only the rows
-    whose transaction committed below that LSN (commit_lsn < below_lsn).
+    """Up to where the log is read: all rows of epochs <= ``epoch``; of the sources in ``below_lsn`` those of epochs
+    before ``inside``, and of that epoch only the rows whose transaction committed below the LSN. LSNs are compared
+    within that one epoch, never across incarnations of a source.
 
     A Cut without ``below_lsn`` is an epoch boundary. ``commit_ts`` is the commit time of the last transaction inside
     (UTC), the clock that projections see; None for an empty log.
@@ -52,6 +53,9 @@ class Cut:
     epoch: int
     below_lsn: Mapping[str, int] = field(default_factory=dict)
     commit_ts: datetime | None = None
+    inside: Mapping[str, int] = field(
+        default_factory=dict, compare=False
+    )  # follows from the others and the log
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ def source_state(row: Row[*tuple[Any, ...]]) -> SourceState:
         through_lsn=row.through_lsn,
         system_id=row.system_id,
         timeline=row.timeline,
+        repairing=row.repairing,
         slot=row.slot,
         publication=row.publication,
         loaded=row.loaded,

@@ -329,7 +329,10 @@ def _with_positions(table: pa.Table, ranges: Sequence[PartitionRange], epoch: in
 def _trim(table: pa.Table, ref: SegmentRef, partitions: Collection[int] | None) -> pa.Table:
     conditions = []
     if ref.below_lsn is not None:
-        conditions.append(pc.less(table["_lsn"], ref.below_lsn))
+        inside = pc.less(table["_lsn"], ref.below_lsn)
+        if ref.sealed:  # LSNs say nothing of the epochs before: they may be of another incarnation
+            inside = pc.or_(inside, pc.less(table["_epoch"], ref.last_epoch))
+        conditions.append(inside)
     if ref.sealed:
         epoch = table["_epoch"]
         conditions.append(

@@ -74,6 +74,9 @@ sources = Table(
     ),  # id of the last append: tells whether an unknown COMMIT landed
     Column("system_id", Text, nullable=False),
     Column("timeline", Integer, nullable=False),  # of the server when it last streamed to us, 0 before
+    Column(
+        "repairing", Boolean, nullable=False
+    ),  # a repair was begun: its slot fits nothing that is in the log
     Column("slot", Text, nullable=False),
     Column("publication", Text, nullable=False),
     Column("loaded", Boolean, nullable=False),

@@ -118,6 +118,26 @@ class SourceWriter:
             self._store.waker.notify(info.epoch)
         return info
 
+    def begin_repair(self) -> None:
+        """Record, before the slot is replaced, that nothing may be streamed until an append begins a new incarnation.
+
+        Raises Fenced when another writer took over."""
+        table = tables.sources
+        with self._store.catalog.write() as connection:
+            mine = (table.c.name == self._state.name, table.c.term == self._state.term)
+            if connection.execute(update(table).where(*mine).values(repairing=True)).rowcount != 1:
+                raise self._fenced()
+        self._state = replace(self._state, repairing=True)
+
+    def on_timeline(self, timeline: int) -> None:
+        """Record the server's timeline, of which the log's position is a part."""
+        table = tables.sources
+        if timeline != self._state.timeline:
+            with self._store.catalog.write() as connection:
+                mine = (table.c.name == self._state.name, table.c.term == self._state.term)
+                connection.execute(update(table).where(*mine).values(timeline=timeline))
+            self._state = replace(self._state, timeline=timeline)
+
     def advance(self, end_lsn: int, through_lsn: int) -> None:
         """Record that everything committing below ``through_lsn`` is in the log (idle keepalives). Never backwards."""
         self.append(EpochBatch(self._state.name, self._state.commit_lsn, end_lsn, through_lsn))
@@ -129,6 +149,10 @@ class SourceWriter:
         state = self._state
         if batch.source != state.name:
             raise IntegrityError(f"a batch of source {batch.source!r} came to the writer of {state.name!r}")
+        if batch.incarnation is not None:
+            if batch.incarnation.number != state.incarnation + 1:
+                raise IntegrityError(f"source {state.name!r} is in its incarnation {state.incarnation}")
+            return batch
         again = batch.transactions and batch.commit_lsn == state.commit_lsn and state.loaded
         if batch.commit_lsn < state.commit_lsn or again:
             raise IntegrityError(
@@ -260,6 +284,7 @@ class SourceWriter:
 
     def _move_source(self, connection: Connection, plan: Append) -> None:
         table, batch, previous = tables.sources, plan.batch, plan.previous
+        moved_to = _moved(previous, batch)
         moved = connection.execute(
             update(table)
             .where(
@@ -273,7 +298,11 @@ class SourceWriter:
                 end_lsn=batch.end_lsn,
                 through_lsn=batch.through_lsn,
                 last_append=plan.id,
-                loaded=_moved(previous, batch).loaded,
+                incarnation=moved_to.incarnation,
+                system_id=moved_to.system_id,
+                timeline=moved_to.timeline,
+                repairing=moved_to.repairing,
+                loaded=moved_to.loaded,
             )
         )
         if moved.rowcount != 1:
@@ -360,6 +389,14 @@ def _patiently(action: Callable[[], _T]) -> _T:
 
 
 def _moved(state: SourceState, batch: EpochBatch) -> SourceState:
+    if batch.incarnation is not None:
+        state = replace(
+            state,
+            incarnation=batch.incarnation.number,
+            system_id=batch.incarnation.system_id,
+            timeline=batch.incarnation.timeline,
+            repairing=False,
+        )
     return replace(
         state,
         commit_lsn=batch.commit_lsn,

@@ -34,16 +34,22 @@ class Pin:
 
     def to_json(self) -> str:
         moment = self.cut.commit_ts.isoformat() if self.cut.commit_ts else None
-        below = dict(self.cut.below_lsn)
+        below, inside = dict(self.cut.below_lsn), dict(self.cut.inside)
         return json.dumps(
-            {"text": self.text, "epoch": self.cut.epoch, "below_lsn": below, "commit_ts": moment}
+            {
+                "text": self.text,
+                "epoch": self.cut.epoch,
+                "below_lsn": below,
+                "inside": inside,
+                "commit_ts": moment,
+            }
         )
 
     @classmethod
     def from_json(cls, text: str) -> Pin:
         data = json.loads(text)
         moment = datetime.fromisoformat(data["commit_ts"]) if data["commit_ts"] else None
-        return cls(data["text"], Cut(data["epoch"], data["below_lsn"], moment))
+        return cls(data["text"], Cut(data["epoch"], data["below_lsn"], moment, data["inside"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from psycopg import Connection
 from cdc.postgres.connect import Address, connect_replication, translated
 from cdc.postgres.slot import read_slot
 from cdc.postgres.stream import identify
+from eventstore.position import parse_lsn
 
 Row = tuple[object, ...]
 
@@ -24,7 +25,11 @@ SELECT current_setting('server_version_num')::int, current_setting('wal_level'),
        EXISTS (SELECT FROM pg_catalog.pg_roles m WHERE m.rolname IN ('rds_replication', 'replication')
                AND pg_catalog.pg_has_role(current_user, m.oid, 'MEMBER')),
        current_user, current_setting('wal_sender_timeout'), current_database(),
-       (SELECT system_identifier::text FROM pg_catalog.pg_control_system())
+       (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
+       CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+            ELSE pg_catalog.pg_current_wal_flush_lsn() END::text,
+       CASE WHEN pg_catalog.pg_is_in_recovery() THEN 0 ELSE
+         ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_flush_lsn()), 8))::bit(32)::int END
 """
 
 
@@ -45,6 +50,8 @@ class Server:
     sender_timeout: str
     database: str
     system_id: str
+    flush_lsn: int
+    timeline: int  # 0 on a standby
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,8 @@ def read_server(connection: Connection[Row], address: Address) -> Server:
         sender_timeout=str(rest[1]),
         database=str(rest[2]),
         system_id=str(rest[3]),
+        flush_lsn=parse_lsn(str(rest[4])),
+        timeline=int(str(rest[5])),
     )
 
 

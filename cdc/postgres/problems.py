@@ -178,9 +178,9 @@ def failure(state: str | None, text: str, doing: str, where: str) -> TailraceErr
             hint="set wal_level = logical and restart the server",
         )
     if state == "42704" and "replication slot" in text:
-        return SlotLost(f"the replication slot is missing on {where}: {line}", hint=RELOAD_HINT)
+        return SlotLost(f"the replication slot is missing on {where}: {line}", hint=REPAIR_HINT)
     if state == "55000" and re.search(r"can(not| no longer) (get changes|be)|invalidated|obsolete", text):
-        return SlotLost(f"the replication slot was invalidated on {where}: {line}", hint=RELOAD_HINT)
+        return SlotLost(f"the replication slot was invalidated on {where}: {line}", hint=REPAIR_HINT)
     if state in ("54000", "XX000") and re.search(_TOO_LARGE, text):
         return RowTooLarge(
             f"a row of {where} is too large for the server to send while {doing}: {line} (SQLSTATE {state})",
@@ -195,9 +195,9 @@ def failure(state: str | None, text: str, doing: str, where: str) -> TailraceErr
 
 
 _TOO_LARGE = r"invalid memory alloc request size|Cannot enlarge string buffer|string buffer exceeds maximum"
-RELOAD_HINT = (
-    "what the slot kept is gone, so changes are missing: drop what is left of it with SELECT "
-    "pg_drop_replication_slot(...) and load the source into a new store; "
+REPAIR_HINT = (
+    "what the slot kept is gone, so changes are missing: run `tailrace source repair`, which makes a new slot and "
+    "compares every table with the log; "
     "raise max_slot_wal_keep_size or idle_replication_slot_timeout so that it does not happen again"
 )
 

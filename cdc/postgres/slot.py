@@ -12,7 +12,7 @@ from psycopg import Connection, pq
 
 from cdc.postgres import problems
 from cdc.postgres.connect import Address, quote, translated
-from cdc.postgres.problems import RELOAD_HINT, SlotActive, SlotLost
+from cdc.postgres.problems import REPAIR_HINT, SlotActive, SlotLost
 from eventstore.errors import OperatorError, TransientError
 from eventstore.position import parse_lsn
 
@@ -89,7 +89,7 @@ def require_usable(slot: SlotInfo, database: str, address: Address) -> None:
         raise SlotLost(
             f"the replication slot {slot.name} of {address.text} was invalidated: wal_status {slot.wal_status}"
             + (f", invalidation_reason {slot.invalidation}" if slot.invalidation else ""),
-            hint=RELOAD_HINT,
+            hint=REPAIR_HINT,
         )
 
 

@@ -161,6 +161,20 @@ def identify(connection: pq.abc.PGconn, address: Address) -> tuple[str, int]:
     return rows[0][0], parse_lsn(rows[0][2])
 
 
+def switch_points(address: Address, timeline: int) -> dict[int, int]:
+    """TIMELINE_HISTORY: where each earlier timeline was left for the next, as LSNs. Empty for the first."""
+    if timeline < 2:
+        return {}
+    connection = connect_replication(address, "tailrace check")
+    try:
+        query = f"TIMELINE_HISTORY {timeline}"
+        rows = command(connection, query, "reading the timeline's history", address)
+    finally:
+        connection.finish()
+    lines = [line.split("\t") for line in (rows[0][1] or "").splitlines()]
+    return {int(line[0]): parse_lsn(line[1]) for line in lines if len(line) >= 2 and line[0].isdigit()}
+
+
 def _sender_timeout(connection: pq.abc.PGconn, address: Address) -> float | None:
     query = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'"
     rows = command(connection, query, "reading wal_sender_timeout", address)

@@ -100,12 +100,10 @@ def between(store: Store, topic: TopicId, start: str | None, end: str | None) ->
     if limit is None:
         yield from store.read(topic, after_epoch=before.epoch, cut=cut)
         return
-    # The cut goes through an epoch: take the rows that it leaves out. With several sources the cut's epoch may be later
-    # than the first one of this source that is left out.
-    first = before.epoch - 1 if len(store.sources()) == 1 else 0
-    for batch in store.read(topic, after_epoch=max(0, first), cut=cut):
+    inside = before.inside[topic.source]  # the cut goes through this epoch: take the rows that it leaves out
+    for batch in store.read(topic, after_epoch=inside - 1, cut=cut):
         outside = pc.or_(
-            pc.greater(batch["_epoch"], pa.scalar(before.epoch)),
+            pc.greater(batch["_epoch"], pa.scalar(inside)),
             pc.greater_equal(batch["_lsn"], pa.scalar(limit)),
         )
         yield batch.filter(outside)

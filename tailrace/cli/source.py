@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from tailrace.cli import snapshot
+from tailrace.cli import repair, snapshot
 from tailrace.cli.invocation import of
 from tailrace.cli.output import size
 from tailrace.cli.status import source_status
 
 app = typer.Typer(help="The databases that are captured.")
 app.command()(snapshot.snapshot)
+app.command()(repair.repair)
 
 
 @app.command("list")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from psycopg import sql
 
 from cdc.first import first_load
+from cdc.identity import check_start
 from cdc.postgres.connect import Address, connect
 from cdc.postgres.describe import read_tables
 from cdc.postgres.publication import Publication
@@ -27,7 +28,6 @@ from cdc.postgres.snapshot import (
     plan_units,
     snapshot_session,
 )
-from cdc.session import check_start
 from cdc.status import Progress
 from eventstore import failpoints
 from eventstore.errors import IntegrityError, TransientError

@@ -113,7 +113,7 @@ def test_states_of_a_slot_become_errors_of_their_own() -> None:
         isinstance(active, SlotActive) and active.pid == 4711 and "pg_terminate_backend(4711)" in active.hint
     )
     lost = failure("55000", 'cannot get changes from replication slot "s"', "starting", "db")
-    assert isinstance(lost, SlotLost) and "new store" in lost.hint
+    assert isinstance(lost, SlotLost) and "tailrace source repair" in lost.hint
 
 
 @pytest.mark.parametrize(

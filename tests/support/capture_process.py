@@ -1,4 +1,5 @@
-"""A capture as a process: the argument is ``Site.to_json``; SIGTERM stops it. Exit codes are those of our errors."""
+"""A capture, or a repair, as a process: the arguments are ``Site.to_json`` and which; SIGTERM stops it. Exit codes are
+those of our errors."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import sys
 import threading
 
 from cdc.capture import Capture
+from cdc.repair import repair_source
 from eventstore.errors import TailraceError
 from eventstore.log import Store
 from tests.support.capturing import SOURCE, Site
@@ -20,6 +22,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         with Store.open(site.store_settings, root=site.root) as store:
+            if sys.argv[2] == "repair":
+                repair_source(store, SOURCE, site.settings, stop=stop)
+                return 0
             Capture(store, SOURCE, site.settings, stop=stop).run()
     except TailraceError as error:
         print(f"{type(error).__name__}: {error}")

@@ -19,11 +19,13 @@ from typing import Any, Self
 
 import psycopg
 from psycopg import sql
+from sqlalchemy import select
 
 from cdc.capture import Capture
 from cdc.source import Preparation, prepare_source
 from cdc.status import CaptureStatus
 from cdc.verify import TopicComparison, verify_source
+from eventstore import tables
 from eventstore.log import Store
 from eventstore.model import TopicId, TopicKind
 from eventstore.position import parse_lsn
@@ -144,15 +146,15 @@ class RunningCapture:
 
 
 class CaptureProcess:
-    """A capture as a process of its own (``python -m tests.support.capture_process``), to be killed."""
+    """A capture (or, ``work``: a repair) as a process of its own, to be killed."""
 
-    def __init__(self, site: Site, *, failpoint: str | None = None) -> None:
+    def __init__(self, site: Site, *, failpoint: str | None = None, work: str = "capture") -> None:
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         environment.pop("TAILRACE_FAILPOINT", None)
         if failpoint:
             environment["TAILRACE_FAILPOINT"] = failpoint
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.capture_process", site.to_json()],
+            [sys.executable, "-m", "tests.support.capture_process", site.to_json(), work],
             cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         self._site = site
@@ -278,25 +280,28 @@ def assert_equals_source(site: Site, expected: Sequence[tuple[str, str]] | None 
 
 
 def assert_sound(store: Store) -> None:
-    """Offsets are dense from 0 per topic and partition; every change stands once, in commit order per partition;
-    epochs are a gap-free prefix."""
+    """Offsets are dense from 0 per topic and partition; every change stands once, in commit order per partition and
+    incarnation; epochs are a gap-free prefix."""
     epochs = [info.epoch for info in store.epochs(limit=1_000_000)]
     assert epochs == list(range(1, len(epochs) + 1))
-    seen: set[tuple[int, int]] = set()
+    with store.catalog.read() as connection:
+        lives = dict(connection.execute(select(tables.epochs.c.epoch, tables.epochs.c.incarnation)).all())
+    seen: set[tuple[int, int, int]] = set()
     for info in store.topics(SOURCE):
         offsets: dict[int, int] = {}
-        positions: dict[int, tuple[int, int]] = {}
-        loaded_until = 0
-        once: set[tuple[int, int]] = set()
+        positions: dict[int, tuple[int, int, int]] = {}
+        loaded_until = (0, 0)
+        once: set[tuple[int, int, int]] = set()
         for row in rows(store, info.id):
-            partition, place = row["_partition"], (row["_lsn"], row["_ordinal"])
+            life = (lives[row["_epoch"]], row["_lsn"])
+            partition, place = row["_partition"], (*life, row["_ordinal"])
             assert row["_offset"] == offsets.get(partition, 0), f"{info.id}: a gap in partition {partition}"
             offsets[partition] = row["_offset"] + 1
             if row["_txn"] == 0:  # a load: unordered among themselves, all of one position
-                loaded_until = max(loaded_until, row["_lsn"])
+                loaded_until = max(loaded_until, life)
                 continue
-            assert place > positions.get(partition, (0, 0)), f"{info.id}: out of order or twice"
-            assert row["_lsn"] > loaded_until, f"{info.id}: a change from before its load"
+            assert place > positions.get(partition, (0, 0, 0)), f"{info.id}: out of order or twice"
+            assert life > loaded_until, f"{info.id}: a change from before its load"
             positions[partition] = place
             if row["_op"] != "t" or place not in once:
                 assert place not in seen, f"{info.id}: {place} stands twice"

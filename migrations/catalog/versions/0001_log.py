@@ -77,6 +77,7 @@ def _sources_and_topics() -> None:
         sa.Column("last_append", sa.Text(), nullable=False),
         sa.Column("system_id", sa.Text(), nullable=False),
         sa.Column("timeline", sa.Integer(), nullable=False),
+        sa.Column("repairing", sa.Boolean(), nullable=False),
         sa.Column("slot", sa.Text(), nullable=False),
         sa.Column("publication", sa.Text(), nullable=False),
         sa.Column("loaded", sa.Boolean(), nullable=False),

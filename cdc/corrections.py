@@ -1,0 +1,92 @@
+"""What separates a table from its topic: the rows that lead from one to the other.
+
+Both sides are texts as Postgres prints them, and are compared as two 64-bit hashes a row. The table comes as a snapshot
+shows it, chunk by chunk; of the topic only hashes are held. A row of the topic that no chunk had is deleted only after
+the snapshot was asked for its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdc.columnar.rows import BEFORE_KEY, RowBuilder, Transactions
+from cdc.columnar.values import table_rows
+from cdc.digests import Digests, digest, keys_of
+from cdc.wire.replication import UNIX_EPOCH_MICROS
+from eventstore.model import TopicId
+from eventstore.schema import TopicSchema
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Texts = Sequence[pa.Array]
+
+
+class Correction:
+    """Compares one table with its topic. ``log``: digests of the topic's rows, whose keys are all different."""
+
+    def __init__(
+        self, topic: TopicId, schema: TopicSchema, log: Digests, *, lsn: int, commit_ts: int
+    ) -> None:
+        self._topic = topic
+        self._schema = schema
+        self._log = log
+        self._seen = np.zeros(len(log), np.bool_)
+        self._lsn = lsn
+        self._commit_ts = commit_ts
+        self._ordinal = 0
+        self.key_at = tuple(at for at, column in enumerate(schema.columns) if column.key)
+        self.rows = self.added = self.changed = self.deleted = 0
+
+    def chunk(self, texts: Texts) -> pa.Table | None:
+        """Rows of the table, as texts per column of the schema; of these the ones that the topic has not, or not like
+        that, as rows of the topic. None when there is none."""
+        key, row = digest(texts, self.key_at)
+        self.rows += len(key)
+        at = np.minimum(np.searchsorted(self._log.key, key), max(len(self._log) - 1, 0))
+        known: Mask = self._log.key[at] == key if len(self._log) else np.zeros(len(key), np.bool_)
+        same: Mask = known.copy()
+        same[known] = self._log.row[at[known]] == row[known]
+        self._seen[at[known]] = True
+        self.added += int((~known).sum())
+        self.changed += int((known & ~same).sum())
+        if same.all():
+            return None
+        wanted = pa.array(~same)
+        return self._stamped([cells.filter(wanted) for cells in texts])
+
+    def _stamped(self, texts: Texts) -> pa.Table:
+        first = self._ordinal
+        self._ordinal += len(texts[0])
+        return table_rows(texts, self._schema, lsn=self._lsn, commit_ts=self._commit_ts, first_ordinal=first)
+
+    def superfluous(
+        self,
+        log: Callable[[], Iterable[Texts]],
+        exists: Callable[[Sequence[tuple[str, ...]]], set[tuple[str, ...]]],
+    ) -> Iterator[pa.Table]:
+        """Deletes of the topic's rows that no chunk had. ``log`` reads the topic's rows again for their keys;
+        ``exists`` asks the table which of some keys it has."""
+        unseen = self._log.key[~self._seen]
+        if not len(unseen):
+            return
+        for texts in log():
+            keys = [tuple(map(str, key)) for key in keys_of(texts, self.key_at, unseen.tolist()).values()]
+            confirmed = sorted(set(keys) - exists(keys)) if keys else []
+            if confirmed:
+                self.deleted += len(confirmed)
+                yield self._deletes(confirmed)
+
+    def _deletes(self, keys: Sequence[tuple[str, ...]]) -> pa.Table:
+        transactions = Transactions()
+        stamp = transactions.add(self._lsn, 0, self._commit_ts - UNIX_EPOCH_MICROS) + self._ordinal
+        builder = RowBuilder(self._topic, self._schema)
+        for number, key in enumerate(keys):
+            cells: list[bytes | None] = [None] * len(self._schema.columns)
+            for at, text in zip(self.key_at, key, strict=True):
+                cells[at] = text.encode()
+            builder.add_deleted(stamp + number, cells, BEFORE_KEY)
+        self._ordinal += len(keys)
+        return builder.finish(transactions).rows
