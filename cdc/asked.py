@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from cdc.directory import Topics
 from eventstore.log import Store
 from eventstore.model import TopicId
@@ -15,14 +17,17 @@ def is_waiting(store: Store, source: str) -> bool:
     return any(request.state is RequestState.ASKED for request in store.requests.open(source, SNAPSHOT))
 
 
-def to_read_again(store: Store, source: str, topics: Topics) -> tuple[list[TopicId], list[Request]]:
+def to_read_again(
+    store: Store, source: str, topics: Topics, published: Container[int]
+) -> tuple[list[TopicId], list[Request]]:
     """The complete topics that are asked for, and the requests to mark as running once these are suspended. A request
-    that names no table of the source is answered at once."""
+    for what cannot be read (``published``: oids of the tables that can) is answered at once, and spoils nothing."""
     asked = [r for r in store.requests.open(source, SNAPSHOT) if r.state is RequestState.ASKED]
-    foreign = [request.id for request in asked if request.topic not in topics.tables]
-    if foreign:
-        store.requests.answer(foreign, RequestState.FAILED, "it is no table of this source")
-    asked = [request for request in asked if request.topic in topics.tables]
+    readable = {topic for topic in topics.tables if topics.relid(topic) in published}
+    unreadable = [request.id for request in asked if request.topic not in readable]
+    if unreadable:
+        store.requests.answer(unreadable, RequestState.FAILED, "no table is published for it")
+    asked = [request for request in asked if request.topic in readable]
     complete = [request.topic for request in asked if topics.tables[request.topic].complete_since is not None]
     return list(dict.fromkeys(complete)), asked
 

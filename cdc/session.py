@@ -77,7 +77,7 @@ class Session:
             self._progress.position(durable=writer.state.through_lsn, confirmed=state.end_lsn)
             with self._lines.within(_START_SECONDS):
                 self._suspend_unknown(writer, publication)
-                self._suspend_asked(writer)
+                self._suspend_asked(writer, publication)
                 topics = self._current_topics(writer, publication)
             self._stream(spool or stream, writer, topics)
         finally:
@@ -121,9 +121,11 @@ class Session:
                 hint="run `tailrace init`, which makes it again; all topics are then read again",
             )
 
-    def _suspend_asked(self, writer: SourceWriter) -> None:
+    def _suspend_asked(self, writer: SourceWriter, publication: Publication | None) -> None:
         """Topics that somebody asked to be read again: this session loads them."""
-        topics, requests = asked.to_read_again(self._store, self._name, Topics.read(self._store, self._name))
+        published = publication.tables if publication else {}
+        known = Topics.read(self._store, self._name)
+        topics, requests = asked.to_read_again(self._store, self._name, known, published)
         if topics:
             _append_position(writer, suspends=[(topic, "read again: asked for") for topic in topics])
         self._store.requests.answer([request.id for request in requests], RequestState.RUNNING, "")

@@ -271,7 +271,7 @@ def test_an_upgrade_from_the_systems_postgres_is_repaired(
     execute(
         new.dsn(), "CREATE TABLE public.others (id int PRIMARY KEY)", "DROP TABLE public.others"
     )  # other oids
-    load = [programs / "psql", "-v", "ON_ERROR_STOP=1", "-q", "-d", new.dsn()]
+    load: list[str | Path] = [programs / "psql", "-v", "ON_ERROR_STOP=1", "-q", "-d", new.dsn()]
     subprocess.run(load, input=dump.stdout, check=True, capture_output=True)
     upgraded = Site.at(store_dir, new.dsn())
     error = refused(upgraded)

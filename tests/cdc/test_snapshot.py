@@ -173,9 +173,10 @@ def test_a_killed_load_goes_on_with_the_chunk_it_was_at(site: Site) -> None:
         assert_sound(store)
 
 
-def test_a_load_is_as_slow_as_it_is_told_to_be(site: Site) -> None:
+def test_a_load_is_as_slow_as_it_is_told_to_be_and_a_request_for_nothing_is_refused(site: Site) -> None:
     with RunningCapture(site) as capture:
         capture.catch_up()
+        (nothing,) = capture.store.requests.ask(SNAPSHOT, [table("nothing")])
         (request,) = capture.store.requests.ask(SNAPSHOT, [ITEMS], rows_per_second=ROWS // 2)
         began = time.monotonic()
         wait_until(
@@ -183,4 +184,5 @@ def test_a_load_is_as_slow_as_it_is_told_to_be(site: Site) -> None:
             alive=lambda: capture.running,
         )
         assert time.monotonic() - began > 1, "faster than the limit allows"
+        assert capture.store.requests.get([nothing.id])[0].state is RequestState.FAILED
         assert_equals_source(site)
