@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from eventstore.log import Store
     from eventstore.requests import Request
 
-POLL_SECONDS = 0.2
-UNHEARD_SECONDS = 10.0  # a capture looks twice a second
+POLL_SECONDS = 0.5
+UNHEARD_SECONDS = 30.0  # a capture looks twice a second, and takes a moment to start
 
 
 def snapshot(

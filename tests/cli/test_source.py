@@ -6,7 +6,15 @@ import signal
 
 import psycopg
 
-from tests.cli.conftest import Project
+from tests.cli.conftest import Project, until
+
+
+def streams(dsn: str) -> bool:
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute(
+            "SELECT active FROM pg_replication_slots WHERE database = current_database()"
+        ).fetchone()
+    return bool(found and found[0])
 
 
 def test_tables_are_read_again_on_request_and_a_lost_slot_is_repaired(shop: Project) -> None:
@@ -17,6 +25,7 @@ def test_tables_are_read_again_on_request_and_a_lost_slot_is_repaired(shop: Proj
     left = shop.ok("source", "snapshot", "shop.public.orders", "--rows-per-second", "5000", "--no-wait")
     assert "asked" in left.out
     capture = shop.start("capture")
+    until(lambda: streams(dsn))
     read = shop.ok("source", "snapshot", "shop.public.orders", "--json")
     (document,) = read.documents
     assert document["topic"] == "shop.public.orders" and document["state"] == "done"
