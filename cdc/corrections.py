@@ -16,6 +16,7 @@ import pyarrow as pa
 from cdc.columnar.rows import BEFORE_KEY, RowBuilder, Transactions
 from cdc.columnar.values import table_rows
 from cdc.digests import Digests, digest, keys_of
+from cdc.policy import Policies
 from cdc.wire.replication import UNIX_EPOCH_MICROS
 from eventstore.model import TopicId
 from eventstore.schema import TopicSchema
@@ -28,9 +29,17 @@ class Correction:
     """Compares one table with its topic. ``log``: digests of the topic's rows, whose keys are all different."""
 
     def __init__(
-        self, topic: TopicId, schema: TopicSchema, log: Digests, *, lsn: int, commit_ts: int
+        self,
+        topic: TopicId,
+        schema: TopicSchema,
+        policies: Policies,
+        log: Digests,
+        *,
+        lsn: int,
+        commit_ts: int,
     ) -> None:
         self._topic = topic
+        self._policies = policies
         self._schema = schema
         self._log = log
         self._seen = np.zeros(len(log), np.bool_)
@@ -43,7 +52,7 @@ class Correction:
     def chunk(self, texts: Texts) -> pa.Table | None:
         """Rows of the table, as texts per column of the schema; of these the ones that the topic has not, or not like
         that, as rows of the topic. None when there is none."""
-        key, row = digest(texts, self.key_at)
+        key, row = digest(self._policies.texts(self._schema.columns, texts), self.key_at)
         self.rows += len(key)
         at = np.minimum(np.searchsorted(self._log.key, key), max(len(self._log) - 1, 0))
         known: Mask = self._log.key[at] == key if len(self._log) else np.zeros(len(key), np.bool_)
@@ -60,7 +69,9 @@ class Correction:
     def _stamped(self, texts: Texts) -> pa.Table:
         first = self._ordinal
         self._ordinal += len(texts[0])
-        return table_rows(texts, self._schema, lsn=self._lsn, commit_ts=self._commit_ts, first_ordinal=first)
+        return table_rows(
+            texts, self._schema, self._policies, lsn=self._lsn, commit_ts=self._commit_ts, first_ordinal=first
+        )
 
     def superfluous(
         self,
@@ -82,7 +93,7 @@ class Correction:
     def _deletes(self, keys: Sequence[tuple[str, ...]]) -> pa.Table:
         transactions = Transactions()
         stamp = transactions.add(self._lsn, 0, self._commit_ts - UNIX_EPOCH_MICROS) + self._ordinal
-        builder = RowBuilder(self._topic, self._schema)
+        builder = RowBuilder(self._topic, self._schema, self._policies)
         for number, key in enumerate(keys):
             cells: list[bytes | None] = [None] * len(self._schema.columns)
             for at, text in zip(self.key_at, key, strict=True):

@@ -28,6 +28,7 @@ from cdc.directory import Topics, changed, is_events
 from cdc.first import Waiting, only_one, require_kept
 from cdc.identity import Mismatch, check_start, require_source
 from cdc.load import Stopped
+from cdc.policy import Policies
 from cdc.postgres.check import read_server
 from cdc.postgres.chunk import Keyset, Piece, read_keyset
 from cdc.postgres.connect import Address, connect, connect_replication, translated
@@ -157,6 +158,7 @@ class _Repair:
         self._store = store
         self._name = name
         self._settings = settings
+        self.policies = Policies.of(settings)
         self._address = address
         self._progress = progress
         self.stop = stop
@@ -317,7 +319,7 @@ class _TopicWork:
     def _next_version(self, table: Table) -> TopicSchema | None:
         """None when the table is what the log says. One of the same shape under another oid keeps what the log knows
         of its columns: a server that was loaded from a dump has forgotten what filled old rows."""
-        schema = changed(table, self._latest)
+        schema = changed(table, self._latest, self._repair.policies)
         if schema is None or _shape(schema) != _shape(self._latest):
             return schema
         if schema.relid == self._latest.relid:
@@ -329,6 +331,8 @@ class _TopicWork:
             return "it was incomplete"
         if self._latest.bag or schema.bag:
             return "it has no key"
+        if any(column.policy for column in schema.key):
+            return "its key is hashed, so no row of it can be looked up"
         held = plan_state(self._store, self._topic, self._store.cut()).target
         same = _shape(schema) == _shape(self._latest) == _shape(held)
         return "" if same else "its columns or its key are others now"
@@ -351,7 +355,14 @@ class _TopicWork:
         files = [self._prepare(current, emptied)]
         count = 0
         for texts in self._source_rows(connection, table, current):
-            rows = table_rows(texts, current, lsn=self._lsn, commit_ts=self._micros, first_ordinal=count + 1)
+            rows = table_rows(
+                texts,
+                current,
+                self._repair.policies,
+                lsn=self._lsn,
+                commit_ts=self._micros,
+                first_ordinal=count + 1,
+            )
             files.append(self._prepare(current, rows))
             count += rows.num_rows
         repair = TopicRepair(self._topic, rows=count, whole=reason)
@@ -364,7 +375,9 @@ class _TopicWork:
             return self._whole(
                 connection, table, schema, "the log's rows cannot be told apart by their hashes"
             )
-        correction = Correction(self._topic, current, log, lsn=self._lsn, commit_ts=self._micros)
+        correction = Correction(
+            self._topic, current, self._repair.policies, log, lsn=self._lsn, commit_ts=self._micros
+        )
         files = [
             self._prepare(current, rows)
             for texts in self._source_rows(connection, table, current)
@@ -429,7 +442,7 @@ class _TopicWork:
 
 
 def _shape(schema: TopicSchema) -> tuple[object, ...]:
-    columns = [(c.id, c.name, c.type_oid, c.typmod, c.key) for c in schema.columns]
+    columns = [(c.id, c.name, c.type_oid, c.typmod, c.key, c.policy) for c in schema.columns]
     return schema.bag, columns
 
 
@@ -473,6 +486,7 @@ class _EventWork:
                         rows = table_rows(
                             missing,
                             EVENT_SCHEMA,
+                            self._repair.policies,
                             lsn=self._exported.consistent_point - 1,
                             commit_ts=self._micros,
                             first_ordinal=ordinal,
