@@ -49,18 +49,18 @@ def of_slots(
 def _own_slot(
     connection: Connection[tuple[object, ...]], address: Address, subject: str, known: SourceState | None
 ) -> Iterator[Check]:
-    from cdc.postgres.problems import RELOAD_HINT
+    from cdc.postgres.problems import REPAIR_HINT
     from cdc.postgres.slot import read_slot
 
     if known is None or not known.loaded:
         return
     slot = read_slot(connection, known.slot, address)
     if slot is None:
-        yield Check(subject, "fail", f"{known.slot} is missing: changes since are lost", RELOAD_HINT)
+        yield Check(subject, "fail", f"{known.slot} is missing: changes since are lost", REPAIR_HINT)
     elif slot.wal_status == "lost" or slot.invalidation:
         why = f" ({slot.invalidation})" if slot.invalidation else ""
         yield Check(
-            subject, "fail", f"{known.slot} was invalidated{why}: changes since are lost", RELOAD_HINT
+            subject, "fail", f"{known.slot} was invalidated{why}: changes since are lost", REPAIR_HINT
         )
     elif slot.wal_status == "unreserved":
         yield Check(

@@ -141,7 +141,7 @@ def test_doctor_finds_what_will_bite_a_captured_source_and_nothing_on_a_healthy_
             connection.execute(statement.encode())
     found = findings(shop, 7)
     wanted = {
-        "slot": ("fail", f"{store}_shop is missing", "new store"),
+        "slot": ("fail", f"{store}_shop is missing", "tailrace source repair"),
         "slots": ("warn", f"{store}_former belongs to no", f"pg_drop_replication_slot('{store}_former')"),
         "max_slot_wal_keep_size": ("warn", "100 MB", "ALTER SYSTEM SET max_slot_wal_keep_size"),
         "wal_sender_timeout": ("warn", "0: a capture", "ALTER SYSTEM SET wal_sender_timeout"),
