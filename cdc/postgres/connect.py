@@ -137,6 +137,8 @@ class Address:
         part = self.conninfo.get
         host = part("host") or part("hostaddr") or "the local socket"
         user = f" as user {part('user')}" if part("user") else ""
+        if part("service") and not (part("host") or part("hostaddr")):
+            return f"the database of service {part('service')}{user}"
         return (
             f"database {part('dbname') or part('user') or 'default'} at {host}:{part('port', '5432')}{user}"
         )

@@ -123,10 +123,10 @@ _REFUSALS = (
         "look at the server's log if it keeps happening",
     ),
     Advice(
-        r"SSL|certificate",
+        r"SSL|certificate|private key",
         OperatorError,
         "the encrypted connection could not be made: {where}",
-        "check sslmode, sslrootcert and the other ssl options of the source's dsn",
+        "check sslmode, sslrootcert and the other ssl options of the source's dsn, and whose files they name",
     ),
 )  # fmt: skip
 _TRANSIENT_STATES = {"57P01", "57P02", "57P03", "40001", "40P01", "53300", "57P05"}
