@@ -51,6 +51,10 @@ test-servers: $(STAMP) ## Tests that need parts of the operating system (strace,
 	@tests/servers-setup
 	@$(BIN)/python -m pytest --scale smoke -m servers
 
+.PHONY: fuzz
+fuzz: $(STAMP) ## Fuzz both decoders of the stream, guided by coverage (a minute; ARGS="--seconds 3600")
+	@$(BIN)/python -m tests.fuzz $(ARGS)
+
 .PHONY: soak
 soak: $(STAMP) ## All tests at full scale (an hour or more); the result is docs/soak.md
 	@$(BIN)/python -m pytest --scale full --timeout 7200 -m "not servers" --report=docs/soak.md

@@ -37,11 +37,20 @@ CREATE TABLE orders (
   created_at timestamptz, meta text
 )
 """
+_WIDE_COLUMNS = 60
+_LARGE_BYTES = 8192
 _ROW = """
 SELECT n, n % 100000, (ARRAY['new', 'paid', 'packed', 'shipped'])[n % 4 + 1], (n % 1000000) / 100.0,
        CASE WHEN n % 3 > 0 THEN 'leave it at the neighbour''s' END,
        timestamptz '2026-11-20 12:00:00+00' + n * interval '1.000123 s', '{"source": ' || n || '}'
 """
+_KINDS = ("integer", "text", "timestamptz", "numeric(12,2)")
+_VALUES = (
+    "n",
+    "'value ' || n % 1000",
+    "timestamptz '2026-11-20 12:00:00+00' + n * interval '1 s'",
+    "(n % 1000000) / 100.0",
+)
 # Three inserts and two updates of earlier rows a transaction, and one transaction of inserts alone.
 _WORK = f"""
 CREATE PROCEDURE oltp(changes bigint) LANGUAGE plpgsql AS $$
@@ -55,7 +64,24 @@ BEGIN
 END $$;
 CREATE PROCEDURE bulk(changes bigint) LANGUAGE sql AS $$
   INSERT INTO orders {_ROW} FROM generate_series(1, changes) AS n
-$$
+$$;
+CREATE TABLE wide (id bigint PRIMARY KEY, {", ".join(f"c{at} {_KINDS[at % 4]}" for at in range(2, _WIDE_COLUMNS + 1))});
+CREATE PROCEDURE wide(changes bigint) LANGUAGE plpgsql AS $$
+BEGIN
+  FOR t IN 1..changes / {CHANGES_PER_TRANSACTION} LOOP
+    INSERT INTO wide SELECT n{"".join(f", {_VALUES[at % 4]}" for at in range(2, _WIDE_COLUMNS + 1))}
+    FROM generate_series(5 * t - 4, 5 * t) AS n;
+    COMMIT;
+  END LOOP;
+END $$;
+CREATE TABLE large (id bigint PRIMARY KEY, body text STORAGE EXTERNAL);
+CREATE PROCEDURE large(changes bigint) LANGUAGE plpgsql AS $$
+BEGIN
+  FOR t IN 1..changes / {CHANGES_PER_TRANSACTION} LOOP
+    INSERT INTO large SELECT n, repeat(md5(n::text), {_LARGE_BYTES // 32}) FROM generate_series(5 * t - 4, 5 * t) AS n;
+    COMMIT;
+  END LOOP;
+END $$
 """  # noqa: S608 - constants
 
 
@@ -75,21 +101,21 @@ class Round:
 
 
 class Installation:
-    """A store of its own in a folder, used through the real command."""
+    """A store of its own in a folder, used through the real command; its first load is done when ``loaded``."""
 
-    def __init__(self, folder: Path, name: str, dsn: str) -> None:
+    def __init__(self, folder: Path, name: str, dsn: str, *, loaded: bool = True) -> None:
         self.folder = folder
         folder.mkdir()
         self._settings = StoreSettings(name=name, catalog="sqlite:///catalog.db", segments=Path("segments"))
         (folder / "tailrace.toml").write_text(
             f'[store]\nname = "{name}"\ncatalog = "{self._settings.catalog}"\nsegments = "segments"\n\n'
-            f'[sources.shop]\nkind = "postgres"\ndsn = "{dsn}"\ntables = ["public.orders"]\n'
+            f'[sources.shop]\nkind = "postgres"\ndsn = "{dsn}"\ntables = ["public.*"]\n'
         )
-        for words in (["init"], ["capture", "--until-idle"]):
+        for words in (["init"], ["capture", "--until-idle"])[: 1 + loaded]:
             Client(self.command(*words), folder / f"{words[0]}.log").finish()
         with self.store() as store:
             state = store.source("shop")
-            assert state is not None and state.loaded
+            assert state is not None and state.loaded == loaded
             self.slot, self.publication = state.slot, state.publication
 
     def command(self, *words: str) -> list[str]:
@@ -156,7 +182,8 @@ def measure(workload: Workload, rounds: int, folder: Path) -> list[Round]:
         return done
 
 
-_HEAD = ["backlog, client", "changes/s", "ratio", "seconds", "with start-up", "client CPU s", "peak MiB"]
+_CPU = ("client CPU s/M", "server CPU s/M")  # seconds per million changes
+_HEAD = ["backlog, client", "changes/s", "ratio", "seconds", "with start-up", "peak MiB", *_CPU]
 
 
 def rows_of(workload: Workload, rounds: Sequence[Round]) -> list[list[str]]:
@@ -175,8 +202,9 @@ def rows_of(workload: Workload, rounds: Sequence[Round]) -> list[list[str]]:
             f"{ratio:.2f}",
             f"{seconds:.2f}",
             f"{median([run.process for run in runs]):.2f}",
-            f"{median([run.cpu for run in runs]):.2f}",
             f"{max(run.peak_mib for run in runs):,.0f}",
+            f"{median([run.cpu for run in runs]) / workload.changes * 1e6:.2f}",
+            f"{median([run.server_cpu for run in runs]) / workload.changes * 1e6:.2f}",
         ]
         lines.append([f"{workload.title}: {name}", *numbers])
     return lines
@@ -187,6 +215,16 @@ def workloads(options: Options) -> list[Workload]:
     every = [
         Workload("oltp", f"{size:,} transactions × {per}", size * per),
         Workload("bulk", f"1 transaction × {options['bulk']:,}", options["bulk"]),
+        Workload(
+            "wide",
+            f"{_WIDE_COLUMNS} columns, {options['wide']:,} transactions × {per}",
+            options["wide"] * per,
+        ),
+        Workload(
+            "large",
+            f"{_LARGE_BYTES:,} bytes, {options['large']:,} transactions × {per}",
+            options["large"] * per,
+        ),
     ]
     return [workload for workload in every if workload.changes]
 
@@ -194,6 +232,8 @@ def workloads(options: Options) -> list[Workload]:
 SIZES = (
     Size("transactions", 200_000, 4_000, "transactions of five changes"),
     Size("bulk", 1_600_000, 50_000, "changes of the one large transaction"),
+    Size("wide", 20_000, 400, f"transactions of five changes, {_WIDE_COLUMNS} columns"),
+    Size("large", 10_000, 200, f"transactions of five changes, a value of {_LARGE_BYTES} bytes in each"),
 )
 
 
@@ -209,7 +249,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "The same backlog for both. Seconds run from the slot becoming active: to the exit of pg_recvlogical, which "
         "throws away what it receives; to the last change being visible to a reader of the store, with files and "
         f"catalog synced, for tailrace. Medians of {options.repeat} rounds, the clients by turns; memory is the "
-        "largest.\n\n" + table(_HEAD, lines)
+        "largest. CPU: all of the client's process, start-up included; of the server the process that sends.\n\n"
+        + table(_HEAD, lines)
     )
     write_section(
         "capture",

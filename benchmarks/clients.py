@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +22,14 @@ _PEAK = re.compile(r"^VmHWM:\s*(\d+) kB", re.MULTILINE)
 @dataclass(frozen=True, slots=True)
 class Run:
     """One client's way through a backlog. ``streaming``: from its slot becoming active to its goal; ``process``: from
-    start to exit. CPU is user and system time of the process, memory its largest resident set."""
+    start to exit. CPU is user and system time of the process, memory its largest resident set; ``server_cpu`` that of
+    the server process that sent to it, as last seen."""
 
     streaming: float
     process: float
     cpu: float
     peak_mib: float
+    server_cpu: float
 
 
 class Client:
@@ -40,6 +43,8 @@ class Client:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         self._ended = threading.Event()
         self._peak_kib = 0
+        self._server: Path | None = None
+        self.server_cpu = 0.0
         self._sampler = threading.Thread(target=self._sample, name="memory")
         self._sampler.start()
 
@@ -47,6 +52,10 @@ class Client:
     def running(self) -> bool:
         """Without reaping: ``finish`` needs the resources it used."""
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    def served_by(self, process: int) -> None:
+        """The server's process, from now on watched too."""
+        self._server = Path(f"/proc/{process}/stat")
 
     def finish(self) -> tuple[float, float, float]:
         """Wait for the end: (seconds it ran, CPU seconds, peak MiB). SystemExit with its output when it failed."""
@@ -80,6 +89,13 @@ class Client:
                 return
             if found:
                 self._peak_kib = max(self._peak_kib, int(found.group(1)))
+            self._sample_server()
+
+    def _sample_server(self) -> None:
+        if self._server is not None:
+            with suppress(OSError):  # it has ended
+                fields = self._server.read_text().rpartition(")")[2].split()  # its name may hold anything
+                self.server_cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def follow_slot(
@@ -96,14 +112,16 @@ def follow_slot(
         finally:
             client.kill()
     ended = client.begun + process if reached is None else reached
-    return Run(ended - began, process, cpu, peak)
+    return Run(ended - began, process, cpu, peak, client.server_cpu)
 
 
 def _active_since(connection: psycopg.Connection[tuple[object, ...]], slot: str, client: Client) -> float:
     """When the slot was first seen in use; the process's start when it was too short for that."""
-    query = "SELECT active FROM pg_catalog.pg_replication_slots WHERE slot_name = %s"
+    query = "SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = %s"
     while client.running:
-        if connection.execute(query, [slot]).fetchone() == (True,):
+        row = connection.execute(query, [slot]).fetchone()
+        if row is not None and isinstance(row[0], int):
+            client.served_by(row[0])
             return time.perf_counter()
         time.sleep(_LOOK_SECONDS)
     return client.begun

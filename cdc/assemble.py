@@ -10,6 +10,8 @@ A table of (state, message) on three states:
 Blocks hold whole transactions. The one exception is a transaction larger than a block may be: ``spill`` hands out
 what has come of it, to be written to files that are registered at its commit. Nothing is parsed here beyond tags,
 Begin and Commit; ``cdc.columnar.decode`` does the rest.
+
+``feed`` takes one message and is the rule; ``take`` takes many frames at once, the frequent ones by a kernel.
 """
 
 from __future__ import annotations
@@ -20,11 +22,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
+import numpy as np
+
+from cdc import gather
+from cdc.columnar.kernels import Bytes, Ints
 from cdc.wire.buffer import HINT
 from cdc.wire.replication import moment
 from eventstore.errors import ProtocolError
 from eventstore.position import format_lsn
 
+_ROOM_BYTES = 1 << 20  # to gather in, at first
+_LSN_MAX = (1 << 63) - 1
 BLOCK_BYTES_MAX = 512 << 20  # a block's columns must stay below Arrow's 2 GiB per string column
 
 _BEGIN = struct.Struct(">cQqI")
@@ -105,6 +113,10 @@ TRANSITIONS: dict[State, dict[int, Action]] = {
 }
 
 
+_MODES = {State.IDLE: gather.IDLE, State.OPEN: gather.OPEN, State.SKIPPING: gather.SKIPPING}
+_STATES = {mode: state for state, mode in _MODES.items()}
+
+
 class Assembler:
     """Gathers the pgoutput messages of one connection.
 
@@ -121,8 +133,10 @@ class Assembler:
         self._changes_limit = epoch_changes
         self._state = State.IDLE
         self._actions = TRANSITIONS[State.IDLE]
-        self._data = bytearray()
-        self._ends: array[int] = array("q")
+        self._room: Bytes = np.empty(_ROOM_BYTES, np.uint8)
+        self._size = 0
+        self._ends: Ints = np.empty(_ROOM_BYTES // 64, np.int64)
+        self._messages = 0
         self._changes = 0
         # The end of the whole transactions gathered: bytes, messages, changes, and how many transactions.
         self._whole_bytes = 0
@@ -138,6 +152,7 @@ class Assembler:
         self._commit_ts = 0
         self._spilled = False
         self._continues: int | None = None
+        self.gathered = 0  # transactions kept, since the beginning
         self.skipped = 0  # transactions dropped because the log has them
         self.dropped_messages = 0  # non-transactional messages: not captured
 
@@ -148,11 +163,9 @@ class Assembler:
         """
         action = self._actions.get(frame[0] if frame else -1)
         if action is _COUNT:  # the frequent one; looking up a member of an Enum is slow
-            self._data += frame
-            size = len(self._data)
-            self._ends.append(size)
+            self._keep(frame)
             self._changes += 1
-            return size >= self._bytes_limit or self._changes >= self._changes_limit
+            return self._size >= self._bytes_limit or self._changes >= self._changes_limit
         if action is Action.BEGIN:
             self._begin(frame)
         elif action is Action.COMMIT:
@@ -165,6 +178,45 @@ class Assembler:
             raise self._error(frame, f"cannot come while {self._state.value}")
         return self.full or self.oversized
 
+    def take(self, chunk: bytes, ends: Ints, at: int) -> tuple[int, bool]:
+        """Take XLogData frames from number ``at`` on: frame i is ``chunk[ends[i - 1]:ends[i]]``.
+
+        Returns the number of the next frame and whether a cut is due before it; without one, it is a frame of another
+        kind, or there is none left. Raises ProtocolError.
+        """
+        data = np.frombuffer(chunk, np.uint8)
+        while at < len(ends):
+            at, status = self._take_frequent(data, ends, at)
+            if status == gather.DUE:
+                return at, True
+            if status == gather.ROOM:
+                start = int(ends[at - 1]) if at else 0
+                self._make_room(int(ends[at]) - start, 1)
+            elif status == gather.OTHER:
+                frame = chunk[int(ends[at - 1]) if at else 0 : int(ends[at])]
+                if len(frame) <= gather.HEADER or frame[:1] != b"w":
+                    return at, False
+                at += 1
+                if self.feed(frame[gather.HEADER :]):
+                    return at, True
+        return at, False
+
+    def _take_frequent(self, data: Bytes, ends: Ints, at: int) -> tuple[int, int]:
+        whole = (self._whole_bytes, self._whole_messages, self._whole_changes)
+        gathered = (self._size, self._messages, self._changes, self._transactions, self.gathered)
+        begun = (self._xid, self._begin_lsn, self._begin_ts, self._commit_lsn, self._end_lsn, self._commit_ts)
+        limits = (self._epoch_bytes, self._epoch_changes, self._skip_through, self._spilled)
+        state = np.array([at, _MODES[self._state], *gathered, *whole, *begun, *limits], np.int64)
+        status = gather.take(data, ends, state, self._room, self._ends)
+        numbers: list[int] = state.tolist()
+        at, mode, self._size, self._messages, self._changes, self._transactions, self.gathered = numbers[:7]
+        self._xid, self._begin_lsn, self._begin_ts = numbers[10:13]
+        self._commit_lsn, self._end_lsn, self._commit_ts = numbers[13:16]
+        self._spilled = bool(numbers[gather.SPILLED])
+        self._mark_whole(*numbers[7:10])
+        self._enter(_STATES[mode])
+        return at, status
+
     @property
     def open(self) -> bool:
         """Inside a transaction (also one that is dropped)."""
@@ -173,7 +225,7 @@ class Assembler:
     @property
     def pending_bytes(self) -> int:
         """Bytes gathered and not handed out, of whole and open transactions."""
-        return len(self._data)
+        return self._size
 
     @property
     def transactions(self) -> int:
@@ -202,7 +254,7 @@ class Assembler:
         """The open transaction alone exceeds an epoch: ``cut`` what is whole, then ``spill``."""
         if self._state is not State.OPEN:
             return False
-        return len(self._data) >= self._bytes_limit or self._changes >= self._changes_limit
+        return self._size >= self._bytes_limit or self._changes >= self._changes_limit
 
     def cut(self) -> FrameBlock | None:
         """Hand out all whole transactions; None when there is none. What is open stays."""
@@ -232,7 +284,7 @@ class Assembler:
         """
         if self._state is not State.OPEN or self._transactions:
             raise ValueError("only a transaction that is open and first in line can be spilled")
-        data, ends = self._split(len(self._data), len(self._ends))
+        data, ends = self._split(self._size, self._messages)
         block = PartialBlock(
             data=data,
             ends=ends,
@@ -248,19 +300,37 @@ class Assembler:
         return block
 
     def _split(self, size: int, messages: int) -> tuple[bytes, array[int]]:
-        with memoryview(self._data) as gathered:  # one copy, not two
-            data, ends = bytes(gathered[:size]), self._ends[:messages]
-        del self._data[:size]
-        self._ends = array("q", [end - size for end in self._ends[messages:]])
+        data = self._room[:size].tobytes()
+        ends = array("q")
+        ends.frombytes(self._ends[:messages].tobytes())
+        rest, rest_ends = self._room[size : self._size].copy(), self._ends[messages : self._messages] - size
+        if len(self._room) > 4 * self._epoch_bytes:  # after one huge row
+            self._room = np.empty(max(_ROOM_BYTES, len(rest)), np.uint8)
+        self._size, self._messages = len(rest), len(rest_ends)
+        self._room[: self._size], self._ends[: self._messages] = rest, rest_ends
         return data, ends
+
+    def _make_room(self, size: int, messages: int) -> None:
+        """At least so much more. What is not yet written to costs no memory."""
+        if self._size + size > len(self._room):
+            room = np.empty(max(2 * len(self._room), self._size + size), np.uint8)
+            room[: self._size] = self._room[: self._size]
+            self._room = room
+        if self._messages + messages > len(self._ends):
+            ends = np.empty(max(2 * len(self._ends), self._messages + messages), np.int64)
+            ends[: self._messages] = self._ends[: self._messages]
+            self._ends = ends
 
     def _mark_whole(self, size: int, messages: int, changes: int) -> None:
         self._whole_bytes, self._whole_messages, self._whole_changes = size, messages, changes
         self._bytes_limit, self._changes_limit = size + self._epoch_bytes, changes + self._epoch_changes
 
     def _keep(self, frame: bytes) -> None:
-        self._data += frame
-        self._ends.append(len(self._data))
+        self._make_room(len(frame), 1)
+        end = self._size + len(frame)
+        self._room[self._size : end] = np.frombuffer(frame, np.uint8)
+        self._ends[self._messages] = self._size = end
+        self._messages += 1
 
     def _message(self, frame: bytes) -> None:
         if len(frame) < 2 or frame[1] > 1:
@@ -277,7 +347,7 @@ class Assembler:
         if len(frame) != _BEGIN.size:
             raise self._error(frame, f"has {len(frame)} bytes")
         _, commit_lsn, commit_ts, xid = _BEGIN.unpack(frame)
-        if commit_lsn <= self._commit_lsn:
+        if not self._commit_lsn < commit_lsn <= _LSN_MAX:
             raise self._error(
                 frame, f"commits at {format_lsn(commit_lsn)}, not after {format_lsn(self._commit_lsn)}"
             )
@@ -292,7 +362,7 @@ class Assembler:
         if len(frame) != _COMMIT.size:
             raise self._error(frame, f"has {len(frame)} bytes")
         _, flags, commit_lsn, end_lsn, commit_ts = _COMMIT.unpack(frame)
-        if flags or commit_lsn != self._begin_lsn or end_lsn <= commit_lsn:
+        if flags or commit_lsn != self._begin_lsn or not commit_lsn < end_lsn <= _LSN_MAX:
             raise self._error(frame, "does not belong to the transaction begun")
         self._commit_lsn, self._end_lsn, self._commit_ts = commit_lsn, end_lsn, commit_ts
         if self._state is State.SKIPPING:
@@ -300,7 +370,8 @@ class Assembler:
         else:
             self._keep(frame)
             self._transactions += 1
-            self._mark_whole(len(self._data), len(self._ends), self._changes)
+            self.gathered += 1
+            self._mark_whole(self._size, self._messages, self._changes)
             self._spilled = False
         self._enter(State.IDLE)
 

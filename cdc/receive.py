@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+import numpy as np
+
 from cdc.assemble import Assembler
 from cdc.feedback import Feedback
 from cdc.handover import Handover, Through
@@ -26,9 +28,11 @@ _WAIT_SECONDS = 0.5  # longest sleep: how late a stop is seen
 _FEEDBACK_SECONDS = 10.0
 _DRAIN_SECONDS = 30.0
 _PATIENCE_SECONDS = 60.0  # with a server that has no wal_sender_timeout
-_HEADER = 25
 _XLOGDATA = ord("w")
-_COMMIT = ord("C")
+# The server sends each message by itself. To a reader that sleeps until the socket is readable every one of them is a
+# wake-up, paid for by the sender; so after a read that found little, some more may gather.
+_SHORT_READ_BYTES = 64 << 10
+_GATHER_SECONDS = 0.001
 
 
 def feedback_interval(sender_timeout: float | None) -> float:
@@ -36,7 +40,7 @@ def feedback_interval(sender_timeout: float | None) -> float:
     return min(_FEEDBACK_SECONDS, sender_timeout / 3) if sender_timeout else _FEEDBACK_SECONDS
 
 
-def _wal_end(frame: bytes) -> int:
+def _wal_end(frame: bytes | memoryview) -> int:
     """Of an XLogData: it rises from commit to commit, not within transactions; 0 for Relation and Type."""
     return int.from_bytes(frame[9:17], "big")
 
@@ -90,27 +94,31 @@ class Receiver:
 
     def _read(self) -> bool:
         frames = self._stream.receive(_READ_BYTES)
-        received = 0
-        feed, hit = self._assembler.feed, failpoints.hit
-        for frame in frames:
-            hit("frame_received")
-            if frame[0] == _XLOGDATA and len(frame) > _HEADER:
-                due = feed(frame[_HEADER:])
-                if frame[_HEADER] == _COMMIT:
-                    hit("transaction_gathered")
-                    received = _wal_end(frame)
-                if due:
-                    self._cut()
-            else:
-                self._control(frame)
-        if frames and frames[-1][0] == _XLOGDATA:
+        if not frames:
+            return False
+        failpoints.hit("frame_received", len(frames))
+        chunk, ends = b"".join(frames), np.cumsum([len(frame) for frame in frames], dtype=np.int64)
+        assembler, at = self._assembler, 0
+        gathered, end_lsn = assembler.gathered, assembler.end_lsn
+        while at < len(frames):
+            at, due = assembler.take(chunk, ends, at)
+            if due:
+                self._cut()
+            elif at < len(frames):
+                self._control(bytes(frames[at]))
+                at += 1
+        failpoints.hit("transaction_gathered", assembler.gathered - gathered)
+        received = assembler.end_lsn if assembler.end_lsn > end_lsn else 0
+        if frames[-1][0] == _XLOGDATA:
             received = max(received, _wal_end(frames[-1]))
         if received:
             self._feedback.received(received)
             self._progress.position(received=received)
         if self._oldest is None and self._assembler.transactions:
             self._oldest = time.monotonic()
-        return bool(frames)
+        if len(chunk) < _SHORT_READ_BYTES:
+            time.sleep(_GATHER_SECONDS)
+        return True
 
     def _listen(self, reading: bool) -> None:
         """Raises TransientError when the server is gone without a word (a half-open connection)."""

@@ -10,7 +10,7 @@ from cdc import asked
 from cdc.added import AddedLoad
 from cdc.append import Appender
 from cdc.chunked import ChunkedLoad
-from cdc.columnar.decode import BlockDecoder
+from cdc.columnar.decode import BlockDecoder, prepare
 from cdc.directory import Describer, Topics, TopicsChanged, changed
 from cdc.handover import Handover
 from cdc.policy import Policies
@@ -63,6 +63,7 @@ class Session:
         """The writer's term, once this session has taken over."""
 
     def run(self, state: SourceState, publication: Publication | None) -> None:
+        prepare()
         protocol = self._settings.protocol
         if protocol == 2:
             self._refuse_protected()

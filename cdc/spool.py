@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +40,7 @@ class Frames(Protocol):
     @property
     def heard_at(self) -> float: ...
     def fileno(self) -> int: ...
-    def receive(self, max_bytes: int) -> list[bytes]: ...
+    def receive(self, max_bytes: int) -> Sequence[bytes | memoryview]: ...
     def send(self, frame: bytes) -> None: ...
     def gone(self) -> TransientError: ...
     def finish(self) -> None: ...
@@ -169,7 +169,7 @@ class SpooledStream:
         """As the stream's own; nothing is read from the socket while a committed transaction is given out."""
         frames = self._take(max_bytes)
         if not frames:
-            self._received = iter(self._stream.receive(max_bytes))
+            self._received = iter([bytes(frame) for frame in self._stream.receive(max_bytes)])
             frames = self._take(max_bytes)
         return frames
 

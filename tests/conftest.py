@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 # A shell starts background jobs with SIGINT ignored, and every process of a test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -13,3 +15,15 @@ pytest_plugins = sorted(
     for module in (Path(__file__).parent / "fixtures").glob("*.py")
     if module.stem != "__init__"
 )
+
+_CAPTURING = {"benchmarks", "cdc", "cli", "fuzz", "proof", "tests"}
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Compile the kernels once before tests that capture, so that none of them waits for the compiler."""
+    if not session.config.option.collectonly and any(
+        item.path.parent.name in _CAPTURING for item in session.items
+    ):
+        from cdc.columnar.decode import prepare
+
+        prepare()

@@ -1,247 +1,240 @@
-"""Rows of one topic version, gathered cell by cell and turned into one Arrow table of ``change_schema``."""
+"""Rows found in a block, turned column by column into one Arrow table of ``change_schema`` per topic version."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from cdc.columnar.values import raw_column, require_key, struct_of, type_columns
+from cdc.columnar import kernels
+from cdc.columnar.kernels import Cells, Ints, Ints32
+from cdc.columnar.relations import EventsRoute, TableRoute
+from cdc.columnar.scan import Found
+from cdc.columnar.values import raw_column, struct_of, type_columns
 from cdc.policy import Policies
 from cdc.wire.buffer import HINT
 from cdc.wire.replication import UNIX_EPOCH_MICROS
 from eventstore import keys
 from eventstore.errors import ProtocolError
 from eventstore.model import Op, TopicId, TopicRows
-from eventstore.schema import TopicSchema, change_schema
+from eventstore.schema import EVENT_SCHEMA, MESSAGE_SCHEMA, TopicSchema, change_schema
 
-Cells = list[bytes | None]
 Raw = dict[int, list[tuple[int, bytes]]]
+Places = NDArray[np.intp]
 
-OPS = (Op.READ, Op.CREATE, Op.UPDATE, Op.DELETE, Op.TRUNCATE, Op.MESSAGE)
-CREATE, UPDATE, DELETE, TRUNCATE, MESSAGE = 1, 2, 3, 4, 5  # numbers in OPS
-
-# A row's stamp is its transaction's number in the block and its ordinal in one integer.
-STAMP_SHIFT = 40
-_ORDINAL_MASK = (1 << STAMP_SHIFT) - 1
-
+OPS = (Op.READ, Op.CREATE, Op.UPDATE, Op.DELETE, Op.TRUNCATE, Op.MESSAGE)  # by the kernels' numbers
 _OP_NAMES = pa.array([op.value for op in OPS], pa.string())
 _BEFORE_NAMES = pa.array(["none", "key", "full"], pa.string())
-BEFORE_KEY, BEFORE_FULL = 1, 2
+_KEY_BYTES = 256  # of most keys
+_NO_POLICIES = Policies()
+_ORDINAL_MASK = (1 << kernels.STAMP_SHIFT) - 1
 
 
-@dataclass(slots=True)
-class Transactions:
-    """The transactions of one block by their number: commit LSN, xid, commit time (µs since 2000-01-01)."""
-
-    lsn: list[int] = field(default_factory=list)
-    xid: list[int] = field(default_factory=list)
-    commit_ts: list[int] = field(default_factory=list)
-
-    def add(self, lsn: int, xid: int, commit_ts: int) -> int:
-        """Returns the first stamp of the transaction."""
-        self.lsn.append(lsn)
-        self.xid.append(xid)
-        self.commit_ts.append(commit_ts)
-        return (len(self.lsn) - 1) << STAMP_SHIFT
+def table_rows(found: Found, at: Places, route: TableRoute, policies: Policies, *, unsent: bool) -> TopicRows:
+    """The rows ``at`` of a table. ``unsent``: some have cells that were not sent."""
+    builder = _Builder(found, at, route.topic, route.schema, route.schema.places, policies)
+    return builder.finish(unsent=unsent)
 
 
-class RowBuilder:
-    """Rows of one topic version in commit order.
+def event_rows(found: Found, at: Places, route: EventsRoute, source: str) -> Iterator[TopicRows]:
+    """The rows ``at`` of the events table, by category; categories in the order in which they first appear.
 
-    ``cells`` is flat, ``width`` cells a row as the server sends them, also of columns left out: column i of all
-    rows is ``cells[i::width]``. A row without an after image has its key cells there and None elsewhere. What few rows
-    have (an old row, an old key, unchanged cells) is kept beside it by row number.
+    Raises ProtocolError on an event without category.
     """
+    categories = _texts(found, found.rows.first[at], route.category)
+    codes = categories.dictionary_encode()
+    names = codes.dictionary.to_pylist()
+    if categories.null_count or b"" in names:
+        raise ProtocolError("an event without category", hint=HINT)
+    numbers = codes.indices.to_numpy()
+    for number, name in enumerate(names):
+        try:
+            topic = TopicId.events(source, name.decode())
+        except UnicodeDecodeError:
+            raise ProtocolError("an event's category is not UTF-8", hint=HINT) from None
+        builder = _Builder(found, at[numbers == number], topic, EVENT_SCHEMA, route.cells)
+        yield builder.finish(unsent=False)
 
-    __slots__ = (
-        "_absent",
-        "_before_cells",
-        "_before_kinds",
-        "_before_rows",
-        "_moved_cells",
-        "_moved_rows",
-        "_truncated",
-        "append",
-        "cells",
-        "key_at",
-        "ops",
-        "policies",
-        "positions",
-        "schema",
-        "stamps",
-        "topic",
-        "unchanged",
-        "width",
+
+def message_rows(
+    topic: TopicId, messages: Sequence[tuple[bytes, bytes]], stamps: Sequence[int], transactions: Ints
+) -> TopicRows:
+    """Logical messages as rows, given as (prefix, content in hex) with their stamps."""
+    count = len(messages)
+    texts = [text for message in messages for text in message]
+    sizes = np.array([len(text) for text in texts], np.int32)
+    rows = kernels.Rows(
+        route=np.zeros(count, np.int32),
+        op=np.full(count, kernels.MESSAGE_OP, np.uint8),
+        known=np.zeros(count, np.uint8),
+        stamp=np.array(stamps, np.int64),
+        first=np.arange(0, 2 * count, 2, dtype=np.int32),
+        old=np.full(count, -1, np.int32),
     )
+    cells = Cells((np.cumsum(sizes) - sizes).astype(np.int32), sizes)
+    found = Found(np.frombuffer(b"".join(texts), np.uint8), rows, cells, transactions)
+    return _Builder(found, np.arange(count), topic, MESSAGE_SCHEMA, range(2)).finish(unsent=False)
 
-    def __init__(self, topic: TopicId, schema: TopicSchema, policies: Policies) -> None:
-        require_key(schema, topic.text)
-        self.topic = topic
-        self.schema = schema
-        self.policies = policies
-        self.width = len(schema.sent)
-        self.positions = range(self.width)
-        self.key_at = tuple(at for at, column in enumerate(schema.sent) if column.key)
-        self.cells: Cells = []
-        self.append = self.cells.append
-        self.stamps: list[int] = []
-        self.ops = bytearray()
-        self.unchanged: list[int] = []  # numbers of cells (in ``cells``) whose value was not sent
-        self._absent: list[int] = []  # rows without after
-        self._truncated: list[int] = []  # rows without key
-        self._before_rows: list[int] = []
-        self._before_cells: Cells = []
-        self._before_kinds: list[int] = []
-        self._moved_rows: list[int] = []
-        self._moved_cells: Cells = []
 
-    def __len__(self) -> int:
-        return len(self.stamps)
+class _Builder:
+    """Columns of some rows. ``places``: where a row's cells, as the server sends them, have the schema's columns."""
 
-    def key_of(self, cells: Sequence[bytes | None]) -> Cells:
-        return [cells[at] for at in self.key_at]
+    def __init__(
+        self,
+        found: Found,
+        at: Places,
+        topic: TopicId,
+        schema: TopicSchema,
+        places: Sequence[int],
+        policies: Policies = _NO_POLICIES,
+    ) -> None:
+        rows = found.rows
+        self._found = found
+        self._topic = topic
+        self._schema = schema
+        self._places = places
+        self._policies = policies
+        self._key_at = [number for number, column in enumerate(schema.columns) if column.key]
+        self._ops, self._known = rows.op[at], rows.known[at]
+        self._stamps, self._old = rows.stamp[at], rows.old[at]
+        # Where a row's cells begin. A row without an after image has its key cells and nothing else.
+        self._key_first: Ints32 = rows.first[at]
+        self._absent = (self._ops == kernels.DELETE) | (self._ops == kernels.TRUNCATE)
+        self._first: Ints32 = np.where(self._absent, np.int32(-1), self._key_first)
 
-    def add(self, op: int, stamp: int, cells: Cells) -> None:
-        """A row with an after image."""
-        self.cells += cells
-        self.ops.append(op)
-        self.stamps.append(stamp)
-
-    def add_deleted(self, stamp: int, old: Cells, kind: int) -> None:
-        """A row that is gone: its key and, as far as sent, its old image."""
-        self._absent.append(len(self.stamps))
-        self.add_before(old, kind)
-        cells: Cells = [None] * self.width
-        for at in self.key_at:
-            cells[at] = old[at]
-        self.add(DELETE, stamp, cells)
-
-    def add_truncated(self, stamp: int) -> None:
-        self._absent.append(len(self.stamps))
-        self._truncated.append(len(self.stamps))
-        self.add(TRUNCATE, stamp, [None] * self.width)
-
-    def add_before(self, old: Cells, kind: int) -> None:
-        """The old image of the row that is added next. With BEFORE_KEY only key cells are taken: the server fills
-        the others with NULL, which means unknown there."""
-        self._before_rows.append(len(self.stamps))
-        self._before_kinds.append(kind)
-        if kind == BEFORE_FULL:
-            self._before_cells += old
-        else:
-            self._before_cells += [old[at] if at in self.key_at else None for at in self.positions]
-
-    def add_moved(self, old_key: Cells) -> None:
-        """The old key of the row that is added next."""
-        self._moved_rows.append(len(self.stamps))
-        self._moved_cells += old_key
-
-    def finish(self, transactions: Transactions) -> TopicRows:
-        """All rows as one table. Raises ProtocolError when a key cell was left out by the server."""
-        rows, target = len(self.stamps), change_schema(self.schema)
+    def finish(self, *, unsent: bool) -> TopicRows:
+        """All rows as one table."""
+        rows, target = len(self._ops), change_schema(self._schema)
         raw: Raw = {}
-        unchanged = self._unchanged()
-        texts = [pa.array(self.cells[at :: self.width], pa.binary()) for at in self.schema.places]
-        texts = self.policies.texts(self.schema.columns, texts)
-        typed = type_columns(texts, self.schema.columns, raw)
-        keys_at = [at for at, column in enumerate(self.schema.columns) if column.key]
-        columns = self._stamped(transactions)
-        columns["_hash"] = self._hashes([texts[at] for at in keys_at])
-        columns["_op"] = _OP_NAMES.take(pa.array(np.frombuffer(self.ops, np.uint8)))
+        texts = [
+            self._texts(self._key_first if number in self._key_at else self._first, number)
+            for number in range(len(self._places))
+        ]
+        texts = self._policies.texts(self._schema.columns, texts)
+        typed = type_columns(texts, self._schema.columns, raw)
+        columns = self._stamped()
+        columns["_hash"] = self._hashes(texts)
+        columns["_op"] = _OP_NAMES.take(pa.array(self._ops))
         columns["key"] = struct_of(
-            [typed[at] for at in keys_at], target.field("key").type, _mask(rows, self._truncated)
+            [typed[at] for at in self._key_at],
+            target.field("key").type,
+            _mask(self._ops == kernels.TRUNCATE),
         )
-        columns["after"] = self._after(typed, keys_at, target.field("after").type)
+        columns["after"] = self._after(typed, target.field("after").type)
         columns["before"], columns["_before"] = self._before(target.field("before").type, raw)
-        columns["_unchanged"] = _sparse(unchanged, rows, target.field("_unchanged").type)
+        columns["_unchanged"] = self._unchanged(target.field("_unchanged").type, unsent)
         columns["_moved_from"] = self._moved(target.field("_moved_from").type, raw)
         columns["_raw"] = raw_column(rows, raw, target.field("_raw").type)
-        return TopicRows(self.topic, self.schema.version, pa.table(columns, schema=target))
+        return TopicRows(self._topic, self._schema.version, pa.table(columns, schema=target))
 
-    def _stamped(self, transactions: Transactions) -> dict[str, pa.Array]:
-        stamps = np.array(self.stamps, np.int64)
-        number = stamps >> STAMP_SHIFT
-        commit_ts = np.array(transactions.commit_ts, np.int64)[number] + UNIX_EPOCH_MICROS
+    def _texts(self, first: Ints32, number: int) -> pa.Array:
+        return _texts(self._found, first, self._places[number])
+
+    def _stamped(self) -> dict[str, pa.Array]:
+        number = self._stamps >> kernels.STAMP_SHIFT
+        lsns, xids, commit_times = (self._found.transactions[:, at] for at in range(3))
         return {
-            "_lsn": pa.array(np.array(transactions.lsn, np.int64)[number]),
-            "_txn": pa.array(np.array(transactions.xid, np.int64)[number]),
-            "_ordinal": pa.array(stamps & _ORDINAL_MASK),
-            "_commit_ts": pa.array(commit_ts).cast(pa.timestamp("us", "UTC")),
+            "_lsn": pa.array(lsns[number]),
+            "_txn": pa.array(xids[number]),
+            "_ordinal": pa.array(self._stamps & _ORDINAL_MASK),
+            "_commit_ts": pa.array(commit_times[number] + UNIX_EPOCH_MICROS).cast(pa.timestamp("us", "UTC")),
         }
 
-    def _hashes(self, key: Sequence[pa.Array]) -> pa.Array:
-        hashes = keys.hash_columns(key)
-        if not self._truncated:
-            return hashes
-        return pc.if_else(_mask(len(self), self._truncated), pa.scalar(0, pa.int64()), hashes)
+    def _hashes(self, texts: Sequence[pa.Array]) -> pa.Array:
+        if any(self._schema.columns[number].policy for number in self._key_at):
+            hashed = keys.hash_columns([texts[number] for number in self._key_at])
+            mask = _mask(self._ops == kernels.TRUNCATE)
+            return hashed if mask is None else pc.if_else(mask, pa.scalar(0, pa.int64()), hashed)
+        places = np.array([self._places[number] for number in self._key_at], np.int32)
+        hashes = np.empty(len(self._ops), np.int64)
+        room = _KEY_BYTES
+        while room:
+            packed = np.empty(room, np.uint8)
+            room = kernels.hash_keys(
+                self._found.data, self._found.cells, self._key_first, places, packed, hashes
+            )
+        return pa.array(hashes)
 
-    def _after(self, typed: Sequence[pa.Array], keys_at: Sequence[int], kind: pa.StructType) -> pa.Array:
-        mask = _mask(len(self), self._absent)
+    def _after(self, typed: Sequence[pa.Array], kind: pa.StructType) -> pa.Array:
+        mask = _mask(self._absent)
         columns = list(typed)
         if mask is not None:  # the key cells of deleted rows are no after image, also not underneath the null
-            for at in keys_at:
+            for at in self._key_at:
                 columns[at] = pc.if_else(mask, pa.scalar(None, columns[at].type), columns[at])
         return struct_of(columns, kind, mask)
 
     def _before(self, kind: pa.StructType, raw: Raw) -> tuple[pa.Array, pa.Array]:
-        rows = len(self)
-        if not self._before_rows:
+        """Old images. Of one of which only the key is known, only the key is taken: the server fills the other cells
+        with NULL, which means unknown there."""
+        where = np.flatnonzero((self._known == kernels.BEFORE_KEY) | (self._known == kernels.BEFORE_FULL))
+        if not len(where):
+            rows = len(self._ops)
             return pa.nulls(rows, kind), pa.repeat(_BEFORE_NAMES[0], rows)
-        images = self._images(self._before_cells, self._before_rows, self.positions, kind, raw)
-        kinds = np.zeros(rows, np.uint8)
-        kinds[self._before_rows] = self._before_kinds
-        return images, _BEFORE_NAMES.take(pa.array(kinds))
+        old, known = self._old[where], self._known[where]
+        whole: Ints32 = np.where(known == kernels.BEFORE_FULL, old, np.int32(-1))
+        texts = [
+            self._texts(old if number in self._key_at else whole, number)
+            for number in range(len(self._places))
+        ]
+        names = np.where(self._known == kernels.BEFORE_MOVED, np.uint8(kernels.BEFORE_NONE), self._known)
+        images = self._images(texts, where, range(len(self._places)), kind, raw)
+        return images, _BEFORE_NAMES.take(pa.array(names))
 
     def _moved(self, kind: pa.StructType, raw: Raw) -> pa.Array:
-        if not self._moved_rows:
-            return pa.nulls(len(self), kind)
-        return self._images(self._moved_cells, self._moved_rows, self.key_at, kind, raw)
+        where = np.flatnonzero(self._known == kernels.BEFORE_MOVED)
+        if not len(where):
+            return pa.nulls(len(self._ops), kind)
+        texts = [self._texts(self._old[where], number) for number in self._key_at]
+        return self._images(texts, where, self._key_at, kind, raw)
 
     def _images(
-        self, cells: Cells, at_rows: list[int], at: Sequence[int], kind: pa.StructType, raw: Raw
+        self, texts: Sequence[pa.Array], where: Places, at: Sequence[int], kind: pa.StructType, raw: Raw
     ) -> pa.Array:
-        """Old images of a few rows, spread over all rows. Cells that do not fit go to ``raw`` under -column id: an
-        old image and an old key never meet on one row."""
-        places = {number: place for place, number in enumerate(at)}
-        kept = [number for number in self.schema.places if number in places]
-        columns = [self.schema.sent[number] for number in kept]
-        texts = [pa.array(cells[places[number] :: len(at)], pa.binary()) for number in kept]
+        """Old images of the rows ``where``, spread over all rows. Cells that do not fit go to ``raw`` under -column
+        id: an old image and an old key never meet on one row."""
         own: Raw = {}
-        typed = type_columns(self.policies.texts(columns, texts), columns, own, sign=-1)
+        columns = [self._schema.columns[number] for number in at]
+        typed = type_columns(self._policies.texts(columns, texts), columns, own, sign=-1)
         for image, entries in own.items():
-            raw.setdefault(at_rows[image], []).extend(entries)
-        where = np.full(len(self), -1, np.int64)
-        where[at_rows] = np.arange(len(at_rows))
-        return struct_of(typed, kind).take(pa.array(where, mask=where < 0))
+            raw.setdefault(int(where[image]), []).extend(entries)
+        images = struct_of(typed, kind)
+        if len(where) == len(self._ops):
+            return images
+        spread = np.full(len(self._ops), -1, np.int64)
+        spread[where] = np.arange(len(where))
+        return images.take(pa.array(spread, mask=spread < 0))
 
-    def _unchanged(self) -> dict[int, list[int]]:
-        ids: dict[int, list[int]] = {}
-        for number in self.unchanged:
-            row, at = divmod(number, self.width)
-            if at in self.key_at:
-                raise ProtocolError(
-                    f"{self.topic}: the server left out key column {self.schema.sent[at].name!r}",
-                    hint=HINT,
-                )
-            if at in self.schema.places:
-                ids.setdefault(row, []).append(self.schema.sent[at].id)
-        return ids
+    def _unchanged(self, kind: pa.ListType, unsent: bool) -> pa.Array:
+        if not unsent:
+            return pa.nulls(len(self._ops), kind)
+        cells, rows = self._found.cells, len(self._ops)
+        width = len(self._schema.sent)
+        offsets = np.empty(rows + 1, np.int32)
+        places = np.empty(kernels.count_unsent(cells, self._first, width, offsets), np.int32)
+        kernels.find_unsent(cells, self._first, width, places)
+        ids = np.zeros(width, np.int32)  # 0: a column that is left out
+        ids[list(self._places)] = [column.id for column in self._schema.columns]
+        named = ids[places] != 0
+        owners = np.repeat(np.arange(rows), np.diff(offsets))[named]
+        counts = np.bincount(owners, minlength=rows)
+        ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        none = pa.array(counts == 0)
+        return pa.ListArray.from_arrays(pa.array(ends), pa.array(ids[places[named]]), type=kind, mask=none)
 
 
-def _mask(rows: int, where: list[int]) -> pa.Array | None:
-    if not where:
-        return None
-    mask: np.ndarray[Any, np.dtype[np.bool_]] = np.zeros(rows, np.bool_)
-    mask[where] = True
-    return pa.array(mask)
+def _texts(found: Found, first: Ints32, place: int) -> pa.Array:
+    """One cell per row as sent, null for NULL and for what was not sent."""
+    rows = len(first)
+    offsets, valid = np.empty(rows + 1, np.int32), np.zeros((rows + 7) >> 3, np.uint8)
+    nulls = kernels.measure(found.cells, first, place, offsets, valid)
+    out = np.empty(int(offsets[rows]), np.uint8)
+    kernels.copy(found.data, found.cells, first, place, offsets, out)
+    buffers = [pa.py_buffer(valid) if nulls else None, pa.py_buffer(offsets), pa.py_buffer(out)]
+    return pa.BinaryArray.from_buffers(pa.binary(), rows, buffers, nulls)
 
 
-def _sparse(values: dict[int, list[int]], rows: int, kind: pa.DataType) -> pa.Array:
-    if not values:
-        return pa.nulls(rows, kind)
-    return pa.array([values.get(row) for row in range(rows)], kind)
+def _mask(where: NDArray[np.bool_]) -> pa.Array | None:
+    return pa.array(where) if where.any() else None

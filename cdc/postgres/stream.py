@@ -60,19 +60,19 @@ class ReplicationStream:
     def fileno(self) -> int:
         return self._connection.socket
 
-    def receive(self, max_bytes: int) -> list[bytes]:
+    def receive(self, max_bytes: int) -> list[memoryview]:
         """Frames that have arrived, up to about ``max_bytes``; [] when there is none to be had without waiting.
 
         Raises TransientError, SlotLost … when the server ended the stream.
         """
-        frames: list[bytes] = []
+        frames: list[memoryview] = []
         size = 0
-        get = self._connection.get_copy_data
+        get, append = self._connection.get_copy_data, frames.append
         try:
             while size < max_bytes:
                 count, data = get(1)
                 if count > 0:
-                    frames.append(bytes(data))
+                    append(data)
                     size += count
                 elif count == 0:
                     if not self._read_socket():

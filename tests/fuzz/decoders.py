@@ -1,0 +1,100 @@
+"""What fuzzing checks: any bytes as a block, through the columnar decoder and the reference: the same rows, or both
+refuse. Bytes are frames, each behind its length in two bytes; relations of three tables come first."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from datetime import UTC, datetime
+from typing import Any
+
+from cdc.assemble import FrameBlock
+from cdc.columnar.decode import DecodedEpoch
+from cdc.wire import pgoutput as pg
+from eventstore.errors import OperatorError, ProtocolError
+from tests.cdc.messages import decoder, encode
+from tests.fuzz.reference import TABLES, Reference
+
+ANNOUNCED = [encode(table.relation) for table in TABLES]
+
+
+def pack(frames: list[bytes]) -> bytes:
+    return b"".join(struct.pack(">H", len(frame)) + frame for frame in frames)
+
+
+def unpack(data: bytes) -> list[bytes]:
+    """The frames in any bytes; the last may be shorter than its length says."""
+    frames, at = [], 0
+    while at + 2 <= len(data):
+        size = int.from_bytes(data[at : at + 2], "big")
+        frames.append(data[at + 2 : at + 2 + size])
+        at += 2 + size
+    return frames
+
+
+def block_of(frames: list[bytes]) -> FrameBlock:
+    ends: array[int] = array("q")
+    for frame in frames:
+        ends.append((ends[-1] if ends else 0) + len(frame))
+    return FrameBlock(b"".join(frames), ends, 1, 1, 1, 2, datetime(2026, 11, 20, tzinfo=UTC))
+
+
+def check(data: bytes) -> bool:
+    """Whether the block was taken; AssertionError when the two decoders disagree."""
+    frames = [*ANNOUNCED, *unpack(data)]
+    reference = Reference()
+    refused: ProtocolError | OperatorError | None = None
+    try:
+        reference.decode(frames)
+    except (ProtocolError, OperatorError) as error:
+        refused = error
+    decoded: DecodedEpoch | ProtocolError | OperatorError
+    try:
+        decoded = decoder(*TABLES).decode(block_of(frames))
+    except (ProtocolError, OperatorError) as error:
+        decoded = error
+    if not isinstance(decoded, DecodedEpoch):
+        assert refused is not None, f"only the columnar decoder refuses: {decoded}"
+        return False
+    assert refused is None, f"only the reference refuses: {refused}"
+    expected: dict[str, list[dict[str, Any]]] = {}
+    for topic, row in reference.rows:
+        expected.setdefault(topic, []).append(row)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for part in decoded.rows:
+        part.rows.validate(full=True)
+        rows = part.rows.drop_columns(["_commit_ts"])  # damaged ones are beyond Python's calendar
+        found.setdefault(part.topic.text, []).extend(rows.to_pylist())
+    assert found.keys() == expected.keys()
+    for topic, wanted in expected.items():
+        shown = [{name: row[name] for name in like} for row, like in zip(found[topic], wanted, strict=True)]
+        assert shown == wanted
+    assert sum(decoded.ignored.values()) == reference.ignored
+    return True
+
+
+def seeds() -> dict[str, bytes]:
+    """Blocks with every kind of message, from which fuzzing starts."""
+    wide = tuple(b"%d" % number for number in range(9))
+    changes: dict[str, list[pg.PgOutput]] = {
+        "insert": [pg.Insert(1, (b"1", b"x", pg.NULL)), pg.Insert(3, wide)],
+        "update": [pg.Update(1, (b"1", pg.UNCHANGED, b"y")), pg.Update(2, (b"a", b"1"), old=(b"b", b"1"))],
+        "moved": [
+            pg.Update(1, (b"2", pg.UNCHANGED, b"y"), key=(b"1", pg.NULL, pg.NULL)),
+            pg.Update(2, (pg.UNCHANGED, b"2"), old=(b"b", b"1")),
+        ],
+        "delete": [pg.Delete(1, key=(b"1", pg.NULL, pg.NULL)), pg.Delete(2, old=(b"b", b"1"))],
+        "rare": [
+            pg.Truncate((1, 2), True, False),
+            pg.Message(True, 1, "audit", b"\xff"),
+            pg.Message(True, 1, "tailrace.mark", b""),
+            pg.Type(9, "public", "mood"),
+            pg.Origin(1, "o"),
+            pg.StreamAbort(1, 2),
+        ],
+        "another": [TABLES[0].relation, pg.Relation(7, "public", "x", "d", ()), pg.Insert(7, ())],
+    }
+    return {
+        name: pack([encode(m) for m in (pg.Begin(200, 1, 7), *messages, pg.Commit(200, 210, 1))])
+        for name, messages in changes.items()
+    }
