@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc.columnar.rows import BEFORE_KEY, RowBuilder, Transactions
+from cdc.columnar.rows import deleted_rows
 from cdc.columnar.values import table_rows
 from cdc.digests import Digests, digest, keys_of
 from cdc.policy import Policies
@@ -91,13 +91,13 @@ class Correction:
                 yield self._deletes(confirmed)
 
     def _deletes(self, keys: Sequence[tuple[str, ...]]) -> pa.Table:
-        transactions = Transactions()
-        stamp = transactions.add(self._lsn, 0, self._commit_ts - UNIX_EPOCH_MICROS) + self._ordinal
-        builder = RowBuilder(self._topic, self._schema, self._policies)
-        for number, key in enumerate(keys):
+        rows: list[list[bytes | None]] = []
+        for key in keys:
             cells: list[bytes | None] = [None] * len(self._schema.columns)
             for at, text in zip(self.key_at, key, strict=True):
                 cells[at] = text.encode()
-            builder.add_deleted(stamp + number, cells, BEFORE_KEY)
+            rows.append(cells)
+        stamps = range(self._ordinal, self._ordinal + len(keys))
         self._ordinal += len(keys)
-        return builder.finish(transactions).rows
+        transaction = (self._lsn, 0, self._commit_ts - UNIX_EPOCH_MICROS)
+        return deleted_rows(self._topic, self._schema, self._policies, rows, stamps, transaction).rows

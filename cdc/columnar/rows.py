@@ -79,6 +79,37 @@ def message_rows(
     return _Builder(found, np.arange(count), topic, MESSAGE_SCHEMA, range(2)).finish(unsent=False)
 
 
+def deleted_rows(
+    topic: TopicId,
+    schema: TopicSchema,
+    policies: Policies,
+    rows: Sequence[Sequence[bytes | None]],
+    stamps: Sequence[int],
+    transaction: tuple[int, int, int],
+) -> TopicRows:
+    """Deletes of rows of which the key is known: a cell per column of the schema, None outside of the key.
+    ``transaction``: commit LSN, xid, commit time (µs since 2000-01-01 UTC)."""
+    count, width = len(rows), len(schema.columns)
+    texts = [text for row in rows for text in row]
+    sizes = np.array([kernels.NULL if text is None else len(text) for text in texts], np.int32)
+    ends = np.cumsum(np.maximum(sizes, 0))
+    first = np.arange(0, count * width, width, dtype=np.int32)
+    found = Found(
+        np.frombuffer(b"".join(text or b"" for text in texts), np.uint8),
+        kernels.Rows(
+            route=np.zeros(count, np.int32),
+            op=np.full(count, kernels.DELETE, np.uint8),
+            known=np.full(count, kernels.BEFORE_KEY, np.uint8),
+            stamp=np.array(stamps, np.int64),
+            first=first,
+            old=first,
+        ),
+        Cells((ends - np.maximum(sizes, 0)).astype(np.int32), sizes),
+        np.array([transaction], np.int64),
+    )
+    return _Builder(found, np.arange(count), topic, schema, range(width), policies).finish(unsent=False)
+
+
 class _Builder:
     """Columns of some rows. ``places``: where a row's cells, as the server sends them, have the schema's columns."""
 
