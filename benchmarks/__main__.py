@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from benchmarks.options import add_shared
 
-NAMES = ("capture", "latency", "load", "decode", "compaction")
+NAMES = ("capture", "decode", "compaction")
 """In the order of a change's way."""
 
 

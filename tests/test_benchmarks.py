@@ -16,11 +16,9 @@ ROOT = Path(__file__).parents[1]
 SMALLEST = {
     "capture": ["--transactions", "100", "--bulk", "300", "--wide", "20", "--large", "0"],
     "compaction": ["--events", "3000", "--cores", "1"],
-    "latency": ["--rate", "50", "--seconds", "3"],
-    "load": ["--rows", "500"],
     "decode": ["--changes", "500"],
 }
-LINES = {"capture": 6, "compaction": 4, "decode": 2, "latency": 1, "load": 2}
+LINES = {"capture": 6, "compaction": 4, "decode": 2}
 PARTS = {"__main__", "clients", "options", "results"}
 
 
