@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-# A shell starts background jobs with SIGINT ignored, and every process of a test would inherit that.
+# A shell starts background jobs with SIGINT ignored, nohup with SIGHUP, and every process of a test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_plugins = sorted(
     f"tests.fixtures.{module.stem}"

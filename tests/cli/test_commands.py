@@ -255,9 +255,3 @@ def test_doctor_refuses_a_redis_that_evicts(shop: Project, redis_server: object)
     assert done.code == 7
     assert "evicts any key (maxmemory-policy allkeys-lru)" in done.out
     assert "CONFIG SET maxmemory-policy noeviction" in done.out
-
-
-def test_the_files_of_the_shop_are_one(project: Project) -> None:
-    house = Path(__file__).parents[2]
-    for name in ("schema.sql", "projections.py"):
-        assert (house / "examples" / "shop" / name).samefile(house / "tailrace" / "demo" / "shop" / name)
