@@ -40,7 +40,7 @@ def feedback_interval(sender_timeout: float | None) -> float:
     return min(_FEEDBACK_SECONDS, sender_timeout / 3) if sender_timeout else _FEEDBACK_SECONDS
 
 
-def _wal_end(frame: bytes | memoryview) -> int:
+def _wal_end(frame: bytes) -> int:
     """Of an XLogData: it rises from commit to commit, not within transactions; 0 for Relation and Type."""
     return int.from_bytes(frame[9:17], "big")
 

@@ -60,19 +60,22 @@ class ReplicationStream:
     def fileno(self) -> int:
         return self._connection.socket
 
-    def receive(self, max_bytes: int) -> list[memoryview]:
+    def receive(self, max_bytes: int) -> list[bytes]:
         """Frames that have arrived, up to about ``max_bytes``; [] when there is none to be had without waiting.
+
+        They are copied out of libpq's memory: thousands of views of it would keep Python's garbage collector busy,
+        which looks at views and not at bytes.
 
         Raises TransientError, SlotLost … when the server ended the stream.
         """
-        frames: list[memoryview] = []
+        frames: list[bytes] = []
         size = 0
         get, append = self._connection.get_copy_data, frames.append
         try:
             while size < max_bytes:
                 count, data = get(1)
                 if count > 0:
-                    append(data)
+                    append(bytes(data))
                     size += count
                 elif count == 0:
                     if not self._read_socket():
