@@ -125,6 +125,7 @@ class AddedLoad:
             files=files,
             new_schemas=[(topic, schema) for (topic, _), schema in used.items()],
             completes=list(self._topics),
+            published=list(loaded.published.items()),
         )
 
     def _emptied(self, topic: TopicId, exported: Exported, loaded: Loaded) -> Iterable[PreparedSegment]:
@@ -198,6 +199,7 @@ class AddedLoad:
         load = SnapshotLoad(
             self._address,
             exported,
+            self._writer.state.publication,
             target,
             workers=self._settings.load_workers,
             progress=self._progress,

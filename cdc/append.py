@@ -126,6 +126,7 @@ class Appender:
                 ),
                 suspends=suspends,
                 load_begins=woven.begins,
+                published=woven.published,
                 load_steps=woven.steps,
             )
         )

@@ -41,6 +41,7 @@ from cdc.postgres.chunk import (
     transactions_ended,
 )
 from cdc.postgres.connect import Address
+from cdc.postgres.publication import read_publication
 from cdc.postgres.snapshot import TableChanged
 from cdc.status import Progress
 from cdc.throttle import Throttle
@@ -89,11 +90,12 @@ class _Topic:
 
 @dataclass(slots=True)
 class _Attempt:
-    """What waits for its mark. ``settled``: None until the append that holds it is durable, then whether it counted."""
+    """What waits for its mark. ``published``: how the table was published when its load began. ``settled``: None until the append that holds it is durable, then whether it counted."""
 
     topic: _Topic
     content: bytes
     begins: Load | None = None
+    published: str = ""
     rows: pa.Table | None = None
     snapshot: Snapshot | None = None
     step: LoadStep | None = None
@@ -107,6 +109,7 @@ class Woven:
 
     rows: list[TopicRows]
     begins: list[Load] = field(default_factory=list)
+    published: list[tuple[TopicId, str]] = field(default_factory=list)
     steps: list[LoadStep] = field(default_factory=list)
     verdicts: list[tuple[_Attempt, bool]] = field(default_factory=list)
 
@@ -132,6 +135,7 @@ class ChunkedLoad:
         store: Store,
         settings: SourceSettings,
         address: Address,
+        publication: str,
         topics: Mapping[TopicId, TopicSchema],
         progress: Progress,
         rates: Mapping[TopicId, int],
@@ -140,6 +144,7 @@ class ChunkedLoad:
         self._settings = settings
         self._policies = Policies.of(settings)
         self._address = address
+        self._publication = publication
         self._progress = progress
         self._rates = rates
         self._topics = {topic: self._resumed(topic, schema) for topic, schema in topics.items()}
@@ -227,6 +232,7 @@ class ChunkedLoad:
             woven.begins.append(
                 Load(topic.id, topic.schema.version, mark.commit_lsn, topic.expected, attempt.begins.ranges)
             )
+            woven.published.append((topic.id, attempt.published))
             woven.rows += self._emptied(topic, mark)
             woven.verdicts.append((attempt, True))
             return
@@ -308,7 +314,7 @@ class ChunkedLoad:
         )
 
     def _begin(self, topic: _Topic, control: Connection[Row]) -> None:
-        keyset = read_keyset(control, self._address, topic.schema.relid)
+        keyset = read_keyset(control, self._address, self._publication, topic.schema.relid)
         self._require_known(topic, keyset)
         assert keyset is not None
         parts = self._settings.load_workers * _RANGES_PER_WORKER if self._settings.load_workers > 1 else 1
@@ -316,6 +322,9 @@ class ChunkedLoad:
         ranges = tuple(LoadRange(number, after, upto) for number, (after, upto) in enumerate(bounds))
         load = Load(topic.id, topic.schema.version, 0, expected, ranges)
         attempt = self._attempt(topic, begins=load)
+        publication = read_publication(control, self._publication, self._address)
+        if publication is not None and topic.schema.relid in publication.entries:
+            attempt.published = publication.entries[topic.schema.relid].identity.to_json()
         commit_mark(control, self._address, BEGIN_PREFIX, attempt.content)
         self._await(attempt)
 
@@ -488,7 +497,10 @@ class _Worker:
         try:
             self._throttle.wait(load._stop)
             label = self._label = self._label or self._read_label(connection)
-            with chunk(connection, load._address, topic.schema.relid, label, piece) as (keyset, found):
+            with chunk(connection, load._address, load._publication, topic.schema.relid, label, piece) as (
+                keyset,
+                found,
+            ):
                 load._require_known(topic, keyset)
                 load.snapshot_taken(attempt, found.snapshot)
                 texts = [found.texts[at] for at in topic.schema.places]
@@ -501,7 +513,9 @@ class _Worker:
             raise
 
     def _read_label(self, connection: Connection[Row]) -> tuple[str, str]:
-        keyset = read_keyset(connection, self._load._address, self._topic.schema.relid)
+        keyset = read_keyset(
+            connection, self._load._address, self._load._publication, self._topic.schema.relid
+        )
         self._load._require_known(self._topic, keyset)
         assert keyset is not None
         return keyset.table.label

@@ -8,19 +8,20 @@ from dataclasses import dataclass, replace
 from cdc.columnar.relations import EVENTS_TABLE
 from cdc.policy import Policies
 from cdc.postgres.connect import Address, connect, translated
-from cdc.postgres.describe import Table, read_tables
+from cdc.postgres.describe import Table, as_published, read_tables
+from cdc.postgres.publication import read_publication
 from cdc.wire.pgoutput import Relation
 from eventstore.errors import TransientError
 from eventstore.log import Store
-from eventstore.model import TopicId, TopicInfo, TopicKind
+from eventstore.model import SourceState, TopicId, TopicInfo, TopicKind
 from eventstore.schema import TopicSchema
 
 # Columns whose value in rows from before them is not known. A default that was computed row by row leaves few traces:
 # itself while it stays, an identity, a NOT NULL that held at once, a table written anew since it was made.
 _DOUBTFUL = """
 SELECT a.attnum::int FROM pg_catalog.pg_attribute a
-WHERE a.attrelid = %(relid)s::bigint::oid AND a.attnum > 0 AND a.attgenerated = '' AND NOT a.atthasmissing
-  AND (a.atthasdef OR a.attidentity <> '' OR a.attnotnull OR EXISTS (
+WHERE a.attrelid = %(relid)s::bigint::oid AND a.attnum > 0 AND NOT a.atthasmissing
+  AND (a.attgenerated <> '' OR a.atthasdef OR a.attidentity <> '' OR a.attnotnull OR EXISTS (
     SELECT FROM (SELECT a.attrelid AS oid UNION SELECT t.relid FROM pg_catalog.pg_partition_tree(a.attrelid) t) r
     JOIN pg_catalog.pg_class c ON c.oid = r.oid WHERE c.relkind = 'r' AND c.relfilenode <> c.oid))
 """
@@ -65,9 +66,10 @@ class Describer:
     ``topics`` are those the session began with.
     """
 
-    def __init__(self, store: Store, source: str, topics: Topics, address: Address) -> None:
+    def __init__(self, store: Store, source: SourceState, topics: Topics, address: Address) -> None:
         self._store = store
-        self._source = source
+        self._source = source.name
+        self._publication = source.publication
         self._topics = topics
         self._address = address
         self._doubtful: set[tuple[int, int]] = set()
@@ -82,7 +84,8 @@ class Describer:
         Raises TopicsChanged when a session that begins now would know the table.
         """
         with connect(self._address, "tailrace describe") as connection:
-            found = read_tables(connection, self._address, [relation.relid])
+            publication = read_publication(connection, self._publication, self._address)
+            found = as_published(read_tables(connection, self._address, [relation.relid]), publication)
             with translated("reading the catalog", self._address):
                 rows = connection.execute(_DOUBTFUL, {"relid": relation.relid}).fetchall()
         self._doubtful |= {(relation.relid, int(str(number))) for (number,) in rows}

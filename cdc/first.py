@@ -76,6 +76,7 @@ def first_load(
             load = SnapshotLoad(
                 address,
                 exported,
+                state.publication,
                 target,
                 workers=settings.load_workers,
                 progress=progress,
@@ -124,6 +125,7 @@ def _epoch(source: str, exported: Exported, loaded: Loaded, topics: Topics) -> E
             if schema.version != topics.schema(topic).version
         ],
         completes=list(loaded.schemas),
+        published=list(loaded.published.items()),
     )
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from cdc.directory import TopicsChanged, changed, is_events
 from cdc.policy import Policies
 from cdc.postgres.connect import Address, translated
 from cdc.postgres.describe import Table
+from cdc.postgres.publication import read_publication
 from cdc.postgres.slot import Exported
 from cdc.postgres.snapshot import (
     Unit,
@@ -61,12 +62,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a snapshot held. ``schemas``: the topic version each table was written in."""
+    """What a snapshot held. ``schemas``: the topic version each table was written in; ``published``: how each table was
+    published (``cdc.postgres.identity``)."""
 
     files: tuple[PreparedSegment, ...]
     schemas: Mapping[TopicId, TopicSchema]
     rows: int
     commit_ts: datetime
+    published: Mapping[TopicId, str] = field(default_factory=dict)
 
 
 class SnapshotLoad:
@@ -76,6 +79,7 @@ class SnapshotLoad:
         self,
         address: Address,
         exported: Exported,
+        publication: str,
         target: Target,
         *,
         workers: int,
@@ -85,6 +89,7 @@ class SnapshotLoad:
     ) -> None:
         self._address = address
         self._snapshot = exported.snapshot
+        self._publication = publication
         self._lsn = exported.consistent_point - 1
         self._target = target
         self._workers = workers
@@ -107,8 +112,13 @@ class SnapshotLoad:
         names = {schema.relid: topic for topic, schema in topics.items()}
         with snapshot_session(self._address, self._snapshot) as coordinator:
             relids = [*names, *([events] if events else [])]
-            tables = lock_tables(coordinator, self._address, relids, waiting=self._require_going)
+            publication = read_publication(coordinator, self._publication, self._address)
+            tables = lock_tables(coordinator, self._address, relids, publication, waiting=self._require_going)
             _require_all(tables, names)
+            entries = publication.entries if publication else {}
+            published = {
+                topic: entries[relid].identity.to_json() for relid, topic in names.items() if relid in entries
+            }
             for table in tables:
                 if table.relid in names:
                     topic = names[table.relid]
@@ -118,7 +128,7 @@ class SnapshotLoad:
             self._commit_ts = to_micros(commit_ts) or 0
             self._read_all(units, tables, expected)
         files = tuple(self._files[place] for place in sorted(self._files))
-        return Loaded(files, dict(self._topics.values()), self._rows, commit_ts)
+        return Loaded(files, dict(self._topics.values()), self._rows, commit_ts, published)
 
     def _schema(self, table: Table, latest: TopicSchema) -> TopicSchema:
         return changed(table, latest, self._target.policies) or latest

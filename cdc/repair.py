@@ -32,9 +32,9 @@ from cdc.policy import Policies
 from cdc.postgres.check import read_server
 from cdc.postgres.chunk import Keyset, Piece, read_keyset
 from cdc.postgres.connect import Address, connect, connect_replication, translated
-from cdc.postgres.describe import Table, read_tables
+from cdc.postgres.describe import Table
 from cdc.postgres.problems import SlotLost
-from cdc.postgres.publication import create_statement, read_publication
+from cdc.postgres.publication import Publication, create_statement, read_publication
 from cdc.postgres.slot import Exported, create_exported, drop_slot, read_slot, require_idle
 from cdc.postgres.snapshot import (
     TableChanged,
@@ -100,6 +100,8 @@ class _Found:
     files: list[PreparedSegment] = field(default_factory=list)
     schema: TopicSchema | None = None
     """The version the rows are in, when it is a new one."""
+    published: str = ""
+    """How the snapshot has its table published (``cdc.postgres.identity``)."""
 
 
 def what_is_wrong(store: Store, name: str, address: Address) -> str:
@@ -194,7 +196,7 @@ class _Repair:
                     self._address,
                     waiting=Waiting(control, self._address, self._progress, self.stop),
                 )
-                found, moment = self._compare(writer, exported, topics, set(publication.tables.values()))
+                found, moment = self._compare(writer, exported, topics, publication)
             finally:
                 replication.finish()
             require_kept(control, exported, self._address)
@@ -232,18 +234,24 @@ class _Repair:
                 if each.repair.topic in incomplete and not each.repair.skipped
             ],
             suspends=[(each.topic, each.skipped) for each in skipped],
+            published=[(each.repair.topic, each.published) for each in found if each.published],
             incarnation=incarnation,
         )
 
     def _compare(
-        self, writer: SourceWriter, exported: Exported, topics: Topics, published: set[tuple[str, str]]
+        self, writer: SourceWriter, exported: Exported, topics: Topics, publication: Publication
     ) -> tuple[list[_Found], datetime]:
         with snapshot_session(self._address, exported.snapshot) as coordinator:
-            tables = {table.label: table for table in read_tables(coordinator, self._address)}
-            wanted = [tables[label].relid for label in sorted(published) if label in tables]
+            publication = read_publication(coordinator, publication.name, self._address) or publication
             locked = {
                 table.label: table
-                for table in lock_tables(coordinator, self._address, wanted, waiting=self._require_going)
+                for table in lock_tables(
+                    coordinator,
+                    self._address,
+                    sorted(publication.tables),
+                    publication,
+                    waiting=self._require_going,
+                )
             }
             with translated("reading the clock", self._address):
                 row = coordinator.execute("SELECT pg_catalog.clock_timestamp()").fetchone()
@@ -263,6 +271,10 @@ class _Repair:
             ]
             with ThreadPoolExecutor(self._settings.load_workers, "tailrace-repair") as pool:
                 found = list(pool.map(lambda each: each.run(), work))
+            for each in found:
+                table = locked.get((each.repair.topic.parts[1], each.repair.topic.parts[2]))
+                if table is not None:
+                    each.published = publication.entries[table.relid].identity.to_json()
             events = next((table for table in locked.values() if is_events(table)), None)
             if events is not None:
                 found += _EventWork(self, writer, exported, events, micros).run()
@@ -383,7 +395,7 @@ class _TopicWork:
             for texts in self._source_rows(connection, table, current)
             if (rows := correction.chunk(texts)) is not None
         ]
-        keyset = read_keyset(connection, self._address, table.relid)
+        keyset = read_keyset(connection, self._address, self._writer.state.publication, table.relid)
         assert keyset is not None
         gone = correction.superfluous(
             lambda: self._log_rows(current), lambda keys: self._existing(connection, keyset, keys)

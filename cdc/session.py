@@ -16,13 +16,13 @@ from cdc.handover import Handover
 from cdc.policy import Policies
 from cdc.postgres.check import read_server
 from cdc.postgres.connect import Address, Lines, connect
-from cdc.postgres.describe import Table, read_tables
+from cdc.postgres.describe import Table, as_published, read_tables
 from cdc.postgres.publication import Publication, read_publication
 from cdc.postgres.stream import ReplicationStream
 from cdc.postgres.trigger import Trigger, read_trigger
 from cdc.receive import Receiver
-from cdc.source import lost_topics, reidentified_topics
 from cdc.spool import Frames, SpooledStream
+from cdc.standing import LEFT, loadable_tables, lost_topics, reidentified_topics, republished_topics
 from cdc.status import Phase, Progress
 from cdc.watch import Watcher
 from eventstore.errors import OperatorError, TransientError, UsageError
@@ -99,23 +99,21 @@ class Session:
         """Topics whose table is not published any more, or lost values unseen: their state is unknown from here on."""
         topics = Topics.read(self._store, self._name)
         with connect(self._address, "tailrace capture") as connection:
-            tables = read_tables(connection, self._address)
+            tables = as_published(read_tables(connection, self._address), publication)
             writer.on_timeline(read_server(connection, self._address).timeline)
             told = read_trigger(connection, self._address) is Trigger.ACTIVE
         again = [] if told else reidentified_topics(topics, tables)  # the stream says it where it happened
-        if again:
-            _append_position(
-                writer,
-                suspends=[(topic, "read again: its columns or its key were replaced") for topic in again],
-            )
-        self._suspend_changed_policies(writer, topics, tables, known=again)
-        lost = [topic for topic in lost_topics(topics, publication) if topic not in again]
-        if lost:
-            names = ", ".join(topic.text for topic in lost)
-            self._progress.tell(
-                f"{names} left the publication; run `tailrace init`, then it is read again", again=True
-            )
-            _append_position(writer, suspends=[(topic, "left the publication") for topic in lost])
+        reasons = lost_topics(topics, publication) | dict.fromkeys(
+            again, "read again: its columns or its key were replaced"
+        )
+        for reason in sorted(set(reasons.values())):
+            names = ", ".join(topic.text for topic in reasons if reasons[topic] == reason)
+            mend = "; run `tailrace init`, then it is read again" if reason == LEFT else ""
+            self._progress.tell(f"{names}: {reason}{mend}", again=True)
+        republished = republished_topics(topics, publication)
+        if reasons or republished:
+            _append_position(writer, suspends=list(reasons.items()), published=list(republished.items()))
+        self._suspend_changed_policies(writer, topics, tables, known=list(reasons))
         if publication is None:
             raise OperatorError(
                 f"there is no publication {writer.state.publication} in {self._address.text} any more",
@@ -159,23 +157,16 @@ class Session:
     def _current_topics(self, writer: SourceWriter, publication: Publication | None) -> Topics:
         """The topics; those that will be loaded in the version that their tables have now."""
         topics = Topics.read(self._store, self._name)
-        published = publication.tables if publication else {}
-        by_label = {label: relid for relid, label in published.items()}
-        relids: dict[int, TopicId] = {}
-        for topic in topics.incomplete:
-            _, schema_name, table_name = topic.parts
-            relid = by_label.get((schema_name, table_name), topics.relid(topic))  # it may have been renamed
-            if relid in published:
-                relids[relid] = topic
-        if not relids:
+        if not topics.incomplete:
             return topics
         with connect(self._address, "tailrace capture") as connection:
-            tables = read_tables(connection, self._address, list(relids))
+            tables = as_published(read_tables(connection, self._address), publication)
+        relids = loadable_tables(topics, publication, tables)
         newer: list[tuple[TopicId, TopicSchema]] = []
         for table in tables:
-            topic = relids[table.relid]
-            schema = changed(table, topics.schema(topic), self._policies)
-            if schema is not None:
+            topic = relids.get(table.relid)
+            schema = changed(table, topics.schema(topic), self._policies) if topic else None
+            if topic is not None and schema is not None:
                 newer.append((topic, schema))
         if not newer:
             return topics
@@ -186,7 +177,7 @@ class Session:
         handover = Handover(self._settings.queue_bytes)
         with self._lines.within(_START_SECONDS):
             load, chunked = self._loads(writer, topics)
-        describer = Describer(self._store, self._name, topics, self._address)
+        describer = Describer(self._store, writer.state, topics, self._address)
         decoder = BlockDecoder(self._name, topics.schemas, describer, self._policies, known=topics.others)
         appender = Appender(
             self._store,
@@ -253,15 +244,17 @@ class Session:
 
     def _loads(self, writer: SourceWriter, topics: Topics) -> tuple[AddedLoad | None, ChunkedLoad | None]:
         """What loads the incomplete topics: chunks walk along a key; a table without one is read in one snapshot."""
+        if not topics.incomplete:
+            return None, None
+        name = writer.state.publication
         with connect(self._address, "tailrace capture") as connection:
-            publication = read_publication(connection, writer.state.publication, self._address)
-            published = publication.tables if publication else {}
-            wanted = {
-                topic: topics.schema(topic) for topic in topics.incomplete if topics.relid(topic) in published
-            }
-            relids = [schema.relid for schema in wanted.values()]
-            tables = read_tables(connection, self._address, relids)
-            keyed = {table.relid for table in tables if table.key and not table.bag}
+            publication = read_publication(connection, name, self._address)
+            tables = read_tables(connection, self._address)
+        loadable = loadable_tables(topics, publication, tables)
+        wanted = {
+            topic: topics.schema(topic) for relid, topic in loadable.items() if topics.relid(topic) == relid
+        }
+        keyed = {table.relid for table in tables if table.key and not table.bag}
         # The catalog keeps how far chunks have come as keys in plain text: not of a key that is protected.
         keyed -= {schema.relid for schema in wanted.values() if any(each.policy for each in schema.key)}
         whole = {topic: schema for topic, schema in wanted.items() if schema.relid not in keyed}
@@ -271,7 +264,9 @@ class Session:
             load = AddedLoad(self._store, writer, self._settings, self._address, whole, self._progress)
         if pieces:
             rates = asked.rates(self._store, self._name)
-            chunked = ChunkedLoad(self._store, self._settings, self._address, pieces, self._progress, rates)
+            chunked = ChunkedLoad(
+                self._store, self._settings, self._address, name, pieces, self._progress, rates
+            )
         return load, chunked
 
 
@@ -280,6 +275,7 @@ def _append_position(
     *,
     new_schemas: list[tuple[TopicId, TopicSchema]] | None = None,
     suspends: list[tuple[TopicId, str]] | None = None,
+    published: list[tuple[TopicId, str]] | None = None,
 ) -> None:
     """An epoch without rows, at the position the log has."""
     state = writer.state
@@ -291,6 +287,7 @@ def _append_position(
             through_lsn=state.through_lsn,
             new_schemas=new_schemas or [],
             suspends=suspends or [],
+            published=published or [],
         )
     )
 

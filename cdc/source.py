@@ -7,20 +7,20 @@ crash between the two leaves nothing wrong and the next run goes on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from psycopg import Connection, sql
 
+from cdc.choice import Finding, Level, choose_tables, own_tables, problem_of
 from cdc.columnar.relations import EVENTS_TABLE
 from cdc.directory import Topics
 from cdc.patterns import TablePatterns
 from cdc.policy import Policies
 from cdc.postgres.check import Server, read_server, server_problems
 from cdc.postgres.connect import Address, connect, quote, translated
-from cdc.postgres.describe import Table, read_tables
-from cdc.postgres.publication import Publication, add_statement, create_statement, read_publication
+from cdc.postgres.describe import Table, as_published, read_tables
+from cdc.postgres.publication import add_statement, create_statement, read_publication
 from cdc.postgres.slot import slot_name
 from cdc.postgres.trigger import Trigger, install_trigger, read_trigger, remove_trigger
 from cdc.postgres.written import written_tables
@@ -32,24 +32,6 @@ from eventstore.settings import SourceSettings
 from migrations.source.ddl import install_script, remove_script
 
 Row = tuple[object, ...]
-_CATALOG_TABLES = {"log_head", "topic_offsets", "alembic_version"}
-
-
-class Level(StrEnum):
-    BLOCKING = "blocking"  # nothing is prepared until it is mended
-    SKIPPED = "skipped"  # this table is not captured
-    NOTE = "note"  # good to know
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    level: Level
-    subject: str
-    what: str
-    hint: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.subject}: {self.what}" + (f" ({self.hint})" if self.hint else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +148,11 @@ class _Plan:
         self._connection = connection
         self._slot = self._publication_name = slot_name(store.settings.name, name)
         self._server = read_server(connection, address)
-        self._tables = read_tables(connection, address)
         self._publication = read_publication(connection, self._publication_name, address)
-        self._taken, self._skipped = choose_tables(
-            self._tables,
-            patterns,
-            store.catalog.schema if store.catalog.kind == "postgres" else None,
-            written_tables(connection, address, self._tables),
-        )
+        self._tables = as_published(read_tables(connection, address), self._publication)
+        schema = store.catalog.schema if store.catalog.kind == "postgres" else None
+        self._own = own_tables(self._tables, schema, written_tables(connection, address, self._tables))
+        self._taken, self._skipped = choose_tables(self._tables, patterns, self._publication, self._own)
         self._leaf_problems = _leaf_problems(connection, address, self._taken)
         self._adds_events = False
         state = store.source(name)
@@ -189,7 +168,7 @@ class _Plan:
         findings += self._skipped
         published = self._publication.tables if self._publication else {}
         wanted = [table for table in self._taken if self._may_take(table, findings)]
-        missing = [table for table in wanted if table.relid not in published]
+        missing = [table for table in wanted if table.relid not in published and not self._publishes_all]
         missing = [table for table in missing if self._may_add(table, findings)]
         findings += _ownership(missing, self._server)
         add = [table.label for table in missing] + self._events(findings, published)
@@ -263,17 +242,29 @@ class _Plan:
                     f'GRANT CREATE ON DATABASE "{self._server.database}" TO "{self._server.user}"',
                 )
             ]
-        mismatch = self._publication.mismatch
-        if not mismatch:
-            return []
-        return [
-            Finding(
-                Level.BLOCKING,
-                f"publication {self._publication_name}",
-                mismatch,
-                f"DROP PUBLICATION {quote(self._publication_name)} and run init again, or choose another [store] name",
+        name = self._publication_name
+        found = []
+        if self._publication.mismatch:
+            mend = f"ALTER PUBLICATION {quote(name)} SET (publish = 'insert, update, delete, truncate')"
+            found.append(Finding(Level.BLOCKING, f"publication {name}", self._publication.mismatch, mend))
+        own = sorted(
+            {
+                table.schema
+                for table in self._tables
+                if table.relid in self._publication.entries and table.relid in self._own
+            }
+        )
+        if own:
+            found.append(
+                Finding(
+                    Level.BLOCKING,
+                    f"publication {name}",
+                    f"it publishes what Tailrace writes in {', '.join(own)}: capturing it would never end",
+                    "publish the tables one by one (init does that when there is no publication), or keep catalog and "
+                    "sinks in another database",
+                )
             )
-        ]
+        return found
 
     def _policy_findings(self, wanted: Sequence[Table]) -> list[Finding]:
         """Policies that cannot be, that protect nothing because of a wrong name, or that differ from before."""
@@ -322,8 +313,14 @@ class _Plan:
                 )
             )
         if table.generated:
-            columns = ", ".join(table.generated)
+            columns = ", ".join(column.name for column in table.generated)
             findings.append(Finding(Level.NOTE, table.text, f"generated columns are not captured: {columns}"))
+        if table.row_filter:
+            findings.append(
+                Finding(
+                    Level.NOTE, table.text, f"only rows with {table.row_filter} are published and captured"
+                )
+            )
         if table.bag:
             findings.append(
                 Finding(Level.NOTE, table.text, "it has no key: its rows are a bag, equal ones are counted")
@@ -339,32 +336,28 @@ class _Plan:
             )
         return True
 
+    @property
+    def _publishes_all(self) -> bool:
+        return self._publication is not None and self._publication.all_tables
+
     def _may_add(self, table: Table, findings: list[Finding]) -> bool:
-        """A table whose topic is complete left the publication: changes since are lost. Capture must note it first,
-        and then reads the table again."""
+        """Not while another table feeds the topic of its name. One that left the publication may come back: capture
+        sees by its new entry that changes are lost, and reads it again."""
         topic = self._topic(table)
         info = self._infos().get(topic)
-        if info is None or info.complete_since is None or self._topics is None:
+        if info is None or info.complete_since is None or self._topics is None or self._publication is None:
             return True
-        owner = self._publication.tables.get(self._topics.relid(topic)) if self._publication else None
-        if owner is not None:
-            schema, name = map(quote, owner)
-            findings.append(
-                Finding(
-                    Level.SKIPPED,
-                    table.text,
-                    f"{'.'.join(owner)} had its name before, and feeds its topic still",
-                    f"ALTER PUBLICATION {quote(self._publication_name)} DROP TABLE {schema}.{name}; once capture has "
-                    "noted that, run init again: the topic is then read from the table that has the name now",
-                )
-            )
-            return False
+        owner = self._publication.tables.get(self._topics.relid(topic))
+        if owner is None:
+            return True
+        schema, name = map(quote, owner)
         findings.append(
             Finding(
                 Level.SKIPPED,
                 table.text,
-                "it left the publication, so changes of it are lost",
-                "start `tailrace capture`, which notes the gap, then run init again: the table is read again",
+                f"{'.'.join(owner)} had its name before, and feeds its topic still",
+                f"ALTER PUBLICATION {quote(self._publication_name)} DROP TABLE {schema}.{name}; once capture has "
+                "noted that, run init again: the topic is then read from the table that has the name now",
             )
         )
         return False
@@ -425,62 +418,6 @@ class _Plan:
         return [add_statement(self._publication_name, add)] if add else []
 
 
-def choose_tables(
-    tables: Sequence[Table], patterns: TablePatterns, catalog_schema: str | None, written: Collection[int]
-) -> tuple[list[Table], list[Finding]]:
-    """Tables that the patterns take. Left out: the log's own catalog, tables with oids in ``written`` (projections
-    write them), and partitions whose root is taken."""
-    by_schema: dict[str, set[str]] = {}
-    for table in tables:
-        by_schema.setdefault(table.schema, set()).add(table.name)
-    catalogs = {schema for schema, names in by_schema.items() if names >= _CATALOG_TABLES}
-    if catalog_schema is not None:
-        catalogs.add(catalog_schema)
-    matched = [table for table in tables if patterns.match(*table.label) and table.schema != EVENTS_TABLE[0]]
-    own = sorted({table.schema for table in matched if table.schema in catalogs})
-    findings = [
-        Finding(Level.SKIPPED, schema, "it is a catalog of Tailrace, which must not capture itself")
-        for schema in own
-    ]
-    matched = [table for table in matched if table.schema not in catalogs]
-    findings += [
-        Finding(Level.SKIPPED, table.text, "a projection of Tailrace writes it: capturing it would never end")
-        for table in matched
-        if table.relid in written
-    ]
-    matched = [table for table in matched if table.relid not in written]
-    relids = {table.relid for table in matched}
-    return [table for table in matched if relids.isdisjoint(table.roots)], findings
-
-
-def problem_of(table: Table) -> tuple[str, str] | None:
-    """Why a table cannot be captured, and what to do: published without a key, its owner's UPDATEs would fail."""
-    name = f"{quote(table.schema)}.{quote(table.name)}"
-    if table.kind == "f":
-        return "a foreign table has no WAL here", "capture it where it lives"
-    if table.persistence == "u":
-        return "an unlogged table has no WAL", f"ALTER TABLE {name} SET LOGGED"
-    if not table.columns:
-        return "it has no columns", ""
-    if not table.key:
-        return (
-            f"{table.key_problem}, so changed rows cannot be identified",
-            _identity_hint(table, name),
-        )
-    return None
-
-
-def _identity_hint(table: Table, name: str) -> str:
-    if table.kind == "p":
-        return "add a primary key: without one each new partition would refuse its owner's UPDATE and DELETE"
-    if table.identity == "n":
-        return f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT with a primary key, FULL without one"
-    return (
-        f"add a primary key, or ALTER TABLE {name} REPLICA IDENTITY USING INDEX a unique one on NOT NULL columns, or"
-        f" ALTER TABLE {name} REPLICA IDENTITY FULL: its rows are then a bag, equal ones are counted"
-    )
-
-
 def _leaf_problems(
     connection: Connection[Row], address: Address, tables: Sequence[Table]
 ) -> dict[int, tuple[str, str]]:
@@ -518,43 +455,3 @@ def _ownership(missing: Sequence[Table], server: Server) -> list[Finding]:
         for table in missing
         if not table.owned
     ]
-
-
-def lost_topics(topics: Topics, publication: Publication | None) -> list[TopicId]:
-    """Complete topics whose table is not published: changes of it are being lost."""
-    published = publication.tables if publication else {}
-    return [
-        topic
-        for topic, info in topics.tables.items()
-        if info.complete_since is not None and topics.relid(topic) not in published
-    ]
-
-
-def reidentified_topics(topics: Topics, tables: Sequence[Table]) -> list[TopicId]:
-    """Complete topics whose columns or key are others than the stream shows. A column dropped and added again has the
-    same name and type, but rows that existed lost their values without an event; under REPLICA IDENTITY FULL another
-    primary key is not seen at all."""
-    found = []
-    for table in tables:
-        topic, schema = topics.schemas.get(table.relid, (None, None))
-        if topic is None or schema is None or topics.tables[topic].complete_since is None:
-            continue
-        numbers = {column.name: column.id for column in table.columns}
-        replaced = any(numbers.get(column.name, column.id) != column.id for column in schema.columns)
-        key = {numbers[name] for name in table.key}
-        rekeyed = key != {column.id for column in schema.sent if column.key} or table.bag != schema.bag
-        if replaced or (key and table.identity == "f" and rekeyed):
-            found.append(topic)
-    return found
-
-
-def uncaptured(
-    tables: Sequence[Table],
-    patterns: TablePatterns,
-    publication: Publication,
-    catalog_schema: str | None,
-    written: Collection[int],
-) -> list[Table]:
-    """Tables that match and could be captured but are not published: they came after `init`."""
-    taken, _ = choose_tables(tables, patterns, catalog_schema, written)
-    return [table for table in taken if table.relid not in publication.tables and problem_of(table) is None]

@@ -23,6 +23,7 @@ from cdc.identity import check_system, require_source
 from cdc.policy import Policies
 from cdc.postgres.connect import Address, connect, connect_replication
 from cdc.postgres.describe import Table, read_tables
+from cdc.postgres.publication import Publication, read_publication
 from cdc.postgres.slot import create_exported, read_slot
 from cdc.postgres.snapshot import TableChanged, Unit, copy_chunks, lock_tables, plan_units, snapshot_session
 from cdc.status import Progress
@@ -97,7 +98,8 @@ def verify_source(
                 slot = f"{source.slot[:40]}_verify_{secrets.token_hex(4)}"
                 exported = create_exported(replication, slot, address, waiting=waiting, temporary=True)
                 with snapshot_session(address, exported.snapshot) as snapshot:
-                    tables = _lock(snapshot, address, Topics.read(store, name), chosen)
+                    publication = read_publication(snapshot, source.publication, address)
+                    tables = _lock(snapshot, address, Topics.read(store, name), chosen, publication)
                     _wait_for(store, name, exported.consistent_point, control, address, waits_until, timeout)
                     verification = _Verification(
                         store, name, policies, address, snapshot, exported.consistent_point, samples
@@ -123,13 +125,17 @@ def _chosen(store: Store, name: str, wanted: Sequence[TopicId] | None) -> list[T
 
 
 def _lock(
-    snapshot: Connection[Row], address: Address, topics: Topics, chosen: Sequence[TopicId]
+    snapshot: Connection[Row],
+    address: Address,
+    topics: Topics,
+    chosen: Sequence[TopicId],
+    publication: Publication | None,
 ) -> dict[int, Table]:
     """The source's tables by oid (that of domain events by 0), locked against DDL until the comparison is over."""
     wanted = {topics.relid(topic) for topic in chosen if topic in topics.tables}
     if any(topic not in topics.tables for topic in chosen):
         wanted |= {table.relid for table in read_tables(snapshot, address) if is_events(table)}
-    locked = lock_tables(snapshot, address, sorted(wanted))
+    locked = lock_tables(snapshot, address, sorted(wanted), publication)
     return {0 if is_events(table) else table.relid: table for table in locked}
 
 

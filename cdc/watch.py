@@ -9,14 +9,15 @@ from collections.abc import Collection
 from psycopg import Connection
 
 from cdc import asked
+from cdc.choice import own_tables, problem_of, uncaptured
 from cdc.directory import Topics, TopicsChanged
 from cdc.patterns import TablePatterns
 from cdc.postgres.connect import Address, connect
-from cdc.postgres.describe import Table, read_tables
+from cdc.postgres.describe import Table, as_published, read_tables
 from cdc.postgres.publication import Publication, read_publication
 from cdc.postgres.trigger import Trigger, read_trigger
 from cdc.postgres.written import written_tables
-from cdc.source import lost_topics, problem_of, reidentified_topics, uncaptured
+from cdc.standing import loadable_tables, lost_topics, reidentified_topics, republished_topics
 from cdc.status import Progress
 from eventstore.errors import TransientError
 from eventstore.log import Store
@@ -26,6 +27,7 @@ from eventstore.settings import SourceSettings
 Row = tuple[object, ...]
 _LOOK_SECONDS = 0.5
 _TABLES_SECONDS = 5.0
+_SHARE = 4  # where looks are long (many tables), pauses are that many times as long
 
 
 class Watcher:
@@ -53,8 +55,11 @@ class Watcher:
         while not stop.is_set():
             try:
                 with connect(self._address, "tailrace watch") as connection:
-                    while not stop.wait(_LOOK_SECONDS):
+                    pause = _LOOK_SECONDS
+                    while not stop.wait(pause):
+                        began = time.monotonic()
                         self._look(connection)
+                        pause = max(_LOOK_SECONDS, _SHARE * (time.monotonic() - began))
             except TopicsChanged:
                 raise
             except TransientError:
@@ -67,21 +72,21 @@ class Watcher:
         topics = Topics.read(self._store, self._source)
         lost = lost_topics(topics, publication)
         if lost:
-            raise TopicsChanged(f"{_names(lost)} left the publication")
+            raise TopicsChanged("; ".join(f"{topic.text}: {reason}" for topic, reason in lost.items()))
         asked.answer(self._store, self._source)
         if asked.is_waiting(self._store, self._source):
             raise TopicsChanged("topics were asked to be read again")
-        published = set(publication.tables.values()) if publication else set()
-        ready = [
-            topic
-            for topic in topics.incomplete
-            if topic.parts[1:] in published and topic not in self._loading
-        ]
-        if ready:
-            raise TopicsChanged(f"{_names(ready)} waiting for first load")
+        if any(topic not in self._loading for topic in topics.incomplete):
+            loadable = loadable_tables(topics, publication, read_tables(connection, self._address))
+            ready = [topic for topic in loadable.values() if topic not in self._loading]
+            if ready:
+                raise TopicsChanged(f"{_names(ready)} waiting for first load")
+        republished = republished_topics(topics, publication)
+        if republished and not any(topic in self._loading for topic in topics.incomplete):
+            raise TopicsChanged(f"{_names(republished)} with other partitions")
         if publication is not None and time.monotonic() >= self._tables_at:
             self._tables_at = time.monotonic() + _TABLES_SECONDS
-            tables = read_tables(connection, self._address)
+            tables = as_published(read_tables(connection, self._address), publication)
             told = read_trigger(connection, self._address) is Trigger.ACTIVE
             changed = [] if told else reidentified_topics(topics, tables)
             if changed:
@@ -91,9 +96,10 @@ class Watcher:
             schema = self._store.catalog.schema if self._store.catalog.kind == "postgres" else None
             written = written_tables(connection, self._address, tables)
             self._warn(publication, tables)
-            found = uncaptured(tables, self._patterns, publication, schema, written)
-            self._progress.pending(table.text for table in found)
-            for table in found:
+            own = own_tables(tables, schema, written)
+            pending = uncaptured(tables, self._patterns, publication, topics, own)
+            self._progress.pending(table.text for table in pending)
+            for table in pending:
                 self._progress.tell(
                     f"table {table.text} matches the source's patterns but is not captured; `tailrace init` takes it up"
                 )
@@ -102,11 +108,11 @@ class Watcher:
         """What somebody changed behind our back and will be sorry for."""
         if publication.mismatch:
             self._progress.tell(
-                f"publication {publication.name} was changed and loses changes: {publication.mismatch}; mend it, and "
-                "compare with `tailrace verify --source`"
+                f"publication {publication.name} was changed and loses changes: {publication.mismatch}; mend it: its "
+                "topics are then read again"
             )
         for table in tables:
-            if table.relid in publication.tables and (problem := problem_of(table)) is not None:
+            if table.relid in publication.entries and (problem := problem_of(table)) is not None:
                 self._progress.tell(
                     f"published table {table.text}: {problem[0]}; the server refuses UPDATE and DELETE of it: "
                     f"{problem[1]}, or take it out of publication {publication.name}"

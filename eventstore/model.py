@@ -117,8 +117,9 @@ class EpochBatch:
     be confirmed to the server, ``through_lsn`` below which every commit is in the log. ``new_schemas`` are topic
     versions that start with this epoch; ``completes`` the topics whose first load this epoch finishes, ``suspends``
     those that become incomplete with it (with the reason). ``load_begins`` and ``load_steps`` keep the progress of
-    loads by chunks beside the rows that they load. ``incarnation``: a new life of the source begins with this epoch,
-    whose LSNs have nothing to do with those before.
+    loads by chunks beside the rows that they load. ``published``: how the source publishes a topic's table, in words of
+    the source's own (``TopicInfo.published``). ``incarnation``: a new life of the source begins with this epoch, whose
+    LSNs have nothing to do with those before.
     """
 
     source: str
@@ -132,6 +133,7 @@ class EpochBatch:
     new_schemas: Sequence[tuple[TopicId, TopicSchema]] = ()
     completes: Sequence[TopicId] = ()
     suspends: Sequence[tuple[TopicId, str]] = ()
+    published: Sequence[tuple[TopicId, str]] = ()
     load_begins: Sequence[Load] = ()
     load_steps: Sequence[LoadStep] = ()
     incarnation: Incarnation | None = None
@@ -280,7 +282,7 @@ class SourceState:
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
     """A topic as the catalog knows it. ``complete_since`` is the epoch from which its state is known, None while it
-    is incomplete (``reason`` says why)."""
+    is incomplete (``reason`` says why). ``published`` is what its source must still say of it for that to hold."""
 
     id: TopicId
     kind: TopicKind
@@ -289,3 +291,4 @@ class TopicInfo:
     version: int
     complete_since: int | None
     reason: str
+    published: str = ""

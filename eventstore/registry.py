@@ -71,6 +71,7 @@ def topic_info(row: Row[*tuple[Any, ...]]) -> TopicInfo:
         version=row.version,
         complete_since=row.complete_since,
         reason=row.reason,
+        published=row.published,
     )
 
 
@@ -88,6 +89,7 @@ def add_topic(
             incarnation=1,
             complete_since=None if reason else 0,
             reason=reason,
+            published="",
         )
         .returning(tables.topics.c.id)
     ).scalar_one()
@@ -149,6 +151,12 @@ def complete(connection: Connection, topic_id: int, epoch: int) -> None:
         .values(to_epoch=epoch)
     )
     loads.end(connection, topic_id)
+
+
+def set_published(connection: Connection, topic_id: int, published: str) -> None:
+    connection.execute(
+        update(tables.topics).where(tables.topics.c.id == topic_id).values(published=published)
+    )
 
 
 def suspend(connection: Connection, topic_id: int, epoch: int, reason: str) -> None:

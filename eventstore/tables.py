@@ -93,6 +93,9 @@ topics = Table(
     Column("incarnation", Integer, nullable=False),
     Column("complete_since", BigInteger),
     Column("reason", Text, nullable=False),
+    Column(
+        "published", Text, nullable=False
+    ),  # how the source published the table when it was read; "" not known
 )
 topic_schemas = Table(
     "topic_schemas",

@@ -266,6 +266,8 @@ class SourceWriter:
         info: EpochInfo | None = None
         with self._store.catalog.write() as connection:
             self._move_source(connection, plan)
+            for topic, published in plan.batch.published:
+                registry.set_published(connection, self._topic(topic).id, published)
             self._write_offsets(connection, plan)
             if plan.blob is not None:
                 connection.execute(

@@ -182,7 +182,8 @@ def _store_or_empty(configuration: Configuration, stack: ExitStack) -> Store:
 
 def of_source(store: Store, name: str, settings: SourceSettings) -> Iterator[Check]:
     """Connection, version, wal_level, slots, privileges, tables: the capture's own check, nothing changed."""
-    from cdc.source import Level, prepare_source
+    from cdc.choice import Level
+    from cdc.source import prepare_source
 
     subject = f"source {name}"
     try:

@@ -13,7 +13,8 @@ from psycopg import Connection, sql
 
 from cdc.chunks import Snapshot
 from cdc.postgres.connect import Address, connect, literal, quote, quote_all, translated
-from cdc.postgres.describe import Table, read_tables
+from cdc.postgres.describe import Table, as_published, read_tables
+from cdc.postgres.publication import read_publication
 from cdc.postgres.snapshot import TableChanged, Unit, copy_chunks
 from eventstore.model import KeyTexts
 from eventstore.schema import Column
@@ -105,8 +106,7 @@ class Piece:
             bounds = [(">", self.after), ("<=", self.upto)]
             conditions = [keyset.beyond(sign, key) for sign, key in bounds if key is not None]
             order = f" ORDER BY {keyset.columns} LIMIT {self.limit}"
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        return Unit(table, *table.label, where, order, only=table.kind != "p")
+        return Unit(table, *table.label, " AND ".join(conditions), order, only=table.kind != "p")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +138,11 @@ def open_session(address: Address) -> Connection[Row]:
     return connection
 
 
-def read_keyset(connection: Connection[Row], address: Address, relid: int) -> Keyset | None:
-    """The table with this oid, None when it is gone or has no key."""
-    found = read_tables(connection, address, [relid])
+def read_keyset(connection: Connection[Row], address: Address, publication: str, relid: int) -> Keyset | None:
+    """The table with this oid as it is published, None when it is gone or has no key."""
+    found = as_published(
+        read_tables(connection, address, [relid]), read_publication(connection, publication, address)
+    )
     with translated("reading the catalog", address):
         names = [str(name) for (name,) in connection.execute(_KEY_ORDER, {"relid": relid}).fetchall()]
     if not found or set(names) != set(found[0].key) or not names:
@@ -176,7 +178,12 @@ def plan_ranges(
 
 @contextmanager
 def chunk(
-    connection: Connection[Row], address: Address, relid: int, label: tuple[str, str], piece: Piece
+    connection: Connection[Row],
+    address: Address,
+    publication: str,
+    relid: int,
+    label: tuple[str, str],
+    piece: Piece,
 ) -> Iterator[tuple[Keyset, Chunk]]:
     """Read a piece of a table inside a transaction that is left open: ``commit_mark`` ends it, anything else undoes it.
 
@@ -191,7 +198,7 @@ def chunk(
             row = connection.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
             assert row is not None
             snapshot = Snapshot.parse(str(row[0]))
-        keyset = read_keyset(connection, address, relid)
+        keyset = read_keyset(connection, address, publication, relid)
         if keyset is None or keyset.table.label != label:
             raise TableChanged(f"table {'.'.join(label)} was dropped, renamed or lost its key")
         _use_operators(connection, address, keyset)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from psycopg import Connection
 
 from cdc.postgres.connect import Address, translated
+from cdc.postgres.publication import Entry, Publication
 from eventstore.schema import Column, TopicSchema
 
 Row = tuple[object, ...]
@@ -17,7 +18,10 @@ Row = tuple[object, ...]
 class Table:
     """One table. ``identity``: d default, n nothing, f full, i index. ``key`` are the names of the key columns: those
     of the replica identity, under FULL those of the primary key; () when there is none that capture can use.
-    ``bag``: under FULL without a primary key all columns are the key, and equal rows are counted."""
+    ``bag``: under FULL without a primary key all columns are the key, and equal rows are counted. ``columns`` are those
+    that are captured, ``generated`` those that are computed and not published. ``row_filter``: SQL that chooses the
+    rows that are published, "" all. ``published_badly``: why its publication makes the server refuse UPDATE and DELETE.
+    """
 
     relid: int
     schema: str
@@ -30,12 +34,14 @@ class Table:
     key_problem: str
     bag: bool
     columns: tuple[Column, ...]
-    generated: tuple[str, ...]
+    generated: tuple[Column, ...]
     readable: bool
     owned: bool
     filtered: bool  # row level security would hide rows from this user
     file: int  # relfilenode as this snapshot knows it
     blocks: int = 0  # where somebody measured it: that takes a lock
+    row_filter: str = ""
+    published_badly: str = ""
 
     @property
     def label(self) -> tuple[str, str]:
@@ -126,12 +132,49 @@ def _table(row: Row, columns: list[Row], indexes: list[Row]) -> Table:
         key_problem=problem,
         bag=bag,
         columns=tuple(_column(column, _int(column[1]) in numbers) for column in stored),
-        generated=tuple(str(column[2]) for column in hidden),
+        generated=tuple(_column(column, False) for column in hidden),
         readable=bool(readable),
         owned=bool(owned),
         filtered=bool(filtered),
         file=_int(file),
     )
+
+
+def as_published(tables: Iterable[Table], publication: Publication | None) -> list[Table]:
+    """The tables as a publication sends them: with its column lists, generated columns and row filters. Those that it
+    does not hold stay as they are."""
+    entries = publication.entries if publication else {}
+    return [
+        _as_published(table, entries[table.relid]) if table.relid in entries else table for table in tables
+    ]
+
+
+def _as_published(table: Table, entry: Entry) -> Table:
+    everything = sorted((*table.columns, *table.generated), key=lambda column: column.id)
+    if entry.columns is None:
+        sent = table.columns
+    else:
+        sent = tuple(column for column in everything if column.name in entry.columns)
+    return replace(
+        table,
+        columns=sent,
+        generated=tuple(column for column in table.generated if column not in sent),
+        row_filter=entry.identity.row_filter,
+        published_badly=_published_badly(table, sent, entry),
+    )
+
+
+def _published_badly(table: Table, sent: Sequence[Column], entry: Entry) -> str:
+    """What the server checks at each UPDATE and DELETE of a published table (CheckCmdReplicaIdentity)."""
+    if table.identity == "f":
+        return "its column list does not go with REPLICA IDENTITY FULL" if entry.identity.column_list else ""
+    unsent = [column.name for column in table.columns if column.key and column not in sent]
+    if unsent:
+        return f"its column list leaves out {', '.join(unsent)} of the replica identity"
+    loose = [c.name for c in table.columns if c.id in entry.filter_columns and not c.key]
+    if loose:
+        return f"its row filter looks at {', '.join(loose)}, which the replica identity does not cover"
+    return ""
 
 
 def _key(identity: str, indexes: list[Row]) -> tuple[set[int], str]:

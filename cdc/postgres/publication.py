@@ -2,84 +2,168 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from psycopg import Connection
+from psycopg import Connection, sql
 
 from cdc.postgres.connect import Address, quote, translated
+from cdc.postgres.identity import Identity, Leaf
 
 Row = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """One table as it is published. ``columns``: names of what is sent, None = all but generated ones.
+    ``filter_columns``: attnums that the row filter looks at, as far as they can be told from the column list."""
+
+    label: tuple[str, str]
+    identity: Identity
+    columns: tuple[str, ...] | None = None
+    filter_columns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Publication:
-    """``tables``: oid -> (schema, name) of what was added one by one. ``partial``: tables with a row filter or a
-    column list."""
+    """``entries``: by oid the tables whose rows it sends, however they came into it: one by one, with their schema,
+    with all tables, or as partitions (those as tables of their own only when not ``via_root``)."""
 
     name: str
     all_tables: bool
     operations: frozenset[str]
     via_root: bool
-    tables: Mapping[int, tuple[str, str]]
-    schemas: tuple[str, ...]
-    partial: tuple[str, ...]
+    entries: Mapping[int, Entry]
+    schemas: tuple[str, ...] = ()
+    tables: Mapping[int, tuple[str, str]] = field(init=False)
+    """Oid -> (schema, name) of the entries; none while the publication loses changes."""
+
+    def __post_init__(self) -> None:
+        tables = {} if self.mismatch else {oid: entry.label for oid, entry in self.entries.items()}
+        object.__setattr__(self, "tables", tables)
 
     @property
     def mismatch(self) -> str:
         """Why it cannot serve capture as it is, "" when it can."""
         missing = {"insert", "update", "delete", "truncate"} - self.operations
-        if missing:
-            return f"it does not publish {', '.join(sorted(missing))}"
-        if self.all_tables:
-            return "it is FOR ALL TABLES, capture needs exactly the tables it knows"
-        if self.schemas:
-            return f"it publishes whole schemas ({', '.join(self.schemas)}), capture needs single tables"
-        if self.partial:
-            return f"it has row filters or column lists ({', '.join(self.partial)}), which lose changes"
-        if not self.via_root:
-            return "publish_via_partition_root is off"
-        return ""
+        return f"it does not publish {', '.join(sorted(missing))}" if missing else ""
 
 
 _OPERATIONS = ("insert", "update", "delete", "truncate")
+# Entries that make the publication hold a table: its own or an ancestor's, its schema's or an ancestor's schema's.
+# Read from the tables themselves, so that in a snapshot they are those of the snapshot.
+_ENTRIES = """
+WITH RECURSIVE published AS (
+  SELECT c.oid, n.nspname, c.relname, {columns} AS columns FROM pg_catalog.pg_publication_tables v
+  JOIN pg_catalog.pg_namespace n ON n.nspname = v.schemaname
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = v.tablename
+  WHERE v.pubname = %(name)s
+), above AS (
+  SELECT oid AS leaf, oid AS relid, NULL::text AS link FROM published
+  UNION ALL
+  SELECT a.leaf, i.inhparent, format('p%%s.%%s', i.inhparent, i.xmin)
+  FROM above a JOIN pg_catalog.pg_class c ON c.oid = a.relid AND c.relispartition
+  JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.relid
+), entries AS (
+  SELECT a.leaf, format('r%%s.%%s', r.oid, r.xmin) AS entry FROM above a
+  JOIN pg_catalog.pg_publication_rel r ON r.prrelid = a.relid AND r.prpubid = %(pub)s::bigint::oid
+  {schemas}
+  UNION ALL SELECT a.leaf, a.link FROM above a WHERE a.link IS NOT NULL AND NOT EXISTS (
+    SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = a.leaf AND r.prpubid = %(pub)s::bigint::oid)
+)
+SELECT p.oid::bigint, p.nspname, p.relname, p.columns::text[],
+       ARRAY(SELECT DISTINCT e.entry FROM entries e WHERE e.leaf = p.oid ORDER BY 1),
+       {filter}, {list},
+       ARRAY(SELECT DISTINCT d.refobjsubid::int FROM pg_catalog.pg_depend d
+             WHERE d.classid = 'pg_catalog.pg_publication_rel'::regclass AND d.objid = r.oid
+             AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjsubid > 0)
+FROM published p
+LEFT JOIN pg_catalog.pg_publication_rel r ON r.prrelid = p.oid AND r.prpubid = %(pub)s::bigint::oid
+"""
+_BEFORE_15 = {"columns": "NULL::name[]", "schemas": "", "filter": "NULL::text", "list": "NULL::text"}
+_SINCE_15 = {
+    "columns": "v.attnames",
+    "schemas": """
+  UNION ALL SELECT a.leaf, format('s%%s.%%s', s.oid, s.xmin) FROM above a
+  JOIN pg_catalog.pg_class c ON c.oid = a.relid
+  JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = c.relnamespace AND s.pnpubid = %(pub)s::bigint::oid""",
+    "filter": "pg_catalog.pg_get_expr(r.prqual, r.prrelid)",
+    "list": "r.prattrs::text",
+}
+# The leaves of partitioned tables. A partition made by CREATE TABLE … PARTITION OF is a partition two commands of its
+# transaction later than it is a table; one that was given rows before ATTACH is it later (tried on Postgres 18).
+_LEAVES = """
+WITH RECURSIVE tree AS (
+  SELECT c.oid AS root, c.oid AS relid, true AS born, '' AS links FROM pg_catalog.pg_class c
+  WHERE c.oid = ANY (%s::bigint[]::oid[]) AND c.relkind = 'p'
+  UNION ALL
+  SELECT t.root, i.inhrelid, t.born AND i.xmin = a.xmin AND i.cmin::text::bigint - a.cmin::text::bigint <= 2,
+         t.links || '.' || i.xmin::text
+  FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid AND NOT i.inhdetachpending
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = i.inhrelid AND a.attnum = -1
+)
+SELECT t.root::bigint, c.oid::bigint, c.relfilenode::bigint, t.links, t.born AND c.relfilenode = c.oid
+FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid WHERE c.relkind = 'r'
+"""
 
 
 def read_publication(connection: Connection[Row], name: str, address: Address) -> Publication | None:
     """The publication, None when there is none."""
     with translated("reading the publication", address):
         row = connection.execute(
-            "SELECT oid::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot"
+            "SELECT oid::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot, xmin::text"
             " FROM pg_catalog.pg_publication WHERE pubname = %s",
             [name],
         ).fetchone()
         if row is None:
             return None
-        tables = connection.execute(
-            """
-            SELECT c.oid::bigint, n.nspname, c.relname,
-                   coalesce(to_jsonb(r) ->> 'prqual', to_jsonb(r) ->> 'prattrs') IS NOT NULL
-            FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
-            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE r.prpubid = %s::bigint::oid
-            """,
-            [row[0]],
+        since_15 = connection.info.server_version >= 150000
+        parts = {key: sql.SQL(text) for key, text in (_SINCE_15 if since_15 else _BEFORE_15).items()}
+        entries = connection.execute(
+            sql.SQL(_ENTRIES).format(**parts), {"name": name, "pub": row[0]}
         ).fetchall()
+        leaves: dict[int, dict[int, Leaf]] = {}
+        roots = [entry[0] for entry in entries]
+        for root, leaf, file, links, born in connection.execute(_LEAVES, [roots]).fetchall():
+            leaves.setdefault(_int(root), {})[_int(leaf)] = Leaf(_int(file), str(links), bool(born))
         schemas: list[Row] = []
-        if connection.info.server_version >= 150000:
+        if since_15:
             schemas = connection.execute(
                 "SELECT n.nspname FROM pg_catalog.pg_publication_namespace p"
                 " JOIN pg_catalog.pg_namespace n ON n.oid = p.pnnspid WHERE p.pnpubid = %s::bigint::oid",
                 [row[0]],
             ).fetchall()
+    itself = f"{row[0]}.{row[7]}"
     return Publication(
         name=name,
         all_tables=bool(row[1]),
         operations=frozenset(word for word, on in zip(_OPERATIONS, row[2:6], strict=True) if on),
         via_root=bool(row[6]),
-        tables={int(str(oid)): (str(schema), str(table)) for oid, schema, table, _ in tables},
+        entries={_int(each[0]): _entry(each, itself, leaves.get(_int(each[0]), {})) for each in entries},
         schemas=tuple(str(schema) for (schema,) in schemas),
-        partial=tuple(f"{schema}.{table}" for _, schema, table, partial in tables if partial),
     )
+
+
+def _entry(row: Row, publication: str, leaves: Mapping[int, Leaf]) -> Entry:
+    _, schema, name, columns, entries, row_filter, column_list, used = row
+    listed = [int(number) for number in str(column_list or "").split()]
+    return Entry(
+        label=(str(schema), str(name)),
+        identity=Identity(
+            publication=publication,
+            entries=tuple(map(str, entries)),  # type: ignore[call-overload]
+            row_filter=str(row_filter or ""),
+            column_list=str(column_list or ""),
+            leaves=leaves,
+        ),
+        columns=None if columns is None else tuple(map(str, columns)),  # type: ignore[call-overload]
+        filter_columns=tuple(number for number in used if number not in listed) if row_filter else (),  # type: ignore[attr-defined]
+    )
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value
 
 
 def create_statement(name: str, tables: Iterable[tuple[str, str]]) -> str:
@@ -89,7 +173,7 @@ def create_statement(name: str, tables: Iterable[tuple[str, str]]) -> str:
     return f"CREATE PUBLICATION {quote(name)}{f' FOR TABLE {targets}' if targets else ''} {options}"
 
 
-def add_statement(name: str, tables: Iterable[tuple[str, str]]) -> str:
+def add_statement(name: str, tables: Sequence[tuple[str, str]]) -> str:
     return f"ALTER PUBLICATION {quote(name)} ADD TABLE {_targets(tables)}"
 
 

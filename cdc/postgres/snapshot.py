@@ -18,7 +18,8 @@ from psycopg import Connection, pq, sql
 
 from cdc.postgres import problems
 from cdc.postgres.connect import Address, connect, encoding_of, quote, quote_all, translated
-from cdc.postgres.describe import Table, read_tables
+from cdc.postgres.describe import Table, as_published, read_tables
+from cdc.postgres.publication import Publication
 from eventstore.errors import IntegrityError, TransientError
 
 Row = tuple[object, ...]
@@ -58,7 +59,9 @@ class Unit:
 
     def statement(self, columns: Sequence[str], encoding: str) -> str:
         source = f"{quote(self.schema)}.{quote(self.name)}"
-        target = f"{'ONLY ' if self.only else ''}{source}{self.where}{self.order}"
+        conditions = [f"({text})" for text in (self.where, self.table.row_filter) if text]
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        target = f"{'ONLY ' if self.only else ''}{source}{where}{self.order}"
         query = f"SELECT {quote_all(columns)} FROM {target}"  # noqa: S608 (quoted names, constants)
         return f"COPY ({query}) TO STDOUT (FORMAT csv, FORCE_QUOTE *, NULL '', ENCODING '{encoding}')"
 
@@ -80,15 +83,16 @@ def lock_tables(
     connection: Connection[Row],
     address: Address,
     relids: Sequence[int],
+    publication: Publication | None = None,
     *,
     waiting: Callable[[], None] = lambda: None,
 ) -> list[Table]:
-    """Lock tables against DDL until the session ends and describe them.
+    """Lock tables against DDL until the session ends and describe them as they are published.
 
     ``waiting`` is called now and then while somebody else's lock is in the way, and may raise to give up. Raises
     TableChanged, and OperatorError when a table may not be read.
     """
-    tables = read_tables(connection, address, relids)
+    tables = as_published(read_tables(connection, address, relids), publication)
     for table in tables:
         while not _lock(connection, address, table):
             waiting()
@@ -186,7 +190,7 @@ def _ranges(table: Table, schema: str, name: str, blocks: int, workers: int) -> 
         bounds = [f"ctid >= '({start},0)'"]
         if start != starts[-1]:  # the last one is open: the table may have grown since its size was read
             bounds.append(f"ctid < '({start + size},0)'")
-        units.append(Unit(table, schema, name, " WHERE " + " AND ".join(bounds)))
+        units.append(Unit(table, schema, name, " AND ".join(bounds)))
     return units
 
 

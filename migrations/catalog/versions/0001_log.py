@@ -93,6 +93,7 @@ def _sources_and_topics() -> None:
         sa.Column("incarnation", sa.Integer(), nullable=False),
         sa.Column("complete_since", sa.BigInteger(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("published", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(["source"], ["sources.name"], name=op.f("fk_topics_source")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_topics")),
         sa.UniqueConstraint("name", name=op.f("uq_topics_name")),

@@ -1,0 +1,80 @@
+"""How the topics of a source stand to its tables now: which are in doubt, and which of those can be read again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdc.choice import problem_of
+from cdc.directory import Topics
+from cdc.postgres.describe import Table, as_published
+from cdc.postgres.identity import Identity, lost_by
+from cdc.postgres.publication import Publication
+from eventstore.model import TopicId
+
+LEFT = "left the publication"
+
+
+def lost_topics(topics: Topics, publication: Publication | None) -> dict[TopicId, str]:
+    """Complete topics of which changes are or may be lost, and why: their table is not published, or was not all the
+    time since it was read."""
+    found = {}
+    for topic, info in topics.tables.items():
+        if info.complete_since is None:
+            continue
+        entry = publication.entries.get(topics.relid(topic)) if publication else None
+        if publication is not None and publication.mismatch:
+            found[topic] = f"its publication loses changes: {publication.mismatch}"
+        elif entry is None:
+            found[topic] = LEFT
+        elif info.published and (reason := lost_by(Identity.from_json(info.published), entry.identity)):
+            found[topic] = f"read again: {reason}"
+    return found
+
+
+def republished_topics(topics: Topics, publication: Publication | None) -> dict[TopicId, str]:
+    """Complete topics whose table is published otherwise than the log knows without a loss (a partition was added),
+    and how it is now."""
+    lost = lost_topics(topics, publication)
+    found = {}
+    for topic, info in topics.tables.items():
+        entry = publication.entries.get(topics.relid(topic)) if publication else None
+        if info.complete_since is None or topic in lost or entry is None:
+            continue
+        if not info.published or Identity.from_json(info.published) != entry.identity:
+            found[topic] = entry.identity.to_json()
+    return found
+
+
+def loadable_tables(
+    topics: Topics, publication: Publication | None, tables: Sequence[Table]
+) -> dict[int, TopicId]:
+    """By oid of their table the incomplete topics that can be read now. A table may have been renamed, or another one
+    have its name."""
+    published = publication.tables if publication else {}
+    by_label = {label: relid for relid, label in published.items()}
+    known = {table.relid: table for table in as_published(tables, publication)}
+    found = {}
+    for topic in topics.incomplete:
+        _, schema, name = topic.parts
+        relid = by_label.get((schema, name), topics.relid(topic))
+        if relid in published and relid in known and problem_of(known[relid]) is None:
+            found[relid] = topic
+    return found
+
+
+def reidentified_topics(topics: Topics, tables: Sequence[Table]) -> list[TopicId]:
+    """Complete topics whose columns or key are others than the stream shows. A column dropped and added again has the
+    same name and type, but rows that existed lost their values without an event; under REPLICA IDENTITY FULL another
+    primary key is not seen at all."""
+    found = []
+    for table in tables:
+        topic, schema = topics.schemas.get(table.relid, (None, None))
+        if topic is None or schema is None or topics.tables[topic].complete_since is None:
+            continue
+        numbers = {column.name: column.id for column in table.columns}
+        replaced = any(numbers.get(column.name, column.id) != column.id for column in schema.columns)
+        key = {numbers[name] for name in table.key}
+        rekeyed = key != {column.id for column in schema.sent if column.key} or table.bag != schema.bag
+        if replaced or (key and table.identity == "f" and rekeyed):
+            found.append(topic)
+    return found
