@@ -90,7 +90,8 @@ class _Topic:
 
 @dataclass(slots=True)
 class _Attempt:
-    """What waits for its mark. ``published``: how the table was published when its load began. ``settled``: None until the append that holds it is durable, then whether it counted."""
+    """What waits for its mark. ``published``: how the table was published when its load began. ``settled``: None until
+    the append that holds it is durable, then whether it counted."""
 
     topic: _Topic
     content: bytes
