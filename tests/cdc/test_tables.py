@@ -74,7 +74,9 @@ def running(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) 
     name = f"tables_{secrets.token_hex(4)}"
     with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    site = Site.at(tmp_path_factory.mktemp("tables"), postgres.dsn(name), name="tables")  # slots are the server's
+    site = Site.at(
+        tmp_path_factory.mktemp("tables"), postgres.dsn(name), name="tables"
+    )  # slots are the server's
     execute(site.dsn, *TABLES)
     site.init()
     with RunningCapture(site) as capture:
