@@ -13,9 +13,9 @@ import pytest
 from psycopg import sql
 
 from cdc import ddl
+from cdc.choice import Level
 from cdc.postgres.connect import Address, connect
 from cdc.postgres.trigger import Trigger, install_trigger, read_trigger, remove_trigger
-from cdc.source import Level
 from tailrace.embedded import PostgresServer
 from tests.support.capturing import (
     RunningCapture,
