@@ -92,7 +92,7 @@ def lock_tables(
     ``waiting`` is called now and then while somebody else's lock is in the way, and may raise to give up. Raises
     TableChanged, and OperatorError when a table may not be read.
     """
-    tables = as_published(read_tables(connection, address, relids), publication)
+    tables = read_tables(connection, address, relids)
     for table in tables:
         while not _lock(connection, address, table):
             waiting()
@@ -107,7 +107,7 @@ def lock_tables(
     with translated("measuring tables", address):
         sizes = connection.execute(_BLOCKS, [[table.relid for table in tables]]).fetchall()
     blocks = {relid: int(str(size)) for relid, size in sizes}
-    return [replace(table, blocks=blocks[table.relid]) for table in tables]
+    return as_published((replace(table, blocks=blocks[table.relid]) for table in tables), publication)
 
 
 def _require_same(tables: Sequence[Table], address: Address) -> None:
