@@ -246,8 +246,8 @@ def assert_same_values(
     """The log's texts, given back to the server, have the binary form of the column's cells; where the type has none,
     they print the same.
 
-    Two things of a value are in no text: the bits of a NaN beyond its being one, and which of several functions of
-    one name a ``regproc`` means.
+    Two things of a value are in no text: the bits of a NaN beyond its being one, and which of several functions or
+    operators of one name a ``regproc`` or ``regoper`` means.
     """
     for form in (Format.BINARY, Format.TEXT):
         result = source.pgconn.exec_params(
@@ -263,7 +263,8 @@ def assert_same_values(
             f"SELECT $1::{kind.name}".encode(), [None if text is None else text.encode()], result_format=form
         )
         if back.status != pq.ExecStatus.TUPLES_OK:
-            assert kind.name.startswith("regproc") and b"more than one function" in back.error_message, (
+            ambiguous = {"regproc": b"more than one function", "regoper": b"more than one operator"}
+            assert kind.name in ambiguous and ambiguous[kind.name] in back.error_message, (
                 kind,
                 text,
             )

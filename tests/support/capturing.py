@@ -281,18 +281,19 @@ def assert_equals_source(site: Site, expected: Sequence[tuple[str, str]] | None 
 
 def assert_sound(store: Store) -> None:
     """Offsets are dense from 0 per topic and partition; every change stands once, in commit order per partition and
-    incarnation; epochs are a gap-free prefix."""
+    incarnation; epochs are a gap-free prefix. A capture may go on meanwhile: the epochs are listed after the rows."""
+    stored = [(info, rows(store, info.id)) for info in store.topics(SOURCE)]
     epochs = [info.epoch for info in store.epochs(limit=1_000_000)]
     assert epochs == list(range(1, len(epochs) + 1))
     with store.catalog.read() as connection:
         lives = dict(connection.execute(select(tables.epochs.c.epoch, tables.epochs.c.incarnation)).all())
     seen: set[tuple[int, int, int]] = set()
-    for info in store.topics(SOURCE):
+    for info, found in stored:
         offsets: dict[int, int] = {}
         positions: dict[int, tuple[int, int, int]] = {}
         loaded_until = (0, 0)
         once: set[tuple[int, int, int]] = set()
-        for row in rows(store, info.id):
+        for row in found:
             life = (lives[row["_epoch"]], row["_lsn"])
             partition, place = row["_partition"], (*life, row["_ordinal"])
             assert row["_offset"] == offsets.get(partition, 0), f"{info.id}: a gap in partition {partition}"
