@@ -349,6 +349,14 @@ class _Plan:
             return True
         owner = self._publication.tables.get(self._topics.relid(topic))
         if owner is None:
+            findings.append(
+                Finding(
+                    Level.NOTE,
+                    table.text,
+                    "it left the publication, so changes of it are lost",
+                    "`tailrace init` publishes it again, and capture then reads it again",
+                )
+            )
             return True
         schema, name = map(quote, owner)
         findings.append(

@@ -158,10 +158,12 @@ def test_a_fast_shutdown_waits_until_the_log_holds_everything(
     site = Site.at(store_dir, server.dsn(), tables=workload.PATTERNS, queue_bytes=65536, epoch_bytes=65536)
     site.init()
     with CaptureProcess(site, failpoint="inside_commit~50") as process:
-        execute(server.dsn(), "INSERT INTO public.customers (id, name) VALUES (1, 'first')")
-        process.catch_up()  # from here on it needs no other connection to the server
+        execute(server.dsn(), "INSERT INTO public.customers (id, name) VALUES (1, 'loaded')")
+        process.catch_up()
+        execute(server.dsn(), "INSERT INTO public.customers (id, name) VALUES (2, 'streamed')")
+        process.catch_up()  # nothing but the stream is needed any more
         wide = "INSERT INTO public.customers (id, name) SELECT max(id) + 1, repeat('x', 20000) FROM public.customers"
-        execute(server.dsn(), *[wide] * 39)
+        execute(server.dsn(), *[wide] * 38)
         server.stop("fast")
         with site.open() as store:
             assert len(rows(store, table("customers"))) == 40
