@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import psycopg
@@ -134,9 +135,10 @@ def writing(dsn: str, seed: int, sessions: int = 2, pause: float = 0.005) -> Ite
 
     def write(number: int) -> None:
         writer = Writer(dsn, seed + number)
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            while not stop.wait(pause):
-                writer.transaction(connection)
+        while not stop.wait(pause):  # a server that was killed is waited for
+            with suppress(psycopg.OperationalError), psycopg.connect(dsn, autocommit=True) as connection:
+                while not stop.wait(pause):
+                    writer.transaction(connection)
 
     with ThreadPoolExecutor(sessions) as pool:
         futures = [pool.submit(write, number) for number in range(sessions)]
@@ -153,6 +155,7 @@ class Alterer:
 
     def __init__(self, dsn: str, seed: int, *, told: bool) -> None:
         self._random = random.Random(seed)
+        self._dsn = dsn
         self._connection = psycopg.connect(dsn, autocommit=True)
         self._count = 0
         self._kinds: list[Callable[[str, dict[str, str]], list[str]]] = [
@@ -177,27 +180,41 @@ class Alterer:
     def alter(self, kind: Callable[[str, dict[str, str]], list[str]]) -> None:
         """In one transaction with a row before and one behind; one in eight is rolled back, whole or to a savepoint."""
         self._count += 1
-        tables = captured(self._connection)
-        table = self._random.choice(sorted(tables))
-        statements = kind(table, tables[table])
-        outcome = self._random.random()
-        writer = Writer("", self._count)
-        self.done += statements
         try:
-            with self._connection.transaction() as whole:
-                if self._random.random() < 0.5:
-                    writer.transaction(self._connection)
-                with self._connection.transaction() as part:
-                    for statement in statements:
-                        self._connection.execute(sql.SQL(statement))
-                    if outcome < 0.06:
-                        raise psycopg.Rollback(part)
-                if self._random.random() < 0.5:
-                    writer.transaction(self._connection)
-                if outcome > 0.94:
-                    raise psycopg.Rollback(whole)
+            tables = captured(self._connection)
+            table = self._random.choice(sorted(tables))
+            statements = kind(table, tables[table])
+            self.done += statements
+            self._transaction(statements)
         except IMPOSSIBLE as error:
             self.done.append(f"-- {str(error).splitlines()[0]}")
+        except psycopg.OperationalError as error:  # the server was killed; whether it landed is not known
+            self.done.append(f"-- {str(error).splitlines()[0]}")
+            self._reconnect()
+
+    def _transaction(self, statements: list[str]) -> None:
+        outcome = self._random.random()
+        writer = Writer("", self._count)
+        with self._connection.transaction() as whole:
+            if self._random.random() < 0.5:
+                writer.transaction(self._connection)
+            with self._connection.transaction() as part:
+                for statement in statements:
+                    self._connection.execute(sql.SQL(statement))
+                if outcome < 0.06:
+                    raise psycopg.Rollback(part)
+            if self._random.random() < 0.5:
+                writer.transaction(self._connection)
+            if outcome > 0.94:
+                raise psycopg.Rollback(whole)
+
+    def _reconnect(self) -> None:
+        deadline = time.monotonic() + 60
+        while self._connection.closed:
+            with suppress(psycopg.OperationalError):
+                self._connection = psycopg.connect(self._dsn, autocommit=True)
+            assert time.monotonic() < deadline, "the server did not come back"
+            time.sleep(0.05)
 
     def _column(self, columns: dict[str, str], *kinds: str) -> str:
         """A column that may be changed, of one of these types."""
@@ -289,6 +306,8 @@ class Alterer:
         drop = [f"DROP TABLE public.old_{self._count}"]
         return [
             f"CREATE TABLE public.next_{self._count} (LIKE public.{table} INCLUDING ALL)",
+            f"CREATE UNIQUE INDEX s{self._count} ON public.next_{self._count} (id)",  # LIKE copies no identity
+            f"ALTER TABLE public.next_{self._count} REPLICA IDENTITY USING INDEX s{self._count}",
             f"INSERT INTO public.next_{self._count} (id, other) SELECT i, i FROM generate_series(1, 9) i",
             f"ALTER TABLE public.{table} RENAME TO old_{self._count}",
             f"ALTER TABLE public.next_{self._count} RENAME TO {table}",

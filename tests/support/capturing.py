@@ -166,6 +166,8 @@ class CaptureProcess:
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self.kill()
+        elif self._process.stdout is not None and not self._process.stdout.closed:
+            self.wait()
 
     @property
     def pid(self) -> int:
