@@ -10,23 +10,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import pyarrow as pa
 
 from cdc.aside import Aside
 from cdc.directory import TopicsChanged
 from cdc.first import Waiting
-from cdc.load import Loaded, SnapshotLoad, Stopped, Target
-from cdc.policy import Policies
-from cdc.postgres.connect import Address, connect, connect_replication
+from cdc.load import Loaded, SnapshotLoad, Target
+from cdc.postgres.connect import connect, connect_replication
 from cdc.postgres.slot import Exported, create_exported
 from cdc.postgres.snapshot import TableChanged
-from cdc.status import Progress
+from cdc.task import Stopped, Task
 from eventstore.errors import OperatorError, TransientError
-from eventstore.log import Store
 from eventstore.model import EpochBatch, Op, PreparedSegment, SourceState, TopicId, TopicRows
 from eventstore.schema import TopicSchema, change_schema
-from eventstore.settings import SourceSettings
 from eventstore.writer import SourceWriter
 
 _AGAIN_SECONDS = 10.0
@@ -35,23 +33,14 @@ _AGAIN_SECONDS = 10.0
 class AddedLoad:
     """Loads ``topics`` (with their latest versions) until it succeeds or ``close`` is called."""
 
-    def __init__(
-        self,
-        store: Store,
-        writer: SourceWriter,
-        settings: SourceSettings,
-        address: Address,
-        topics: Mapping[TopicId, TopicSchema],
-        progress: Progress,
-    ) -> None:
-        self._store = store
+    def __init__(self, task: Task, writer: SourceWriter, topics: Mapping[TopicId, TopicSchema]) -> None:
+        self._task = replace(task, stop=threading.Event())  # it ends with its session, whatever ends that
+        self._store = task.store
         self._writer = writer
-        self._settings = settings
-        self._address = address
+        self._address = task.address
         self._topics = topics
-        self._progress = progress
-        self._stop = threading.Event()
-        self._aside = {topic: Aside(topic, writer.prepare, store.storage) for topic in topics}
+        self._stop = self._task.stop
+        self._aside = {topic: Aside(topic, writer.prepare, task.store.storage) for topic in topics}
         self._doubts: dict[TopicId, int] = {}
         self._result: tuple[Exported, Loaded] | None = None
         self._point = 0
@@ -151,7 +140,7 @@ class AddedLoad:
         while not self._stop.is_set():
             try:
                 self._result = self._load()
-                self._progress.note(f"loaded {self._result[1].rows} rows of {self._names}")
+                self._task.progress.note(f"loaded {self._result[1].rows} rows of {self._names}")
                 return
             except Stopped:
                 return
@@ -159,10 +148,10 @@ class AddedLoad:
                 raise
             except TableChanged as error:
                 self._point = 0
-                self._progress.note(error.message)
+                self._task.progress.note(error.message)
             except (TransientError, OperatorError) as error:
                 self._point = 0
-                self._progress.tell(
+                self._task.progress.tell(
                     f"the load of {self._names} is tried again: {error.message}; {error.hint}"
                 )
                 self._stop.wait(_AGAIN_SECONDS)
@@ -180,7 +169,7 @@ class AddedLoad:
                     replication,
                     slot,
                     self._address,
-                    waiting=Waiting(control, self._address, self._progress, self._stop),
+                    waiting=Waiting(self._task, control),
                     temporary=True,
                 )
                 self._point = exported.consistent_point
@@ -190,21 +179,8 @@ class AddedLoad:
         return exported, loaded
 
     def _read(self, exported: Exported) -> Loaded:
-        target = Target(
-            self._writer.state.name,
-            Policies.of(self._settings),
-            self._writer.prepare,
-            lambda topic, schema: None,
-        )
-        load = SnapshotLoad(
-            self._address,
-            exported,
-            self._writer.state.publication,
-            target,
-            workers=self._settings.load_workers,
-            progress=self._progress,
-            stop=self._stop,
-        )
+        target = Target(self._writer.prepare, lambda topic, schema: None)
+        load = SnapshotLoad(self._task, exported, self._writer.state.publication, target)
         loaded = load.run(self._topics, events=None)
         differing = [
             topic.text

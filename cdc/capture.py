@@ -10,12 +10,12 @@ from collections.abc import Callable
 from cdc.directory import TopicsChanged
 from cdc.first import first_load
 from cdc.identity import check_start
-from cdc.postgres.connect import Address
 from cdc.postgres.problems import SlotActive
 from cdc.postgres.snapshot import TableChanged
 from cdc.retry import FIRST_PAUSE, LONGEST_PAUSE, Backoff
 from cdc.session import Session
-from cdc.status import CaptureStatus, Phase, Progress
+from cdc.status import CaptureStatus, Phase
+from cdc.task import Task
 from eventstore.errors import Fenced, OperatorError, TransientError
 from eventstore.log import Store
 from eventstore.settings import SourceSettings
@@ -36,13 +36,11 @@ class Capture:
         stop: threading.Event,
         report: Callable[[CaptureStatus], None] | None = None,
     ) -> None:
+        self._task = Task.of(store, name, settings, stop=stop)
         self._store = store
-        self._name = name
-        self._settings = settings
-        self._address = Address.of(settings)
         self._stop = stop
         self._report = report
-        self._progress = Progress(name)
+        self._progress = self._task.progress
         self._reported_at = 0.0
         self._term = 0
 
@@ -88,27 +86,16 @@ class Capture:
         self._tick(force=True)
 
     def _once(self) -> None:
-        state, publication = check_start(self._store, self._name, self._address)
+        state, publication = check_start(self._store, self._task.name, self._task.address)
         if not state.loaded:
             if publication is None:
                 raise OperatorError(
-                    f"there is no publication {state.publication} in {self._address.text}",
+                    f"there is no publication {state.publication} in {self._task.address.text}",
                     hint="run `tailrace init` first",
                 )
-            self._term = first_load(
-                self._store,
-                state,
-                self._settings,
-                self._address,
-                publication,
-                self._progress,
-                self._stop,
-                self._tick,
-            )
-            state, publication = check_start(self._store, self._name, self._address)
-        session = Session(
-            self._store, self._name, self._settings, self._address, self._progress, self._stop, self._tick
-        )
+            self._term = first_load(self._task, state, publication, self._tick)
+            state, publication = check_start(self._store, self._task.name, self._task.address)
+        session = Session(self._task, self._tick)
         try:
             session.run(state, publication)
         finally:
@@ -116,10 +103,10 @@ class Capture:
 
     def _require_term(self, error: SlotActive) -> None:
         """The slot is taken: by a capture that took over since our last session, or by our own dead connection."""
-        state = self._store.source(self._name)
+        state = self._store.source(self._task.name)
         if self._term and state is not None and state.term != self._term:
             raise Fenced(
-                f"source {self._name!r} has another writer now; term {self._term} is over",
+                f"source {self._task.name!r} has another writer now; term {self._term} is over",
                 hint="two captures of one source run; stop one of them",
             ) from error
 

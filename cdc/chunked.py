@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,6 @@ from cdc.columnar.decode import ControlMessage
 from cdc.columnar.values import table_rows
 from cdc.directory import TopicsChanged, changed
 from cdc.first import Waiting
-from cdc.load import Stopped
-from cdc.policy import Policies
 from cdc.postgres.chunk import (
     Chunk,
     Keyset,
@@ -40,17 +38,14 @@ from cdc.postgres.chunk import (
     transactions_begun,
     transactions_ended,
 )
-from cdc.postgres.connect import Address
 from cdc.postgres.publication import read_publication
 from cdc.postgres.snapshot import TableChanged
-from cdc.status import Progress
+from cdc.task import Stopped, Task
 from cdc.throttle import Throttle
 from eventstore import failpoints
 from eventstore.errors import OperatorError, TransientError
-from eventstore.log import Store
 from eventstore.model import KeyTexts, Load, LoadRange, LoadStep, Op, TopicId, TopicRows
 from eventstore.schema import TopicSchema, change_schema
-from eventstore.settings import SourceSettings
 from eventstore.state import unknown_keys
 
 Row = tuple[object, ...]
@@ -133,20 +128,18 @@ class ChunkedLoad:
 
     def __init__(
         self,
-        store: Store,
-        settings: SourceSettings,
-        address: Address,
+        task: Task,
         publication: str,
         topics: Mapping[TopicId, TopicSchema],
-        progress: Progress,
         rates: Mapping[TopicId, int],
     ) -> None:
-        self._store = store
-        self._settings = settings
-        self._policies = Policies.of(settings)
-        self._address = address
+        self._task = replace(task, stop=threading.Event())  # it ends with its session, whatever ends that
+        self._store = task.store
+        self._settings = task.settings
+        self._policies = task.policies
+        self._address = task.address
         self._publication = publication
-        self._progress = progress
+        self._progress = task.progress
         self._rates = rates
         self._topics = {topic: self._resumed(topic, schema) for topic, schema in topics.items()}
         self._attempts: dict[bytes, _Attempt] = {}
@@ -155,7 +148,7 @@ class ChunkedLoad:
         ] = {}  # of chunks under way: the oldest snapshot they may have
         self._latest: Snapshot | None = None
         self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self._stop = self._task.stop
         self._pool = ThreadPoolExecutor(1, "tailrace-load")
         self._future: Future[None] | None = None
 
@@ -344,7 +337,7 @@ class ChunkedLoad:
     def _wait_for_transactions(self, control: Connection[Row]) -> None:
         """Until all that ran when this session's stream and load had begun has ended and is visible: what commits
         later was or will be noted in ``touched``."""
-        waiting = Waiting(control, self._address, self._progress, self._stop, what="the load")
+        waiting = Waiting(self._task, control, what="the load")
         begun = transactions_begun(control, self._address)
         while transactions_ended(control, self._address) < begun:
             waiting()

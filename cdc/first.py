@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +10,7 @@ from psycopg import Connection
 
 from cdc.columnar.relations import EVENTS_TABLE
 from cdc.directory import Topics
-from cdc.load import Loaded, SnapshotLoad, Stopped, Target
-from cdc.policy import Policies
+from cdc.load import Loaded, SnapshotLoad, Target
 from cdc.postgres.check import read_server
 from cdc.postgres.connect import Address, connect, connect_replication, translated
 from cdc.postgres.publication import Publication
@@ -26,33 +24,25 @@ from cdc.postgres.slot import (
     require_usable,
 )
 from cdc.status import Phase, Progress
+from cdc.task import Task
 from eventstore.errors import OperatorError, TransientError
 from eventstore.log import Store
 from eventstore.model import EpochBatch, SourceState, TopicId
 from eventstore.position import format_lsn
 from eventstore.schema import TopicSchema
-from eventstore.settings import SourceSettings
 
 Row = tuple[object, ...]
 _TELL_AFTER_SECONDS = 5.0
 
 
-def first_load(
-    store: Store,
-    state: SourceState,
-    settings: SourceSettings,
-    address: Address,
-    publication: Publication,
-    progress: Progress,
-    stop: threading.Event,
-    tick: Callable[[], None],
-) -> int:
+def first_load(task: Task, state: SourceState, publication: Publication, tick: Callable[[], None]) -> int:
     """Make the slot, load every registered table at its consistent point, commit all of it as one epoch.
 
     A slot left by a load that did not finish is replaced. Returns the writer's term, 0 when another capture took the
     load since ``state`` was read. Raises OperatorError (another load runs, privileges, no free slot, the slot was
     lost), TransientError (begin again), Fenced.
     """
+    store, address, progress = task.store, task.address, task.progress
     progress.phase(Phase.LOADING)
     with connect(address, "tailrace load") as control, only_one(control, state.slot, address):
         if _is_loaded(store, state.name):  # then the slot is what its stream goes on from
@@ -60,29 +50,16 @@ def first_load(
         _drop_unfinished(control, state.slot, address, progress)
         replication = connect_replication(address, f"tailrace {state.slot}")
         try:
-            exported = create_exported(
-                replication, state.slot, address, waiting=Waiting(control, address, progress, stop)
-            )
+            exported = create_exported(replication, state.slot, address, waiting=Waiting(task, control))
             writer = store.take_over(state.name)
             writer.on_timeline(read_server(control, address).timeline)
             store.collect_orphans()  # of attempts before this one: they may be many, and large
             topics = Topics.read(store, state.name)
             target = Target(
-                state.name,
-                Policies.of(settings),
                 writer.prepare,
                 lambda topic, schema: store.register_topic(topic, schema, reason=""),
             )
-            load = SnapshotLoad(
-                address,
-                exported,
-                state.publication,
-                target,
-                workers=settings.load_workers,
-                progress=progress,
-                stop=stop,
-                tick=tick,
-            )
+            load = SnapshotLoad(task, exported, state.publication, target, tick)
             wanted = _published(topics, publication)
             loaded = load.run(wanted, events_table(publication))
         finally:
@@ -177,28 +154,18 @@ def _drop_unfinished(control: Connection[Row], name: str, address: Address, prog
 class Waiting:
     """Called while something waits for running transactions: says whom it waits for, gives up when stopped."""
 
-    def __init__(
-        self,
-        control: Connection[Row],
-        address: Address,
-        progress: Progress,
-        stop: threading.Event,
-        what: str = "the new slot",
-    ) -> None:
-        self._what = what
+    def __init__(self, task: Task, control: Connection[Row], what: str = "the new slot") -> None:
+        self._task = task
         self._control = control
-        self._address = address
-        self._progress = progress
-        self._stop = stop
+        self._what = what
         self._tell_at = time.monotonic() + _TELL_AFTER_SECONDS
 
     def __call__(self) -> None:
-        if self._stop.is_set():
-            raise Stopped
+        self._task.require_going()
         if time.monotonic() >= self._tell_at:
             self._tell_at = float("inf")
-            who = longest_transaction(self._control, self._address)
+            who = longest_transaction(self._control, self._task.address)
             if who:
-                self._progress.tell(
+                self._task.progress.tell(
                     f"{self._what} waits until running transactions have ended; {who}", again=True
                 )

@@ -19,8 +19,7 @@ from psycopg import Connection
 
 from cdc.columnar.values import table_rows
 from cdc.directory import TopicsChanged, changed, is_events
-from cdc.policy import Policies
-from cdc.postgres.connect import Address, translated
+from cdc.postgres.connect import translated
 from cdc.postgres.describe import Table
 from cdc.postgres.publication import read_publication
 from cdc.postgres.slot import Exported
@@ -32,8 +31,8 @@ from cdc.postgres.snapshot import (
     share_locks,
     snapshot_session,
 )
-from cdc.status import Progress
-from eventstore.errors import OperatorError, TransientError
+from cdc.task import Task
+from eventstore.errors import OperatorError
 from eventstore.model import PreparedSegment, TopicId
 from eventstore.schema import EVENT_SCHEMA, TopicSchema
 from eventstore.times import to_micros
@@ -43,19 +42,10 @@ _REPORT_SECONDS = 0.5
 _EVENT_COLUMNS = tuple(column.name for column in EVENT_SCHEMA.columns)
 
 
-class Stopped(TransientError):
-    """The load was given up because the capture stops; nothing of it is visible."""
-
-    def __init__(self) -> None:
-        super().__init__("the load was stopped", hint="the next capture begins it again")
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where loaded rows go: ``prepare`` writes a file, ``register`` makes a topic known that a file may name."""
 
-    source: str
-    policies: Policies
     prepare: Callable[[TopicId, int, pa.Table], PreparedSegment]
     register: Callable[[TopicId, TopicSchema], object]
 
@@ -77,24 +67,20 @@ class SnapshotLoad:
 
     def __init__(
         self,
-        address: Address,
+        task: Task,
         exported: Exported,
         publication: str,
         target: Target,
-        *,
-        workers: int,
-        progress: Progress,
-        stop: threading.Event,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
-        self._address = address
+        self._task = task
+        self._address = task.address
         self._snapshot = exported.snapshot
         self._publication = publication
         self._lsn = exported.consistent_point - 1
         self._target = target
-        self._workers = workers
-        self._progress = progress
-        self._stop = stop
+        self._workers = task.settings.load_workers
+        self._progress = task.progress
         self._tick = tick
         self._lock = threading.Lock()
         self._halt = threading.Event()
@@ -113,7 +99,9 @@ class SnapshotLoad:
         with snapshot_session(self._address, self._snapshot) as coordinator:
             relids = [*names, *([events] if events else [])]
             publication = read_publication(coordinator, self._publication, self._address)
-            tables = lock_tables(coordinator, self._address, relids, publication, waiting=self._require_going)
+            tables = lock_tables(
+                coordinator, self._address, relids, publication, waiting=self._task.require_going
+            )
             _require_all(tables, names)
             entries = publication.entries if publication else {}
             published = {
@@ -131,11 +119,7 @@ class SnapshotLoad:
         return Loaded(files, dict(self._topics.values()), self._rows, commit_ts, published)
 
     def _schema(self, table: Table, latest: TopicSchema) -> TopicSchema:
-        return changed(table, latest, self._target.policies) or latest
-
-    def _require_going(self) -> None:
-        if self._stop.is_set():
-            raise Stopped
+        return changed(table, latest, self._task.policies) or latest
 
     def _units(self, coordinator: Connection[Row], table: Table) -> list[Unit]:
         if is_events(table):  # the order of events is part of what they say: one reader, sorted
@@ -196,7 +180,7 @@ class SnapshotLoad:
             return
         for category, *texts in copy_chunks(connection, self._address, unit, ["category", *_EVENT_COLUMNS]):
             for name in pc.unique(category).to_pylist():
-                topic = TopicId.events(self._target.source, str(name))
+                topic = TopicId.events(self._task.name, str(name))
                 self._target.register(topic, EVENT_SCHEMA)
                 mask = pc.equal(category, name)
                 yield topic, EVENT_SCHEMA, [cells.filter(mask) for cells in texts]
@@ -209,7 +193,7 @@ class SnapshotLoad:
         table = table_rows(
             texts,
             schema,
-            self._target.policies,
+            self._task.policies,
             lsn=self._lsn,
             commit_ts=self._commit_ts,
             first_ordinal=first,
@@ -230,7 +214,7 @@ class SnapshotLoad:
             self._progress.loading(names, self._rows, max(expected, self._rows), rate)
             self._tick()
             if pending:
-                self._require_going()
+                self._task.require_going()
 
 
 def _require_all(tables: list[Table], names: Mapping[int, TopicId]) -> None:

@@ -27,8 +27,6 @@ from cdc.digests import DigestBuilder, Digests
 from cdc.directory import Topics, changed, is_events
 from cdc.first import Waiting, only_one, require_kept
 from cdc.identity import Mismatch, check_start, require_source
-from cdc.load import Stopped
-from cdc.policy import Policies
 from cdc.postgres.check import read_server
 from cdc.postgres.chunk import Keyset, Piece, read_keyset
 from cdc.postgres.connect import Address, connect, connect_replication, translated
@@ -46,6 +44,7 @@ from cdc.postgres.snapshot import (
     snapshot_session,
 )
 from cdc.status import Progress
+from cdc.task import Stopped, Task
 from eventstore import failpoints
 from eventstore.errors import OperatorError, UsageError
 from eventstore.log import Store
@@ -131,40 +130,26 @@ def repair_source(
     Raises SlotActive when a capture runs, OperatorError (no publication, privileges, no free slot), TransientError,
     Fenced.
     """
-    address = Address.of(settings)
-    reason = what_is_wrong(store, name, address)
+    task = Task.of(store, name, settings, progress=progress, stop=stop)
+    reason = what_is_wrong(store, name, task.address)
     if not reason:
         return None
-    repair = _Repair(
-        store, name, settings, address, progress or Progress(name), stop or threading.Event(), tick
-    )
+    repair = _Repair(task, tick)
     while True:
         try:
             return repair.run(reason)
         except TableChanged:  # truncated or altered between the snapshot and our lock: a new snapshot
-            if repair.stop.wait(_AGAIN_SECONDS):
+            if task.stop.wait(_AGAIN_SECONDS):
                 raise Stopped from None
 
 
 class _Repair:
-    def __init__(
-        self,
-        store: Store,
-        name: str,
-        settings: SourceSettings,
-        address: Address,
-        progress: Progress,
-        stop: threading.Event,
-        tick: Callable[[str], None],
-    ) -> None:
-        self._store = store
-        self._name = name
-        self._settings = settings
-        self.policies = Policies.of(settings)
-        self._address = address
-        self._progress = progress
-        self.stop = stop
-        self._tick = tick
+    def __init__(self, task: Task, tick: Callable[[str], None]) -> None:
+        self.task = task
+        self.tick = tick
+        self._store = task.store
+        self._name = task.name
+        self._address = task.address
 
     def run(self, reason: str) -> Repaired:
         state = require_source(self._store, self._name)
@@ -194,7 +179,7 @@ class _Repair:
                     replication,
                     state.slot,
                     self._address,
-                    waiting=Waiting(control, self._address, self._progress, self.stop),
+                    waiting=Waiting(self.task, control),
                 )
                 found, moment = self._compare(writer, exported, topics, publication)
             finally:
@@ -250,7 +235,7 @@ class _Repair:
                     self._address,
                     sorted(publication.tables),
                     publication,
-                    waiting=self._require_going,
+                    waiting=self.task.require_going,
                 )
             }
             with translated("reading the clock", self._address):
@@ -269,7 +254,7 @@ class _Repair:
                 )
                 for topic in topics.tables
             ]
-            with ThreadPoolExecutor(self._settings.load_workers, "tailrace-repair") as pool:
+            with ThreadPoolExecutor(self.task.settings.load_workers, "tailrace-repair") as pool:
                 found = list(pool.map(lambda each: each.run(), work))
             for each in found:
                 table = locked.get((each.repair.topic.parts[1], each.repair.topic.parts[2]))
@@ -279,10 +264,6 @@ class _Repair:
             if events is not None:
                 found += _EventWork(self, writer, exported, events, micros).run()
         return found, row[0]
-
-    def _require_going(self) -> None:
-        if self.stop.is_set():
-            raise Stopped
 
 
 class _TopicWork:
@@ -298,9 +279,10 @@ class _TopicWork:
         table: Table | None,
         micros: int,
     ) -> None:
-        self._repair = repair
-        self._store = repair._store
-        self._address = repair._address
+        self._task = repair.task
+        self._tick = repair.tick
+        self._store = repair.task.store
+        self._address = repair.task.address
         self._writer = writer
         self._exported = exported
         self._topic = topic
@@ -311,8 +293,8 @@ class _TopicWork:
         self._lsn = exported.consistent_point - 1
 
     def run(self) -> _Found:
-        self._repair._require_going()
-        self._repair._tick(f"comparing {self._topic.text}")
+        self._task.require_going()
+        self._tick(f"comparing {self._topic.text}")
         if self._table is None:
             return _Found(TopicRepair(self._topic, skipped="no published table has its name"))
         if not self._table.readable:
@@ -331,7 +313,7 @@ class _TopicWork:
     def _next_version(self, table: Table) -> TopicSchema | None:
         """None when the table is what the log says. One of the same shape under another oid keeps what the log knows
         of its columns: a server that was loaded from a dump has forgotten what filled old rows."""
-        schema = changed(table, self._latest, self._repair.policies)
+        schema = changed(table, self._latest, self._task.policies)
         if schema is None or _shape(schema) != _shape(self._latest):
             return schema
         if schema.relid == self._latest.relid:
@@ -370,7 +352,7 @@ class _TopicWork:
             rows = table_rows(
                 texts,
                 current,
-                self._repair.policies,
+                self._task.policies,
                 lsn=self._lsn,
                 commit_ts=self._micros,
                 first_ordinal=count + 1,
@@ -388,7 +370,7 @@ class _TopicWork:
                 connection, table, schema, "the log's rows cannot be told apart by their hashes"
             )
         correction = Correction(
-            self._topic, current, self._repair.policies, log, lsn=self._lsn, commit_ts=self._micros
+            self._topic, current, self._task.policies, log, lsn=self._lsn, commit_ts=self._micros
         )
         files = [
             self._prepare(current, rows)
@@ -434,7 +416,7 @@ class _TopicWork:
             for texts in copy_chunks(
                 connection, self._address, unit, [column.name for column in schema.columns]
             ):
-                self._repair._require_going()
+                self._task.require_going()
                 yield texts
 
     def _existing(
@@ -464,8 +446,8 @@ class _EventWork:
     def __init__(
         self, repair: _Repair, writer: SourceWriter, exported: Exported, table: Table, micros: int
     ) -> None:
-        self._repair = repair
-        self._store = repair._store
+        self._task = repair.task
+        self._store = repair.task.store
         self._writer = writer
         self._exported = exported
         self._table = table
@@ -483,12 +465,12 @@ class _EventWork:
         )
         ordinal = 0
         files: dict[TopicId, list[PreparedSegment]] = {}
-        with snapshot_session(self._repair._address, self._exported.snapshot) as connection:
-            share_locks(connection, self._repair._address, [self._table])
-            for category, *texts in copy_chunks(connection, self._repair._address, unit, names):
-                self._repair._require_going()
+        with snapshot_session(self._task.address, self._exported.snapshot) as connection:
+            share_locks(connection, self._task.address, [self._table])
+            for category, *texts in copy_chunks(connection, self._task.address, unit, names):
+                self._task.require_going()
                 for name in pc.unique(category).to_pylist():
-                    topic = TopicId.events(self._repair._name, str(name))
+                    topic = TopicId.events(self._task.name, str(name))
                     cells = [each.filter(pc.equal(category, name)) for each in texts]
                     missing = self._missing(topic, cells)
                     counts = self._counts.setdefault(topic, [0, 0])
@@ -498,7 +480,7 @@ class _EventWork:
                         rows = table_rows(
                             missing,
                             EVENT_SCHEMA,
-                            self._repair.policies,
+                            self._task.policies,
                             lsn=self._exported.consistent_point - 1,
                             commit_ts=self._micros,
                             first_ordinal=ordinal,

@@ -13,9 +13,8 @@ from cdc.chunked import ChunkedLoad
 from cdc.columnar.decode import BlockDecoder, prepare
 from cdc.directory import Describer, Topics, TopicsChanged, changed
 from cdc.handover import Handover
-from cdc.policy import Policies
 from cdc.postgres.check import read_server
-from cdc.postgres.connect import Address, Lines, connect
+from cdc.postgres.connect import Lines, connect
 from cdc.postgres.describe import Table, as_published, read_tables
 from cdc.postgres.publication import Publication, read_publication
 from cdc.postgres.stream import ReplicationStream
@@ -23,14 +22,13 @@ from cdc.postgres.trigger import Trigger, read_trigger
 from cdc.receive import Receiver
 from cdc.spool import Frames, SpooledStream
 from cdc.standing import LEFT, loadable_tables, lost_topics, reidentified_topics, republished_topics
-from cdc.status import Phase, Progress
+from cdc.status import Phase
+from cdc.task import Task
 from cdc.watch import Watcher
 from eventstore.errors import OperatorError, TransientError, UsageError
-from eventstore.log import Store
 from eventstore.model import EpochBatch, SourceState, TopicId
 from eventstore.requests import RequestState
 from eventstore.schema import TopicSchema
-from eventstore.settings import SourceSettings
 from eventstore.writer import SourceWriter
 
 Row = tuple[object, ...]
@@ -40,24 +38,15 @@ _START_SECONDS = 30.0  # for what is asked before the stream runs: a few reads o
 class Session:
     """Streams until ``stop`` is set (returns) or something ends it (raises)."""
 
-    def __init__(
-        self,
-        store: Store,
-        name: str,
-        settings: SourceSettings,
-        address: Address,
-        progress: Progress,
-        stop: threading.Event,
-        tick: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._name = name
-        self._settings = settings
-        self._policies = Policies.of(settings)
+    def __init__(self, task: Task, tick: Callable[[], None]) -> None:
         self._lines = Lines()
-        self._address = address.with_lines(self._lines)
-        self._progress = progress
-        self._stop = stop
+        self._task = task.with_lines(self._lines)
+        self._store = task.store
+        self._name = task.name
+        self._settings = task.settings
+        self._policies = task.policies
+        self._address = self._task.address
+        self._progress = task.progress
         self._tick = tick
         self.term = 0
         """The writer's term, once this session has taken over."""
@@ -195,22 +184,15 @@ class Session:
             handover,
             self._settings,
             self._progress,
-            self._stop,
+            self._task.stop,
             skip_through=writer.state.commit_lsn,
             confirmed=writer.state.end_lsn,
             tick=self._tick,
         )
-        watcher = Watcher(
-            self._store,
-            self._name,
-            self._settings,
-            self._address,
-            [topic for each in (load, chunked) if each is not None for topic in each.topics],
-            self._progress,
-        )
+        loads = [each for each in (load, chunked) if each is not None]
+        watcher = Watcher(self._task, [topic for each in loads for topic in each.topics])
         ended = threading.Event()
         try:
-            loads = [each for each in (load, chunked) if each is not None]
             self._run_parts(receiver, appender, watcher, handover, loads, ended)
         finally:
             handover.release()
@@ -261,12 +243,9 @@ class Session:
         pieces = {topic: schema for topic, schema in wanted.items() if schema.relid in keyed}
         load = chunked = None
         if whole:
-            load = AddedLoad(self._store, writer, self._settings, self._address, whole, self._progress)
+            load = AddedLoad(self._task, writer, whole)
         if pieces:
-            rates = asked.rates(self._store, self._name)
-            chunked = ChunkedLoad(
-                self._store, self._settings, self._address, name, pieces, self._progress, rates
-            )
+            chunked = ChunkedLoad(self._task, name, pieces, asked.rates(self._store, self._name))
         return load, chunked
 
 

@@ -26,7 +26,7 @@ from cdc.postgres.describe import Table, read_tables
 from cdc.postgres.publication import Publication, read_publication
 from cdc.postgres.slot import create_exported, read_slot
 from cdc.postgres.snapshot import TableChanged, Unit, copy_chunks, lock_tables, plan_units, snapshot_session
-from cdc.status import Progress
+from cdc.task import Task
 from eventstore.errors import IncompleteTopic, TransientError, UsageError
 from eventstore.log import Store
 from eventstore.model import TopicId, TopicKind
@@ -84,14 +84,14 @@ def verify_source(
     position within ``timeout`` seconds, UsageError for a topic that is no table or events of the source, OperatorError
     (privileges, no free slot).
     """
-    address = Address.of(settings)
+    task = Task.of(store, name, settings, stop=stop)
+    address = task.address
     source = require_source(store, name)
-    policies = Policies.of(settings)
     chosen = _chosen(store, name, topics)
     waits_until = time.monotonic() + timeout
     with connect(address, "tailrace verify") as control:
         check_system(control, source, address)
-        waiting = Waiting(control, address, Progress(name), stop or threading.Event())
+        waiting = Waiting(task, control)
         while True:
             replication = connect_replication(address, "tailrace verify")
             try:
@@ -102,7 +102,7 @@ def verify_source(
                     tables = _lock(snapshot, address, Topics.read(store, name), chosen, publication)
                     _wait_for(store, name, exported.consistent_point, control, address, waits_until, timeout)
                     verification = _Verification(
-                        store, name, policies, address, snapshot, exported.consistent_point, samples
+                        store, name, task.policies, address, snapshot, exported.consistent_point, samples
                     )
                     return [verification.compare(topic, tables) for topic in chosen]
             except TableChanged:  # between the snapshot and our locks: again, with a new one

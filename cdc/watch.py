@@ -12,17 +12,15 @@ from cdc import asked
 from cdc.choice import own_tables, problem_of, uncaptured
 from cdc.directory import Topics, TopicsChanged
 from cdc.patterns import TablePatterns
-from cdc.postgres.connect import Address, connect
+from cdc.postgres.connect import connect
 from cdc.postgres.describe import Table, as_published, read_tables
 from cdc.postgres.publication import Publication, read_publication
 from cdc.postgres.trigger import Trigger, read_trigger
 from cdc.postgres.written import written_tables
 from cdc.standing import loadable_tables, lost_topics, reidentified_topics, republished_topics
-from cdc.status import Progress
+from cdc.task import Task
 from eventstore.errors import TransientError
-from eventstore.log import Store
 from eventstore.model import TopicId
-from eventstore.settings import SourceSettings
 
 Row = tuple[object, ...]
 _LOOK_SECONDS = 0.5
@@ -33,21 +31,13 @@ _SHARE = 4  # where looks are long (many tables), pauses are that many times as 
 class Watcher:
     """Runs in a thread of its own. ``loading``: incomplete topics that the session loads."""
 
-    def __init__(
-        self,
-        store: Store,
-        source: str,
-        settings: SourceSettings,
-        address: Address,
-        loading: Collection[TopicId],
-        progress: Progress,
-    ) -> None:
-        self._store = store
-        self._source = source
-        self._address = address
+    def __init__(self, task: Task, loading: Collection[TopicId]) -> None:
+        self._store = task.store
+        self._source = task.name
+        self._address = task.address
         self._loading = loading
-        self._progress = progress
-        self._patterns = TablePatterns.parse(settings.tables)
+        self._progress = task.progress
+        self._patterns = TablePatterns.parse(task.settings.tables)
         self._tables_at = 0.0
 
     def run(self, stop: threading.Event) -> None:

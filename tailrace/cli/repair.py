@@ -27,9 +27,9 @@ def repair(
     Makes a new slot in place of the old one. What differs is appended as one epoch, with which a new incarnation of the
     source begins; what the log held before stays readable. Does nothing when the stream can go on.
     """
-    from cdc.load import Stopped
     from cdc.postgres.connect import Address
     from cdc.repair import repair_source, what_is_wrong
+    from cdc.task import Stopped
 
     invocation = of(context)
     name, settings = invocation.source(source)

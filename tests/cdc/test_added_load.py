@@ -15,9 +15,8 @@ from cdc.assemble import Assembler
 from cdc.directory import Topics, TopicsChanged
 from cdc.handover import Handover
 from cdc.load import Loaded
-from cdc.postgres.connect import Address
 from cdc.postgres.slot import Exported
-from cdc.status import Progress
+from cdc.task import Task
 from cdc.wire import pgoutput as pg
 from eventstore.log import Store
 from eventstore.model import EpochBatch
@@ -78,14 +77,14 @@ def beside(store_dir: Path) -> Iterator[Beside]:
         writer.append(EpochBatch(SOURCE, 0x100, 0x101, 0x101, completes=[OTHER.topic]))
         settings = SourceSettings(dsn="postgresql://127.0.0.1:1/nobody")
         wanted = {LATER.topic: LATER.topic_schema}
-        progress = Progress(SOURCE)
-        load = AddedLoad(store, writer, settings, Address.of(settings), wanted, progress)
+        task = Task.of(store, SOURCE, settings)
+        load = AddedLoad(task, writer, wanted)
         appender = Appender(
             store,
             writer,
             decoder(LATER, OTHER, described=[RETYPED, OTHER]),
             Handover(HUGE),
-            progress,
+            task.progress,
             Topics.read(store, SOURCE),
             load,
             lambda relid, column: False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,7 +27,7 @@ from cdc.postgres.snapshot import (
     plan_units,
     snapshot_session,
 )
-from cdc.status import Progress
+from cdc.task import Task
 from eventstore import failpoints
 from eventstore.errors import IntegrityError, TransientError
 from eventstore.log import Store
@@ -284,8 +283,7 @@ def load_again(
     publication: Publication,
     tick: Callable[[], None] = lambda: None,
 ) -> int:
-    address, progress = Address.parse(site.dsn), Progress(SOURCE)
-    return first_load(store, state, site.settings, address, publication, progress, threading.Event(), tick)
+    return first_load(Task.of(store, SOURCE, site.settings), state, publication, tick)
 
 
 def test_a_truncate_that_waits_for_the_load_does_not_lock_it_up(site: Site) -> None:
