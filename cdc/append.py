@@ -87,7 +87,7 @@ class Appender:
             item = self._handover.get(_POLL_SECONDS)
             self.take(item)
             if item is not None:
-                self._handover.done(item, self._writer.state.end_lsn)
+                self._handover.done(self._writer.state.end_lsn)
 
     def take(self, item: Item | None) -> None:
         """One turn: append what came (None: nothing did), and complete the load when the log has come far enough."""
@@ -158,6 +158,7 @@ class Appender:
 
     def _decode(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
         decoded = self._decoder.decode(block)
+        block.release()
         failpoints.hit("epoch_decoded")
         self._minted.update({(topic, schema.version): schema for topic, schema in decoded.new_schemas})
         self._progress.ignored(decoded.ignored)

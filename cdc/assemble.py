@@ -33,23 +33,39 @@ from eventstore.position import format_lsn
 
 _ROOM_BYTES = 1 << 20  # to gather in, at first
 _LSN_MAX = (1 << 63) - 1
+# Each cell costs the decoder some 20 bytes, a NULL of one byte in the stream too: what bounds bytes and rows would let
+# a table of hundreds of empty columns take gigabytes.
+BLOCK_CELLS = 2_000_000
 BLOCK_BYTES_MAX = 512 << 20  # a block's columns must stay below Arrow's 2 GiB per string column
 
 _BEGIN = struct.Struct(">cQqI")
 _COMMIT = struct.Struct(">cBQQq")
 
 
-@dataclass(frozen=True, slots=True)
-class FrameBlock:
-    """Whole transactions, B … C: message i is ``data[ends[i - 1]:ends[i]]`` (from 0 for the first).
+Data = bytes | memoryview
+
+
+@dataclass(slots=True)
+class Block:
+    """Messages: number i is ``data[ends[i - 1]:ends[i]]`` (from 0 for the first)."""
+
+    data: Data
+    ends: array[int]
+
+    def release(self) -> None:
+        """Give the messages back once they are decoded: what is made of them needs the memory."""
+        self.data, self.ends = b"", array("q")
+
+
+@dataclass(slots=True)
+class FrameBlock(Block):
+    """Whole transactions, B … C.
 
     ``commit_lsn``, ``end_lsn`` and ``commit_ts`` (UTC) are those of the last transaction. ``continues`` is the
     transaction id whose first part was handed out by ``spill``; its rest comes first in this block, without a Begin.
     Relation and Type messages may stand outside of transactions.
     """
 
-    data: bytes
-    ends: array[int]
     transactions: int
     changes: int
     commit_lsn: int
@@ -58,12 +74,10 @@ class FrameBlock:
     continues: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PartialBlock:
+@dataclass(slots=True)
+class PartialBlock(Block):
     """A part of the open transaction ``xid``. Its rows may be written to files but registered only at its commit."""
 
-    data: bytes
-    ends: array[int]
     changes: int
     xid: int
     commit_lsn: int
@@ -124,13 +138,17 @@ class Assembler:
     connection's Assembler is thrown away with it; after a ProtocolError it must not be used again.
     """
 
-    def __init__(self, epoch_bytes: int, epoch_changes: int, skip_through: int) -> None:
+    def __init__(
+        self, epoch_bytes: int, epoch_changes: int, skip_through: int, epoch_cells: int = BLOCK_CELLS
+    ) -> None:
         self._epoch_bytes = min(epoch_bytes, BLOCK_BYTES_MAX)
         self._epoch_changes = epoch_changes
+        self._epoch_cells = epoch_cells
         self._skip_through = skip_through
         # Where the open transaction alone exceeds an epoch: the whole ones gathered and an epoch behind them.
         self._bytes_limit = self._epoch_bytes
         self._changes_limit = epoch_changes
+        self._cells_limit = epoch_cells
         self._state = State.IDLE
         self._actions = TRANSITIONS[State.IDLE]
         self._room: Bytes = np.empty(_ROOM_BYTES, np.uint8)
@@ -138,10 +156,12 @@ class Assembler:
         self._ends: Ints = np.empty(_ROOM_BYTES // 64, np.int64)
         self._messages = 0
         self._changes = 0
-        # The end of the whole transactions gathered: bytes, messages, changes, and how many transactions.
+        self._cells = 0
+        # The end of the whole transactions gathered: bytes, messages, changes, cells, and how many transactions.
         self._whole_bytes = 0
         self._whole_messages = 0
         self._whole_changes = 0
+        self._whole_cells = 0
         self._transactions = 0
         # The transaction begun last, and the one committed last.
         self._xid = 0
@@ -165,7 +185,8 @@ class Assembler:
         if action is _COUNT:  # the frequent one; looking up a member of an Enum is slow
             self._keep(frame)
             self._changes += 1
-            return self._size >= self._bytes_limit or self._changes >= self._changes_limit
+            self._cells += gather.cells_of(frame)
+            return self._beyond_limit
         if action is Action.BEGIN:
             self._begin(frame)
         elif action is Action.COMMIT:
@@ -202,18 +223,21 @@ class Assembler:
         return at, False
 
     def _take_frequent(self, data: Bytes, ends: Ints, at: int) -> tuple[int, int]:
-        whole = (self._whole_bytes, self._whole_messages, self._whole_changes)
-        gathered = (self._size, self._messages, self._changes, self._transactions, self.gathered)
+        whole = (self._whole_bytes, self._whole_messages, self._whole_changes, self._whole_cells)
+        sizes = (self._size, self._messages, self._changes, self._cells)
+        gathered = (*sizes, self._transactions, self.gathered)
         begun = (self._xid, self._begin_lsn, self._begin_ts, self._commit_lsn, self._end_lsn, self._commit_ts)
-        limits = (self._epoch_bytes, self._epoch_changes, self._skip_through, self._spilled)
+        most = (self._epoch_bytes, self._epoch_changes, self._epoch_cells)
+        limits = (*most, self._skip_through, self._spilled)
         state = np.array([at, _MODES[self._state], *gathered, *whole, *begun, *limits], np.int64)
         status = gather.take(data, ends, state, self._room, self._ends)
         numbers: list[int] = state.tolist()
-        at, mode, self._size, self._messages, self._changes, self._transactions, self.gathered = numbers[:7]
-        self._xid, self._begin_lsn, self._begin_ts = numbers[10:13]
-        self._commit_lsn, self._end_lsn, self._commit_ts = numbers[13:16]
+        at, mode, self._size, self._messages, self._changes, self._cells = numbers[: gather.TRANSACTIONS]
+        self._transactions, self.gathered = numbers[gather.TRANSACTIONS : gather.WHOLE_SIZE]
+        self._xid, self._begin_lsn, self._begin_ts = numbers[gather.XID : gather.COMMIT_LSN]
+        self._commit_lsn, self._end_lsn, self._commit_ts = numbers[gather.COMMIT_LSN : gather.SIZE_MAX]
         self._spilled = bool(numbers[gather.SPILLED])
-        self._mark_whole(*numbers[7:10])
+        self._mark_whole(*numbers[gather.WHOLE_SIZE : gather.XID])
         self._enter(_STATES[mode])
         return at, status
 
@@ -247,14 +271,26 @@ class Assembler:
         """The whole transactions gathered reach the size of an epoch: cut now."""
         if not self._transactions:
             return False
-        return self._whole_bytes >= self._epoch_bytes or self._whole_changes >= self._epoch_changes
+        return (
+            self._whole_bytes >= self._epoch_bytes
+            or self._whole_changes >= self._epoch_changes
+            or self._whole_cells >= self._epoch_cells
+        )
 
     @property
     def oversized(self) -> bool:
         """The open transaction alone exceeds an epoch: ``cut`` what is whole, then ``spill``."""
         if self._state is not State.OPEN:
             return False
-        return self._size >= self._bytes_limit or self._changes >= self._changes_limit
+        return self._beyond_limit
+
+    @property
+    def _beyond_limit(self) -> bool:
+        return (
+            self._size >= self._bytes_limit
+            or self._changes >= self._changes_limit
+            or self._cells >= self._cells_limit
+        )
 
     def cut(self) -> FrameBlock | None:
         """Hand out all whole transactions; None when there is none. What is open stays."""
@@ -272,8 +308,9 @@ class Assembler:
             continues=self._continues,
         )
         self._changes -= self._whole_changes
+        self._cells -= self._whole_cells
         self._transactions = 0
-        self._mark_whole(0, 0, 0)
+        self._mark_whole(0, 0, 0, 0)
         self._continues = None
         return block
 
@@ -294,18 +331,21 @@ class Assembler:
             commit_ts=moment(self._begin_ts),
             continues=self._xid if self._spilled else None,
         )
-        self._changes = 0
+        self._changes = self._cells = 0
         self._spilled = True
         self._continues = self._xid
         return block
 
-    def _split(self, size: int, messages: int) -> tuple[bytes, array[int]]:
-        data = self._room[:size].tobytes()
+    def _split(self, size: int, messages: int) -> tuple[Data, array[int]]:
         ends = array("q")
         ends.frombytes(self._ends[:messages].tobytes())
         rest, rest_ends = self._room[size : self._size].copy(), self._ends[messages : self._messages] - size
-        if len(self._room) > 4 * self._epoch_bytes:  # after one huge row
-            self._room = np.empty(max(_ROOM_BYTES, len(rest)), np.uint8)
+        if size < _ROOM_BYTES:
+            data: Data = self._room[:size].tobytes()
+        else:  # the room itself: a copy would be as large, and this much would stay with us
+            data = self._room.data[:size].toreadonly()
+            huge = len(self._room) > 4 * self._epoch_bytes  # after one huge row
+            self._room = np.empty(max(_ROOM_BYTES, len(rest), 0 if huge else len(self._room)), np.uint8)
         self._size, self._messages = len(rest), len(rest_ends)
         self._room[: self._size], self._ends[: self._messages] = rest, rest_ends
         return data, ends
@@ -321,9 +361,11 @@ class Assembler:
             ends[: self._messages] = self._ends[: self._messages]
             self._ends = ends
 
-    def _mark_whole(self, size: int, messages: int, changes: int) -> None:
-        self._whole_bytes, self._whole_messages, self._whole_changes = size, messages, changes
+    def _mark_whole(self, size: int, messages: int, changes: int, cells: int) -> None:
+        self._whole_bytes, self._whole_messages = size, messages
+        self._whole_changes, self._whole_cells = changes, cells
         self._bytes_limit, self._changes_limit = size + self._epoch_bytes, changes + self._epoch_changes
+        self._cells_limit = cells + self._epoch_cells
 
     def _keep(self, frame: bytes) -> None:
         self._make_room(len(frame), 1)
@@ -371,7 +413,7 @@ class Assembler:
             self._keep(frame)
             self._transactions += 1
             self.gathered += 1
-            self._mark_whole(self._size, self._messages, self._changes)
+            self._mark_whole(self._size, self._messages, self._changes, self._cells)
             self._spilled = False
         self._enter(State.IDLE)
 

@@ -11,17 +11,17 @@ from cdc.columnar.kernels import Bytes, Ints
 
 IDLE, OPEN, SKIPPING = range(3)
 # Places in ``state``.
-AT, MODE, SIZE, MESSAGES, CHANGES, TRANSACTIONS, GATHERED = range(7)
-WHOLE_SIZE, WHOLE_MESSAGES, WHOLE_CHANGES = range(7, 10)
-XID, BEGIN_LSN, BEGIN_TS, COMMIT_LSN, END_LSN, COMMIT_TS = range(10, 16)
-SIZE_MAX, CHANGES_MAX, SKIP_THROUGH, SPILLED = range(16, 20)
-STATE_SIZE = 20
+AT, MODE, SIZE, MESSAGES, CHANGES, CELLS, TRANSACTIONS, GATHERED = range(8)
+WHOLE_SIZE, WHOLE_MESSAGES, WHOLE_CHANGES, WHOLE_CELLS = range(8, 12)
+XID, BEGIN_LSN, BEGIN_TS, COMMIT_LSN, END_LSN, COMMIT_TS = range(12, 18)
+SIZE_MAX, CHANGES_MAX, CELLS_MAX, SKIP_THROUGH, SPILLED = range(18, 23)
+STATE_SIZE = 23
 
 DONE, OTHER, ROOM, DUE = range(4)
 
 HEADER = 25  # of an XLogData frame
-_XLOGDATA, _B, _C, _I, _U, _D = (ord(tag) for tag in "wBCIUD")
-_BEGIN_SIZE, _COMMIT_SIZE = 21, 26
+_XLOGDATA, _B, _C, _I, _U, _D, _N = (ord(tag) for tag in "wBCIUDN")
+_BEGIN_SIZE, _COMMIT_SIZE, _ROW_SIZE_MIN = 21, 26, 8
 
 
 @part
@@ -30,6 +30,23 @@ def _int64(data: Bytes, at: int) -> int:
     for byte in range(8):
         value = value << 8 | int(data[at + byte])
     return value
+
+
+@part
+def _cells(data: Bytes, at: int, size: int) -> int:
+    """How many cells an insert, update or delete has, by the number that its first tuple gives. What it says is only
+    counted here: whether it is true is found out by the decoder."""
+    if size < _ROW_SIZE_MIN:
+        return 0
+    count = int(data[at + 6]) << 8 | int(data[at + 7])
+    return count * 2 if data[at] == _U and data[at + 5] != _N else count
+
+
+def cells_of(message: bytes) -> int:
+    """``_cells`` of one message by itself; 0 of other kinds."""
+    if message[0] not in (_I, _U, _D) or len(message) < _ROW_SIZE_MIN:
+        return 0
+    return int.from_bytes(message[6:8], "big") << (message[0] == _U and message[5] != _N)
 
 
 @part
@@ -86,6 +103,7 @@ def take(chunk: Bytes, ends: Ints, state: Ints, out: Bytes, out_ends: Ints) -> i
             if state[MODE] != OPEN:
                 return OTHER
             state[CHANGES] += 1
+            state[CELLS] += _cells(chunk, at, size)
         elif tag == _B:
             if not _begins(chunk, at, size, state):
                 return OTHER
@@ -102,15 +120,18 @@ def take(chunk: Bytes, ends: Ints, state: Ints, out: Bytes, out_ends: Ints) -> i
             state[TRANSACTIONS] += 1
             state[GATHERED] += 1
             state[WHOLE_SIZE], state[WHOLE_MESSAGES] = state[SIZE], state[MESSAGES]
-            state[WHOLE_CHANGES] = state[CHANGES]
+            state[WHOLE_CHANGES], state[WHOLE_CELLS] = state[CHANGES], state[CELLS]
         state[AT] += 1
         start = end
         whole = state[TRANSACTIONS] > 0 and (
-            state[WHOLE_SIZE] >= state[SIZE_MAX] or state[WHOLE_CHANGES] >= state[CHANGES_MAX]
+            state[WHOLE_SIZE] >= state[SIZE_MAX]
+            or state[WHOLE_CHANGES] >= state[CHANGES_MAX]
+            or state[WHOLE_CELLS] >= state[CELLS_MAX]
         )
         large = state[MODE] == OPEN and (
             state[SIZE] - state[WHOLE_SIZE] >= state[SIZE_MAX]
             or state[CHANGES] - state[WHOLE_CHANGES] >= state[CHANGES_MAX]
+            or state[CELLS] - state[WHOLE_CELLS] >= state[CELLS_MAX]
         )
         if whole or large:
             return DUE

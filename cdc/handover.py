@@ -32,6 +32,7 @@ class Handover:
         self._bytes_max = bytes_max
         self._items: deque[Item] = deque()
         self._bytes = 0
+        self._taken = 0  # of the item that is being appended
         self._busy = False
         self._condition = threading.Condition()
         self._durable = 0
@@ -89,11 +90,14 @@ class Handover:
             if not self._items or self._closed:
                 return None
             self._busy = True
-            return self._items.popleft()
+            item = self._items.popleft()
+            self._taken = _size(item)
+            return item
 
-    def done(self, item: Item, durable_lsn: int) -> None:
+    def done(self, durable_lsn: int) -> None:
+        """The item taken last is appended, up to this position."""
         with self._condition:
-            self._bytes -= _size(item)
+            self._bytes -= self._taken
             self._durable = max(self._durable, durable_lsn)
             self._busy = False
             self._condition.notify_all()

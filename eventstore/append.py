@@ -124,7 +124,7 @@ def add_blob(append: Append, small: Sequence[TopicRows], place: Callable[[TopicI
                 topic_id=topic.id,
                 version=rows.version,
                 ranges=ranges,
-                rows=arranged.table.num_rows,
+                rows=arranged.count,
                 bytes=data.size,
                 checksum=segment.checksum(data),
                 lsns=arranged.lsns,

@@ -43,18 +43,31 @@ _ZSTD = pa.Codec("zstd", compression_level=_ZSTD_LEVEL)
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """Rows in storage order, with what the catalog wants to know about them."""
+    """Rows, their storage order (None: the one they have), and what the catalog wants to know about them.
 
-    table: pa.Table
+    They are put in order part by part, as they are written: all at once would be a second copy of them."""
+
+    rows: pa.Table
+    order: pa.Array | None
     counts: tuple[tuple[int, int], ...]
     lsns: tuple[int, int] | None
     commit_times: tuple[int, int] | None
+
+    @property
+    def table(self) -> pa.Table:
+        """All rows in storage order."""
+        return self.rows if self.order is None else self.rows.take(self.order)
+
+    @property
+    def count(self) -> int:
+        """How many rows are stored."""
+        return self.rows.num_rows if self.order is None else len(self.order)
 
 
 def arrange(rows: pa.Table, partitions: int) -> Arranged:
     """Sort by partition, keeping the order within. A truncate belongs to every partition, so it is repeated in each."""
     if not rows.num_rows:
-        return Arranged(rows, (), None, None)
+        return Arranged(rows, None, (), None, None)
     rows = rows.combine_chunks()
     parts = keys.partitions_of(_flat(rows["_hash"]), partitions)
     truncates = _flat(pc.equal(rows["_op"], Op.TRUNCATE.value)).to_numpy(zero_copy_only=False)
@@ -65,8 +78,14 @@ def arrange(rows: pa.Table, partitions: int) -> Arranged:
         order = np.argsort(parts.astype(np.int16), kind="stable")  # 16 bits: numpy sorts these by radix
         lengths = np.bincount(parts, minlength=partitions).tolist()
     counts = tuple((p, n) for p, n in enumerate(lengths) if n)
-    table = rows if len(counts) == 1 and len(order) == rows.num_rows else rows.take(pa.array(order))
-    return Arranged(table, counts, _span(rows["_lsn"]), _span(rows["_commit_ts"].cast(pa.int64())))
+    as_is = len(counts) == 1 and len(order) == rows.num_rows
+    return Arranged(
+        rows,
+        None if as_is else pa.array(order),
+        counts,
+        _span(rows["_lsn"]),
+        _span(rows["_commit_ts"].cast(pa.int64())),
+    )
 
 
 def _flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -99,7 +118,7 @@ def write_arranged(
 ) -> PreparedSegment:
     """``write_segment`` of rows that are in storage order already."""
     path = f"{name}.parquet"
-    data = _to_parquet(arranged.table, arranged.counts)
+    data = _to_parquet(arranged)
     storage.write(path, data)
     failpoints.hit("segment_written")
     return PreparedSegment(
@@ -107,7 +126,7 @@ def write_arranged(
         version=version,
         path=path,
         bytes=data.size,
-        rows=arranged.table.num_rows,
+        rows=arranged.count,
         checksum=checksum(data),
         counts=arranged.counts,
         lsns=arranged.lsns,
@@ -115,7 +134,8 @@ def write_arranged(
     )
 
 
-def _to_parquet(table: pa.Table, counts: Sequence[tuple[int, int]]) -> pa.Buffer:
+def _to_parquet(arranged: Arranged) -> pa.Buffer:
+    table, order = arranged.rows, arranged.order
     fieldless = [field.name for field in table.schema if _is_fieldless(field.type)]
     for name in fieldless:
         table = table.set_column(table.schema.get_field_index(name), name, pc.is_valid(table[name]))
@@ -135,8 +155,9 @@ def _to_parquet(table: pa.Table, counts: Sequence[tuple[int, int]]) -> pa.Buffer
         store_decimal_as_integer=True,  # up to 18 digits; these read more than twice as fast
     ) as writer:
         start = 0
-        for length in _group_lengths(counts):
-            writer.write_table(table.slice(start, length), row_group_size=_ROWS_PER_GROUP)
+        for length in _group_lengths(arranged.counts):
+            part = table.slice(start, length) if order is None else table.take(order.slice(start, length))
+            writer.write_table(part, row_group_size=_ROWS_PER_GROUP)
             start += length
     return sink.getvalue()
 

@@ -132,6 +132,7 @@ class BlockDecoder:
         if scan.open != isinstance(block, PartialBlock):
             raise ProtocolError("a block does not end with a commit", hint=HINT)
         rows = self._rows()
+        scan.release()
         versions = [(change.topic, change.current) for change in changes if change.is_version]
         new_schemas = versions + self._work.new_topics
         return DecodedEpoch(rows, new_schemas, changes, self._work.ignored, self._work.control)

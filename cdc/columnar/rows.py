@@ -129,6 +129,7 @@ class _Builder:
         self._places = places
         self._policies = policies
         self._key_at = [number for number, column in enumerate(schema.columns) if column.key]
+        self._key_policy = any(schema.columns[number].policy for number in self._key_at)
         self._ops, self._known = rows.op[at], rows.known[at]
         self._stamps, self._old = rows.stamp[at], rows.old[at]
         # Where a row's cells begin. A row without an after image has its key cells and nothing else.
@@ -140,14 +141,15 @@ class _Builder:
         """All rows as one table."""
         rows, target = len(self._ops), change_schema(self._schema)
         raw: Raw = {}
-        texts = [
-            self._texts(self._key_first if number in self._key_at else self._first, number)
-            for number in range(len(self._places))
-        ]
-        texts = self._policies.texts(self._schema.columns, texts)
-        typed = type_columns(texts, self._schema.columns, raw)
+        # A column at a time: the texts of all would be the block once more.
+        typed, hashed = [], []
+        for number, column in enumerate(self._schema.columns):
+            first = self._key_first if column.key else self._first
+            texts = self._policies.texts([column], [self._texts(first, number)])
+            typed += type_columns(texts, [column], raw)
+            hashed += texts if column.key and self._key_policy else []
         columns = self._stamped()
-        columns["_hash"] = self._hashes(texts)
+        columns["_hash"] = self._hashes(hashed)
         columns["_op"] = _OP_NAMES.take(pa.array(self._ops))
         columns["key"] = struct_of(
             [typed[at] for at in self._key_at],
@@ -175,8 +177,9 @@ class _Builder:
         }
 
     def _hashes(self, texts: Sequence[pa.Array]) -> pa.Array:
-        if any(self._schema.columns[number].policy for number in self._key_at):
-            hashed = keys.hash_columns([texts[number] for number in self._key_at])
+        """Of the key as it is written: ``texts`` are those of its columns when one of them has a policy."""
+        if self._key_policy:
+            hashed = keys.hash_columns(texts)
             mask = _mask(self._ops == kernels.TRUNCATE)
             return hashed if mask is None else pc.if_else(mask, pa.scalar(0, pa.int64()), hashed)
         places = np.array([self._places[number] for number in self._key_at], np.int32)

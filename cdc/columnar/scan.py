@@ -15,6 +15,7 @@ from cdc.wire import pgoutput
 from cdc.wire.buffer import HINT
 from eventstore.errors import ProtocolError
 
+Data = bytes | memoryview
 _BLOCK_BYTES_MAX = (1 << 31) - 1  # positions of cells are 32 bits
 _CELLS_PER_ROW = 8  # a first guess
 _SPARE = 16
@@ -56,12 +57,16 @@ class Scan:
 
     def __init__(self) -> None:
         self._state = np.zeros(kernels.STATE_SIZE, np.int64)
-        self._block = b""
+        self.release()
+
+    def release(self) -> None:
+        """Forget the block and what was found in it; ``open`` and the transaction's numbers stay."""
+        self._block: Data = b""
         self._data = np.zeros(0, np.uint8)
         self._ends = np.zeros(0, np.int64)
         self._make_room(0, 0, 0)
 
-    def begin(self, data: bytes, ends: array[int]) -> None:
+    def begin(self, data: Data, ends: array[int]) -> None:
         """Raises ProtocolError on a block too large to be told apart."""
         if len(data) > _BLOCK_BYTES_MAX:
             raise ProtocolError(f"a block of {len(data)} bytes", hint=HINT)
@@ -93,7 +98,7 @@ class Scan:
     def message(self) -> bytes:
         """The message at which the kernel stopped."""
         at = int(self._state[kernels.MESSAGE])
-        return self._block[int(self._ends[at - 1]) if at else 0 : int(self._ends[at])]
+        return bytes(self._block[int(self._ends[at - 1]) if at else 0 : int(self._ends[at])])
 
     @property
     def relid(self) -> int:

@@ -131,11 +131,11 @@ def _write_run(
     refs = [index.blob_ref(topic, piece.epoch, piece.part, blobs[piece.append_id]) for piece in run]
     joined = pa.concat_tables(segment.read_segment(store.storage, ref) for ref in refs).combine_chunks()
     partition = joined["_partition"].to_numpy()
-    table = joined.take(pa.array(np.argsort(partition, kind="stable")))
     ranges = _joined_ranges(run)
     lsns = [lsn for piece in run for lsn in piece.part.lsns or ()]
     arranged = segment.Arranged(
-        table=table,
+        rows=joined,
+        order=pa.array(np.argsort(partition, kind="stable")),
         counts=tuple((piece.partition, piece.rows) for piece in ranges),
         lsns=(min(lsns), max(lsns)) if lsns else None,
         commit_times=None,

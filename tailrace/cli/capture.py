@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cdc.memory import keep_small
 from eventstore.errors import TransientError
 from tailrace.cli.failure import INTERRUPTED
 from tailrace.cli.invocation import of
@@ -50,6 +51,7 @@ def capture(
     ] = "127.0.0.1",
 ) -> int:
     """Take the first load, then tail the write-ahead log until stopped (SIGTERM or Ctrl-C)."""
+    keep_small()
     invocation = of(context)
     chosen = invocation.sources(sources)
     with invocation.store() as store:

@@ -133,7 +133,7 @@ def test_a_commit_right_at_the_end_of_the_one_before_is_another_transaction() ->
 def split(block: FrameBlock | PartialBlock) -> list[bytes]:
     assert list(block.ends) == sorted(block.ends)
     assert len(block.data) == (block.ends[-1] if block.ends else 0)
-    return [block.data[start:end] for start, end in pairwise([0, *block.ends])]
+    return [bytes(block.data[start:end]) for start, end in pairwise([0, *block.ends])]
 
 
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=12)
@@ -171,6 +171,38 @@ def test_cutting_when_full_gives_back_every_kept_transaction_whole(
     assert sum(block.changes for block in blocks) == sum(len(rows) for rows in transactions[skip:])
     assert assembler.pending_bytes == 0
     assert assembler.cut() is None
+
+
+@pytest.mark.parametrize("open_", [True, False])
+def test_a_block_ends_where_its_cells_are_many_however_small_they_are(open_: bool) -> None:
+    """A NULL is one byte in the stream and some twenty in the decoder."""
+    assembler = Assembler(HUGE, HUGE, 0, epoch_cells=1000)
+    nulls = (pg.Absent.NULL,) * 100
+    row = encode(pg.Update(1, nulls, old=nulls))
+    assembler.feed(encode(pg.Begin(200, 2, 7)))
+    due = [assembler.feed(row) for _ in range(5)]
+    if open_:
+        assert due == [False] * 4 + [True]
+        assert assembler.oversized
+        assert assembler.spill().changes == 5
+    else:
+        assert not assembler.full
+        assert assembler.feed(encode(pg.Commit(200, 210, 2)))
+        assert assembler.full
+
+
+def test_a_large_block_stays_as_it_is_while_more_is_gathered() -> None:
+    """It is the memory it was gathered in, not a copy; what follows is gathered elsewhere."""
+    assembler = Assembler(HUGE, HUGE, 0)
+    rows = [encode(pg.Insert(1, (bytes([number]) * (600 << 10),))) for number in range(1, 7)]
+    for frame in [encode(pg.Begin(200, 2, 7)), *rows[:3]]:
+        assembler.feed(frame)
+    first = assembler.spill()
+    for frame in rows[3:]:
+        assembler.feed(frame)
+    second = assembler.spill()
+    assert split(first)[1:] == rows[:3]
+    assert split(second) == rows[3:]
 
 
 def test_an_open_transaction_stays_when_a_block_is_cut() -> None:

@@ -21,6 +21,7 @@ inside: st.SearchStrategy[pg.PgOutput] = st.sampled_from(
     [
         *[ROW] * 3,
         pg.Update(1, (b"x" * 40,)),
+        pg.Update(1, (pg.Absent.NULL, b"x"), old=(b"1", pg.Absent.NULL)),
         pg.Delete(1, key=(b"",)),
         RELATION,
         pg.Message(True, 1, "p", b""),
@@ -103,12 +104,18 @@ def outcome(assembler: Assembler, frames: list[bytes], step: int) -> list[object
     st.integers(1, 12),
     st.sampled_from([30, 200, 1 << 40]),
     st.sampled_from([3, 1 << 40]),
+    st.sampled_from([2, 1 << 40]),
     st.data(),
 )
 @settings(max_examples=200, deadline=None)
 def test_frames_taken_together_are_gathered_as_if_fed_one_by_one(
-    frames: list[bytes], step: int, epoch_bytes: int, epoch_changes: int, data: st.DataObject
+    frames: list[bytes],
+    step: int,
+    epoch_bytes: int,
+    epoch_changes: int,
+    epoch_cells: int,
+    data: st.DataObject,
 ) -> None:
     skip_through = data.draw(st.sampled_from([0, 200, 300]))
-    one, other = (Assembler(epoch_bytes, epoch_changes, skip_through) for _ in range(2))
+    one, other = (Assembler(epoch_bytes, epoch_changes, skip_through, epoch_cells) for _ in range(2))
     assert outcome(one, frames, 0) == outcome(other, frames, step)
