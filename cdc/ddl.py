@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from eventstore import disclosure
 from eventstore.schema import Column, TopicSchema
 
 PREFIX = "tailrace.ddl"
@@ -56,7 +57,9 @@ def parse(content: bytes) -> DdlMessage:
             return _failed(f"a message of version {data['v']}, this release knows {VERSION}")
         return _message(data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return _failed(f"not a message of the trigger ({type(error).__name__}: {error})")
+        return _failed(
+            f"not a message of the trigger ({type(error).__name__}: {disclosure.said(str(error))})"
+        )
 
 
 def _failed(error: str) -> DdlMessage:
@@ -66,7 +69,7 @@ def _failed(error: str) -> DdlMessage:
 def _message(data: dict[str, Any]) -> DdlMessage:
     change, command = Change(data["changed"]), str(data["command"])
     if change is Change.FAILED:
-        return DdlMessage(change, command, error=str(data["error"]))
+        return DdlMessage(change, command, error=disclosure.quoting(str(data["error"])))
     columns = data.get("columns")
     return DdlMessage(
         change,

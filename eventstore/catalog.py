@@ -132,11 +132,12 @@ def _connect(url: URL, schema: str, root: Path, create: bool) -> Catalog:
         mode = "rwc" if create else "rw"
         query = {"mode": mode, "uri": "true"}
         target = URL.create("sqlite", database=f"file:{_quote_path(path)}", query=query)
-        engine = create_engine(target, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False})
+        arguments = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
+        engine = create_engine(target, connect_args=arguments, hide_parameters=True)
         _prepare_sqlite(engine)
         return Catalog(engine, "sqlite", f"catalog {path}", schema, path)
     place = f"{url.host or 'local socket'}{f':{url.port}' if url.port else ''}/{url.database or ''}"
-    engine = create_engine(url, pool_pre_ping=True, pool_size=5, max_overflow=20)
+    engine = create_engine(url, pool_pre_ping=True, pool_size=5, max_overflow=20, hide_parameters=True)
     _prepare_postgres(engine, schema)
     return Catalog(engine, "postgres", f"catalog on Postgres {place}, schema {schema}", schema)
 

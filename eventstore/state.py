@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore import keys
+from eventstore import disclosure, keys
 from eventstore.assembly import STATE_FIELDS
 from eventstore.compaction import compact
 from eventstore.conform import Layout
@@ -352,11 +352,12 @@ def _unreadable(table: pa.Table, wanted: StateInput, column: Column, row: int, t
     where = f"{wanted.topic}: column {column.name!r} of the row {_key_of(table, wanted, row)} holds"
     if not _is_text(text):
         return UnreadableCell(
-            f"{where} {text[:80]!r}, which is not UTF-8",
+            f"{where} {disclosure.value(text[:80])}, which is not UTF-8",
             hint="read the column with on_unreadable 'null', or mend the text in the source",
         )
+    shown = disclosure.value(text[:80].decode(errors="replace"))
     return UnreadableCell(
-        f"{where} {text[:80].decode(errors='replace')!r}, which {column.arrow} cannot{_former_type(wanted, column)}",
+        f"{where} {shown}, which {column.arrow} cannot{_former_type(wanted, column)}",
         hint="read the column with on_unreadable 'text' (its source text) or 'null'",
     )
 
@@ -374,4 +375,6 @@ def _former_type(wanted: StateInput, column: Column) -> str:
 
 
 def _key_of(table: pa.Table, wanted: StateInput, row: int) -> str:
-    return ", ".join(f"{column.name}={table[column.name][row].as_py()!r}" for column in wanted.target.key)
+    return ", ".join(
+        f"{column.name}={disclosure.value(table[column.name][row].as_py())}" for column in wanted.target.key
+    )

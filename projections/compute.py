@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from eventstore import keys
+from eventstore import disclosure, keys
 from eventstore.storage import LocalStorage
 from projections.derived import DerivedFile, read_run, run_schema, write_delta, write_run
 from projections.difference import HASH, difference, ordered, repeated, with_null_key
@@ -285,7 +285,7 @@ def _refuse_bad_keys(
         )
     )
     keys_text = [text for outcome in outcomes for found, text in outcome.samples if found == kind]
-    shown = ", ".join(keys_text[:_SAMPLES])
+    shown = ", ".join(map(disclosure.value, keys_text[:_SAMPLES]))
     rest = f" and {count - _SAMPLES} more" if count > _SAMPLES else ""
     raise _unfit(projection, f"{what}: {shown}{rest}", f"{hint}; the sink was not touched")
 

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eventstore import errors
+from eventstore import disclosure, errors
 from eventstore.errors import TailraceError, TransientError
 from projections.model import ProjectionFailed
 
@@ -32,6 +32,7 @@ _PYTHON_ERROR = re.compile(
 )
 _HINT = "\n  hint: "
 _MAX_WORDS = 600
+_BEFORE_ROWS = frozenset({"AnalysisException", "ParseException"})
 _END_SECONDS = 2.0  # from the first closed socket of a JVM to its end
 
 
@@ -104,12 +105,14 @@ def explain(projection: Projection, doing: str, error: Exception) -> TailraceErr
     place = user_place(error) or _place_in_text(text) or projection.place
     if _is_lost_session(error):
         return TransientError(
-            f"Spark went away while {doing} of projection {projection.name!r}: {_words(text)}",
+            f"Spark went away while {doing} of projection {projection.name!r}: {disclosure.said(_words(text))}",
             hint="run the command again; if it repeats, give the driver more memory (spark.driver_memory)",
         )
+    cause = _cause(error)
+    hidden = "; --show-values shows what is hidden" if "<hidden: " in cause else ""
     return ProjectionFailed(
-        f"projection {projection.name!r} failed {doing} ({place}): {_cause(error)}",
-        hint="mend the function; the sink was not touched",
+        f"projection {projection.name!r} failed {doing} ({place}): {cause}",
+        hint=f"mend the function{hidden}; the sink was not touched",
     )
 
 
@@ -134,16 +137,20 @@ def _place_in_text(text: str) -> str | None:
 
 
 def _cause(error: Exception) -> str:
-    """What to say of an exception: its class and first words, without plans and Java frames."""
+    """What to say of an exception: its class and first words, without plans and Java frames. Words that may hold
+    values of rows are hidden; a plan that Spark refuses has seen none yet."""
     text = str(error)
     name = type(error).__name__
-    condition = getattr(error, "getCondition", None)
-    if condition is None:
-        return f"{name}: {_words(text)}" if text else name
+    if getattr(error, "getCondition", None) is None:
+        words = _words(text) if disclosure.allowed() else disclosure.exception_said(error)
+        return f"{name}: {words}" if text else name
     worker = [match for match in _PYTHON_ERROR.finditer(text) if not match[1].startswith("pyspark.")]
     if name == "PythonException" and worker:
-        return f"{worker[-1][1]}: {worker[-1][2]}"
-    return _words(text)
+        return f"{worker[-1][1]}: {disclosure.said(worker[-1][2])}"
+    if name in _BEFORE_ROWS or disclosure.allowed():
+        return _words(text)
+    condition = re.match(r"\[[A-Z0-9_.]+\]", text)
+    return f"{name}: {condition[0] + ' ' if condition else ''}{disclosure.said(_words(text))}"
 
 
 def _words(text: str) -> str:

@@ -5,7 +5,8 @@
 
 The settings file is one environment of ``tailrace.toml``, without overlays; ``${VAR}`` comes from the environment. Safe
 to run twice: the second run finds nothing to do, or is fenced. Exit codes: 0 done, 2 usage, 3 nothing to do, 4
-difference found, 5 fenced, 6 resumable (run it again), 7 an operator must act.
+difference found, 5 fenced, 6 resumable (run it again), 7 an operator must act, 1 a bug of ours. Values of rows are
+hidden unless ``TAILRACE_SHOW_VALUES=1``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from eventstore import disclosure
 from eventstore.errors import TailraceError, UsageError
 from eventstore.log import Store
 from eventstore.settings import Settings
@@ -33,6 +35,7 @@ from projections.lifecycle import rebuild, refresh, verify
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+BUG = 1
 NOTHING_TO_DO = 3
 DIFFERENT = 4
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -46,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TailraceError as error:
         print(json.dumps({"error": error.message, "hint": error.hint}), file=sys.stderr)
         return error.exit_code
+    except Exception as error:  # noqa: BLE001 (the interpreter's own traceback would quote values)
+        print(disclosure.traceback_of(error), file=sys.stderr)
+        return BUG
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,7 +117,10 @@ def _value_of(match: re.Match[str]) -> str:
 
 
 def _print(result: DataclassInstance) -> None:
-    print(json.dumps({name: value for name, value in asdict(result).items() if name != "error"}, default=str))
+    document = {name: value for name, value in asdict(result).items() if name != "error"}
+    if "samples" in document:
+        document["samples"] = [(kind, disclosure.said(key)) for kind, key in document["samples"]]
+    print(json.dumps(document, default=str))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ in the session's temporary folder, not between a command's own lines.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eventstore import disclosure
 from eventstore.errors import OperatorError, UsageError
 from projections.java import java_home
 
@@ -45,6 +47,7 @@ def open_session(settings: Settings) -> SparkSession:
         raise OperatorError(
             "computing a projection needs the optional part 'spark'", hint="pip install 'tailrace[spark]'"
         ) from None
+    _silence_exceptions()
     active: SparkSession | None = SparkSession.getActiveSession()
     if active is not None:
         _configure(active, settings)
@@ -60,6 +63,13 @@ def open_session(settings: Settings) -> SparkSession:
     session = _connect(conf) if submitted else _launch(conf, folder / LOG)
     _configure(session, settings)
     return session
+
+
+def _silence_exceptions() -> None:
+    """pyspark prints each failure of a query on standard error before it raises it, with the values it failed on."""
+    from pyspark.logger import PySparkLogger
+
+    PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
 
 
 def is_lost(within: float = 0.0) -> bool:
@@ -115,6 +125,8 @@ def spark_conf(settings: Settings, folder: Path, *, submitted: bool) -> dict[str
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         **_runtime_conf(settings),
     }
+    if disclosure.allowed():  # workers on other machines do not inherit it
+        conf[f"spark.executorEnv.{disclosure.VARIABLE}"] = "1"
     if not submitted:
         conf |= {
             "spark.master": settings.spark.master,

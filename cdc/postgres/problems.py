@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import pq
 
+from eventstore import disclosure
 from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
 
 
@@ -144,9 +145,12 @@ def refusal(text: str, where: str, secret: str | None = None) -> TailraceError:
     )
 
 
-def failure(state: str | None, text: str, doing: str, where: str) -> TailraceError:
-    """The error for a statement or command that failed with SQLSTATE ``state`` (None: the connection broke)."""
-    line = _last_line(text)
+def failure(state: str | None, text: str, doing: str, where: str, words: str | None = None) -> TailraceError:
+    """The error for a statement or command that failed with SQLSTATE ``state`` (None: the connection broke).
+
+    ``text`` is all that was said, of which only the kind of problem is read; ``words`` is what may be repeated of it
+    (default: its first sentence, without what may be a value)."""
+    line = disclosure.server_said(state or "08", _last_line(text)) if words is None else words
     if state is None or state.startswith("08") or state in _TRANSIENT_STATES:
         return TransientError(
             f"the connection to {where} broke while {doing}: {line}",
@@ -205,15 +209,34 @@ REPAIR_HINT = (
 def from_psycopg(error: psycopg.Error, doing: str, where: str) -> TailraceError:
     """``failure`` for an error psycopg raised."""
     if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
-        return OperatorError(f"{doing} on {where} failed: {_last_line(str(error))}")
-    return failure(error.sqlstate, str(error), doing, where)
+        return OperatorError(f"{doing} on {where} failed: {disclosure.quoting(_last_line(str(error)))}")
+    return failure(error.sqlstate, str(error), doing, where, said_by(error))
+
+
+def said_by(error: psycopg.Error) -> str | None:
+    """What may be repeated of a server's complaint; None when it was libpq that complained."""
+    diag = error.diag
+    if diag.message_primary is None:
+        return None
+    return disclosure.server_said(error.sqlstate, diag.message_primary, diag.message_detail, diag.context)
 
 
 def from_result(result: pq.abc.PGresult, doing: str, where: str) -> TailraceError:
     """``failure`` for a libpq result that is no success."""
     state = result.error_field(pq.DiagnosticField.SQLSTATE)
     text = result.error_message.decode(errors="replace")
-    return failure(state.decode() if state else None, text, doing, where)
+    fields = (
+        result.error_field(field)
+        for field in (
+            pq.DiagnosticField.MESSAGE_PRIMARY,
+            pq.DiagnosticField.MESSAGE_DETAIL,
+            pq.DiagnosticField.CONTEXT,
+        )
+    )
+    primary, detail, context = (field.decode(errors="replace") if field else "" for field in fields)
+    sqlstate = state.decode() if state else None
+    words = disclosure.server_said(sqlstate, primary, detail, context) if primary else None
+    return failure(sqlstate, text, doing, where, words)
 
 
 def bad_dsn() -> UsageError:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from eventstore import disclosure
 from eventstore.errors import IntegrityError, UsageError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -93,7 +94,7 @@ def encode(instance: BaseModel) -> str:
         same = False
     if not same or has_nul(instance.model_dump()):
         raise UsageError(
-            f"event {kind.name!r} does not survive as JSON in Postgres: {text[:200]}",
+            f"event {kind.name!r} does not survive as JSON in Postgres: {disclosure.value(text[:200])}",
             hint="use fields whose JSON reads back as the same value (no NaN, no secrets, no NUL characters)",
         )
     return text
@@ -120,6 +121,19 @@ def decode(kind: EventType, text: str) -> BaseModel:
         return model.model_validate_json(text)
     except ValidationError as error:
         raise IntegrityError(
-            f"a stored event {kind.name!r} version {kind.version} does not fit {_path(model)}: {error}",
+            f"a stored event {kind.name!r} version {kind.version} does not fit {_path(model)}: "
+            + _misfits(error, model),
             hint="an incompatible change of a model needs a new version; restore the model of this one",
         ) from None
+
+
+def _misfits(error: ValidationError, model: type[BaseModel]) -> str:
+    """Which fields do not fit, and how; what they hold only where values are shown, keys of a dictionary too."""
+    if disclosure.allowed():
+        return str(error)
+    names = (item["loc"][0] if item["loc"] else "" for item in error.errors(include_input=False))
+    kinds = (item["type"] for item in error.errors(include_input=False))
+    return "; ".join(
+        f"{name if name in model.model_fields else 'a field'}: {kind}"
+        for name, kind in zip(names, kinds, strict=True)
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
-from eventstore import keys
+from eventstore import disclosure, keys
 from eventstore.errors import OperatorError, UsageError
 from projections.sinks.base import join_key, optional_part, sink_settings
 
@@ -104,7 +104,7 @@ def key_name(key: object, columns: Sequence[str], schema: pa.Schema, projection:
             typed = keys.text(pa.scalar(cell, kind).as_py())
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             raise UsageError(
-                f"{cell!r} is no value of key column {name!r} ({kind}) of projection {projection!r}",
+                f"{disclosure.value(cell)} is no value of key column {name!r} ({kind}) of projection {projection!r}",
                 hint=f"give a {kind}",
             ) from None
         texts.append(str(typed))

@@ -16,7 +16,7 @@ from psycopg.pq import Format
 from eventstore.errors import TransientError, UsageError
 from eventstore.settings import SinkSettings
 from projections.readers.base import Hit, Row, cannot_search, key_cells, nothing_live
-from projections.sinks.postgres_place import PostgresPlace
+from projections.sinks.postgres_place import PostgresPlace, server_words
 from projections.specs import PostgresTable
 
 
@@ -89,7 +89,7 @@ class PostgresReader:
                 if error.sqlstate == errors.InsufficientPrivilege.sqlstate:
                     raise
                 wanted = ", ".join(f"{name} {kind}" for name, kind in self._key)
-                said = error.diag.message_primary or error
+                said = server_words(error)
                 raise UsageError(
                     f"projection {self._projection!r} cannot be asked for these keys: {said}",
                     hint=f"its key is ({wanted})",

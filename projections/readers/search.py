@@ -9,6 +9,7 @@ from typing import Self
 
 import tantivy
 
+from eventstore import disclosure
 from eventstore.errors import UsageError
 from eventstore.settings import SinkSettings
 from projections.readers.base import Hit, Row, key_name, nothing_live
@@ -57,7 +58,8 @@ class SearchReader:
             asked = index.parse_query(query, defaults)
         except ValueError as error:
             raise UsageError(
-                f"{query!r} is not a query: {error}", hint='words, "a phrase", field:word, AND, OR, NOT, ( )'
+                f"{disclosure.value(query)} is not a query: {disclosure.said(str(error))}",
+                hint='words, "a phrase", field:word, AND, OR, NOT, ( )',
             ) from None
         no_fence = tantivy.Query.term_query(index.schema, KIND, IS_FENCE, "basic")
         with self._folder.explained():

@@ -5,6 +5,7 @@ No secret reaches a message: a place is named by host, port and database only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ import psycopg
 from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 
+from eventstore import disclosure
 from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
 
 CONNECT_SECONDS = 10
@@ -90,7 +92,7 @@ class PostgresPlace:
 
 def explain(place: str, error: psycopg.Error) -> TailraceError:
     """What a driver error means to whoever runs the command."""
-    said = f"{place}: {_first_line(error)}"
+    said = f"{place}: {server_words(error)}"
     match error:
         case errors.InsufficientPrivilege():
             return OperatorError(said, hint="GRANT the missing privilege to the sink's user")
@@ -100,13 +102,13 @@ def explain(place: str, error: psycopg.Error) -> TailraceError:
             return OperatorError(said, hint="make room on the server")
         case errors.UniqueViolation():
             return UsageError(
-                f"{said} {error.diag.message_detail or ''}".rstrip(),
+                said,
                 hint="the projection returned two rows with one key: its key must be unique in its output",
             )
         case errors.DataError():
-            where = error.diag.context or ""
             return UsageError(
-                f"{said} {where}".rstrip(), hint="the projection's output holds a value that Postgres cannot"
+                f"{said}{_copied_column(error)}",
+                hint="the projection's output holds a value that Postgres cannot",
             )
         case errors.DependentObjectsStillExist():
             return OperatorError(
@@ -126,8 +128,17 @@ def explain(place: str, error: psycopg.Error) -> TailraceError:
             return OperatorError(said, hint="see the server's log")
 
 
-def _first_line(error: psycopg.Error) -> str:
-    """The server's or libpq's own sentence."""
-    text = error.diag.message_primary or str(error)
-    lines = [line for line in text.splitlines() if line.strip() and not line[0].isspace()]
-    return lines[-1] if lines else type(error).__name__
+def server_words(error: psycopg.Error) -> str:
+    """The server's or libpq's own sentence, without what may be a value of a row."""
+    diag = error.diag
+    if diag.message_primary is not None:
+        return disclosure.server_said(error.sqlstate, diag.message_primary, diag.message_detail, diag.context)
+    lines = [line for line in str(error).splitlines() if line.strip() and not line[0].isspace()]
+    text = lines[-1] if lines else type(error).__name__
+    return text if isinstance(error, psycopg.OperationalError) else disclosure.quoting(text)
+
+
+def _copied_column(error: psycopg.Error) -> str:
+    """The column that COPY was at: all that may be repeated of its context, which quotes the value."""
+    found = re.match(r"COPY [^,]+, line \d+, column ([^:]+)", error.diag.context or "")
+    return f" in column {found[1]}" if found and not disclosure.allowed() else ""

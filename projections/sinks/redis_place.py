@@ -19,6 +19,7 @@ from redis import Redis, exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from eventstore import disclosure
 from eventstore.errors import Fenced, IntegrityError, OperatorError, TailraceError, TransientError, UsageError
 from eventstore.position import Fence
 from projections.sinks.base import Target
@@ -149,7 +150,7 @@ def explain(place: str, error: exceptions.RedisError) -> TailraceError:
                 f"{place}: {said}", hint="is the server running and reachable from here? then try again"
             )
         case _:
-            return OperatorError(f"{place}: {said}", hint="see the server's log")
+            return OperatorError(f"{place}: {disclosure.quoting(said)}", hint="see the server's log")
 
 
 def run(client: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from redis import Redis, exceptions
 
+from eventstore import disclosure
 from eventstore import keys as key_rules
 from eventstore.errors import DifferenceFound
 from projections.sinks.base import InMotion, Target, join_key
@@ -84,7 +85,7 @@ class RedisScan:
                 yield self._decoded(bucket, fresh)
         yield from self._beside()
         if self._damaged:
-            shown = ", ".join(self._damaged[:_SHOWN])
+            shown = ", ".join(map(disclosure.value, self._damaged[:_SHOWN]))
             rest = f" and {len(self._damaged) - _SHOWN} more" if len(self._damaged) > _SHOWN else ""
             name = self._target.projection
             raise DifferenceFound(

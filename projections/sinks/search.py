@@ -17,6 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import tantivy
 
+from eventstore import disclosure
 from eventstore.errors import DifferenceFound, Fenced, IntegrityError, OperatorError, UsageError
 from eventstore.position import Fence
 from eventstore.settings import SinkSettings
@@ -183,7 +184,7 @@ class SearchSink:
                 return from_objects([stored_row(searcher, address) for address in addresses], target.schema)
         except (IntegrityError, pa.ArrowException, TypeError) as error:
             raise DifferenceFound(
-                f"{target}: the index has documents that Tailrace did not write so: {error}",
+                f"{target}: the index has documents that Tailrace did not write so: {disclosure.exception_said(error)}",
                 hint=f"find out who else writes to the index; tailrace rebuild {target.projection} makes it right",
             ) from error
 

@@ -21,6 +21,7 @@ from typing import Any, Self
 import pyarrow as pa
 import tantivy
 
+from eventstore import disclosure
 from eventstore.errors import IntegrityError, OperatorError, TransientError
 from eventstore.position import Fence
 from projections.sinks.base import Target
@@ -124,14 +125,15 @@ class SearchFolder:
                     f"{self.text}: another process writes to this index", hint="let it end, then try again"
                 ) from error
             raise IntegrityError(
-                f"{self.text}: tantivy says: {error}", hint="rebuild the projection as a new generation"
+                f"{self.text}: tantivy says: {disclosure.said(str(error))}",
+                hint="rebuild the projection as a new generation",
             ) from error
         except BaseException as error:
             # Damaged files make tantivy panic, which arrives as an exception that is none of Exception's.
             if type(error).__name__ != "PanicException":
                 raise
             raise IntegrityError(
-                f"{self.text}: an index is damaged, tantivy stopped: {error}",
+                f"{self.text}: an index is damaged, tantivy stopped: {disclosure.said(str(error))}",
                 hint="rebuild the projection as a new generation",
             ) from error
 

@@ -58,6 +58,9 @@ def tailrace(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Results, progress and errors as JSON lines.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask in a protected environment.")] = False,
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Errors and differences quote values of rows.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="More on standard error; tracebacks.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")

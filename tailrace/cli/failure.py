@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import traceback
 from types import TracebackType
 from typing import Self
 
 import typer
 
+from eventstore import disclosure
 from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
 from tailrace.cli.output import Output
 
@@ -41,21 +41,23 @@ def report(error: TailraceError, output: Output, *, verbose: bool = False) -> in
         if error.hint:
             output.note(f" hint: {error.hint}")
     if verbose:
-        traceback.print_exception(error)
+        print(disclosure.traceback_of(error), file=sys.stderr)
     return error.exit_code
 
 
 def report_bug(error: BaseException, output: Output, *, verbose: bool) -> int:
-    """An exception nobody foresaw."""
-    summary = "".join(traceback.format_exception_only(error)).strip()
+    """An exception nobody foresaw. What it says may be a value of a row, so its class and place are told."""
+    summary = disclosure.in_words(error)
     hint = "this is a bug in Tailrace; the log and the sinks keep what was committed. "
     hint += (
         "Please report the lines above." if verbose else "Run again with --verbose and report what it prints."
     )
+    if "<hidden: " in summary:
+        hint += " --show-values shows what is hidden: read it before you pass it on."
     if output.json:
         output.json_line({"error": {"kind": "Bug", "message": summary, "hint": hint, "exit_code": BUG}})
     if verbose:
-        traceback.print_exception(error)
+        print(disclosure.traceback_of(error), file=sys.stderr)
     if not output.json:
         output.note(f"error: {summary}", style="bold red")
         output.note(f" hint: {hint}")
@@ -114,7 +116,7 @@ def wrong_command(error: BaseException) -> UsageError | None:
 def outside_cause(error: BaseException) -> TailraceError | None:
     """The error of a disk, a permission or a server that reached the command line as such; None when it is none."""
     if any((kind.__module__, kind.__name__) in _UNREACHABLE for kind in type(error).__mro__):
-        said = " ".join(str(error).split())
+        said = " ".join(_refused(error).split())
         return TransientError(
             f"a server is out of reach: {said}",
             hint="tailrace doctor says which one; what was committed is kept",
@@ -129,6 +131,11 @@ def outside_cause(error: BaseException) -> TailraceError | None:
     if isinstance(error, PermissionError):
         return OperatorError(f"permission denied{where}", hint="let this user read and write there")
     return None
+
+
+def _refused(error: BaseException) -> str:
+    """Why a server is out of reach. SQLAlchemy's own text would repeat the statement and what it was given."""
+    return disclosure.quoting(str(getattr(error, "orig", None) or error))
 
 
 def _as_dict(error: TailraceError) -> dict[str, object]:

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
+from eventstore.disclosure import showing
 from tailrace.cli.failure import INTERRUPTED, Edge
 from tailrace.cli.output import Output
 
 # Global options may stand anywhere on the line: `tailrace status --json` is what people type.
-_FLAGS = {"--json", "--verbose", "--yes"}
+_FLAGS = {"--json", "--show-values", "--verbose", "--yes"}
 _VALUES = {"--config", "--env"}
 
 
@@ -21,7 +22,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     ordered = hoisted(sys.argv[1:] if arguments is None else arguments)
     output = Output(json="--json" in ordered)
     signal.signal(signal.SIGTERM, _terminated)
-    with Edge(output, verbose="--verbose" in ordered) as edge:
+    with showing("--show-values" in ordered), Edge(output, verbose="--verbose" in ordered) as edge:
         from tailrace.cli.app import app
 
         code = app(args=ordered, prog_name="tailrace", standalone_mode=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eventstore import disclosure
 from eventstore.errors import DifferenceFound, IncompleteTopic, TailraceError
 from eventstore.position import format_lsn
 from tailrace.cli.failure import report
@@ -17,6 +18,8 @@ from tailrace.cli.output import count
 if TYPE_CHECKING:
     from cdc.verify import TopicComparison
     from projections.verify import Comparison
+
+_SAMPLES = ("source_samples", "log_samples", "different_samples")
 
 
 def verify(
@@ -60,7 +63,8 @@ def tell_comparison(invocation: Invocation, found: Comparison) -> None:
         document = {
             "projection": found.projection, "generation": found.generation, "epoch": found.epoch,
             "rows": found.rows, "equal": found.equal, "only_in_log": found.only_in_log,
-            "only_in_sink": found.only_in_sink, "different": found.different, "samples": found.samples,
+            "only_in_sink": found.only_in_sink, "different": found.different,
+            "samples": [(kind, disclosed(key)) for kind, key in found.samples],
         }  # fmt: skip
         output.document(document)
         return
@@ -75,11 +79,22 @@ def tell_comparison(invocation: Invocation, found: Comparison) -> None:
         f" {found.only_in_log:,} missing in the sink, {found.only_in_sink:,} only in the sink",
         style="bold red",
     )
-    for kind, key in found.samples:
+    for kind, key in found.samples if disclosure.allowed() else ():
         output.line(f"  {kind}: {key}")
+    tell_hidden(invocation)
     output.line(
         f"  hint: find out who else writes to the sink; tailrace rebuild {found.projection} makes it right"
     )
+
+
+def disclosed(part: str | None) -> str | None:
+    """A part of a key as it may be told."""
+    return disclosure.said(part) if part is not None else None
+
+
+def tell_hidden(invocation: Invocation) -> None:
+    if not disclosure.allowed():
+        invocation.output.line("  the keys of some of these rows: run it again with --show-values")
 
 
 def verify_sources(invocation: Invocation, names: list[str] | None) -> int:
@@ -108,7 +123,10 @@ def tell_topic(invocation: Invocation, found: TopicComparison) -> None:
     output = invocation.output
     lsn = format_lsn(found.lsn)
     if output.json:
-        document = asdict(found) | {"topic": found.topic.text, "lsn": lsn, "equal": found.equal}
+        keys = {
+            name: [[disclosed(part) for part in key] for key in getattr(found, name)] for name in _SAMPLES
+        }
+        document = asdict(found) | {"topic": found.topic.text, "lsn": lsn, "equal": found.equal} | keys
         output.document(document)
         return
     if found.skipped:
@@ -127,8 +145,9 @@ def tell_topic(invocation: Invocation, found: TopicComparison) -> None:
             ("only in source", found.source_samples),
             ("only in log", found.log_samples),
         ):
-            for key in samples:
+            for key in samples if disclosure.allowed() else ():
                 output.line(f"  {kind}: {', '.join(str(part) for part in key)}")
+        tell_hidden(invocation)
     if found.only_in_source_columns:
         columns = ", ".join(found.only_in_source_columns)
         output.line(f"  not compared, as no change of the table has shown them yet: {columns}")

@@ -173,10 +173,12 @@ def test_the_log_is_verified_against_its_source(shop: Project, database: str) ->
         connection.execute("ALTER TABLE orders SET SCHEMA hidden")
         connection.execute("UPDATE hidden.orders SET amount = 0 WHERE id = 5")
         connection.execute("ALTER TABLE hidden.orders SET SCHEMA public")
-    different = shop.run("verify", "--source")
+    different = shop.run("verify", "--source", "--show-values")
     assert different.code == 4
     assert "shop.public.orders: DIFFERS from its source" in different.out
     assert "  different: 5" in different.out
+    (hidden,) = (each for each in shop.run("verify", "--source", "--json").documents if not each["equal"])
+    assert hidden["different_samples"] == [["<hidden: 1 character>"]]
     assert shop.end(capture, signal.SIGTERM).code == 0
 
 

@@ -142,9 +142,12 @@ def test_an_unforeseen_exception_is_called_a_bug_and_shown_on_request(
     says(
         project.run("status", environment=broken),
         1,
-        "ZeroDivisionError: on purpose",
+        "ZeroDivisionError: <hidden: 10 characters> (sitecustomize.py:3)",
         "a bug in Tailrace",
         "--verbose",
+        "--show-values",
     )
+    shown = project.run("status", "--show-values", environment=broken)
+    says(shown, 1, "ZeroDivisionError: on purpose (sitecustomize.py:3)")
     with pytest.raises(AssertionError, match="Traceback"):
         project.run("status", "--verbose", environment=broken)

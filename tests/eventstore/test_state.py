@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from eventstore.disclosure import showing
 from eventstore.errors import IncompleteTopic, UnknownCell, UnreadableCell, UsageError
 from eventstore.log import Store
 from eventstore.model import EpochBatch, TopicRows
@@ -74,7 +75,10 @@ def test_a_cell_without_a_value_is_read_as_the_policy_says(
 
 
 def test_a_cell_without_a_value_is_an_error_that_names_it(store: Store) -> None:
-    with pytest.raises(UnreadableCell, match=r"column 'note' of the row id=7 holds 'raw'"):
+    with showing(True), pytest.raises(UnreadableCell, match=r"column 'note' of the row id=7 holds 'raw'"):
+        notes_at(store, store.cut(), on_unreadable="error")
+    hidden = r"column 'note' of the row id=<hidden: 1 character> holds <hidden: 3 characters>"
+    with pytest.raises(UnreadableCell, match=hidden):
         notes_at(store, store.cut(), on_unreadable="error")
 
 
@@ -120,7 +124,9 @@ def test_an_unknown_cell_is_never_null_whatever_the_policy(new_store: StoreFacto
     rows = [TopicRows(shop.ORDERS, 1, table)]
     writer.append(EpochBatch("shop", 10, 11, 11, rows=rows, completes=[shop.ORDERS]))
     for policy in ("error", "null", "text"):
-        with pytest.raises(UnknownCell, match=r"column 'note' of the row id=1 was never sent"):
+        with showing(True), pytest.raises(UnknownCell, match=r"'note' of the row id=1 was never sent"):
+            notes_at(store, store.cut(), on_unreadable=policy)
+        with pytest.raises(UnknownCell, match=r"'note' of the row id=<hidden: 1 character> was never sent"):
             notes_at(store, store.cut(), on_unreadable=policy)
     plan = plan_state(store, shop.ORDERS, store.cut())
     (row,) = (
@@ -137,7 +143,7 @@ def test_a_value_of_a_former_type_names_both_versions(new_store: StoreFactory) -
     columns = (shop.SCHEMA.columns[0], Column(2, "note", 23, type_name="integer"))
     retyped = TopicSchema(2, columns, relid=shop.SCHEMA.relid)
     writer.append(EpochBatch("shop", 20, 21, 21, new_schemas=[(shop.ORDERS, retyped)]))
-    with pytest.raises(
+    with showing(True), pytest.raises(
         UnreadableCell, match=r"'note' of the row id=1 holds '10.0', which int32 cannot "
         r"\(it was text in version 1 of the topic, and is integer in version 2\)",
     ):  # fmt: skip

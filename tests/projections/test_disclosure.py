@@ -1,0 +1,98 @@
+"""What a projection, Spark and the sinks complain about quotes no value of a row unless values are shown."""
+
+from __future__ import annotations
+
+import pytest
+from redis import Redis
+
+from eventstore import disclosure
+from eventstore.errors import DifferenceFound, TailraceError
+from projections.lifecycle import rebuild, verify
+from tests.projections.conftest import Deploy
+from tests.projections.shoplog import ShopLog
+
+MARK = "Zq7mark"
+HEAD = """
+    from pyspark.sql import functions as F
+    from projections import PostgresTable, RedisCache, State, projection
+
+    CUSTOMERS = State("shop.public.customers")
+"""
+# Each meets the marked name in another place: user code in a worker, Spark's own code, our tasks, the sinks.
+FAILING = {
+    "raising": """
+    @projection(key="id", sink=PostgresTable("mart", "raising"), customers=CUSTOMERS)
+    def raising(customers):
+        def refuse(name):
+            if name.startswith("Zq7"):
+                raise ValueError("what a name: " + name)
+            return name
+        return customers.select("id", F.udf(refuse)("name").alias("name"))
+    """,
+    "casting": """
+    @projection(key="id", sink=PostgresTable("mart", "casting"), customers=CUSTOMERS)
+    def casting(customers):
+        marked = customers.where("name LIKE 'Zq7%'")
+        return marked.select("id", F.col("name").cast("int").alias("name"))
+    """,
+    "repeating": """
+    @projection(key="name", sink=PostgresTable("mart", "repeating"), customers=CUSTOMERS)
+    def repeating(customers):
+        return customers.where("name LIKE 'Zq7%'").select("name").unionAll(customers.select("name"))
+    """,
+    "refused": """
+    @projection(key="id", sink=PostgresTable("mart", "refused", json=("name",)), customers=CUSTOMERS)
+    def refused(customers):
+        return customers.where("name LIKE 'Zq7%'").select("id", "name")
+    """,
+}
+CACHED = """
+    @projection(key="name", sink=RedisCache("cache"), customers=CUSTOMERS)
+    def cached(customers):
+        return customers.where("name LIKE 'Zq7%'").select("name", "id")
+"""
+
+
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(disclosure.VARIABLE, raising=False)
+    return
+
+
+def told(error: BaseException) -> str:
+    """All that any command may print of it."""
+    return f"{error}\n{disclosure.traceback_of(error)}"
+
+
+@pytest.mark.usefixtures("hidden")
+def test_values_that_a_projection_fails_on_are_not_told(
+    shop: ShopLog, deploy: Deploy, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shop.commit({"customers": [("c", {"id": 77, "name": MARK, "city": "Turku"})]})
+    context = deploy(HEAD + "".join(FAILING.values()))
+    for name in FAILING:
+        for shown in (False, True):
+            with disclosure.showing(shown), pytest.raises(TailraceError) as raised:
+                rebuild(context, name)
+            with disclosure.showing(shown):
+                text = told(raised.value)
+            assert (MARK in text) == shown, f"{name}: {text}"
+            assert f"'{name}'" in text or "sink 'mart'" in text
+    printed = capfd.readouterr()
+    assert MARK not in printed.out + printed.err, "pyspark's own log"
+
+
+@pytest.mark.usefixtures("hidden")
+def test_a_row_of_a_sink_that_is_none_of_ours_is_not_quoted(
+    shop: ShopLog, deploy: Deploy, redis_url: str
+) -> None:
+    shop.commit({"customers": [("c", {"id": 77, "name": MARK, "city": "Turku"})]})
+    context = deploy(HEAD + CACHED)
+    rebuild(context, "cached")
+    with Redis.from_url(redis_url) as client:
+        (key,) = [key for key in client.scan_iter() if key.endswith(f"}}:{MARK}".encode())]
+        client.set(key, f'{{"name": "{MARK}", "id": "{MARK}"}}')
+    for shown in (False, True):
+        with disclosure.showing(shown), pytest.raises(DifferenceFound) as raised:
+            verify(context, "cached")
+        assert (MARK in str(raised.value)) == shown, raised.value
