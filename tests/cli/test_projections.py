@@ -81,7 +81,7 @@ def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong
         connection.execute("UPDATE mart.totals SET total = 1 WHERE customer_id = 3")
     listed = projecting.ok("projection", "list").out
     assert listed.splitlines()[1].split()[:5] == ["totals", "g1", "live", "1", "20"]
-    proof = projecting.run("verify", "totals")
+    proof = projecting.run("verify", "totals", "--show-values")
     assert proof.code == 4
     assert "totals g1: DIFFERS from the log at epoch 1: 1 row with other values" in proof.out
     assert '{"customer_id": 3}' in proof.out
