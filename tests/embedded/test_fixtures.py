@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psycopg
+import pytest
 import redis as redis_client
 
 from tailrace.embedded import PostgresServer, RedisServer
@@ -22,8 +23,11 @@ def test_a_database_is_dropped_with_its_slots_and_sessions(postgres: PostgresSer
     assert left == []
 
 
-def test_a_database_is_empty_and_decodes_logically(database: str) -> None:
+@pytest.mark.versions
+def test_a_database_is_empty_and_decodes_logically(database: str, pytestconfig: pytest.Config) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
+        version = connection.info.server_version // 10_000
+        assert version == int(pytestconfig.getoption("--postgres") or 18)
         assert connection.execute("SELECT count(*) FROM pg_stat_user_tables").fetchone() == (0,)
         assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
         connection.execute("SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")

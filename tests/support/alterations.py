@@ -382,7 +382,7 @@ def assert_equals_locked_source(capture: RunningCapture) -> None:
         wait_until(lambda: {table.label for table in complete(capture)} == names, 60.0)
         for table, topic in complete(capture).items():
             expected, found = source_rows(connection, table), log_rows(capture.store, topic)
-            assert found[0] == expected[0], f"{topic}: other columns than {table.text}"
+            assert found[0] == expected[0], f"{topic} has {found[0]}, {table.text} {expected[0]}"
             assert found[1] == expected[1], f"{topic}: other rows than {table.text}"
 
 

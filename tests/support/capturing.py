@@ -264,6 +264,11 @@ def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
         return connection.execute(sql.SQL(statement)).fetchall()
 
 
+def server_version(dsn: str) -> int:
+    """The server's major version."""
+    return int(query(dsn, "SHOW server_version_num")[0][0]) // 10_000
+
+
 def rows(store: Store, topic: TopicId) -> list[dict[str, Any]]:
     """All rows of a topic in epoch and partition order."""
     return [row for batch in store.read(topic) for row in batch.to_pylist()]
