@@ -50,14 +50,29 @@ class Publication:
 
 
 _OPERATIONS = ("insert", "update", "delete", "truncate")
-# Entries that make the publication hold a table: its own or an ancestor's, its schema's or an ancestor's schema's.
-# Read from the tables themselves, so that in a snapshot they are those of the snapshot.
+# What the server's view pg_publication_tables says, read from the catalog itself: the view opens each table, so it
+# waits behind whoever alters one, and fails when that one is dropped (here only row filters open theirs); up to
+# version 17 it lists generated columns that are not sent. Via the root a partition is left out when an ancestor is
+# listed, else leaves stand for their root.
+# Entries make the publication hold a table: its own or an ancestor's, its schema's or an ancestor's schema's. They are
+# read from the tables themselves, so that in a snapshot they are those of the snapshot.
 _ENTRIES = """
-WITH RECURSIVE published AS (
-  SELECT c.oid, n.nspname, c.relname, {columns} AS columns FROM pg_catalog.pg_publication_tables v
-  JOIN pg_catalog.pg_namespace n ON n.nspname = v.schemaname
-  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = v.tablename
-  WHERE v.pubname = %(name)s
+WITH RECURSIVE listed AS (
+  SELECT r.prrelid AS oid FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = %(pub)s::bigint::oid
+  {listed}
+  UNION SELECT c.oid FROM pg_catalog.pg_class c
+  WHERE %(all)s AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
+), below AS (
+  SELECT l.oid FROM listed l
+  UNION SELECT i.inhrelid FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.oid AND c.relkind = 'p'
+  JOIN pg_catalog.pg_inherits i ON i.inhparent = b.oid AND NOT i.inhdetachpending
+), published AS (
+  SELECT c.oid, n.nspname, c.relname FROM pg_catalog.pg_class c
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  WHERE CASE WHEN %(via_root)s THEN c.oid IN (SELECT oid FROM listed) AND NOT (c.relispartition AND EXISTS (
+      SELECT FROM pg_catalog.pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid
+      AND a.relid IN (SELECT oid FROM listed)))
+    ELSE c.relkind = 'r' AND c.oid IN (SELECT oid FROM below) END
 ), above AS (
   SELECT oid AS leaf, oid AS relid, NULL::text AS link FROM published
   UNION ALL
@@ -71,7 +86,7 @@ WITH RECURSIVE published AS (
   UNION ALL SELECT a.leaf, a.link FROM above a WHERE a.link IS NOT NULL AND NOT EXISTS (
     SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = a.leaf AND r.prpubid = %(pub)s::bigint::oid)
 )
-SELECT p.oid::bigint, p.nspname, p.relname, p.columns::text[],
+SELECT p.oid::bigint, p.nspname, p.relname, {columns},
        ARRAY(SELECT DISTINCT e.entry FROM entries e WHERE e.leaf = p.oid ORDER BY 1),
        {filter}, {list},
        ARRAY(SELECT DISTINCT d.refobjsubid::int FROM pg_catalog.pg_depend d
@@ -80,13 +95,27 @@ SELECT p.oid::bigint, p.nspname, p.relname, p.columns::text[],
 FROM published p
 LEFT JOIN pg_catalog.pg_publication_rel r ON r.prrelid = p.oid AND r.prpubid = %(pub)s::bigint::oid
 """
-_BEFORE_15 = {"columns": "NULL::name[]", "schemas": "", "filter": "NULL::text", "list": "NULL::text"}
+_BEFORE_15 = {
+    "listed": "",
+    "schemas": "",
+    "columns": "NULL::text[]",
+    "filter": "NULL::text",
+    "list": "NULL::text",
+}
 _SINCE_15 = {
-    "columns": "v.attnames",
+    "listed": """
+  UNION SELECT c.oid FROM pg_catalog.pg_publication_namespace s
+  JOIN pg_catalog.pg_class c ON c.relnamespace = s.pnnspid AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
+  WHERE s.pnpubid = %(pub)s::bigint::oid""",
     "schemas": """
   UNION ALL SELECT a.leaf, format('s%%s.%%s', s.oid, s.xmin) FROM above a
   JOIN pg_catalog.pg_class c ON c.oid = a.relid
   JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = c.relnamespace AND s.pnpubid = %(pub)s::bigint::oid""",
+    "columns": """CASE WHEN r.prattrs IS NOT NULL OR %(generated)s THEN
+         ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+               WHERE a.attrelid = p.oid AND a.attnum > 0 AND NOT a.attisdropped
+               AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated IN ('', 's')
+                        ELSE a.attnum = ANY (r.prattrs::int2[]) END ORDER BY a.attnum) END""",
     "filter": "pg_catalog.pg_get_expr(r.prqual, r.prrelid)",
     "list": "r.prattrs::text",
 }
@@ -111,17 +140,16 @@ def read_publication(connection: Connection[Row], name: str, address: Address) -
     """The publication, None when there is none."""
     with translated("reading the publication", address):
         row = connection.execute(
-            "SELECT oid::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot, xmin::text"
-            " FROM pg_catalog.pg_publication WHERE pubname = %s",
+            "SELECT oid::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot, xmin::text,"
+            " coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's' FROM pg_catalog.pg_publication p WHERE pubname = %s",
             [name],
         ).fetchone()
         if row is None:
             return None
         since_15 = connection.info.server_version >= 150000
         parts = {key: sql.SQL(text) for key, text in (_SINCE_15 if since_15 else _BEFORE_15).items()}
-        entries = connection.execute(
-            sql.SQL(_ENTRIES).format(**parts), {"name": name, "pub": row[0]}
-        ).fetchall()
+        wanted = {"pub": row[0], "all": row[1], "via_root": row[6], "generated": row[8]}
+        entries = connection.execute(sql.SQL(_ENTRIES).format(**parts), wanted).fetchall()
         leaves: dict[int, dict[int, Leaf]] = {}
         roots = [entry[0] for entry in entries]
         for root, leaf, file, links, born in connection.execute(_LEAVES, [roots]).fetchall():
