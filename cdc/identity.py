@@ -13,7 +13,7 @@ from cdc.postgres.problems import REPAIR_HINT, SlotLost
 from cdc.postgres.publication import Publication, read_publication
 from cdc.postgres.slot import SlotInfo, read_slot, require_idle, require_usable
 from cdc.postgres.stream import switch_points
-from eventstore.errors import OperatorError, UsageError
+from eventstore.errors import OperatorError, TransientError, UsageError
 from eventstore.log import Store
 from eventstore.model import SourceState
 from eventstore.position import format_lsn
@@ -37,7 +37,7 @@ def check_start(store: Store, name: str, address: Address) -> tuple[SourceState,
     """Whether the log and the server can go on together; the source's state and its publication.
 
     Slot before state: another capture confirms only after it has stored, so this order raises no false alarm. Raises
-    Mismatch, SlotLost (both: repair), SlotActive, OperatorError.
+    Mismatch, SlotLost (both: repair), SlotActive, OperatorError, TransientError (out of reach, a standby).
     """
     lines = Lines()
     address = address.with_lines(lines)
@@ -47,6 +47,7 @@ def check_start(store: Store, name: str, address: Address) -> tuple[SourceState,
         state = require_source(store, name)
         publication = read_publication(connection, state.publication, address)
     require_system(server, state, address)
+    require_primary(server, address)
     if server.wal_level != "logical":
         raise OperatorError(
             f"wal_level of {address.text} is {server.wal_level}; logical decoding needs logical",
@@ -70,6 +71,15 @@ def require_system(server: Server, state: SourceState, address: Address) -> None
             f"{server.system_id}",
             hint="point the source's dsn back to its server; if this one has taken its place (an upgrade, a dump "
             f"restored): `tailrace source repair {state.name}`",
+        )
+
+
+def require_primary(server: Server, address: Address) -> None:
+    """A standby cannot be captured from; it may be about to be promoted. Raises TransientError."""
+    if server.standby:
+        raise TransientError(
+            f"{address.text} is a standby",
+            hint="promote it, or give the source's dsn the primary's address",
         )
 
 
