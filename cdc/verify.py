@@ -89,7 +89,7 @@ def verify_source(
     source = require_source(store, name)
     chosen = _chosen(store, name, topics)
     waits_until = time.monotonic() + timeout
-    with connect(address, "tailrace verify") as control:
+    with connect(address, "tailrace verify") as control, store.pinned(f"verify --source {name}"):
         check_system(control, source, address)
         waiting = Waiting(task, control)
         while True:

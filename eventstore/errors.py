@@ -68,6 +68,10 @@ class IntegrityError(TailraceError):
     """Stored data is not what was written, or breaks an invariant of the log."""
 
 
+class MissingFile(IntegrityError):
+    """A file that was referred to is not there: lost, or merged away since the reference was made."""
+
+
 class ProtocolError(TailraceError):
     """Bytes that are not what the protocol allows: short, unknown, or trailing."""
 

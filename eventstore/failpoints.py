@@ -38,6 +38,9 @@ NAMES = frozenset(
         # maintenance
         "seal_written",  # sealed files durable, catalog not touched
         "seal_swapped",  # catalog points to the sealed files, old ones not removed
+        "merge_written",  # a merged file is durable, catalog not touched
+        "merge_swapped",  # catalog points to the merged file, those it replaced are retired
+        "retired_removed",  # a retired file is gone, its name is not
         "file_removed",
     }
 )

@@ -162,7 +162,12 @@ def _blob_rows(
 
 
 def _of_file(topic: TopicId, row: Row[*tuple[Any, ...]]) -> _Entry:
-    ref = SegmentRef(
+    return _Entry(file_ref(topic, row), row.first_row, row.first_lsn, row.last_lsn)
+
+
+def file_ref(topic: TopicId, row: Row[*tuple[Any, ...]]) -> SegmentRef:
+    """All rows of a file, from its row of ``segments``."""
+    return SegmentRef(
         topic=topic,
         version=row.version,
         first_epoch=row.first_epoch,
@@ -174,7 +179,6 @@ def _of_file(topic: TopicId, row: Row[*tuple[Any, ...]]) -> _Entry:
         sealed=row.sealed,
         checksum=row.checksum,
     )
-    return _Entry(ref, row.first_row, row.first_lsn, row.last_lsn)
 
 
 def _of_blobs(

@@ -6,11 +6,12 @@ import difflib
 import os
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from eventstore import cut as cuts
 from eventstore import index, loads, registry, segment, tables
 from eventstore.catalog import Catalog, open_catalog
 from eventstore.derived import DerivedCatalog
-from eventstore.errors import IncompleteTopic, OperatorError, UsageError
+from eventstore.errors import IncompleteTopic, MissingFile, OperatorError, UsageError
 from eventstore.model import EpochInfo, Load, SegmentRef, SourceState, TopicId, TopicInfo
 from eventstore.position import Cut
 from eventstore.requests import Requests
@@ -31,6 +32,10 @@ from eventstore.settings import StoreSettings
 from eventstore.storage import LocalStorage
 from eventstore.wake import Waker, waker_of
 from eventstore.writer import SourceWriter
+
+if TYPE_CHECKING:
+    from eventstore.maintain.merge import Merged
+    from eventstore.maintain.rounds import Round
 
 _SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _BATCH_ROWS = 65_536
@@ -305,23 +310,39 @@ class Store:
             partitions = set(offsets) & set(offsets if partitions is None else partitions)
         needed = None if columns is None else {*columns, "_partition", "_offset", "_epoch"}
         after = after_epoch
+        given: dict[int, int] = {}  # by partition: the next offset
+        missing = ""
         while after < end.epoch:
             with self.catalog.read() as connection:
                 page = index.page(connection, topic, topic_id, end, after)
                 versions = {schema.version: schema for schema in registry.schemas(connection, topic_id)}
             for ref in page.refs:
-                table = segment.read_segment(self.storage, ref, versions[ref.version], needed, partitions)
+                if ref.path is not None and ref.path == missing:
+                    self.storage.open(ref.path)  # still named, so it is lost: raises
+                if all(given.get(r.partition, 0) >= r.first_offset + r.rows for r in ref.ranges):
+                    continue
+                try:
+                    table = segment.read_segment(self.storage, ref, versions[ref.version], needed, partitions)
+                except MissingFile:
+                    if ref.path is None:
+                        raise
+                    missing = ref.path
+                    break  # merged away since the page was resolved: resolve it again
                 if ref.sealed:
                     # Sealed files are sorted by partition first; within an epoch, that is the order of before.
                     order = np.argsort(table["_epoch"].to_numpy(), kind="stable")
                     table = table.take(pa.array(order))
+                table = _not_given(table, given)
                 if offsets is not None:
                     table = _within(table, offsets)
                 if columns is not None:
                     table = table.select([name for name in table.column_names if name in columns])
                 metadata = {b"tailrace:version": str(ref.version).encode()}
                 yield from table.replace_schema_metadata(metadata).to_batches(max_chunksize=_BATCH_ROWS)
-            after = page.through
+                given.update({r.partition: r.first_offset + r.rows for r in ref.ranges})
+            else:
+                after = page.through
+                given.clear()
 
     def follow(
         self,
@@ -367,6 +388,25 @@ class Store:
 
         return seal(self, up_to_epoch)
 
+    def merge(self) -> list[Merged]:
+        """Make few large files of many small neighbours; readers see no difference. Gives what was merged."""
+        from eventstore.maintain.merge import merge
+
+        return list(merge(self, self.settings.upkeep.memory_bytes))
+
+    def maintain(self, report: Callable[[str], None] = lambda _: None) -> Round:
+        """One round of upkeep: seal, merge, and remove what nobody needs. ``report`` is told what is under way. Raises
+        Busy when another process is at it, Fenced when another one took over."""
+        from eventstore.maintain.rounds import maintain
+
+        return maintain(self, report=report)
+
+    def pinned(self, purpose: str) -> AbstractContextManager[None]:
+        """Inside, files that ``segments`` refers to stay, however long it takes. For whoever hands references on."""
+        from eventstore.maintain.leases import pinned
+
+        return pinned(self.catalog, purpose)
+
     def collect_orphans(self) -> int:
         """Remove files that no epoch names and no running writer can register any more. Gives their number."""
         from eventstore.maintain.orphans import collect_orphans
@@ -388,6 +428,15 @@ def _unknown_topic(topic: TopicId, names: Sequence[str]) -> UsageError:
         return UsageError(f"no topic {topic} in the log", hint=f"did you mean {' or '.join(close)}?")
     shown = ", ".join(sorted(names)[:10]) or "none yet"
     return UsageError(f"no topic {topic} in the log", hint=f"its topics are: {shown}")
+
+
+def _not_given(table: pa.Table, given: Mapping[int, int]) -> pa.Table:
+    """The rows of a merged file that were not given out before it replaced others."""
+    for partition, following in given.items():
+        again = pc.and_(pc.equal(table["_partition"], partition), pc.less(table["_offset"], following))
+        if pc.any(again, min_count=0).as_py():
+            table = table.filter(pc.invert(again))
+    return table
 
 
 def _within(table: pa.Table, offsets: Mapping[int, tuple[int, int]]) -> pa.Table:

@@ -34,8 +34,8 @@ _POSITION_NAMES = tuple(field.name for field in POSITION_FIELDS)
 # Level 1: on change rows the higher levels cost more time than the bytes they save are worth on a local disk.
 _ZSTD_LEVEL = 1
 # A partition's rows start a new row group once partitions are this large, so that a task reads only its own.
-_ROWS_PER_OWN_GROUP = 8192
-_ROWS_PER_GROUP = 131_072
+ROWS_PER_OWN_GROUP = 8192
+ROWS_PER_GROUP = 131_072
 # Parquet cannot hold a struct without fields (the key of a keyless topic): its validity is stored under its name.
 _FIELDLESS = b"tailrace:fieldless"
 _ZSTD = pa.Codec("zstd", compression_level=_ZSTD_LEVEL)
@@ -141,10 +141,21 @@ def _to_parquet(arranged: Arranged) -> pa.Buffer:
         table = table.set_column(table.schema.get_field_index(name), name, pc.is_valid(table[name]))
     table = table.replace_schema_metadata({_FIELDLESS: json.dumps(fieldless).encode()} if fieldless else None)
     sink = pa.BufferOutputStream()
-    leaves = list(_leaves(table.schema))
-    with pq.ParquetWriter(
+    with parquet_writer(sink, table.schema) as writer:
+        start = 0
+        for length in _group_lengths(arranged.counts):
+            part = table.slice(start, length) if order is None else table.take(order.slice(start, length))
+            writer.write_table(part, row_group_size=ROWS_PER_GROUP)
+            start += length
+    return sink.getvalue()
+
+
+def parquet_writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
+    """A writer of files of the log: their encodings and compression. ``schema`` is that of the file."""
+    leaves = list(_leaves(schema))
+    return pq.ParquetWriter(
         sink,
-        table.schema,
+        schema,
         compression="zstd",
         compression_level=_ZSTD_LEVEL,
         # Numbers of changes hardly repeat but lie close to each other: against dictionaries for all, files are smaller
@@ -153,13 +164,7 @@ def _to_parquet(arranged: Arranged) -> pa.Buffer:
         column_encoding={path: "DELTA_BINARY_PACKED" for path, kind in leaves if _is_near(path, kind)},
         write_page_checksum=False,
         store_decimal_as_integer=True,  # up to 18 digits; these read more than twice as fast
-    ) as writer:
-        start = 0
-        for length in _group_lengths(arranged.counts):
-            part = table.slice(start, length) if order is None else table.take(order.slice(start, length))
-            writer.write_table(part, row_group_size=_ROWS_PER_GROUP)
-            start += length
-    return sink.getvalue()
+    )
 
 
 def _leaves(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
@@ -193,7 +198,7 @@ def _group_lengths(counts: Sequence[tuple[int, int]]) -> list[int]:
     pending = 0
     for _, rows in counts:
         pending += rows
-        if pending >= _ROWS_PER_OWN_GROUP:
+        if pending >= ROWS_PER_OWN_GROUP:
             lengths.append(pending)
             pending = 0
     return [*lengths, pending] if pending or not lengths else lengths
@@ -253,7 +258,7 @@ def read_segment(
         local = storage if isinstance(storage, LocalStorage) else LocalStorage(storage)
         table, ranges = _read_file(local, ref, needed, partitions)
     if not ref.sealed:
-        table = _with_positions(table, ranges, ref.first_epoch)
+        table = with_positions(table, ranges, ref.first_epoch)
     table = _trim(table, ref, partitions)
     return _shape(table, schema, wanted)
 
@@ -270,11 +275,7 @@ def _read_inline(ref: SegmentRef, needed: set[str] | None) -> pa.Table:
 def _read_file(
     storage: LocalStorage, ref: SegmentRef, needed: set[str] | None, partitions: Collection[int] | None
 ) -> tuple[pa.Table, list[PartitionRange]]:
-    assert ref.path is not None
-    data = storage.open(ref.path)
-    if ref.checksum and checksum(data) != ref.checksum:
-        raise damaged(str(storage.root / ref.path))
-    with pq.ParquetFile(pa.BufferReader(data)) as file:
+    with open_file(storage, ref) as file:
         groups, ranges = _groups_of(file, ref, partitions)
         held = {name: at for at, name in enumerate(file.schema_arrow.names)}
         names = None
@@ -294,6 +295,15 @@ def _read_file(
     return table.replace_schema_metadata(None), ranges
 
 
+def open_file(storage: LocalStorage, ref: SegmentRef) -> pq.ParquetFile:
+    """The file of a reference, checked. Raises MissingFile and, when it is damaged, IntegrityError."""
+    assert ref.path is not None
+    data = storage.open(ref.path)
+    if ref.checksum and checksum(data) != ref.checksum:
+        raise damaged(str(storage.root / ref.path))
+    return pq.ParquetFile(pa.BufferReader(data))
+
+
 def _groups_of(
     file: pq.ParquetFile, ref: SegmentRef, partitions: Collection[int] | None
 ) -> tuple[list[int], list[PartitionRange]]:
@@ -310,12 +320,10 @@ def _groups_of(
             groups.update(range(first, last))
         start += piece.rows
     chosen = sorted(groups)
-    return chosen, _ranges_within(ref.ranges, [(int(bounds[g]), int(bounds[g + 1])) for g in chosen])
+    return chosen, ranges_within(ref.ranges, [(int(bounds[g]), int(bounds[g + 1])) for g in chosen])
 
 
-def _ranges_within(
-    ranges: Sequence[PartitionRange], spans: Sequence[tuple[int, int]]
-) -> list[PartitionRange]:
+def ranges_within(ranges: Sequence[PartitionRange], spans: Sequence[tuple[int, int]]) -> list[PartitionRange]:
     """The parts of ``ranges`` (laid end to end) that lie in the row spans."""
     inside: list[PartitionRange] = []
     for low, high in spans:
@@ -330,7 +338,8 @@ def _ranges_within(
     return inside
 
 
-def _with_positions(table: pa.Table, ranges: Sequence[PartitionRange], epoch: int) -> pa.Table:
+def with_positions(table: pa.Table, ranges: Sequence[PartitionRange], epoch: int) -> pa.Table:
+    """Rows of one epoch with the columns that a fresh segment does not store. ``ranges`` are those of these rows."""
     rows = sum(piece.rows for piece in ranges)
     if rows != table.num_rows:
         raise IntegrityError(

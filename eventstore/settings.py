@@ -29,6 +29,19 @@ def _hash_key(secret: SecretStr) -> SecretStr:
     return secret
 
 
+class UpkeepSettings(_Frozen):
+    """How the log is kept in order: small epochs sealed, small files merged, files nobody needs removed."""
+
+    every_seconds: Annotated[
+        float, Field(ge=0, description="a running capture looks so often whether there is work; 0 = never")
+    ] = 60.0
+    keep_seconds: Annotated[
+        float,
+        Field(ge=0, description="a file that was replaced stays so long for those who began to read it"),
+    ] = 600.0
+    memory_bytes: Annotated[int, Field(ge=MIB, description="decoded rows a merge may hold")] = 96 * MIB
+
+
 class StoreSettings(_Frozen):
     """Where the log lives. ``name`` prefixes slots, publications, generations and buckets."""
 
@@ -40,6 +53,7 @@ class StoreSettings(_Frozen):
     shared_path: Annotated[
         bool, Field(description="every Spark worker has the segments folder at this path")
     ] = False
+    upkeep: UpkeepSettings = UpkeepSettings()
 
 
 class SourceSettings(_Frozen):

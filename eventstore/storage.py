@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 
-from eventstore.errors import IntegrityError, OperatorError, TailraceError
+from eventstore.errors import IntegrityError, MissingFile, OperatorError, TailraceError
 
 PARTIAL = ".partial"  # a file still being written; never read, collected with the orphans of its term
 
@@ -22,7 +24,14 @@ class LocalStorage:
     root: Path
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
-        """Make ``path`` hold ``data``, durably: temp file, fsync, rename, fsync of the folders.
+        """Make ``path`` hold ``data``, as ``create`` does."""
+        with self.create(path) as file:
+            file.write(data)
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        """A file that becomes ``path`` at the end of the block, durably: temp file, fsync, rename, fsync of the
+        folders. An exception inside leaves a partial file.
 
         Raises IntegrityError when the path exists (names are unique by construction, so that is a bug or a foreign
         writer) and OperatorError when the disk is full or the folder cannot be written.
@@ -36,12 +45,10 @@ class LocalStorage:
                     f"{target} exists already; files of the log are never overwritten",
                     hint="check that no other store uses this segments folder",
                 )
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-            try:
-                _write_all(descriptor, memoryview(data))
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            with open(partial, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
             os.rename(partial, target)
             _sync_folder(target.parent)
         except OSError as error:
@@ -59,15 +66,16 @@ class LocalStorage:
             _sync_folder(folder.parent)  # a new folder is durable only once its parent is
 
     def open(self, path: str) -> pa.Buffer:
-        """The bytes of a file, memory-mapped. Raises IntegrityError when it is missing."""
+        """The bytes of a file, memory-mapped. Raises MissingFile."""
         target = self.root / path
         try:
             with pa.memory_map(str(target), "r") as mapped:
                 return mapped.read_buffer()
         except FileNotFoundError:
-            raise IntegrityError(
-                f"{target} is missing, but the catalog refers to it",
-                hint="restore the segments folder from the same backup as the catalog",
+            raise MissingFile(
+                f"{target} is missing, but the catalog referred to it",
+                hint="restore the segments folder from the same backup as the catalog; what began hours ago and was "
+                "stopped meanwhile has to begin again",
             ) from None
         except OSError as error:
             raise _explain(error, target) from error
@@ -93,12 +101,6 @@ class LocalStorage:
         except OSError as error:
             raise _explain(error, target) from error
         return True
-
-
-def _write_all(descriptor: int, data: memoryview) -> None:
-    rest = data.cast("B")
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 def _sync_folder(folder: Path) -> None:

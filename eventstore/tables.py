@@ -52,7 +52,8 @@ log_head = Table(
     CheckConstraint("id = 1", name="one_row"),
 )
 
-# Terms of those who write files outside a source's writer (seal): a file of an ended term can never be registered.
+# Terms of those who write files outside a source's writer (seal, merge): a file of an ended term can never be
+# registered. ``retired`` counts retired files.
 terms = Table(
     "terms",
     metadata,
@@ -217,6 +218,35 @@ segments = Table(
     Column("ranges", Text, nullable=False),  # JSON [[partition, first_offset, rows], ...]
     Column("sealed", Boolean, nullable=False),
     Index("ix_segments_topic_id_last_epoch", "topic_id", "last_epoch"),
+)
+# Files that others replaced: nothing new refers to them, readers of before may still read them.
+retired = Table(
+    "retired",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("path", Text, nullable=False, unique=True),
+    Column("bytes", BigInteger, nullable=False),
+    Column("retired_at", BigInteger, nullable=False),
+)
+# Who is at work: readers that need every file not yet retired when they began, and the one maintainer.
+leases = Table(
+    "leases",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("role", Text, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("retired", BigInteger, nullable=False),  # number of the last file retired before it began
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+)
+# The last round of upkeep, one row.
+upkeep = Table(
+    "upkeep",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("finished_at", BigInteger, nullable=False),
+    Column("report", Text, nullable=False),  # JSON
+    CheckConstraint("id = 1", name="one_row"),
 )
 generations = Table(
     "generations",

@@ -136,6 +136,13 @@ def compute_at(
 
     Raises ProjectionFailed when the result's columns are not the generation's.
     """
+    with ctx.store.pinned(f"projection {projection.name}"):  # tasks open files long after they were named
+        return _computed(ctx, projection, generation, cut, task)
+
+
+def _computed(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut, task: BucketTask
+) -> list[BucketOutcome]:
     ctx.report(f"reading for {projection.name}", 0, None, "")
     reads = plan_reads(ctx.store, projection, cut, ctx.parallelism)
     with explained(projection, "reading its inputs"):

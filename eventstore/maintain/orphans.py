@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from eventstore.log import Store
 
 _NAME = re.compile(
-    rf"log/(?P<source>[^/]+)/\d+/(?P<seal>{terms.SEAL}-)?t(?P<term>\d+)-[0-9a-f]+\.parquet(\.partial)?"
+    rf"log/(?P<source>[^/]+)/\d+/((?P<writer>{'|'.join(terms.WRITERS)})-)?t(?P<term>\d+)-[0-9a-f]+\.parquet(\.partial)?"
 )
 
 
@@ -29,15 +29,16 @@ def collect_orphans(store: Store) -> int:
     listed = list(store.storage.list("log"))
     with store.catalog.read() as connection:
         named = set(connection.scalars(select(tables.segments.c.path)))
+        named.update(connection.scalars(select(tables.retired.c.path)))  # these go when no reader needs them
         sources = tables.sources
         running = {row.name: row.term for row in connection.execute(select(sources.c.name, sources.c.term))}
-        sealing = connection.scalar(select(tables.terms.c.term).where(tables.terms.c.name == terms.SEAL))
+        maintaining = {name: terms.current(connection, name) for name in terms.WRITERS}
     removed = 0
     for path in listed:
         match = _NAME.fullmatch(path)
         if match is None or path in named:
             continue
-        current = sealing if match["seal"] else running.get(match["source"])
+        current = maintaining[match["writer"]] if match["writer"] else running.get(match["source"])
         if current is not None and int(match["term"]) < current:
             removed += store.storage.delete(path)
             failpoints.hit("file_removed")

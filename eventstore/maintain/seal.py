@@ -22,7 +22,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from eventstore import failpoints, index, registry, segment, tables
 from eventstore.errors import IntegrityError
-from eventstore.maintain import terms
+from eventstore.maintain import rewrite, terms
 from eventstore.model import PartitionRange, PreparedSegment, TopicId
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _write_run(
     refs = [index.blob_ref(topic, piece.epoch, piece.part, blobs[piece.append_id]) for piece in run]
     joined = pa.concat_tables(segment.read_segment(store.storage, ref) for ref in refs).combine_chunks()
     partition = joined["_partition"].to_numpy()
-    ranges = _joined_ranges(run)
+    ranges = rewrite.joined_ranges([ranges for piece in run for ranges in piece.part.ranges], str(topic))
     lsns = [lsn for piece in run for lsn in piece.part.lsns or ()]
     arranged = segment.Arranged(
         rows=joined,
@@ -144,27 +144,6 @@ def _write_run(
     name = f"log/{topic.source}/{part.topic_id}/{terms.SEAL}-t{term}-{uuid.uuid4().hex}"
     file = segment.write_arranged(store.storage, topic, part.version, arranged, name)
     return _Sealed(file, part.topic_id, run[0].epoch, run[-1].epoch, part.first_row, ranges)
-
-
-def _joined_ranges(run: Sequence[_Piece]) -> tuple[PartitionRange, ...]:
-    """One range per partition. Raises IntegrityError when offsets are not dense, which sealing must not hide."""
-    joined: dict[int, PartitionRange] = {}
-    for piece in run:
-        for following in piece.part.ranges:
-            so_far = joined.get(following.partition)
-            if so_far is None:
-                joined[following.partition] = following
-                continue
-            if so_far.first_offset + so_far.rows != following.first_offset:
-                raise IntegrityError(
-                    f"offsets of topic {piece.part.topic_id}, partition {following.partition}, are not dense at epoch "
-                    f"{piece.epoch}",
-                    hint="the catalog was changed from outside; restore it from a backup",
-                )
-            joined[following.partition] = PartitionRange(
-                so_far.partition, so_far.first_offset, so_far.rows + following.rows
-            )
-    return tuple(joined[partition] for partition in sorted(joined))
 
 
 def _swap(store: Store, chunk: Sequence[_Epoch], files: Sequence[_Sealed], term: int) -> None:

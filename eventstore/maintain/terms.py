@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from eventstore import tables
@@ -10,25 +10,36 @@ from eventstore.catalog import Catalog
 from eventstore.errors import Fenced
 
 SEAL = "seal"
+MERGE = "merge"
+# Who names files; the term is in the name.
+WRITERS = (SEAL, MERGE)
+RETIRED = "retired"  # counts retired files
 
 
 def begin(catalog: Catalog, name: str) -> int:
     """A new term of ``name``; the previous one has ended."""
-    table = tables.terms
     try:
         with catalog.write() as connection:
-            raised = connection.execute(
-                update(table)
-                .where(table.c.name == name)
-                .values(term=table.c.term + 1)
-                .returning(table.c.term)
-            ).scalar_one_or_none()
-            if raised is not None:
-                return int(raised)
-            connection.execute(insert(table).values(name=name, term=1))
-            return 1
+            return advance(connection, name)
     except Duplicate:
         return begin(catalog, name)
+
+
+def advance(connection: Connection, name: str, by: int = 1) -> int:
+    """Raise the number ``name``, and give it; others wait for the end of this transaction."""
+    table = tables.terms
+    raised = connection.execute(
+        update(table).where(table.c.name == name).values(term=table.c.term + by).returning(table.c.term)
+    ).scalar_one_or_none()
+    if raised is not None:
+        return int(raised)
+    connection.execute(insert(table).values(name=name, term=by))
+    return by
+
+
+def current(connection: Connection, name: str) -> int:
+    table = tables.terms
+    return int(connection.scalar(select(table.c.term).where(table.c.name == name)) or 0)
 
 
 def check(connection: Connection, name: str, term: int) -> None:

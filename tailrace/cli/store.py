@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailrace.cli.init import catalog_label
 from tailrace.cli.invocation import NOTHING_TO_DO, of
-from tailrace.cli.output import when
+from tailrace.cli.output import count, size, when
+
+if TYPE_CHECKING:
+    from eventstore.maintain.rounds import Round
 
 app = typer.Typer(help="The log as a whole.")
 
@@ -48,11 +52,46 @@ def seal(
     """Turn many small epochs into Parquet files per topic."""
     invocation = of(context)
     with invocation.store() as store, invocation.output.progress("sealing"):
-        count = store.seal(up_to)
-    invocation.output.line(f"sealed {count:,} epochs" if count else "nothing to seal")
+        sealed = store.seal(up_to)
+    invocation.output.line(f"sealed {sealed:,} epochs" if sealed else "nothing to seal")
     if invocation.output.json:
-        invocation.output.document({"sealed_epochs": count})
-    return NOTHING_TO_DO if detailed_exitcode and not count else 0
+        invocation.output.document({"sealed_epochs": sealed})
+    return NOTHING_TO_DO if detailed_exitcode and not sealed else 0
+
+
+@app.command()
+def maintain(context: typer.Context) -> None:
+    """Keep the log in order: seal, merge small files, remove files that nobody needs.
+
+    A running capture does it by itself (store.upkeep.every_seconds). Safe at any time, beside everything; when it is
+    stopped or killed, the next one goes on.
+    """
+    invocation = of(context)
+    with invocation.store() as store, invocation.output.progress("upkeep") as progress:
+        done = store.maintain(progress.say)
+    if invocation.output.json:
+        invocation.output.document(asdict(done))
+        return
+    for line in described(done):
+        invocation.output.line(line)
+
+
+def described(done: Round) -> list[str]:
+    """What a round did, for people."""
+    if done.idle:
+        return ["nothing to do"]
+    lines = []
+    if done.sealed_epochs:
+        lines.append(f"sealed {count(done.sealed_epochs, 'epoch')}")
+    if done.merged_files:
+        sizes = f"{size(done.read_bytes)} to {size(done.written_bytes)}"
+        lines.append(f"merged {count(done.merged_files, 'file')} to {done.written_files:,} ({sizes})")
+    if done.removed_files:
+        replaced = count(done.removed_files, "replaced file")
+        lines.append(f"removed {replaced} ({size(done.removed_bytes)})")
+    if done.orphans:
+        lines.append(f"removed {count(done.orphans, 'orphaned file')}")
+    return [*lines, f"in {done.seconds:.1f} s"]
 
 
 @app.command()
@@ -60,7 +99,7 @@ def collect(context: typer.Context) -> None:
     """Remove files that ended captures and loads left unregistered."""
     invocation = of(context)
     with invocation.store() as store, invocation.output.progress("collecting"):
-        count = store.collect_orphans()
-    invocation.output.line(f"removed {count:,} orphaned files")
+        removed = store.collect_orphans()
+    invocation.output.line(f"removed {removed:,} orphaned files")
     if invocation.output.json:
-        invocation.output.document({"removed_files": count})
+        invocation.output.document({"removed_files": removed})

@@ -18,7 +18,7 @@ COMMANDS = [
     [], ["init"], ["doctor"], ["capture"], ["status"], ["run"], ["rebuild"], ["verify"], ["replay"], ["demo"],
     ["source"], ["source", "list"], ["topic"], ["topic", "list"], ["topic", "show"], ["log"], ["log", "tail"],
     ["log", "show"], ["projection"], ["projection", "list"], ["projection", "check"], ["projection", "promote"],
-    ["projection", "rollback"], ["projection", "gc"], ["store"], ["store", "info"], ["store", "seal"],
+    ["projection", "rollback"], ["projection", "gc"], ["store"], ["store", "info"], ["store", "seal"], ["store", "maintain"],
 ]  # fmt: skip
 HEAVY = {"numba", "pandas", "pyarrow", "pyspark", "sqlalchemy"}
 
@@ -215,6 +215,7 @@ def test_status_and_the_catalogs_verbs_start_no_spark(shop: Project) -> None:
         ["projection", "gc"],
         ["store", "info"],
         ["store", "seal"],
+        ["store", "maintain"],
     ):
         shop.ok(*command)
 

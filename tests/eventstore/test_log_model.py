@@ -24,9 +24,10 @@ from hypothesis.stateful import (
 
 from eventstore.errors import Fenced, UsageError
 from eventstore.log import Store
+from eventstore.maintain import seal, tiers
 from eventstore.model import EpochBatch, TopicId, TopicRows
 from eventstore.position import format_lsn
-from eventstore.settings import StoreSettings
+from eventstore.settings import StoreSettings, UpkeepSettings
 from eventstore.writer import SourceWriter
 from tests.eventstore.shop import assert_dense, at, content, register, rows
 from tests.fixtures.scale import Scale
@@ -153,6 +154,14 @@ class LogMachine(RuleBasedStateMachine):
         self.store.seal(up_to)
 
     @rule()
+    def merge(self) -> None:
+        self.store.merge()
+
+    @rule()
+    def maintain(self) -> None:
+        self.store.maintain()
+
+    @rule()
     def collect(self) -> None:
         self.store.collect_orphans()
 
@@ -233,7 +242,11 @@ class LogMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 3000, 1 << 20])
-def test_the_log_equals_its_model(catalog_url: str, store_dir: Path, inline_bytes: int, scale: Scale) -> None:
+def test_the_log_equals_its_model(
+    catalog_url: str, store_dir: Path, inline_bytes: int, scale: Scale, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiers, "FAN_IN", 2)  # so that a few epochs are merged in several tiers
+    monkeypatch.setattr(seal, "CHUNK_EPOCHS", 3)
     numbers = itertools.count()
 
     def open_store() -> Store:
@@ -242,7 +255,11 @@ def test_the_log_equals_its_model(catalog_url: str, store_dir: Path, inline_byte
         shutil.rmtree(store_dir / str(number - 1), ignore_errors=True)
         url = catalog_url if catalog_url.startswith("postgres") else "sqlite:///catalog.db"
         chosen = StoreSettings(
-            name=f"s{number}", catalog=url, segments=Path("segments"), inline_bytes=inline_bytes
+            name=f"s{number}",
+            catalog=url,
+            segments=Path("segments"),
+            inline_bytes=inline_bytes,
+            upkeep=UpkeepSettings(keep_seconds=0),
         )
         return Store.open(chosen, create=True, root=root)
 

@@ -23,6 +23,9 @@ TABLES = (
     "epochs",
     "blobs",
     "segments",
+    "retired",
+    "leases",
+    "upkeep",
     "generations",
     "live",
     "derived",
@@ -36,6 +39,7 @@ def upgrade() -> None:
     _requests_and_loads()
     _epochs()
     _segments()
+    _upkeep()
     _generations()
     _derived()
 
@@ -230,6 +234,36 @@ def _segments() -> None:
         sa.PrimaryKeyConstraint("path", name=op.f("pk_segments")),
     )
     op.create_index("ix_segments_topic_id_last_epoch", "segments", ["topic_id", "last_epoch"], unique=False)
+
+
+def _upkeep() -> None:
+    op.create_table(
+        "retired",
+        sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("retired_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("number", name=op.f("pk_retired")),
+        sa.UniqueConstraint("path", name=op.f("uq_retired_path")),
+    )
+    op.create_table(
+        "leases",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("role", sa.Text(), nullable=False),
+        sa.Column("holder", sa.Text(), nullable=False),
+        sa.Column("retired", sa.BigInteger(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_leases")),
+    )
+    op.create_table(
+        "upkeep",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("finished_at", sa.BigInteger(), nullable=False),
+        sa.Column("report", sa.Text(), nullable=False),
+        sa.CheckConstraint("id = 1", name=op.f("ck_upkeep_one_row")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_upkeep")),
+    )
 
 
 def _generations() -> None:

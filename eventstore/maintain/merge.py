@@ -1,0 +1,120 @@
+"""Merging: neighbouring files of a topic become one, by size tier (``tiers``), in one catalog transaction per file.
+
+1. Take a term, so that files of a merge that died are recognised as orphans.
+2. Choose groups among files that lie wholly below the oldest epoch that is not sealed: so no blob ever lies between, or
+   within an epoch beside, rows of one file, and a reader that goes by epochs finds each once.
+3. Write the merged file; no lock is held.
+4. One transaction: term still mine, the merged file in, the others out and retired (``retired``). Readers resolve
+   within one snapshot, so they find either the ones or the other.
+
+A crash before 4 leaves an orphan, after it nothing to do.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, select
+
+from eventstore import failpoints, index, tables
+from eventstore.errors import IntegrityError
+from eventstore.maintain import rewrite, terms, tiers
+from eventstore.maintain.retired import retire
+from eventstore.model import TopicId
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+
+_Row = Row[*tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """One file that replaced others."""
+
+    files: int
+    bytes_read: int
+    bytes_written: int
+
+
+def merge(store: Store, memory_bytes: int) -> Iterator[Merged]:
+    """Merge until no group is left, one file per step, within that many bytes of decoded rows. Raises Fenced when
+    another merge began; what was done until then stays."""
+    term: int | None = None
+    for topic_id, topic in _topics(store):
+        while groups := _groups(store, topic_id):
+            for group in groups:
+                if term is None:
+                    term = terms.begin(store.catalog, terms.MERGE)
+                yield _merge_one(store, topic, group, term, memory_bytes)
+
+
+def _topics(store: Store) -> list[tuple[int, TopicId]]:
+    with store.catalog.read() as connection:
+        rows = connection.execute(
+            select(tables.topics.c.id, tables.topics.c.name).order_by(tables.topics.c.id)
+        )
+        return [(row.id, TopicId.parse(row.name)) for row in rows]
+
+
+def _groups(store: Store, topic_id: int) -> list[list[_Row]]:
+    table = tables.segments
+    with store.catalog.read() as connection:
+        query = select(table).where(table.c.topic_id == topic_id).order_by(table.c.first_row)
+        unsealed = _oldest_unsealed(connection)
+        if unsealed is not None:
+            query = query.where(table.c.last_epoch < unsealed)
+        rows = {row.path: row for row in connection.execute(query)}
+    files = [tiers.File(row.path, row.version, row.first_row, row.rows, row.bytes) for row in rows.values()]
+    return [[rows[file.path] for file in group] for group in tiers.plan(files)]
+
+
+def _oldest_unsealed(connection: Connection) -> int | None:
+    table = tables.epochs
+    query = select(func.min(table.c.epoch)).where(table.c.blob_bytes.is_not(None))
+    oldest: int | None = connection.scalar(query)
+    return oldest
+
+
+def _merge_one(store: Store, topic: TopicId, group: Sequence[_Row], term: int, memory_bytes: int) -> Merged:
+    inputs = [index.file_ref(topic, row) for row in group]
+    ranges = rewrite.joined_ranges([piece for ref in inputs for piece in ref.ranges], str(topic))
+    path = f"log/{topic.source}/{group[0].topic_id}/{terms.MERGE}-t{term}-{uuid.uuid4().hex}.parquet"
+    written = rewrite.rewrite(store.storage, inputs, path, memory_bytes)
+    failpoints.hit("merge_written")
+    lsns = [lsn for row in group for lsn in (row.first_lsn, row.last_lsn) if lsn is not None]
+    values = {
+        "path": path,
+        "topic_id": group[0].topic_id,
+        "version": group[0].version,
+        "first_epoch": min(row.first_epoch for row in group),
+        "last_epoch": max(row.last_epoch for row in group),
+        "first_lsn": min(lsns, default=None),
+        "last_lsn": max(lsns, default=None),
+        "first_row": group[0].first_row,
+        "rows": sum(row.rows for row in group),
+        "bytes": written.bytes,
+        "checksum": written.checksum,
+        "ranges": index.ranges_to_json(ranges),
+        "sealed": True,
+    }
+    _swap(store, group, values, term)
+    failpoints.hit("merge_swapped")
+    return Merged(len(group), sum(row.bytes for row in group), written.bytes)
+
+
+def _swap(store: Store, group: Sequence[_Row], values: dict[str, Any], term: int) -> None:
+    table = tables.segments
+    with store.catalog.write() as connection:
+        terms.check(connection, terms.MERGE, term)
+        gone = connection.execute(delete(table).where(table.c.path.in_([row.path for row in group])))
+        if gone.rowcount != len(group):
+            raise IntegrityError(
+                f"files of topic {values['topic_id']} changed while they were merged; nothing was changed",
+                hint="merge again",
+            )
+        connection.execute(insert(table).values(values))
+        retire(connection, [(row.path, row.bytes) for row in group])

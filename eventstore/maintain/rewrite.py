@@ -1,0 +1,194 @@
+"""Several files of one topic and version become one, partition by partition, a few thousand rows at a time.
+
+Every input is sorted by (partition, offset), and what stands later in the topic's order has the larger offsets: so the
+output is, for each partition, the inputs' rows of it one after another. No more is decoded than one piece of one input
+and the row group under way. Cells are not interpreted; fresh inputs get the position columns that a sealed file has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from eventstore import failpoints, segment
+from eventstore.errors import IntegrityError
+from eventstore.model import PartitionRange, SegmentRef
+from eventstore.storage import LocalStorage
+
+# Of the bytes that a rewrite may hold: one part for the row group under way, as much for its encoded columns, the rest
+# for the piece being decoded and what Arrow keeps beside.
+_PARTS = 6
+_PROBE_ROWS = (
+    64  # whose size tells how many rows a piece may have; what a file says of itself is before decoding
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    bytes: int
+    checksum: str
+
+
+def rewrite(storage: LocalStorage, inputs: Sequence[SegmentRef], path: str, memory_bytes: int) -> Written:
+    """Write the rows of ``inputs`` (in the topic's order) as the durable file ``path``. Raises IntegrityError when an
+    input is damaged or has other columns than the first."""
+    files = [_Input(storage, ref, memory_bytes // _PARTS) for ref in inputs]
+    try:
+        schema = files[0].schema
+        for each in files:
+            if not each.schema.equals(schema, check_metadata=False):
+                raise IntegrityError(
+                    f"{each.ref.path} has other columns than {files[0].ref.path} of the same version"
+                )
+        with storage.create(path) as raw:
+            sink = _Checked(raw)
+            with (
+                pa.PythonFile(sink, mode="w") as out,
+                segment.parquet_writer(out, schema) as writer,
+            ):
+                groups = _Groups(writer, schema, memory_bytes // _PARTS)
+                for partition in sorted({piece.partition for ref in inputs for piece in ref.ranges}):
+                    for each in files:
+                        for batch in each.rows_of(partition):
+                            groups.add(batch)
+                    groups.end_partition()
+                groups.flush()
+        failpoints.hit("segment_written")
+        return Written(sink.bytes, sink.hash.hexdigest())
+    finally:
+        for each in files:
+            each.close()
+
+
+class _Input:
+    """One file, read by partition."""
+
+    def __init__(self, storage: LocalStorage, ref: SegmentRef, piece_bytes: int) -> None:
+        self.ref = ref
+        self._file = segment.open_file(storage, ref)
+        self._piece_rows = self._rows_within(piece_bytes)
+        metadata = self._file.metadata
+        lengths = [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]
+        self._bounds = np.cumsum([0, *lengths]).tolist()
+        stored = self._file.schema_arrow
+        self.schema = (
+            stored if ref.sealed else pa.schema([*segment.POSITION_FIELDS, *stored], stored.metadata)
+        )
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _rows_within(self, piece_bytes: int) -> int:
+        """How many rows of this file take so many bytes, judged by the first rows of each row group."""
+        largest = 1.0
+        for group in range(self._file.num_row_groups):
+            probe = next(self._file.iter_batches(_PROBE_ROWS, row_groups=[group]), None)
+            if probe is not None:
+                largest = max(largest, probe.nbytes / probe.num_rows)
+        return max(1, int(piece_bytes / largest))
+
+    def rows_of(self, partition: int) -> Iterator[pa.Table]:
+        start = 0
+        for piece in self.ref.ranges:
+            if piece.partition == partition:
+                yield from self._between(start, start + piece.rows)
+            start += piece.rows
+
+    def _between(self, first: int, end: int) -> Iterator[pa.Table]:
+        for group, (low, high) in enumerate(zip(self._bounds, self._bounds[1:], strict=False)):
+            if low >= end or high <= first:
+                continue
+            at = low
+            for batch in self._file.iter_batches(self._piece_rows, row_groups=[group]):
+                inside = range(max(first, at), min(end, at + batch.num_rows))
+                if inside:
+                    table = pa.Table.from_batches([batch]).slice(inside.start - at, len(inside))
+                    yield self._positioned(table, inside.start)
+                at += batch.num_rows
+                if at >= end:
+                    break
+
+    def _positioned(self, table: pa.Table, first: int) -> pa.Table:
+        if not self.ref.sealed:
+            ranges = segment.ranges_within(self.ref.ranges, [(first, first + table.num_rows)])
+            table = segment.with_positions(table, ranges, self.ref.first_epoch)
+        return table.cast(self.schema)
+
+
+@dataclass(slots=True)
+class _Groups:
+    """Pieces gathered to row groups: a large partition's own, small neighbours together, each bounded in bytes."""
+
+    writer: pq.ParquetWriter
+    schema: pa.Schema
+    group_bytes: int
+    pieces: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+    def add(self, piece: pa.Table) -> None:
+        self.pieces.append(piece)
+        self.rows += piece.num_rows
+        self.bytes += piece.nbytes
+        if self.rows >= segment.ROWS_PER_GROUP or self.bytes >= self.group_bytes:
+            self.flush()
+
+    def end_partition(self) -> None:
+        if self.rows >= segment.ROWS_PER_OWN_GROUP:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.pieces:
+            self.writer.write_table(pa.concat_tables(self.pieces), row_group_size=self.rows)
+        self.pieces, self.rows, self.bytes = [], 0, 0
+
+
+class _Checked:
+    """A file that knows the checksum of what was written to it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.hash = xxhash.xxh3_128()
+        self.bytes = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        self.hash.update(data)
+        self._file.write(data)
+        self.bytes += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.bytes
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:  # the storage closes the file, when it has made it durable
+        self.closed = True
+
+
+def joined_ranges(ranges: Sequence[PartitionRange], place: str) -> tuple[PartitionRange, ...]:
+    """One range per partition. Raises IntegrityError when offsets are not dense, which upkeep must not hide."""
+    joined: dict[int, PartitionRange] = {}
+    for following in ranges:
+        so_far = joined.get(following.partition)
+        if so_far is None:
+            joined[following.partition] = following
+            continue
+        if so_far.first_offset + so_far.rows != following.first_offset:
+            raise IntegrityError(
+                f"offsets of partition {following.partition} of {place} are not dense at offset "
+                f"{following.first_offset}",
+                hint="the catalog was changed from outside; restore it from a backup",
+            )
+        joined[following.partition] = PartitionRange(
+            so_far.partition, so_far.first_offset, so_far.rows + following.rows
+        )
+    return tuple(joined[partition] for partition in sorted(joined))

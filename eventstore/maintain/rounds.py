@@ -1,0 +1,158 @@
+"""A round of upkeep: seal, merge, remove. Whoever runs it, from wherever, at any time: it is safe beside everything.
+
+At any moment one process does it (``leases.maintaining``). It may be killed at any point: the next round goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from eventstore import tables
+from eventstore.maintain import terms, tiers
+from eventstore.maintain.leases import maintaining
+from eventstore.maintain.merge import merge
+from eventstore.maintain.orphans import collect_orphans
+from eventstore.maintain.retired import collect_retired
+from eventstore.maintain.seal import seal
+from eventstore.times import from_micros, now_micros
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+
+# So many small epochs are as good as a file to a reader (they are one page of it), and a file of fewer is not worth it.
+SEAL_EPOCHS = 512
+SEAL_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round did."""
+
+    sealed_epochs: int = 0
+    merged_files: int = 0
+    written_files: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    removed_files: int = 0
+    removed_bytes: int = 0
+    orphans: int = 0
+    seconds: float = 0.0
+
+    @property
+    def idle(self) -> bool:
+        return not (self.sealed_epochs or self.merged_files or self.removed_files or self.orphans)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What there is to keep in order, as one snapshot shows it. ``tiers``: files and bytes by size, small to large."""
+
+    epoch_rows: int
+    unsealed_epochs: int
+    unsealed_bytes: int
+    tiers: dict[str, tuple[int, int]]
+    retired_files: int
+    retired_bytes: int
+    readers: int
+    finished_at: datetime | None
+    last: Round | None
+
+    @property
+    def files(self) -> int:
+        return sum(files for files, _ in self.tiers.values())
+
+
+def maintain(store: Store, *, report: Callable[[str], None] = lambda _: None) -> Round:
+    """Seal all small epochs, merge, remove. Raises Busy or Fenced."""
+    began = time.monotonic()
+    with maintaining(store.catalog):
+        with store.catalog.write() as connection:  # those who were killed have left files of these terms
+            for name in terms.WRITERS:
+                terms.advance(connection, name)
+        report("sealing")
+        sealed = seal(store)
+        merged = []
+        for each in merge(store, store.settings.upkeep.memory_bytes):
+            merged.append(each)
+            report(f"merging: {sum(m.files for m in merged):,} files to {len(merged):,}")
+        report("removing")
+        removed, removed_bytes = collect_retired(store, store.settings.upkeep.keep_seconds)
+        orphans = collect_orphans(store)
+        done = Round(
+            sealed_epochs=sealed,
+            merged_files=sum(each.files for each in merged),
+            written_files=len(merged),
+            read_bytes=sum(each.bytes_read for each in merged),
+            written_bytes=sum(each.bytes_written for each in merged),
+            removed_files=removed,
+            removed_bytes=removed_bytes,
+            orphans=orphans,
+            seconds=round(time.monotonic() - began, 3),
+        )
+        _record(store, done)
+    return done
+
+
+def _record(store: Store, done: Round) -> None:
+    table = tables.upkeep
+    with store.catalog.write() as connection:
+        connection.execute(delete(table))
+        connection.execute(
+            insert(table).values(id=1, finished_at=now_micros(), report=json.dumps(asdict(done)))
+        )
+
+
+def is_due(store: Store) -> bool:
+    """Whether a round is worth its start: enough small epochs, or retired files whose time has come."""
+    limit = now_micros() - int(store.settings.upkeep.keep_seconds * 1e6)
+    retired = tables.retired
+    with store.catalog.read() as connection:
+        count, size = _unsealed(connection)
+        due = connection.scalar(select(retired.c.number).where(retired.c.retired_at <= limit).limit(1))
+    return count >= SEAL_EPOCHS or size >= SEAL_BYTES or due is not None
+
+
+def standing(store: Store) -> Standing:
+    """What ``status`` and the metrics show."""
+    segments, retired, leases = tables.segments, tables.retired, tables.leases
+    with store.catalog.read() as connection:
+        count, size = _unsealed(connection)
+        epochs = connection.scalar(select(func.count()).select_from(tables.epochs)) or 0
+        sizes = sorted(connection.scalars(select(segments.c.bytes)))
+        gone = connection.execute(select(func.count(), func.sum(retired.c.bytes)).select_from(retired)).one()
+        readers = connection.scalar(
+            select(func.count())
+            .select_from(leases)
+            .where(leases.c.role == "reader", leases.c.expires_at > now_micros())
+        )
+        last = connection.execute(select(tables.upkeep)).one_or_none()
+    found: dict[str, tuple[int, int]] = {}
+    for each in sizes:
+        name = tiers.tier_name(each)
+        files, held = found.get(name, (0, 0))
+        found[name] = (files + 1, held + each)
+    return Standing(
+        epoch_rows=epochs,
+        unsealed_epochs=count,
+        unsealed_bytes=size,
+        tiers=found,
+        retired_files=gone[0],
+        retired_bytes=int(gone[1] or 0),
+        readers=readers or 0,
+        finished_at=None if last is None else from_micros(last.finished_at),
+        last=None if last is None else Round(**json.loads(last.report)),
+    )
+
+
+def _unsealed(connection: Connection) -> tuple[int, int]:
+    table = tables.epochs
+    query = select(func.count(), func.sum(table.c.blob_bytes)).where(table.c.blob_bytes.is_not(None))
+    count, size = connection.execute(query).one()
+    return int(count), int(size or 0)

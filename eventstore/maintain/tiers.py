@@ -1,0 +1,103 @@
+"""Which neighbours are merged: by size tier, so that a row is rewritten once per tier however long the log gets.
+
+Files of a topic stand in its order, and only neighbours can become one: nothing between them, one schema version. A
+file is full at ``TARGET_BYTES``. What stands before a full file, a gap or another version gets no new neighbour, so it
+is merged whatever there is. At the growing end ``FAN_IN`` files of about one size make one; a smaller one between
+larger ones goes along. So each growing end holds at most ``FAN_IN - 1`` files of each tier, and before each full file
+there is at most one that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+FAN_IN = 8
+TARGET_BYTES = 64 << 20
+MAX_BYTES = 2 * TARGET_BYTES  # two that are not full never make more
+# Below this all files are one tier: rewriting them costs less than another tier of files.
+_SMALLEST_TIER = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    path: str
+    version: int
+    first_row: int
+    rows: int
+    bytes: int
+
+    @property
+    def end_row(self) -> int:
+        return self.first_row + self.rows
+
+
+def plan(files: Sequence[File]) -> list[list[File]]:
+    """Groups to be merged, in order, each into one; empty when nothing is to be done. ``files`` in the topic's order.
+    Merging them may make new groups."""
+    sections = list(_sections(files))
+    groups: list[list[File]] = []
+    for at, section in enumerate(sections):
+        groups += _closed(section) if at < len(sections) - 1 else _growing(section)
+    return groups
+
+
+def _sections(files: Sequence[File]) -> Iterator[list[File]]:
+    """Neighbours that are not full. Each full file ends one, as does the last file when nothing can follow it."""
+    section: list[File] = []
+    for at, file in enumerate(files):
+        if at and (files[at - 1].end_row != file.first_row or files[at - 1].version != file.version):
+            yield section
+            section = []
+        if file.bytes >= TARGET_BYTES:
+            yield section
+            section = []
+        else:
+            section.append(file)
+    yield section
+
+
+def _closed(section: Sequence[File]) -> Iterator[list[File]]:
+    group: list[File] = []
+    held = 0
+    for file in section:
+        group.append(file)
+        held += file.bytes
+        if held >= TARGET_BYTES:
+            yield from [group] if len(group) > 1 else []
+            group, held = [], 0
+    if len(group) > 1:
+        yield group
+
+
+def _growing(section: Sequence[File]) -> Iterator[list[File]]:
+    start = 0
+    while start < len(section):
+        highest = max(_tier(file.bytes) for file in section[start:])
+        upto = max(at for at, file in enumerate(section) if at >= start and _tier(file.bytes) == highest)
+        while start <= upto:
+            group: list[File] = []
+            held = 0
+            for file in section[start : upto + 1]:
+                group.append(file)
+                held += file.bytes
+                if len(group) == FAN_IN or held >= TARGET_BYTES:
+                    break
+            start += len(group)
+            if len(group) == FAN_IN or held >= TARGET_BYTES:
+                yield group
+
+
+def _tier(size: int) -> int:
+    tier = 0
+    while size >= _SMALLEST_TIER * FAN_IN**tier:
+        tier += 1
+    return tier
+
+
+def tier_name(size: int) -> str:
+    """For people: full, or the bytes that files of its tier stay below."""
+    if size >= TARGET_BYTES:
+        return "full"
+    bound = _SMALLEST_TIER * FAN_IN ** _tier(size)
+    return f"<{bound >> 20} MiB" if bound >= 1 << 20 else f"<{bound >> 10} KiB"
