@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cdc.postgres.ladder import Ladder
     from cdc.status import CaptureStatus
     from eventstore.log import Store
+    from eventstore.maintain.rounds import Standing
     from eventstore.settings import SourceSettings
 
 Values = Callable[["Ladder"], Mapping[str, float | None]]
@@ -68,6 +69,23 @@ _CAPTURED: Sequence[tuple[str, str, Callable[[CaptureStatus], float]]] = (
         lambda it: it.transactions,
     ),
     ("tailrace_capture_changes", "Changes committed to the log since this start.", lambda it: it.changes),
+)  # fmt: skip
+
+
+_UPKEEP: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
+    ("tailrace_catalog_epoch_rows", "Rows of epochs in the catalog.", lambda it: it.epoch_rows),
+    ("tailrace_unsealed_epochs", "Small epochs that are not sealed yet.", lambda it: it.unsealed_epochs),
+    ("tailrace_unsealed_bytes", "Their bytes.", lambda it: it.unsealed_bytes),
+    ("tailrace_retired_files", "Replaced files that readers may still need.", lambda it: it.retired_files),
+    ("tailrace_retired_bytes", "Their bytes.", lambda it: it.retired_bytes),
+    (
+        "tailrace_upkeep_finished_timestamp_seconds", "When the last round of upkeep ended.",
+        lambda it: None if it.finished_at is None else it.finished_at.timestamp(),
+    ),
+    (
+        "tailrace_upkeep_seconds", "How long it took.",
+        lambda it: None if it.last is None else it.last.seconds,
+    ),
 )  # fmt: skip
 
 
@@ -125,6 +143,27 @@ class Collector:
         for status in statuses:
             queued.add_metric([status.source], status.queued_bytes)
         yield queued
+        yield from self._upkeep()
+
+    def _upkeep(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        from eventstore.maintain.rounds import standing
+
+        found = standing(self._store)
+        for metric, text, value in _UPKEEP:
+            known = value(found)
+            if known is not None:
+                yield GaugeMetricFamily(metric, text, known)
+        files = GaugeMetricFamily("tailrace_log_files", "Files of the log, by size.", labels=["size"])
+        held = GaugeMetricFamily(
+            "tailrace_log_file_bytes", "Bytes of the log's files, by size.", labels=["size"]
+        )
+        for name, (number, size) in found.tiers.items():
+            files.add_metric([name], number)
+            held.add_metric([name], size)
+        yield files
+        yield held
 
     def _ladders(self) -> Iterator[tuple[str, Ladder]]:
         for name, settings in self._sources:

@@ -26,9 +26,7 @@ from eventstore.times import from_micros, now_micros
 if TYPE_CHECKING:
     from eventstore.log import Store
 
-# So many small epochs are as good as a file to a reader (they are one page of it), and a file of fewer is not worth it.
-SEAL_EPOCHS = 512
-SEAL_BYTES = 16 << 20
+SEAL_BYTES = 16 << 20  # of small epochs are worth a round, however few they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,7 @@ def is_due(store: Store) -> bool:
     with store.catalog.read() as connection:
         count, size = _unsealed(connection)
         due = connection.scalar(select(retired.c.number).where(retired.c.retired_at <= limit).limit(1))
-    return count >= SEAL_EPOCHS or size >= SEAL_BYTES or due is not None
+    return count >= store.settings.upkeep.seal_epochs or size >= SEAL_BYTES or due is not None
 
 
 def standing(store: Store) -> Standing:

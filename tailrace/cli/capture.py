@@ -18,6 +18,7 @@ from eventstore.errors import TransientError
 from tailrace.cli.failure import INTERRUPTED
 from tailrace.cli.invocation import of
 from tailrace.cli.output import Output, Progress, count, duration, size
+from tailrace.upkeep import keeping_order
 
 if TYPE_CHECKING:
     from cdc.status import CaptureStatus
@@ -59,6 +60,7 @@ def capture(
         targets = server_positions(chosen) if until_idle else None
         with (
             measured(running, chosen, invocation.output, metrics_port, metrics_address),
+            keeping_order(store, invocation.configuration, invocation.output.note),
             stopping(running.stop) as interrupted,
             invocation.output.progress("capture") as progress,
         ):

@@ -11,11 +11,12 @@ import typer
 from eventstore.errors import OperatorError, TransientError
 from eventstore.position import format_lsn
 from tailrace.cli.invocation import Invocation, of
-from tailrace.cli.output import duration, size, when
+from tailrace.cli.output import count, duration, size, when
 
 if TYPE_CHECKING:
     from cdc.postgres.ladder import Ladder
     from eventstore.log import Store
+    from eventstore.maintain.rounds import Standing
     from eventstore.model import SourceState
     from eventstore.settings import SourceSettings
 
@@ -51,16 +52,21 @@ class ProjectionStatus:
 
 def status(context: typer.Context) -> None:
     """Show sources, topics and projections: how far each is."""
+    from eventstore.maintain.rounds import standing
+
     invocation = of(context)
     with invocation.store() as store:
         head = store.head()
         sources = [source_status(store, name, settings) for name, settings in invocation.sources(None)]
         projections = projection_statuses(store, head.epoch if head else 0)
+        upkeep = standing(store)
     output = invocation.output
     if output.json:
-        output.document({"head": head, "sources": sources, "projections": projections})
+        document = {"head": head, "sources": sources, "projections": projections, "upkeep": upkeep}
+        output.document(document)
         return
     _print_head(invocation, head.epoch if head else 0, head.commit_ts if head else None)
+    output.line(f"upkeep: {upkeep_line(upkeep)}\n")
     rows = [
         (
             s.name,
@@ -103,6 +109,20 @@ def _print_head(invocation: Invocation, epoch: int, commit_ts: datetime | None) 
     age = (datetime.now(UTC) - commit_ts).total_seconds() if commit_ts else None
     ago = f", {age:,.1f} s ago" if age is not None else ""
     invocation.output.line(f"log {name}: epoch {epoch:,}, last commit {when(commit_ts)}{ago}\n")
+
+
+def upkeep_line(upkeep: Standing) -> str:
+    """How orderly the log is, and who last saw to it."""
+    parts = [f"{count(upkeep.unsealed_epochs, 'epoch')} not sealed ({size(upkeep.unsealed_bytes)})"]
+    tiers = ", ".join(f"{files:,} {name}" for name, (files, _) in upkeep.tiers.items())
+    parts.append(count(upkeep.files, "file") + (f" ({tiers})" if tiers else ""))
+    if upkeep.retired_files:
+        held = f", {count(upkeep.readers, 'long reader')}" if upkeep.readers else ""
+        parts.append(f"{upkeep.retired_files:,} replaced ({size(upkeep.retired_bytes)}{held})")
+    if upkeep.finished_at is None or upkeep.last is None:
+        return "; ".join([*parts, "no round yet"])
+    ago = (datetime.now(UTC) - upkeep.finished_at).total_seconds()
+    return "; ".join([*parts, f"last round {duration(ago)} ago took {upkeep.last.seconds:.1f} s"])
 
 
 def _ladder_row(source: SourceStatus, ladder: Ladder) -> tuple[str, ...]:

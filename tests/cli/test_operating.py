@@ -21,7 +21,7 @@ Samples = dict[tuple[str, str], float]
 
 
 def scrape(port: int) -> Samples:
-    """(name, rung or "") -> value; empty while nobody listens."""
+    """(name, rung or "") -> value, of the source and of the log; empty while nobody listens."""
     try:
         with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
@@ -31,7 +31,7 @@ def scrape(port: int) -> Samples:
         (sample.name, sample.labels.get("rung", "")): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.labels["source"] == "shop"
+        if sample.labels.get("source", "shop") == "shop"
     }
 
 
