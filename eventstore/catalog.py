@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from eventstore import tables
+from eventstore.addresses import ESCAPES, misread
 from eventstore.errors import IntegrityError, OperatorError, TailraceError, TransientError, UsageError
 from eventstore.times import now_micros
 
@@ -114,6 +115,8 @@ def _parse(url: str) -> URL:
         ) from None
     backend = parsed.drivername.partition("+")[0]
     if backend in ("postgresql", "postgres"):
+        if misread(url):
+            raise UsageError("store.catalog has an @ or / that is not escaped", hint=ESCAPES)
         return parsed.set(drivername="postgresql+psycopg")
     if backend != "sqlite":
         raise UsageError(

@@ -8,6 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from eventstore.addresses import password_of
+
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 HASH_KEY_BYTES_MIN = 16
 MIB = 1 << 20
@@ -124,3 +126,13 @@ class Settings(_Frozen):
     projections: ProjectionSettings = ProjectionSettings()
     spark: SparkSettings = SparkSettings()
     protected: bool = False
+
+    def secrets(self) -> frozenset[str]:
+        """What must not leave the process: addresses with a password, these passwords, keys of hashes."""
+        given = [source.dsn for source in self.sources.values()]
+        given += [sink.dsn or sink.url for sink in self.sinks.values() if sink.dsn or sink.url]
+        texts = {address.get_secret_value() for address in given if address} | {self.store.catalog}
+        passwords = {text: password_of(text) for text in texts}
+        keys = {source.hash_key.get_secret_value() for source in self.sources.values() if source.hash_key}
+        kept = {part for text, password in passwords.items() if password for part in (text, password)}
+        return frozenset(kept | keys)

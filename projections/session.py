@@ -14,12 +14,14 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventstore import disclosure
+from eventstore.addresses import reveals
 from eventstore.errors import OperatorError, UsageError
 from projections.java import java_home
 
@@ -60,9 +62,23 @@ def open_session(settings: Settings) -> SparkSession:
     folder = Path(tempfile.mkdtemp(prefix="tailrace-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     conf = spark_conf(settings, folder, submitted=submitted)
-    session = _connect(conf) if submitted else _launch(conf, folder / LOG)
+    with _withheld(settings.secrets()):
+        session = _connect(conf) if submitted else _launch(conf, folder / LOG)
     _configure(session, settings)
     return session
+
+
+@contextmanager
+def _withheld(secrets: Collection[str]) -> Iterator[None]:
+    """The JVM started inside, and with it Python workers, do not get variables of the environment that hold a secret:
+    sinks and catalog are the driver's work, and Spark shows environments in its logs and pages."""
+    kept = {name: text for name, text in os.environ.items() if name == "PGPASSWORD" or reveals(text, secrets)}
+    for name in kept:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
 
 
 def _silence_exceptions() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eventstore.errors import TailraceError
 from tailrace.checks import Check, Verdict, of_error
@@ -228,7 +228,7 @@ def of_sink(name: str, sink: SinkSettings) -> Iterator[Check]:
 
 
 def _postgres_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
-    import psycopg
+    from projections.sinks.postgres_place import PostgresPlace
 
     assert sink.dsn is not None
     query = (
@@ -236,15 +236,11 @@ def _postgres_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
         " has_schema_privilege('public', 'CREATE'), pg_is_in_recovery(), current_user"
     )
     try:
-        with psycopg.connect(sink.dsn.get_secret_value(), connect_timeout=5, autocommit=True) as connection:
+        place = PostgresPlace(subject, sink.dsn.get_secret_value())
+        with place.explained(), place.connect() as connection:
             row = connection.execute(query).fetchone()
-    except psycopg.Error as error:
-        yield Check(
-            subject,
-            "fail",
-            f"postgres: {one_line(error)}",
-            f"start the server, or mend sinks.{subject[5:]}.dsn",
-        )
+    except TailraceError as error:
+        yield of_error(subject, error)
         return
     assert row is not None
     version, may_create_schema, may_create_table, standby, user = row
@@ -260,20 +256,16 @@ def _postgres_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
 
 
 def _redis_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
-    import redis
+    from projections.sinks.redis_place import RedisPlace
 
     assert sink.url is not None
     try:
-        with redis.Redis.from_url(
-            sink.url.get_secret_value(), socket_connect_timeout=5, socket_timeout=5
-        ) as client:
-            server = client.info("server")
-            memory = client.info("memory")
-            persistence = client.info("persistence")
-    except (redis.RedisError, ValueError) as error:
-        yield Check(
-            subject, "fail", f"redis: {one_line(error)}", f"start the server, or mend sinks.{subject[5:]}.url"
-        )
+        with RedisPlace(subject, sink.url.get_secret_value()).client() as client:
+            server: Any = client.info("server")
+            memory: Any = client.info("memory")
+            persistence: Any = client.info("persistence")
+    except TailraceError as error:
+        yield of_error(subject, error)
         return
     version, policy = server["redis_version"], memory.get("maxmemory_policy", "unknown")
     if str(policy).startswith("allkeys-"):
@@ -324,7 +316,3 @@ def _wiring(name: str, sink: str | None, sources: Iterable[str], settings: Setti
         )
     if not lost and not unknown:
         yield Check(subject, "ok", f"writes to {sink or 'a sink of its own'}")
-
-
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

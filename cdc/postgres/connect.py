@@ -21,6 +21,7 @@ import psycopg
 from psycopg import conninfo, pq
 
 from cdc.postgres import problems
+from eventstore.addresses import misread
 from eventstore.errors import OperatorError
 from eventstore.settings import SourceSettings
 
@@ -130,6 +131,8 @@ class Address:
             parsed = conninfo.conninfo_to_dict(dsn)
         except psycopg.ProgrammingError:
             raise problems.bad_dsn() from None
+        if misread(dsn) or not str(parsed.get("port") or "0").replace(",", "").isdigit():
+            raise problems.bad_dsn()
         return cls({name: str(value) for name, value in parsed.items() if value is not None})
 
     @property

@@ -14,6 +14,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from eventstore import disclosure
+from eventstore.addresses import ESCAPES, misread
 from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
 
 CONNECT_SECONDS = 10
@@ -42,11 +43,8 @@ class PostgresPlace:
                 f"{title}: its dsn is not a Postgres connection string",
                 hint="write postgresql://user:password@host:5432/database",
             ) from None
-        if "@" in str(parts.get("host") or ""):  # the rest of a password with an unescaped @ or /
-            raise UsageError(
-                f"{title}: its dsn has an @ inside the host name",
-                hint="in a password write %40 for @ and %2F for /",
-            )
+        if misread(dsn) or not str(parts.get("port") or "0").replace(",", "").isdigit():
+            raise UsageError(f"{title}: its dsn has an @ or / that is not escaped", hint=ESCAPES)
         host, port = parts.get("host") or "local socket", parts.get("port") or "5432"
         self.text = f"{title} ({host}:{port}/{parts.get('dbname') or parts.get('user') or ''})"
         self._dsn = dsn

@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from eventstore import disclosure
+from eventstore.addresses import ESCAPES, misread
 from eventstore.errors import Fenced, IntegrityError, OperatorError, TailraceError, TransientError, UsageError
 from eventstore.position import Fence
 from projections.sinks.base import Target
@@ -87,6 +88,8 @@ class RedisPlace:
     """``title`` is how messages call it. Raises UsageError for a URL that is none."""
 
     def __init__(self, title: str, url: str) -> None:
+        if misread(url):
+            raise UsageError(f"{title}: its url has an @ or / that is not escaped", hint=ESCAPES)
         try:
             self._client = Redis.from_url(
                 url,

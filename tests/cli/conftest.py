@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -17,6 +18,9 @@ import psycopg
 import pytest
 
 SECONDS = 120
+PASSWORD = (
+    f"S3cret-{secrets.token_hex(8)}"  # in every dsn; the embedded server asks for none, so it does no harm
+)
 SCHEMA = """
 CREATE TABLE customers (id bigint PRIMARY KEY, name text);
 CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint, amount numeric(12, 2));
@@ -40,7 +44,7 @@ class Done:
 
 @dataclass
 class Project:
-    """A user's folder. ``run`` is the command line in it; whatever is wrong, no traceback is ever shown."""
+    """A user's folder. ``run`` is the command line in it; whatever is wrong, no traceback and no password is shown."""
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
@@ -58,6 +62,7 @@ class Project:
             capture_output=True, text=True, timeout=SECONDS, check=False,
         )  # fmt: skip
         assert "Traceback" not in done.stdout + done.stderr, done.stderr
+        assert PASSWORD not in done.stdout + done.stderr
         return Done(done.returncode, done.stdout, done.stderr)
 
     def ok(self, *arguments: str) -> Done:
@@ -78,6 +83,7 @@ class Project:
         process.send_signal(number)
         out, err = process.communicate(timeout=SECONDS)
         assert "Traceback" not in out + err, err
+        assert PASSWORD not in out + err
         return Done(process.returncode, out, err)
 
     def _argv(self, arguments: tuple[str, ...]) -> list[str]:
@@ -103,11 +109,12 @@ def project(tmp_path: Path) -> Iterator[Project]:
 
 
 @pytest.fixture
-def shop(project: Project, database: str) -> Project:
-    """A project with one source of two tables and one Postgres sink, nothing prepared yet."""
+def shop(project: Project, database: str) -> Iterator[Project]:
+    """A project with one source of two tables and one Postgres sink, nothing prepared yet. The password of their dsn
+    gets into no file."""
     with psycopg.connect(database) as connection:
         connection.execute(SCHEMA)
-    project.environment["SHOP_DSN"] = database
+    project.environment["SHOP_DSN"] = with_password(database)
     name = database.rpartition("_")[2]  # slots belong to the server: one name per database
     project.configure(
         f"""
@@ -119,7 +126,18 @@ def shop(project: Project, database: str) -> Project:
         dsn = "${{SHOP_DSN}}"
         """
     )
-    return project
+    yield project
+    assert files_with(project.folder, PASSWORD) == []
+
+
+def with_password(dsn: str) -> str:
+    return dsn.replace("postgres@", f"postgres:{PASSWORD}@", 1)
+
+
+def files_with(folder: Path, text: str) -> list[Path]:
+    """Files below a folder that hold a text."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return [path for path in files if text.encode() in path.read_bytes()]
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:

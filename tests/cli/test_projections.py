@@ -8,7 +8,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.cli.conftest import Project
+from tests.cli.conftest import PASSWORD, Project
+from tests.support.processes import watching
 
 MODULE = """
 from pyspark.sql import functions as F
@@ -60,8 +61,11 @@ def projecting(shop: Project, database: str) -> Project:
 def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong(
     projecting: Project, database: str
 ) -> None:
-    done = projecting.run("run", "--once")
+    with watching() as watched:
+        done = projecting.run("run", "--once")
     assert done.code == 7
+    assert len(watched.spark) > 1, "the JVM and its workers"
+    assert PASSWORD not in "".join(watched.commands | watched.spark)
     lines = {line.split(":")[0].split(" ")[0]: line for line in done.out.splitlines()}
     assert "totals g1: 20 upserts" in done.out
     for part in ("failed", "views.py:15", "ValueError: <hidden: 12 characters>"):

@@ -1,0 +1,52 @@
+"""What anybody sees of other processes: their command lines; and what Spark's are given as environment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_SECONDS = 0.2
+_SPARK = ("org.apache.spark", "pyspark.daemon")
+
+
+@dataclass
+class Watched:
+    """Command lines seen; ``spark``: environments of JVMs and workers of Spark."""
+
+    commands: set[str] = field(default_factory=set)
+    spark: set[str] = field(default_factory=set)
+
+    def look(self) -> None:
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                command = _text(place / "cmdline")
+                self.commands.add(command)
+                if any(name in command for name in _SPARK):
+                    self.spark.add(_text(place / "environ"))
+            except OSError:  # it has ended, or is somebody else's
+                continue
+
+
+def _text(place: Path) -> str:
+    return place.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
+@contextmanager
+def watching() -> Iterator[Watched]:
+    """Looks at all processes again and again, on a thread."""
+    watched, stop = Watched(), threading.Event()
+
+    def look() -> None:
+        while not stop.wait(_SECONDS):
+            watched.look()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield watched
+    finally:
+        stop.set()
+        thread.join()
