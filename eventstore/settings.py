@@ -130,8 +130,8 @@ class Settings(_Frozen):
     def secrets(self) -> frozenset[str]:
         """What must not leave the process: addresses with a password, these passwords, keys of hashes."""
         given = [source.dsn for source in self.sources.values()]
-        given += [sink.dsn or sink.url for sink in self.sinks.values() if sink.dsn or sink.url]
-        texts = {address.get_secret_value() for address in given if address} | {self.store.catalog}
+        given += [address for sink in self.sinks.values() for address in (sink.dsn, sink.url) if address]
+        texts = {address.get_secret_value() for address in given} | {self.store.catalog}
         passwords = {text: password_of(text) for text in texts}
         keys = {source.hash_key.get_secret_value() for source in self.sources.values() if source.hash_key}
         kept = {part for text, password in passwords.items() if password for part in (text, password)}
