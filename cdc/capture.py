@@ -10,14 +10,16 @@ from collections.abc import Callable
 from cdc.directory import TopicsChanged
 from cdc.first import first_load
 from cdc.identity import check_start
-from cdc.postgres.problems import SlotActive
+from cdc.postgres.problems import RowTooLarge, SlotActive
+from cdc.postgres.publication import Publication
 from cdc.postgres.snapshot import TableChanged
 from cdc.retry import FIRST_PAUSE, LONGEST_PAUSE, Backoff
-from cdc.session import Session
+from cdc.session import Session, Way
 from cdc.status import CaptureStatus, Phase
 from cdc.task import Task
 from eventstore.errors import Fenced, OperatorError, TransientError
 from eventstore.log import Store
+from eventstore.model import SourceState
 from eventstore.settings import SourceSettings
 
 _REPORT_SECONDS = 0.5
@@ -42,6 +44,7 @@ class Capture:
         self._report = report
         self._progress = self._task.progress
         self._reported_at = 0.0
+        self._way = Way.AS_SET
         self._term = 0
 
     @property
@@ -57,7 +60,8 @@ class Capture:
             began = time.monotonic()
             try:
                 self._once()
-                break
+                reached = True
+                continue
             except TopicsChanged as error:
                 self._progress.note(f"a new session begins: {error.message}")
                 reached = True
@@ -95,11 +99,32 @@ class Capture:
                 )
             self._term = first_load(self._task, state, publication, self._tick)
             state, publication = check_start(self._store, self._task.name, self._task.address)
-        session = Session(self._task, self._tick)
+        way = self._way
+        try:
+            self._stream(state, publication)
+        except RowTooLarge as error:
+            self._way = self._way_around(way, error)
+
+    def _stream(self, state: SourceState, publication: Publication | None) -> None:
+        session = Session(self._task, self._tick, self._way)
         try:
             session.run(state, publication)
         finally:
-            self._term = session.term or self._term
+            if session.term:  # it did begin
+                self._term, self._way = session.term, Way.AS_SET
+
+    def _way_around(self, way: Way, error: RowTooLarge) -> Way:
+        """How to get past a row that could not be sent. Raises the error when there is no way left."""
+        other = way.after_too_large(self._task.settings.protocol)
+        if other is None:
+            raise error
+        if other is Way.BINARY:
+            self._progress.tell(
+                "a row is too large for the server to send it as text; its transaction is fetched in binary, which "
+                "needs several times the row's size of memory",
+                again=True,
+            )
+        return other
 
     def _require_term(self, error: SlotActive) -> None:
         """The slot is taken: by a capture that took over since our last session, or by our own dead connection."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,8 +25,10 @@ from cdc.postgres.describe import Table
 from cdc.postgres.publication import read_publication
 from cdc.postgres.slot import Exported
 from cdc.postgres.snapshot import (
+    Form,
     Unit,
     copy_chunks,
+    in_either_form,
     lock_tables,
     plan_units,
     share_locks,
@@ -84,7 +87,7 @@ class SnapshotLoad:
         self._tick = tick
         self._lock = threading.Lock()
         self._halt = threading.Event()
-        self._rows = 0
+        self._rows = self._ordinal = 0
         self._commit_ts = 0
         self._topics: dict[int, tuple[TopicId, TopicSchema]] = {}
         self._files: dict[tuple[int, int], PreparedSegment] = {}
@@ -161,24 +164,35 @@ class SnapshotLoad:
                     number, unit = next(todo, (-1, None))
                 if unit is None:
                     return
-                for count, (topic, schema, texts) in enumerate(self._chunks(connection, unit)):
-                    file = self._write(topic, schema, texts)
-                    with self._lock:
-                        self._files[number, count] = file
-                    if self._halt.is_set():
-                        return
+                in_either_form(partial(self._read, connection, number, unit))
+
+    def _read(self, connection: Connection[Row], number: int, unit: Unit, form: Form) -> None:
+        self._forget(number)
+        for count, (topic, schema, texts) in enumerate(self._chunks(connection, unit, form)):
+            file = self._write(topic, schema, texts)
+            with self._lock:
+                self._files[number, count] = file
+            if self._halt.is_set():
+                return
+
+    def _forget(self, number: int) -> None:
+        """What was read of a unit in another form. Its places in the order of rows stay empty, its files orphans."""
+        with self._lock:
+            for place in [place for place in self._files if place[0] == number]:
+                self._rows -= self._files.pop(place).rows
 
     def _chunks(
-        self, connection: Connection[Row], unit: Unit
+        self, connection: Connection[Row], unit: Unit, form: Form
     ) -> Iterator[tuple[TopicId, TopicSchema, list[pa.Array]]]:
         """A unit's rows as texts: of one topic, or of one per category of the events table."""
         if not is_events(unit.table):
             topic, schema = self._topics[unit.table.relid]
             names = [column.name for column in schema.columns]
-            for texts in copy_chunks(connection, self._address, unit, names):
+            for texts in copy_chunks(connection, self._address, unit, names, form):
                 yield topic, schema, texts
             return
-        for category, *texts in copy_chunks(connection, self._address, unit, ["category", *_EVENT_COLUMNS]):
+        names = ["category", *_EVENT_COLUMNS]
+        for category, *texts in copy_chunks(connection, self._address, unit, names, form):
             for name in pc.unique(category).to_pylist():
                 topic = TopicId.events(self._task.name, str(name))
                 self._target.register(topic, EVENT_SCHEMA)
@@ -188,7 +202,8 @@ class SnapshotLoad:
     def _write(self, topic: TopicId, schema: TopicSchema, texts: list[pa.Array]) -> PreparedSegment:
         rows = len(texts[0])
         with self._lock:
-            first = self._rows
+            first = self._ordinal
+            self._ordinal += rows
             self._rows += rows
         table = table_rows(
             texts,

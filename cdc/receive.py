@@ -7,7 +7,6 @@ It never waits for the append side: when the queue is full it stops reading and 
 from __future__ import annotations
 
 import select
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ import numpy as np
 from cdc.assemble import Assembler
 from cdc.feedback import Feedback
 from cdc.handover import Handover, Through
+from cdc.postgres.problems import RowTooLarge
 from cdc.spool import Frames
 from cdc.status import Progress
 from cdc.wire.replication import Keepalive, parse, status_update
@@ -46,7 +46,8 @@ def _wal_end(frame: bytes) -> int:
 
 
 class Receiver:
-    """Runs one stream until ``stop`` is set, the hand-over is closed, or the connection ends (TransientError)."""
+    """Runs one stream until it is ``stopped``, the hand-over is closed, or the stream ends (TransientError; RowTooLarge
+    once the log holds all that came before that row's transaction)."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Receiver:
         handover: Handover,
         settings: SourceSettings,
         progress: Progress,
-        stop: threading.Event,
+        stopped: Callable[[], bool],
         *,
         skip_through: int,
         confirmed: int,
@@ -63,7 +64,7 @@ class Receiver:
         self._stream = stream
         self._handover = handover
         self._progress = progress
-        self._stop = stop
+        self._stopped = stopped
         self._tick = tick
         self._linger = settings.linger_ms / 1000
         epoch_bytes = min(settings.epoch_bytes, settings.queue_bytes)
@@ -76,8 +77,15 @@ class Receiver:
         self._sent_flush = confirmed
 
     def run(self) -> None:
-        """Raises what ended the session; returns after a clean end asked for by ``stop``."""
-        while not self._stop.is_set():
+        """Raises what ended the session; returns after a clean end that was asked for."""
+        try:
+            self._run()
+        except RowTooLarge:
+            self._drain()  # whoever goes on from here meets this transaction first
+            raise
+
+    def _run(self) -> None:
+        while not self._stopped():
             now = time.monotonic()
             self._feedback.durable(self._handover.durable())
             if self._handover.closed:
@@ -184,16 +192,17 @@ class Receiver:
 
     def _finish(self) -> None:
         """Clean stop: append the whole transactions that came, confirm them, end the copy."""
-        self._cut_whole()
-        deadline = time.monotonic() + _DRAIN_SECONDS
-        while not self._handover.drain(min(self._interval, 1.0)) and time.monotonic() < deadline:
-            self._feedback.durable(self._handover.durable())
-            self._confirm(time.monotonic())
-        self._feedback.durable(self._handover.durable())
+        self._drain(self._confirm)
         self._confirm(time.monotonic())
         self._stream.finish()
 
-    def _cut_whole(self) -> None:
+    def _drain(self, confirm: Callable[[float], None] = lambda now: None) -> None:
+        """Have the whole transactions that came appended."""
         block = self._assembler.cut()
         if block is not None:
             self._handover.put(block)
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while not self._handover.drain(min(self._interval, 1.0)) and time.monotonic() < deadline:
+            self._feedback.durable(self._handover.durable())
+            confirm(time.monotonic())
+        self._feedback.durable(self._handover.durable())

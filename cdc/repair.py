@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,9 +36,11 @@ from cdc.postgres.problems import SlotLost
 from cdc.postgres.publication import Publication, create_statement, read_publication
 from cdc.postgres.slot import Exported, create_exported, drop_slot, read_slot, require_idle
 from cdc.postgres.snapshot import (
+    Form,
     TableChanged,
     Unit,
     copy_chunks,
+    in_either_form,
     lock_tables,
     plan_units,
     share_locks,
@@ -291,6 +294,7 @@ class _TopicWork:
         self._complete = topic not in topics.incomplete
         self._micros = micros
         self._lsn = exported.consistent_point - 1
+        self._form = Form.TEXT
 
     def run(self) -> _Found:
         self._task.require_going()
@@ -305,10 +309,16 @@ class _TopicWork:
         with snapshot_session(self._address, self._exported.snapshot) as connection:
             share_locks(connection, self._address, [self._table])
             schema = self._next_version(self._table)
-            reason = self._why_whole(schema or self._latest)
-            if reason:
-                return self._whole(connection, self._table, schema, reason)
-            return self._compared(connection, self._table, schema)
+            return in_either_form(partial(self._found, connection, self._table, schema))
+
+    def _found(
+        self, connection: Connection[Row], table: Table, schema: TopicSchema | None, form: Form
+    ) -> _Found:
+        self._form = form
+        reason = self._why_whole(schema or self._latest)
+        if reason:
+            return self._whole(connection, table, schema, reason)
+        return self._compared(connection, table, schema)
 
     def _next_version(self, table: Table) -> TopicSchema | None:
         """None when the table is what the log says. One of the same shape under another oid keeps what the log knows
@@ -414,7 +424,7 @@ class _TopicWork:
     ) -> Iterator[Sequence[pa.Array]]:
         for unit in plan_units(connection, self._address, table, 1):
             for texts in copy_chunks(
-                connection, self._address, unit, [column.name for column in schema.columns]
+                connection, self._address, unit, [column.name for column in schema.columns], self._form
             ):
                 self._task.require_going()
                 yield texts

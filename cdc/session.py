@@ -1,14 +1,22 @@
-"""One connection's life: take-over, load of added tables, receive, append; whatever ends it is raised."""
+"""One connection's life: take-over, load of added tables, receive, append; whatever ends it is raised.
+
+How rows are asked for is the session's ``Way``. A row whose text the server cannot send ends a session in text mode;
+the next one takes that row's transaction in binary and ends, too. Protocol 2 gives way to protocol 1 before that: then
+what the server stops at is the next transaction in commit order.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from enum import Enum
 
 from cdc import asked
 from cdc.added import AddedLoad
 from cdc.append import Appender
+from cdc.astext import TextStream
 from cdc.chunked import ChunkedLoad
 from cdc.columnar.decode import BlockDecoder, prepare
 from cdc.directory import Describer, Topics, TopicsChanged, changed
@@ -17,6 +25,7 @@ from cdc.postgres.check import read_server
 from cdc.postgres.connect import Lines, connect
 from cdc.postgres.describe import Table, as_published, read_tables
 from cdc.postgres.publication import Publication, read_publication
+from cdc.postgres.rendering import Renderer
 from cdc.postgres.stream import ReplicationStream
 from cdc.postgres.trigger import Trigger, read_trigger
 from cdc.receive import Receiver
@@ -35,10 +44,26 @@ Row = tuple[object, ...]
 _START_SECONDS = 30.0  # for what is asked before the stream runs: a few reads of the catalog
 
 
-class Session:
-    """Streams until ``stop`` is set (returns) or something ends it (raises)."""
+class Way(Enum):
+    """How a session asks for rows."""
 
-    def __init__(self, task: Task, tick: Callable[[], None]) -> None:
+    AS_SET = "as the settings say"
+    WHOLE = "as text, whole transactions"
+    BINARY = "one transaction in binary"
+
+    def after_too_large(self, protocol: int) -> Way | None:
+        """The way to try next when the server cannot send a row; None when there is none left."""
+        if self is Way.BINARY:
+            return None
+        return Way.WHOLE if self is Way.AS_SET and protocol > 1 else Way.BINARY
+
+
+class Session:
+    """Streams until its task is stopped or, in binary, one transaction is taken (returns), or something ends it
+    (raises)."""
+
+    def __init__(self, task: Task, tick: Callable[[], None], way: Way = Way.AS_SET) -> None:
+        self._way = way
         self._lines = Lines()
         self._task = task.with_lines(self._lines)
         self._store = task.store
@@ -48,19 +73,13 @@ class Session:
         self._address = self._task.address
         self._progress = task.progress
         self._tick = tick
+        self._taken = threading.Event()
         self.term = 0
         """The writer's term, once this session has taken over."""
 
     def run(self, state: SourceState, publication: Publication | None) -> None:
         prepare()
-        protocol = self._settings.protocol
-        if protocol == 2:
-            self._refuse_protected()
-        stream = ReplicationStream.open(
-            self._address, state.slot, state.end_lsn, state.publication, protocol=protocol
-        )
-        spool = SpooledStream(stream, self._store.storage.root / "spool") if protocol == 2 else None
-        try:
+        with self._open(state) as stream:
             writer = self._store.take_over(self._name)
             self.term = writer.term
             self._progress.phase(Phase.STREAMING)
@@ -69,11 +88,32 @@ class Session:
                 self._suspend_unknown(writer, publication)
                 self._suspend_asked(writer, publication)
                 topics = self._current_topics(writer, publication)
-            self._stream(spool or stream, writer, topics)
-        finally:
-            if spool is not None:
-                spool.close()
-            stream.close()
+            self._stream(stream, writer, topics)
+
+    @contextmanager
+    def _open(self, state: SourceState) -> Iterator[Frames]:
+        """The frames of the session's way, as protocol 1 has them in text."""
+        protocol = self._settings.protocol if self._way is Way.AS_SET else 1
+        if protocol == 2:
+            self._refuse_protected()
+        binary = self._way is Way.BINARY
+        stream = ReplicationStream.open(
+            self._address, state.slot, state.end_lsn, state.publication, protocol=protocol, binary=binary
+        )
+        with closing(stream):
+            if binary:
+                with Renderer(self._address) as renderer:
+                    text = TextStream(stream, renderer, state.slot, state.commit_lsn)
+                    self._taken = text.taken
+                    yield text
+            elif protocol == 2:
+                with closing(SpooledStream(stream, self._store.storage.root / "spool")) as spool:
+                    yield spool
+            else:
+                yield stream
+
+    def _stopped(self) -> bool:
+        return self._task.stop.is_set() or self._taken.is_set()
 
     def _refuse_protected(self) -> None:
         """Version 2 keeps raw rows on disk, where a policy of the log's own (never lifted by silence) forbids them."""
@@ -184,7 +224,7 @@ class Session:
             handover,
             self._settings,
             self._progress,
-            self._task.stop,
+            self._stopped,
             skip_through=writer.state.commit_lsn,
             confirmed=writer.state.end_lsn,
             tick=self._tick,

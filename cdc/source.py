@@ -331,7 +331,7 @@ class _Plan:
                     Level.NOTE,
                     table.text,
                     "partitioned: captured as one table",
-                    "TRUNCATE, ATTACH and DETACH of single partitions are not in the stream; run verify after them",
+                    "a partition that is attached with rows, detached or truncated alone has it read again",
                 )
             )
         return True
@@ -388,7 +388,7 @@ class _Plan:
                     Level.SKIPPED,
                     table.text,
                     "it has events from before it was published, and the source is loaded already",
-                    "load the source into a new store",
+                    self._repair_hint(table),
                 )
             )
             return []
@@ -402,8 +402,15 @@ class _Plan:
         if self._connection.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(table)).fetchone() is not None:
             raise OperatorError(
                 f"events were appended to {'.'.join(EVENTS_TABLE)} before it was published",
-                hint="load the source into a new store, or empty the table if nobody needs them",
+                hint="run init again, which says how they are captured, or empty the table if nobody needs them",
             )
+
+    def _repair_hint(self, table: Table) -> str:
+        """A repair adds the events that the log has not, and streams from there on."""
+        return (
+            f"stop capture and run: {add_statement(self._publication_name, [table.label])}; "
+            f"SELECT pg_drop_replication_slot('{self._slot}'); then `tailrace source repair`, which adds these events"
+        )
 
     def _has_rows(self, table: Table) -> bool:
         with translated("looking for events", self._address):

@@ -25,7 +25,16 @@ from cdc.postgres.connect import Address, connect, connect_replication
 from cdc.postgres.describe import Table, read_tables
 from cdc.postgres.publication import Publication, read_publication
 from cdc.postgres.slot import create_exported, read_slot
-from cdc.postgres.snapshot import TableChanged, Unit, copy_chunks, lock_tables, plan_units, snapshot_session
+from cdc.postgres.snapshot import (
+    Form,
+    TableChanged,
+    Unit,
+    copy_chunks,
+    in_either_form,
+    lock_tables,
+    plan_units,
+    snapshot_session,
+)
 from cdc.task import Task
 from eventstore.errors import IncompleteTopic, TransientError, UsageError
 from eventstore.log import Store
@@ -205,12 +214,14 @@ class _Verification:
         columns = [here[number] for number in both]
         hidden = {column.id for column in schema.left_out}
         units = plan_units(self._snapshot, self._address, table, 1)
-        side = _Sides(
-            key_at=[at for at, column in enumerate(columns) if column.key],
-            source=lambda: self._protected_rows(units, [there[number].name for number in both], columns),
-            log=lambda: self._log_rows(topic, [column.name for column in columns]),
-        )
-        try:
+        names = [there[number].name for number in both]
+
+        def compared(form: Form) -> TopicComparison:
+            side = _Sides(
+                key_at=[at for at, column in enumerate(columns) if column.key],
+                source=lambda: self._protected_rows(units, names, columns, form),
+                log=lambda: self._log_rows(topic, [column.name for column in columns]),
+            )
             return side.compare(
                 topic,
                 self._lsn,
@@ -224,6 +235,9 @@ class _Verification:
                     column.name for number, column in here.items() if number not in there
                 ),
             )
+
+        try:
+            return in_either_form(compared)
         except IncompleteTopic as error:  # completed after the position
             return self._skip(topic, error.message)
 
@@ -243,15 +257,17 @@ class _Verification:
         side = _Sides(key_at=[0, 1], source=of_category, log=lambda: self._logged_events(topic), prunes=True)
         return side.compare(topic, self._lsn, self._samples)
 
-    def _source_rows(self, units: Sequence[Unit], names: Sequence[str]) -> Iterator[Sequence[pa.Array]]:
+    def _source_rows(
+        self, units: Sequence[Unit], names: Sequence[str], form: Form = Form.TEXT
+    ) -> Iterator[Sequence[pa.Array]]:
         for unit in units:
-            yield from copy_chunks(self._snapshot, self._address, unit, names)
+            yield from copy_chunks(self._snapshot, self._address, unit, names, form)
 
     def _protected_rows(
-        self, units: Sequence[Unit], names: Sequence[str], columns: Sequence[Column]
+        self, units: Sequence[Unit], names: Sequence[str], columns: Sequence[Column], form: Form
     ) -> Iterator[Sequence[pa.Array]]:
         """The source's rows as capture writes them."""
-        for texts in self._source_rows(units, names):
+        for texts in self._source_rows(units, names, form):
             yield self._policies.texts(columns, texts)
 
     def _log_rows(self, topic: TopicId, names: Sequence[str]) -> Iterator[Sequence[pa.Array]]:

@@ -15,7 +15,7 @@ from cdc.chunks import Snapshot
 from cdc.postgres.connect import Address, connect, literal, quote, quote_all, translated
 from cdc.postgres.describe import Table, as_published, read_tables
 from cdc.postgres.publication import read_publication
-from cdc.postgres.snapshot import TableChanged, Unit, copy_chunks
+from cdc.postgres.snapshot import TableChanged, Unit, copy_chunks, in_either_form
 from eventstore.model import KeyTexts
 from eventstore.schema import Column
 
@@ -203,7 +203,8 @@ def chunk(
             raise TableChanged(f"table {'.'.join(label)} was dropped, renamed or lost its key")
         _use_operators(connection, address, keyset)
         columns = [column.name for column in keyset.table.columns]
-        parts = list(copy_chunks(connection, address, piece.unit(keyset), columns))
+        unit = piece.unit(keyset)
+        parts = in_either_form(lambda form: list(copy_chunks(connection, address, unit, columns, form)))
         empty = pa.array([], pa.large_string())
         texts = [
             pa.concat_arrays([part[at] for part in parts]) if parts else empty for at in range(len(columns))

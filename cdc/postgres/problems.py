@@ -25,7 +25,8 @@ class SlotActive(OperatorError):
 
 
 class RowTooLarge(OperatorError):
-    """A row that the server cannot send: as text it exceeds what one message or allocation may hold (1 GiB)."""
+    """A row that the server cannot send: it exceeds what one message or allocation may hold (1 GiB). As text, where
+    that was asked for: then it is asked for in binary, which is half as long for bytea."""
 
 
 class SlotLost(OperatorError):
@@ -188,9 +189,13 @@ def failure(state: str | None, text: str, doing: str, where: str, words: str | N
     if state in ("54000", "XX000") and re.search(_TOO_LARGE, text):
         return RowTooLarge(
             f"a row of {where} is too large for the server to send while {doing}: {line} (SQLSTATE {state})",
-            hint="text of 1 GiB is the server's limit, for bytea a value of about 0.5 GB: store such values in pieces "
-            "or outside of the table, or take it out of the source's patterns. A row that is in the WAL stays in the "
-            "way of the slot: drop that with SELECT pg_drop_replication_slot(...) and load the source into a new store",
+            hint=too_large_hint(),
+        )
+    if state == "42883" and "no binary output function" in text:
+        return RowTooLarge(
+            f"a row of {where} is too large for the server to send as text while {doing}, and one of the same "
+            f"transaction cannot be sent in binary: {line} (SQLSTATE {state})",
+            hint=too_large_hint(),
         )
     return OperatorError(
         f"the server refused while {doing} on {where}: {line} (SQLSTATE {state})",
@@ -199,11 +204,26 @@ def failure(state: str | None, text: str, doing: str, where: str, words: str | N
 
 
 _TOO_LARGE = r"invalid memory alloc request size|Cannot enlarge string buffer|string buffer exceeds maximum"
+_SMALLER = (
+    "the server sends rows up to 1 GiB: store such values in pieces or outside of the table, or take the column or the "
+    "table out of the publication (a column list; the source's patterns)"
+)
 REPAIR_HINT = (
     "what the slot kept is gone, so changes are missing: run `tailrace source repair`, which makes a new slot and "
     "compares every table with the log; "
     "raise max_slot_wal_keep_size or idle_replication_slot_timeout so that it does not happen again"
 )
+
+
+def too_large_hint(slot: str = "") -> str:
+    """What to do about RowTooLarge. With the name of the slot, where the row is in the WAL and so in its way."""
+    if not slot:
+        return _SMALLER
+    return (
+        f"{_SMALLER}. The row in the WAL stays in the slot's way whatever is done to the table: when that is mended, "
+        f"run SELECT pg_drop_replication_slot('{slot}') and `tailrace source repair`, which makes a new slot and "
+        "compares every table with the log"
+    )
 
 
 def from_psycopg(error: psycopg.Error, doing: str, where: str) -> TailraceError:

@@ -7,9 +7,11 @@ TRUNCATE and rewriting ALTER TABLE are not MVCC-safe, a table they touched in be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeVar
 
 import psycopg
 import pyarrow as pa
@@ -17,12 +19,15 @@ import pyarrow.csv
 from psycopg import Connection, pq, sql
 
 from cdc.postgres import problems
-from cdc.postgres.connect import Address, connect, encoding_of, quote, quote_all, translated
+from cdc.postgres.connect import Address, connect, encoding_of, quote, translated
 from cdc.postgres.describe import Table, as_published, read_tables
 from cdc.postgres.publication import Publication
+from cdc.postgres.rendering import read_bases
+from cdc.wire.binary import PLAIN, Render, copied_row
 from eventstore.errors import IntegrityError, TransientError
 
 Row = tuple[object, ...]
+T = TypeVar("T")
 CHUNK_BYTES = 16 << 20  # of CSV, about what becomes one file
 _BLOCKS_MIN = 2048  # 16 MiB: smaller ranges cost more in round trips than they give in balance
 _RANGES_PER_WORKER = 4
@@ -46,6 +51,13 @@ class TableChanged(TransientError):
     """A table was truncated, rewritten, altered or renamed between the snapshot and our lock: take a new snapshot."""
 
 
+class Form(Enum):
+    """How rows are asked for. Text is the rule; a row whose text exceeds 1 GiB may still pass in binary."""
+
+    TEXT = "text"
+    BINARY = "binary"
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
     """One COPY: a table (a leaf of a partitioned one), or a range of its blocks."""
@@ -58,12 +70,25 @@ class Unit:
     only: bool = True
 
     def statement(self, columns: Sequence[str], encoding: str) -> str:
+        query = self.query(map(quote, columns))
+        return f"COPY ({query}) TO STDOUT (FORMAT csv, FORCE_QUOTE *, NULL '', ENCODING '{encoding}')"
+
+    def binary_statement(self, columns: Sequence[str], plain: Container[str]) -> str:
+        """Columns not in ``plain`` as what their output functions print (that is what ``format`` does; a cast to text
+        differs for boolean, character and inet)."""
+        cells = [
+            name if column in plain else f"CASE WHEN num_nulls({name}) = 0 THEN format('%s', {name}) END"
+            for column in columns
+            for name in [quote(column)]
+        ]
+        return f"COPY ({self.query(cells)}) TO STDOUT (FORMAT binary)"
+
+    def query(self, expressions: Iterable[str]) -> str:
         source = f"{quote(self.schema)}.{quote(self.name)}"
         conditions = [f"({text})" for text in (self.where, self.table.row_filter) if text]
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         target = f"{'ONLY ' if self.only else ''}{source}{where}{self.order}"
-        query = f"SELECT {quote_all(columns)} FROM {target}"  # noqa: S608 (quoted names, constants)
-        return f"COPY ({query}) TO STDOUT (FORMAT csv, FORCE_QUOTE *, NULL '', ENCODING '{encoding}')"
+        return f"SELECT {', '.join(expressions)} FROM {target}"  # noqa: S608 (quoted names, constants)
 
 
 @contextmanager
@@ -195,20 +220,75 @@ def _ranges(table: Table, schema: str, name: str, blocks: int, workers: int) -> 
 
 
 def copy_chunks(
+    connection: Connection[Row],
+    address: Address,
+    unit: Unit,
+    columns: Sequence[str],
+    form: Form = Form.TEXT,
+) -> Iterator[list[pa.Array]]:
+    """The unit's rows, chunk by chunk: per column an array of texts, null for NULL. Inside a transaction.
+
+    Raises RowTooLarge for a row that the server cannot send in this form; the transaction goes on, and what was given
+    out may be read again in binary."""
+    with _undone_when_too_large(connection):
+        if form is Form.BINARY:
+            yield from _copy_binary(connection, address, unit, columns)
+            return
+        pgconn = connection.pgconn
+        for rows in _copied(pgconn, unit.statement(columns, encoding_of(pgconn)), unit, address):
+            yield parse_csv(b"".join(rows), len(rows), len(columns))
+
+
+def in_either_form(read: Callable[[Form], T]) -> T:
+    """What ``read`` gives of rows as text, or else in binary. Raises RowTooLarge when the server can send neither."""
+    try:
+        return read(Form.TEXT)
+    except problems.RowTooLarge:
+        return read(Form.BINARY)
+
+
+@contextmanager
+def _undone_when_too_large(connection: Connection[Row]) -> Iterator[None]:
+    connection.execute("SAVEPOINT reading")
+    try:
+        yield
+    except problems.RowTooLarge:
+        connection.execute("ROLLBACK TO SAVEPOINT reading")
+        raise
+    connection.execute("RELEASE SAVEPOINT reading")
+
+
+def _copy_binary(
     connection: Connection[Row], address: Address, unit: Unit, columns: Sequence[str]
 ) -> Iterator[list[pa.Array]]:
-    """The unit's rows, chunk by chunk: per column an array of texts, null for NULL."""
+    """Columns whose binary form is at hand come in it, the others as text inside of it."""
+    types = {column.name: column.type_oid for column in (*unit.table.columns, *unit.table.generated)}
+    bases = read_bases(connection, address, (types[name] for name in columns))
+    kinds = {name: bases[types[name]].oid for name in columns}
+    plain = {name: PLAIN[kind] for name, kind in kinds.items() if kind in PLAIN}
+    renders = [plain.get(name, bytes) for name in columns]
     pgconn = connection.pgconn
-    doing = f"reading table {unit.schema}.{unit.name}"
-    result = pgconn.exec_(unit.statement(columns, encoding_of(pgconn)).encode())
-    if result.status != pq.ExecStatus.COPY_OUT:
-        raise problems.from_result(result, doing, address.text)
-    for data, rows in _copy_data(pgconn, doing, address):
-        yield parse_csv(data, rows, len(columns))
+    pgconn.exec_(f"SET LOCAL client_encoding = '{encoding_of(pgconn)}'".encode())
+    for messages in _copied(pgconn, unit.binary_statement(columns, plain), unit, address):
+        rows = [row for row in (copied_row(each, len(columns)) for each in messages) if row is not None]
+        if rows:
+            yield [
+                _texts(render, cells) for render, cells in zip(renders, zip(*rows, strict=True), strict=True)
+            ]
+    pgconn.exec_(b"SET LOCAL client_encoding = 'UTF8'")
 
 
-def _copy_data(pgconn: pq.abc.PGconn, doing: str, address: Address) -> Iterator[tuple[bytes, int]]:
+def _texts(render: Render, cells: Iterable[memoryview | None]) -> pa.Array:
+    texts = [None if cell is None else render(cell) for cell in cells]
+    return _text_if_it_is(pa.array(texts, pa.large_binary()))
+
+
+def _copied(pgconn: pq.abc.PGconn, statement: str, unit: Unit, address: Address) -> Iterator[list[bytes]]:
     """Chunks of whole rows: the server sends one CopyData message per row (copyto.c), which is checked later."""
+    doing = f"reading table {unit.schema}.{unit.name}"
+    begun = pgconn.exec_(statement.encode())
+    if begun.status != pq.ExecStatus.COPY_OUT:
+        raise problems.from_result(begun, doing, address.text)
     lines: list[bytes] = []
     size = 0
     try:
@@ -219,17 +299,18 @@ def _copy_data(pgconn: pq.abc.PGconn, doing: str, address: Address) -> Iterator[
             lines.append(bytes(data))
             size += count
             if size >= CHUNK_BYTES:
-                yield b"".join(lines), len(lines)
+                yield lines
                 lines, size = [], 0
     except psycopg.OperationalError as error:
         raise problems.failure(None, str(error), doing, address.text) from None
-    result = pgconn.get_result()
-    while result is not None:
+    failed = None
+    while (result := pgconn.get_result()) is not None:  # all of them: the connection may be of use yet
         if result.status != pq.ExecStatus.COMMAND_OK:
-            raise problems.from_result(result, doing, address.text)
-        result = pgconn.get_result()
+            failed = problems.from_result(result, doing, address.text)
+    if failed is not None:
+        raise failed
     if lines:
-        yield b"".join(lines), len(lines)
+        yield lines
 
 
 def parse_csv(data: bytes, rows: int, columns: int) -> list[pa.Array]:

@@ -23,9 +23,11 @@ _FINISH_SECONDS = 5.0
 class ReplicationStream:
     """An open stream of one slot. Frames are CopyData payloads (``cdc.wire.replication``)."""
 
-    def __init__(self, connection: pq.abc.PGconn, address: Address, timeout: float | None) -> None:
+    def __init__(self, connection: pq.abc.PGconn, address: Address, slot: str, timeout: float | None) -> None:
         self._connection = connection
         self._address = address
+        self._slot = slot
+        self._ended: Exception | None = None  # libpq tells of an end once; frames may have come before it
         self.timeout = timeout
         """The server's wal_sender_timeout in seconds: it hangs up on a client silent for longer; None = never."""
         self.heard_at = time.monotonic()
@@ -33,9 +35,17 @@ class ReplicationStream:
 
     @classmethod
     def open(
-        cls, address: Address, slot: str, start_lsn: int, publication: str, *, protocol: int = 1
+        cls,
+        address: Address,
+        slot: str,
+        start_lsn: int,
+        publication: str,
+        *,
+        protocol: int = 1,
+        binary: bool = False,
     ) -> ReplicationStream:
-        """Start pgoutput 1, or 2 (large transactions are streamed before their commit), from ``start_lsn``.
+        """Start pgoutput 1, or 2 (large transactions are streamed before their commit), from ``start_lsn``; values as
+        text, or in ``binary`` as far as their types have a send function.
 
         The server goes on from the slot's confirmed position when that is later. Raises SlotActive, SlotLost and
         what ``connect_replication`` raises.
@@ -46,6 +56,8 @@ class ReplicationStream:
             options = f"proto_version '{protocol}', publication_names {literal(quote(publication))}, messages 'true'"
             if protocol > 1:
                 options += ", streaming 'true'"
+            if binary:
+                options += ", binary 'true'"
             doing = f"starting replication from slot {slot}"
             start = f"START_REPLICATION SLOT {quote(slot)} LOGICAL {format_lsn(start_lsn)} ({options})"
             result = execute(connection, start, doing, address)
@@ -55,7 +67,7 @@ class ReplicationStream:
         except BaseException:
             connection.finish()
             raise
-        return cls(connection, address, timeout)
+        return cls(connection, address, slot, timeout)
 
     def fileno(self) -> int:
         return self._connection.socket
@@ -68,6 +80,8 @@ class ReplicationStream:
 
         Raises TransientError, SlotLost … when the server ended the stream.
         """
+        if self._ended is not None:
+            raise self._ended
         frames: list[bytes] = []
         size = 0
         get, append = self._connection.get_copy_data, frames.append
@@ -81,12 +95,13 @@ class ReplicationStream:
                     if not self._read_socket():
                         break
                 else:
-                    if frames:  # the end is found again by the next call
-                        break
-                    raise self._end()
+                    self._ended = self._end()
+                    break
         except psycopg.OperationalError as error:
             if not frames:
                 raise self._broken(str(error)) from None
+        if self._ended is not None and not frames:
+            raise self._ended
         return frames
 
     def _read_socket(self) -> bool:
@@ -145,7 +160,10 @@ class ReplicationStream:
         result = self._connection.get_result()
         if result is None or result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_IN):
             return self._broken("the server ended the stream")
-        return problems.from_result(result, "streaming changes", self._address.text)
+        error = problems.from_result(result, "streaming changes", self._address.text)
+        if isinstance(error, problems.RowTooLarge):
+            return problems.RowTooLarge(error.message, hint=problems.too_large_hint(self._slot))
+        return error
 
     def _broken(self, text: str) -> TransientError:
         error = problems.failure(None, text, "streaming changes", self._address.text)

@@ -19,6 +19,7 @@ from cdc.postgres.connect import Address, connect
 from cdc.postgres.describe import read_tables
 from cdc.postgres.publication import Publication
 from cdc.postgres.snapshot import (
+    Form,
     TableChanged,
     Unit,
     copy_chunks,
@@ -63,17 +64,21 @@ def test_any_text_and_null_survive_copy(database: str, cells: list[tuple[str | N
             cursor.executemany("INSERT INTO one VALUES (%s)", [(a,) for a, _ in cells])
         described = {found.name: found for found in read_tables(connection, address)}
         two = Unit(described["two"], "public", "two", order=" ORDER BY n")
-        found = [
-            row
-            for texts in copy_chunks(connection, address, two, ["a", "b"])
-            for row in zip(*(column.to_pylist() for column in texts), strict=True)
-        ]
-        assert found == cells
         one = Unit(described["one"], "public", "one")
-        alone = [
-            cell for (texts,) in copy_chunks(connection, address, one, ["a"]) for cell in texts.to_pylist()
-        ]
-        assert sorted(alone, key=str) == sorted((a for a, _ in cells), key=str)
+        for form in Form:
+            with connection.transaction():
+                found = [
+                    row
+                    for texts in copy_chunks(connection, address, two, ["a", "b"], form)
+                    for row in zip(*(column.to_pylist() for column in texts), strict=True)
+                ]
+                alone = [
+                    cell
+                    for (texts,) in copy_chunks(connection, address, one, ["a"], form)
+                    for cell in texts.to_pylist()
+                ]
+            assert found == cells
+            assert sorted(alone, key=str) == sorted((a for a, _ in cells), key=str)
 
 
 def test_rows_that_go_missing_are_noticed() -> None:

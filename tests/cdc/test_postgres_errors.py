@@ -125,12 +125,13 @@ def test_states_of_a_slot_become_errors_of_their_own() -> None:
             "ERROR:  out of memory\nDETAIL:  Cannot enlarge string buffer containing 9 bytes by 1200000003.",
         ),
         ("54000", "ERROR:  string buffer exceeds maximum allowed length (1073741823 bytes)"),
+        ("42883", "ERROR:  no binary output function available for type aclitem"),
     ],
 )
 def test_a_row_that_the_server_cannot_send_is_a_stop_with_a_name(state: str, text: str) -> None:
     error = failure(state, text, "streaming changes", "database shop at db:5432")
     assert isinstance(error, RowTooLarge)
-    assert "too large" in error.message and "0.5 GB" in error.hint and "in pieces" in error.hint
+    assert "too large" in error.message and "1 GiB" in error.hint and "in pieces" in error.hint
 
 
 def test_wal_level_not_logical(postgres_server: Callable[..., PostgresServer], store_dir: Path) -> None:

@@ -245,6 +245,25 @@ def test_events_that_the_log_missed_are_added_and_those_it_has_stay(site: Site, 
     assert {s: [row["version"] for row in held if row["stream"] == s] for s in streams} == streams
 
 
+def test_events_from_before_their_table_was_published_come_by_a_repair(
+    site: Site, store: Store, tmp_path: Path
+) -> None:
+    """As ``init`` advises when it finds them."""
+    Site.at(tmp_path, site.dsn, name="elsewhere").init(events=True)
+    open_accounts(site.dsn, 1, 2)
+    (advice,) = (each for each in site.init().findings if each.subject == "tailrace.events")
+    for statement in advice.hint.split(": ", 1)[1].split("; ")[:2]:
+        execute(site.dsn, statement)
+    assert "`tailrace source repair`" in advice.hint
+    (account,) = [each for each in repair(site).topics if each.topic == TopicId.events(SOURCE, "account")]
+    assert (account.rows, account.added) == (4, 4)
+    with RunningCapture(site) as capture:
+        open_accounts(site.dsn, 3)
+        capture.catch_up()
+        held = rows(capture.store, TopicId.events(SOURCE, "account"))
+    assert sorted(row["after"]["stream"] for row in held) == [*"112233"]
+
+
 def test_a_promoted_servers_timeline_must_hold_what_the_log_holds(site: Site, store: Store) -> None:
     """The catalog says that the log followed another timeline: one that the server never left for its own."""
     source = store.source(SOURCE)

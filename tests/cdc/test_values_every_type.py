@@ -20,7 +20,15 @@ import pytest
 from psycopg import pq, sql
 from psycopg.pq import Format
 
+from cdc.astext import TextStream
+from cdc.postgres.connect import Address, connect
+from cdc.postgres.describe import read_tables
+from cdc.postgres.rendering import Renderer
+from cdc.postgres.snapshot import Form, Unit, copy_chunks
+from cdc.wire import binary
+from cdc.wire.pgoutput import Relation, decode
 from eventstore import keys
+from eventstore.errors import TransientError
 from eventstore.log import Store
 from eventstore.render import postgres_texts
 from eventstore.schema import TopicSchema, arrow_type
@@ -64,6 +72,26 @@ PLAIN = {
     "quote_all_identifiers": "off",
     "array_nulls": "on",  # of input
 }
+_NO_SEND = (
+    "query_int",
+    "ean13",
+    "isbn13",
+    "ismn13",
+    "issn13",
+    "isbn",
+    "ismn",
+    "issn",
+    "upc",
+    "seg",
+    "own_integer",
+)
+_NOT_TAKEN_BACK = ("int2vector[]", "oidvector[]", "tsquery", "tsquery[]")  # when empty
+UNSENDABLE = {
+    *("aclitem", "aclitem[]"),
+    *_NOT_TAKEN_BACK,
+    *(f"public.{name}{dimensions}" for name in _NO_SEND for dimensions in ("", "[]")),
+}
+"""Kinds that are no part of what is streamed in binary here."""
 Texts = list[str | None]
 NOT_UTF8 = "surrogateescape"
 """Servers before 16 print a "char" above 127 as that byte, which is no text; texts here hold it nevertheless."""
@@ -383,3 +411,95 @@ def test_rows_from_before_a_column_have_its_default_in_every_type(
             loaded = [row["_op"] for name in names for row in rows(capture.store, table(name))]
             assert loaded == ["r", "r", "c"] * len(names)  # it was not read again
             assert_equals_source(site)
+
+
+def test_binary_is_turned_into_the_text_that_the_server_prints(everything: Everything) -> None:
+    """What a row that is too large for text mode is read in: by COPY and by the stream, value for value."""
+    address = Address.parse(everything.dsn)
+    with connect(address) as connection, Renderer(address) as renderer:
+        described = {table.name: table for table in read_tables(connection, address)}
+        left: set[str] = set()
+        for name, kinds in everything.tables.items():
+            unit = Unit(described[name], "public", name, order=" ORDER BY id")
+            columns = ["id", *(f"c{at}" for at in range(len(kinds)))]
+            with connection.transaction():
+                text, rendered = (
+                    [pa.concat_arrays(parts) for parts in zip(*chunks, strict=True)]
+                    for chunks in (copy_chunks(connection, address, unit, columns, form) for form in Form)
+                )
+            for column, printed, turned in zip(columns, text, rendered, strict=True):
+                assert printed.equals(turned), column
+            left |= streamed(connection, renderer, name, kinds)
+    assert left <= UNSENDABLE
+
+
+def streamed(connection: Any, renderer: Renderer, name: str, kinds: Sequence[Kind]) -> set[str]:
+    """Compare what pgoutput sends of all rows in text and, turned into text, in binary; which kinds it cannot send."""
+    sent = {f"c{at}": kind for at, kind in enumerate(kinds) if is_sendable(connection, name, f"c{at}", kind)}
+    sendable = ["id", *sent]
+    connection.execute(
+        f"CREATE TABLE public.again AS SELECT {', '.join(sendable)} FROM public.{name} LIMIT 0"
+    )
+    connection.execute("CREATE PUBLICATION again FOR TABLE public.again")
+    connection.execute("SELECT pg_create_logical_replication_slot('again', 'pgoutput')")
+    try:
+        connection.execute(f"INSERT INTO public.again SELECT {', '.join(sendable)} FROM public.{name}")
+        text, sent_binary = peeked(connection, "false"), peeked(connection, "true")
+    finally:
+        connection.execute("SELECT pg_drop_replication_slot('again')")
+        connection.execute("DROP PUBLICATION again")
+        connection.execute("DROP TABLE public.again")
+    frames = TextStream(Recorded(sent_binary), renderer, "again", 0)
+    assert frames.receive(1) == text
+    relation = next(
+        message for message in map(decode, (frame[25:] for frame in text)) if isinstance(message, Relation)
+    )
+    assert len(relation.columns) == len(sendable)
+    assert sum(map(len, map(binary.binary_cells, sent_binary))) > len(sent)
+    return {kind.name for kind in kinds} - {kind.name for kind in sent.values()}
+
+
+def peeked(connection: Any, binary: str) -> list[bytes]:
+    """XLogData frames with the messages of the slot ``again``."""
+    options = ["proto_version", "1", "publication_names", "again", "binary", binary]
+    query = "SELECT data FROM pg_logical_slot_peek_binary_changes('again', NULL, NULL, VARIADIC %s)"
+    return [b"w" + bytes(24) + message for (message,) in connection.execute(query, [options]).fetchall()]
+
+
+class Recorded:
+    """A stream of frames that were recorded before."""
+
+    timeout: float | None = None
+    heard_at = 0.0
+
+    def __init__(self, frames: list[bytes]) -> None:
+        self._frames = frames
+
+    def fileno(self) -> int:
+        raise NotImplementedError
+
+    def receive(self, max_bytes: int) -> list[bytes]:
+        return self._frames
+
+    def send(self, frame: bytes) -> None:
+        raise NotImplementedError
+
+    def gone(self) -> TransientError:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        raise NotImplementedError
+
+
+def is_sendable(connection: Any, table: str, column: str, kind: Kind) -> bool:
+    """Whether the server sends the column's values in binary, and takes them back."""
+    query = f"SELECT {column} FROM public.{table} WHERE {column} IS NOT NULL".encode()
+    result = connection.pgconn.exec_params(query, None, result_format=Format.BINARY)
+    if result.status != pq.ExecStatus.TUPLES_OK:
+        return False
+    cells = [result.get_value(row, 0) for row in range(result.ntuples)]
+    return kind.oid in binary.PLAIN or all(
+        connection.pgconn.exec_params(b"SELECT $1", [cell], [kind.oid], [Format.BINARY]).status
+        == pq.ExecStatus.TUPLES_OK
+        for cell in cells
+    )
