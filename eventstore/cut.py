@@ -9,13 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import Connection, Row, select
 
 from eventstore import index, registry, segment, tables
 from eventstore.errors import UsageError
 from eventstore.model import TopicId
 from eventstore.position import Cut, format_lsn, parse_lsn
 from eventstore.storage import LocalStorage
+from eventstore.timeline import Epoch, Timeline, Which
 from eventstore.times import from_micros, now_micros, to_micros
 
 _FORMS = "write an epoch (123), an LSN (0/16B3748 or SOURCE=0/16B3748) or an ISO time (2026-05-01T12:00:00Z)"
@@ -74,6 +75,10 @@ class Resolver:
     connection: Connection
     storage: LocalStorage
 
+    @property
+    def _timeline(self) -> Timeline:
+        return Timeline(self.connection, self.storage)
+
     def resolve(self, as_of: AsOf) -> Cut:
         """Raises UsageError when the position is beyond the head, or names no or an unknown source."""
         head = registry.head_epoch(self.connection)
@@ -100,14 +105,8 @@ class Resolver:
                 return self._at_time(micros, head)
 
     def _at_epoch(self, epoch: int) -> Cut:
-        table = tables.epochs
-        query = (
-            select(table.c.commit_ts)
-            .where(table.c.epoch <= epoch, table.c.commit_ts.is_not(None))
-            .order_by(table.c.epoch.desc())
-            .limit(1)
-        )
-        return Cut(epoch, {}, from_micros(self.connection.scalar(query)))
+        last = self._timeline.last(Which(upto=epoch, dated=True))
+        return Cut(epoch, {}, from_micros(None if last is None else last.commit_ts))
 
     def _source(self, name: str | None) -> Row[*tuple[Any, ...]]:
         rows = self.connection.execute(select(tables.sources).order_by(tables.sources.c.name)).all()
@@ -134,34 +133,32 @@ class Resolver:
                 f"{from_micros(micros):%Y-%m-%dT%H:%M:%S.%fZ} has not come yet",
                 hint="a time as of which the log is read lies in the past",
             )
-        table = tables.epochs
         below: dict[str, int] = {}
         incarnations: dict[str, int] = {}
         quiet_until = 0  # last epoch of the sources that have no later commit
         sources = self.connection.scalars(select(tables.sources.c.name)).all()
         for source in sources:
-            of_source = _epochs().where(table.c.source == source)
-            first_later = self._first(of_source.where(table.c.last_ts > micros).order_by(table.c.epoch))
+            first_later = self._timeline.first(Which(source=source, later_than=micros))
             if first_later is not None:
                 if _is_load(first_later, micros) and len(sources) == 1:
                     return self._at_epoch(first_later.epoch - 1)
                 below[source] = self._first_lsn(first_later, micros)
                 incarnations[source] = first_later.incarnation
-            elif (last := self._first(of_source.order_by(table.c.epoch.desc()))) is not None:
+            elif (last := self._timeline.last(Which(source=source))) is not None:
                 quiet_until = max(quiet_until, last.epoch)
         return self._below(below, head, incarnations, at_least=quiet_until)
 
-    def _first_lsn(self, epoch: Row[*tuple[Any, ...]], micros: int) -> int:
+    def _first_lsn(self, epoch: Epoch, micros: int) -> int:
         """Commit LSN of the first transaction of an epoch that committed later than a time."""
         if epoch.first_lsn is None:  # a load of empty tables, behind all that had committed
             return int(epoch.commit_lsn) + 1
-        if epoch.first_ts > micros:
+        if epoch.first_ts is not None and epoch.first_ts > micros:
             return int(epoch.first_lsn)
         rows = self._transactions(epoch)
         later = rows.filter(pc.greater(rows["_commit_ts"].cast(pa.int64()), micros))
         return int(pc.min(later["_lsn"]).as_py())
 
-    def _transactions(self, epoch: Row[*tuple[Any, ...]]) -> pa.Table:
+    def _transactions(self, epoch: Epoch) -> pa.Table:
         """``_lsn`` and ``_commit_ts`` of all rows of an epoch."""
         ids = [int(text) for text in epoch.topics.split(",") if text]
         names = self.connection.execute(
@@ -180,21 +177,13 @@ class Resolver:
     ) -> Cut:
         """Of each named source everything that committed below its LSN in its incarnation; of other sources everything
         up to the last epoch this takes, or up to ``at_least``. The head when no named source has a later commit."""
-        table = tables.epochs
-        later: dict[str, Row[*tuple[Any, ...]]] = {}  # first epoch with rows at or above the LSN
+        later: dict[str, Epoch] = {}  # first epoch with rows at or above the LSN
         lsns = dict(lsns)
         for source, lsn in list(lsns.items()):
-            query = _epochs().where(
-                table.c.source == source,
-                table.c.incarnation == incarnations[source],
-                table.c.last_lsn >= lsn,
-            )
-            found = self._first(query.order_by(table.c.epoch))
+            life = incarnations[source]
+            found = self._timeline.first(Which(source=source, incarnation=life, reaches_lsn=lsn))
             if found is None:  # all of it is below; what follows is of a later incarnation
-                later_life = _epochs().where(
-                    table.c.source == source, table.c.incarnation > incarnations[source]
-                )
-                found = self._first(later_life.order_by(table.c.epoch))
+                found = self._timeline.first(Which(source=source, later_incarnation_than=life))
                 lsns[source] = 0
             if found is not None:
                 later[source] = found
@@ -212,11 +201,8 @@ class Resolver:
         epochs = {source: row.epoch for source, row in inside.items()}
         return Cut(epoch, below, self._clock(epoch, below, inside), epochs)
 
-    def _clock(
-        self, epoch: int, below: Mapping[str, int], inside: Mapping[str, Row[*tuple[Any, ...]]]
-    ) -> datetime | None:
+    def _clock(self, epoch: int, below: Mapping[str, int], inside: Mapping[str, Epoch]) -> datetime | None:
         """Commit time of the last transaction inside a cut that ends within epochs: the latest over the sources."""
-        table = tables.epochs
         times: list[int] = []
         for source in self.connection.scalars(select(tables.sources.c.name)).all():
             last = epoch
@@ -230,25 +216,13 @@ class Resolver:
                     times.append(commit_ts)
                     continue
                 last = inside[source].epoch - 1
-            query = (
-                _epochs()
-                .where(table.c.source == source, table.c.epoch <= last, table.c.commit_ts.is_not(None))
-                .order_by(table.c.epoch.desc())
-            )
-            found = self._first(query)
-            if found is not None:
+            found = self._timeline.last(Which(source=source, upto=last, dated=True))
+            if found is not None and found.commit_ts is not None:
                 times.append(found.commit_ts)
         return from_micros(max(times, default=None))
 
-    def _first(self, query: Select[*tuple[Any, ...]]) -> Row[*tuple[Any, ...]] | None:
-        return self.connection.execute(query.limit(1)).one_or_none()
 
-
-def _is_load(epoch: Row[*tuple[Any, ...]], micros: int) -> bool:
+def _is_load(epoch: Epoch, micros: int) -> bool:
     """Whether an epoch is a load later than a time. Its rows carry the LSN of their snapshot, but the transactions in
     epochs before it committed earlier, wherever their LSNs stand."""
-    return epoch.transactions == 0 and (epoch.first_lsn is None or epoch.first_ts > micros)
-
-
-def _epochs() -> Select[*tuple[Any, ...]]:
-    return select(tables.epochs)
+    return epoch.transactions == 0 and (epoch.first_lsn is None or (epoch.first_ts or 0) > micros)

@@ -40,6 +40,8 @@ NAMES = frozenset(
         "seal_swapped",  # catalog points to the sealed files, old ones not removed
         "merge_written",  # a merged file is durable, catalog not touched
         "merge_swapped",  # catalog points to the merged file, those it replaced are retired
+        "fold_written",  # a file of epochs is durable, catalog not touched
+        "fold_swapped",  # the catalog's rows or smaller files gave way to it
         "retired_removed",  # a retired file is gone, its name is not
         "file_removed",
     }

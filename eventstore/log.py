@@ -7,16 +7,17 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import insert, or_, select, update
+from sqlalchemy import Connection, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from eventstore import cut as cuts
@@ -30,10 +31,12 @@ from eventstore.requests import Requests
 from eventstore.schema import TopicSchema
 from eventstore.settings import StoreSettings
 from eventstore.storage import LocalStorage
+from eventstore.timeline import Timeline, Which
 from eventstore.wake import Waker, waker_of
 from eventstore.writer import SourceWriter
 
 if TYPE_CHECKING:
+    from eventstore.maintain.fold import Folded
     from eventstore.maintain.merge import Merged
     from eventstore.maintain.rounds import Round
 
@@ -41,6 +44,9 @@ _SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _BATCH_ROWS = 65_536
 _MARKER = "log-id"  # a file in the segments folder
 POLL_SECONDS = 1.0
+_PAGE_EPOCHS = 1000
+_LOOKS = 5  # each can miss a file only when a merge ended and its files were removed meanwhile
+_T = TypeVar("_T")
 
 
 class Store:
@@ -122,15 +128,25 @@ class Store:
     def head(self) -> EpochInfo | None:
         """The last visible epoch; None in an empty log."""
         with self.catalog.read() as connection:
-            query = registry.epoch_query().where(tables.epochs.c.epoch == registry.head_epoch(connection))
-            found = registry.epochs(query, connection)
+            head = registry.head_epoch(connection)
+        found = self.epochs(head - 1, 1) if head else []
         return found[0] if found else None
 
     def epochs(self, after: int = 0, limit: int = 1000) -> list[EpochInfo]:
         """Up to ``limit`` visible epochs after ``after``, in order, without gaps."""
-        query = registry.epoch_query().where(tables.epochs.c.epoch > after)
+        return self._epochs(Which(after=after), limit)
+
+    def _epochs(self, which: Which, limit: int) -> list[EpochInfo]:
+        found = self._looked_up(lambda connection: Timeline(connection, self.storage).page(which, limit))
+        return [registry.epoch_info(asdict(epoch)) for epoch in found]
+
+    def _looked_up(self, look: Callable[[Connection], _T]) -> _T:
+        """Of a snapshot of the catalog; of another one when a file was merged away since."""
+        for _ in range(_LOOKS - 1):
+            with suppress(MissingFile), self.catalog.read() as connection:
+                return look(connection)
         with self.catalog.read() as connection:
-            return registry.epochs(query.order_by(tables.epochs.c.epoch).limit(limit), connection)
+            return look(connection)
 
     def sources(self) -> list[SourceState]:
         with self.catalog.read() as connection:
@@ -268,8 +284,7 @@ class Store:
         ``SOURCE=0/16B3748``: transactions that committed below it), or a time (naive = UTC: up to the last position
         before the first commit later than it). Raises UsageError for one that is beyond the head or none at all."""
         asked = cuts.parse(as_of)
-        with self.catalog.read() as connection:
-            return cuts.Resolver(connection, self.storage).resolve(asked)
+        return self._looked_up(lambda connection: cuts.Resolver(connection, self.storage).resolve(asked))
 
     def segments(self, topic: TopicId, cut: Cut, after_epoch: int = 0) -> list[SegmentRef]:
         """References to all rows of a topic after an epoch and up to a cut, in epoch order, blobs inlined.
@@ -357,18 +372,11 @@ class Store:
         Ends when ``timeout`` seconds pass without one; None = never. A commit wakes it; every ``poll`` seconds it
         looks by itself.
         """
-        ids = None if topics is None else [self._topic_id(topic) for topic in topics]
-        table = tables.epochs
+        ids = None if topics is None else frozenset(self._topic_id(topic) for topic in topics)
         with self.waker.listen() as listener:
             deadline = _deadline(timeout)
             while True:
-                query = registry.epoch_query().where(table.c.epoch > after_epoch)
-                with self.catalog.read() as connection:
-                    if ids is not None:
-                        query = query.where(or_(*(table.c.topics.like(f"%,{i},%") for i in ids)))
-                    head = registry.head_epoch(connection)
-                    query = query.where(table.c.epoch <= head).order_by(table.c.epoch).limit(1000)
-                    found = registry.epochs(query, connection)
+                found = self._epochs(Which(after=after_epoch, topics=ids), _PAGE_EPOCHS)
                 for info in found:
                     yield info
                     after_epoch = info.epoch
@@ -394,9 +402,15 @@ class Store:
 
         return list(merge(self, self.settings.upkeep.memory_bytes))
 
+    def fold(self) -> list[Folded]:
+        """Move rows of old epochs from the catalog to files; look-ups see no difference. Gives what was written."""
+        from eventstore.maintain.fold import fold
+
+        return list(fold(self, self.settings.upkeep.keep_epochs))
+
     def maintain(self, report: Callable[[str], None] = lambda _: None) -> Round:
-        """One round of upkeep: seal, merge, and remove what nobody needs. ``report`` is told what is under way. Raises
-        Busy when another process is at it, Fenced when another one took over."""
+        """One round of upkeep: seal, merge, fold, and remove what nobody needs. ``report`` is told what is under way.
+        Raises Busy when another process is at it, Fenced when another one took over."""
         from eventstore.maintain.rounds import maintain
 
         return maintain(self, report=report)

@@ -191,26 +191,11 @@ def epoch_info(values: Mapping[str, Any] | RowMapping) -> EpochInfo:
     )
 
 
-def epoch_query() -> Select[*tuple[Any, ...]]:
-    table = tables.epochs
-    return select(
-        table.c.epoch,
-        table.c.source,
-        table.c.commit_lsn,
-        table.c.end_lsn,
-        table.c.commit_ts,
-        table.c.rows,
-        table.c.hash,
-    )
-
-
-def epochs(query: Select[*tuple[Any, ...]], connection: Connection) -> list[EpochInfo]:
-    return [epoch_info(row) for row in connection.execute(query).mappings()]
-
-
 def epoch_of_append(connection: Connection, append_id: str) -> EpochInfo | None:
-    found = epochs(epoch_query().where(tables.epochs.c.append_id == append_id), connection)
-    return found[0] if found else None
+    """The epoch of a recent append: those that were folded long ago have forgotten their appends."""
+    query = select(tables.epochs).where(tables.epochs.c.append_id == append_id)
+    row = connection.execute(query).mappings().one_or_none()
+    return None if row is None else epoch_info(row)
 
 
 def head_epoch(connection: Connection) -> int:

@@ -43,6 +43,9 @@ class UpkeepSettings(_Frozen):
         float,
         Field(ge=0, description="a file that was replaced stays so long for those who began to read it"),
     ] = 600.0
+    keep_epochs: Annotated[
+        int, Field(ge=1, description="the newest epochs stay rows of the catalog, older ones go to files")
+    ] = 100_000
     memory_bytes: Annotated[int, Field(ge=MIB, description="decoded rows a merge may hold")] = 96 * MIB
 
 

@@ -52,7 +52,7 @@ log_head = Table(
     CheckConstraint("id = 1", name="one_row"),
 )
 
-# Terms of those who write files outside a source's writer (seal, merge): a file of an ended term can never be
+# Terms of those who write files outside a source's writer (seal, merge, fold): a file of an ended term can never be
 # registered. ``retired`` counts retired files.
 terms = Table(
     "terms",
@@ -218,6 +218,17 @@ segments = Table(
     Column("ranges", Text, nullable=False),  # JSON [[partition, first_offset, rows], ...]
     Column("sealed", Boolean, nullable=False),
     Index("ix_segments_topic_id_last_epoch", "topic_id", "last_epoch"),
+)
+# Epochs that are no longer in ``epochs``: a prefix, in files (``timeline``).
+epoch_files = Table(
+    "epoch_files",
+    metadata,
+    Column("path", Text, primary_key=True),
+    Column("first_epoch", BigInteger, nullable=False, unique=True),
+    Column("last_epoch", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
+    Column("spans", Text, nullable=False),  # JSON: what look-ups need to pass a file by
 )
 # Files that others replaced: nothing new refers to them, readers of before may still read them.
 retired = Table(

@@ -74,6 +74,7 @@ _CAPTURED: Sequence[tuple[str, str, Callable[[CaptureStatus], float]]] = (
 
 _UPKEEP: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
     ("tailrace_catalog_epoch_rows", "Rows of epochs in the catalog.", lambda it: it.epoch_rows),
+    ("tailrace_epoch_files", "Files of older epochs.", lambda it: it.epoch_files),
     ("tailrace_unsealed_epochs", "Small epochs that are not sealed yet.", lambda it: it.unsealed_epochs),
     ("tailrace_unsealed_bytes", "Their bytes.", lambda it: it.unsealed_bytes),
     ("tailrace_retired_files", "Replaced files that readers may still need.", lambda it: it.retired_files),

@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from eventstore.log import Store
 
 _NAME = re.compile(
-    rf"log/(?P<source>[^/]+)/\d+/((?P<writer>{'|'.join(terms.WRITERS)})-)?t(?P<term>\d+)-[0-9a-f]+\.parquet(\.partial)?"
+    rf"(epochs|log/(?P<source>[^/]+)/\d+)/((?P<writer>{'|'.join(terms.WRITERS)})-)?t(?P<term>\d+)-[0-9a-f]+\.parquet(\.partial)?"
 )
 
 
 def collect_orphans(store: Store) -> int:
     """Remove them and give their number. Files whose names are not ours are left alone."""
     # The order matters: a file that is listed, of an ended term and not named *afterwards*, never will be.
-    listed = list(store.storage.list("log"))
+    listed = [path for folder in ("log", "epochs") for path in store.storage.list(folder)]
     with store.catalog.read() as connection:
         named = set(connection.scalars(select(tables.segments.c.path)))
+        named.update(connection.scalars(select(tables.epoch_files.c.path)))
         named.update(connection.scalars(select(tables.retired.c.path)))  # these go when no reader needs them
         sources = tables.sources
         running = {row.name: row.term for row in connection.execute(select(sources.c.name, sources.c.term))}

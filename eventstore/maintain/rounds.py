@@ -1,4 +1,4 @@
-"""A round of upkeep: seal, merge, remove. Whoever runs it, from wherever, at any time: it is safe beside everything.
+"""A round of upkeep: seal, merge, fold, remove. Safe beside everything, whoever runs it, wherever and whenever.
 
 At any moment one process does it (``leases.maintaining``). It may be killed at any point: the next round goes on.
 """
@@ -16,6 +16,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 
 from eventstore import tables
 from eventstore.maintain import terms, tiers
+from eventstore.maintain.fold import fold
 from eventstore.maintain.leases import maintaining
 from eventstore.maintain.merge import merge
 from eventstore.maintain.orphans import collect_orphans
@@ -38,6 +39,7 @@ class Round:
     written_files: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
+    folded_epochs: int = 0
     removed_files: int = 0
     removed_bytes: int = 0
     orphans: int = 0
@@ -45,7 +47,8 @@ class Round:
 
     @property
     def idle(self) -> bool:
-        return not (self.sealed_epochs or self.merged_files or self.removed_files or self.orphans)
+        done = (self.sealed_epochs, self.merged_files, self.folded_epochs, self.removed_files, self.orphans)
+        return not any(done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Standing:
     """What there is to keep in order, as one snapshot shows it. ``tiers``: files and bytes by size, small to large."""
 
     epoch_rows: int
+    epoch_files: int
     unsealed_epochs: int
     unsealed_bytes: int
     tiers: dict[str, tuple[int, int]]
@@ -68,7 +72,7 @@ class Standing:
 
 
 def maintain(store: Store, *, report: Callable[[str], None] = lambda _: None) -> Round:
-    """Seal all small epochs, merge, remove. Raises Busy or Fenced."""
+    """Seal all small epochs, merge, fold, remove. Raises Busy or Fenced."""
     began = time.monotonic()
     with maintaining(store.catalog):
         with store.catalog.write() as connection:  # those who were killed have left files of these terms
@@ -80,6 +84,10 @@ def maintain(store: Store, *, report: Callable[[str], None] = lambda _: None) ->
         for each in merge(store, store.settings.upkeep.memory_bytes):
             merged.append(each)
             report(f"merging: {sum(m.files for m in merged):,} files to {len(merged):,}")
+        folded = []
+        for step in fold(store, store.settings.upkeep.keep_epochs):
+            folded.append(step)
+            report(f"folding: {sum(f.rows for f in folded):,} epochs")
         report("removing")
         removed, removed_bytes = collect_retired(store, store.settings.upkeep.keep_seconds)
         orphans = collect_orphans(store)
@@ -89,6 +97,7 @@ def maintain(store: Store, *, report: Callable[[str], None] = lambda _: None) ->
             written_files=len(merged),
             read_bytes=sum(each.bytes_read for each in merged),
             written_bytes=sum(each.bytes_written for each in merged),
+            folded_epochs=sum(each.rows for each in folded),
             removed_files=removed,
             removed_bytes=removed_bytes,
             orphans=orphans,
@@ -123,6 +132,7 @@ def standing(store: Store) -> Standing:
     with store.catalog.read() as connection:
         count, size = _unsealed(connection)
         epochs = connection.scalar(select(func.count()).select_from(tables.epochs)) or 0
+        folded = connection.scalar(select(func.count()).select_from(tables.epoch_files)) or 0
         sizes = sorted(connection.scalars(select(segments.c.bytes)))
         gone = connection.execute(select(func.count(), func.sum(retired.c.bytes)).select_from(retired)).one()
         readers = connection.scalar(
@@ -138,6 +148,7 @@ def standing(store: Store) -> Standing:
         found[name] = (files + 1, held + each)
     return Standing(
         epoch_rows=epochs,
+        epoch_files=folded,
         unsealed_epochs=count,
         unsealed_bytes=size,
         tiers=found,

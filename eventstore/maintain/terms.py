@@ -11,8 +11,9 @@ from eventstore.errors import Fenced
 
 SEAL = "seal"
 MERGE = "merge"
+FOLD = "fold"
 # Who names files; the term is in the name.
-WRITERS = (SEAL, MERGE)
+WRITERS = (SEAL, MERGE, FOLD)
 RETIRED = "retired"  # counts retired files
 
 

@@ -116,6 +116,7 @@ def upkeep_line(upkeep: Standing) -> str:
     parts = [f"{count(upkeep.unsealed_epochs, 'epoch')} not sealed ({size(upkeep.unsealed_bytes)})"]
     tiers = ", ".join(f"{files:,} {name}" for name, (files, _) in upkeep.tiers.items())
     parts.append(count(upkeep.files, "file") + (f" ({tiers})" if tiers else ""))
+    parts.append(f"{count(upkeep.epoch_rows, 'epoch')} in the catalog")
     if upkeep.retired_files:
         held = f", {count(upkeep.readers, 'long reader')}" if upkeep.readers else ""
         parts.append(f"{upkeep.retired_files:,} replaced ({size(upkeep.retired_bytes)}{held})")

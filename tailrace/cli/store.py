@@ -61,7 +61,7 @@ def seal(
 
 @app.command()
 def maintain(context: typer.Context) -> None:
-    """Keep the log in order: seal, merge small files, remove files that nobody needs.
+    """Keep the log in order: seal, merge small files, move old epochs to files, remove files that nobody needs.
 
     A running capture does it by itself (store.upkeep.every_seconds). Safe at any time, beside everything; when it is
     stopped or killed, the next one goes on.
@@ -86,6 +86,8 @@ def described(done: Round) -> list[str]:
     if done.merged_files:
         sizes = f"{size(done.read_bytes)} to {size(done.written_bytes)}"
         lines.append(f"merged {count(done.merged_files, 'file')} to {done.written_files:,} ({sizes})")
+    if done.folded_epochs:
+        lines.append(f"moved {count(done.folded_epochs, 'epoch')} from the catalog to files")
     if done.removed_files:
         replaced = count(done.removed_files, "replaced file")
         lines.append(f"removed {replaced} ({size(done.removed_bytes)})")

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from eventstore.errors import Fenced, UsageError
 from eventstore.log import Store
-from eventstore.maintain import seal, tiers
+from eventstore.maintain import fold, seal, tiers
 from eventstore.model import EpochBatch, TopicId, TopicRows
 from eventstore.position import format_lsn
 from eventstore.settings import StoreSettings, UpkeepSettings
@@ -57,6 +57,7 @@ class LogMachine(RuleBasedStateMachine):
         self.reader = self.store
         self.model: list[Row] = []
         self.epoch = 0
+        self.hashes: list[str] = []
         self.lsn = dict.fromkeys(SOURCES, 100)
         self.through = dict.fromkeys(SOURCES, 0)
         self.clock = 0
@@ -121,6 +122,7 @@ class LogMachine(RuleBasedStateMachine):
         assert (info is not None) == bool(added)
         if info is not None:
             self.epoch += 1
+            self.hashes.append(info.hash)
             assert info.epoch == self.epoch
             assert info.rows == sum(row.copies for row in added)
         self.model += added
@@ -156,6 +158,10 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def merge(self) -> None:
         self.store.merge()
+
+    @rule()
+    def fold(self) -> None:
+        self.store.fold()
 
     @rule()
     def maintain(self) -> None:
@@ -221,6 +227,7 @@ class LogMachine(RuleBasedStateMachine):
             for table in ("orders", "customers"):
                 assert_dense(content(self.store, TopicId.table(source, "public", table)))
         assert [info.epoch for info in self.store.epochs()] == list(range(1, self.epoch + 1))
+        assert [info.hash for info in self.store.epochs()] == self.hashes
 
     def of(self, source: str) -> list[Row]:
         return [row for row in self.model if row.source == source]
@@ -247,6 +254,7 @@ def test_the_log_equals_its_model(
 ) -> None:
     monkeypatch.setattr(tiers, "FAN_IN", 2)  # so that a few epochs are merged in several tiers
     monkeypatch.setattr(seal, "CHUNK_EPOCHS", 3)
+    monkeypatch.setattr(fold, "CHUNK", 2)
     numbers = itertools.count()
 
     def open_store() -> Store:
@@ -259,7 +267,7 @@ def test_the_log_equals_its_model(
             catalog=url,
             segments=Path("segments"),
             inline_bytes=inline_bytes,
-            upkeep=UpkeepSettings(keep_seconds=0),
+            upkeep=UpkeepSettings(keep_seconds=0, keep_epochs=1),
         )
         return Store.open(chosen, create=True, root=root)
 

@@ -23,6 +23,7 @@ TABLES = (
     "epochs",
     "blobs",
     "segments",
+    "epoch_files",
     "retired",
     "leases",
     "upkeep",
@@ -237,6 +238,17 @@ def _segments() -> None:
 
 
 def _upkeep() -> None:
+    op.create_table(
+        "epoch_files",
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("first_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("last_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("checksum", sa.Text(), nullable=False),
+        sa.Column("spans", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("path", name=op.f("pk_epoch_files")),
+        sa.UniqueConstraint("first_epoch", name=op.f("uq_epoch_files_first_epoch")),
+    )
     op.create_table(
         "retired",
         sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
