@@ -85,7 +85,9 @@ def test_an_upgrade_is_refused_then_repaired_and_nothing_is_lost_or_repeated(
     site.init(ddl=True)
     with RunningCapture(site) as capture:
         connected(capture, site)
-        execute(old.dsn(), "UPDATE public.items SET mood = 'glad' WHERE id <= 10")
+        execute(old.dsn(), "UPDATE public.items SET mood = 'glad' WHERE id <= 5")
+        capture.catch_up()  # it streams
+        execute(old.dsn(), "UPDATE public.items SET mood = 'glad' WHERE id BETWEEN 6 AND 10")
         old.stop()  # fast: capture takes what is left
         capture.forgive()
     upgrade(old, installed(), new)
