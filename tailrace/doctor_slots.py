@@ -33,14 +33,18 @@ WHERE starts_with(slot_name::text, %s) AND slot_name <> ALL (%s) AND NOT active 
 def of_slots(
     store: Store, configured: Collection[str], name: str, settings: SourceSettings
 ) -> Iterator[Check]:
-    """The slots of one source's server. ``configured``: names of all sources, whose slots are not left behind.
+    """The slots of one source's server. ``configured``: names of all sources, whose slots are not left behind. Nothing
+    of a standby, where they cannot be: that it is one has been said.
 
     Raises OperatorError and TransientError (out of reach).
     """
+    from cdc.postgres.check import read_server
     from cdc.postgres.connect import Address, connect
 
     address = Address.of(settings)
     with connect(address, "tailrace doctor") as connection:
+        if read_server(connection, address).standby:
+            return
         yield from _own_slot(connection, address, f"source {name} slot", store.source(name))
         yield from _left_behind(connection, address, f"source {name} slots", store.settings.name, configured)
         yield from _server_settings(connection, address, f"source {name}")

@@ -16,7 +16,9 @@ from eventstore.position import parse_lsn
 SLOW_BYTES = 16 << 20  # one WAL segment: less than that behind is nobody's fault
 
 _LADDER = """
-SELECT pg_catalog.pg_current_wal_flush_lsn()::text, r.pid IS NOT NULL, r.sent_lsn::text, r.write_lsn::text,
+SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+            ELSE pg_catalog.pg_current_wal_flush_lsn() END::text,
+       pg_catalog.pg_is_in_recovery(), r.pid IS NOT NULL, r.sent_lsn::text, r.write_lsn::text,
        s.restart_lsn::text, s.wal_status, s.safe_wal_size::bigint,
        (SELECT w.wal_bytes
                / nullif(extract(epoch FROM now() - coalesce(w.stats_reset, pg_postmaster_start_time())), 0)
@@ -34,9 +36,11 @@ LEFT JOIN pg_catalog.pg_stat_replication_slots t ON t.slot_name = s.slot_name
 class Ladder:
     """Byte positions in the server's WAL, never rising from ``head`` down to ``durable``. ``sent`` and ``received``
     are None while no capture is connected, the seconds also while there is nothing to wait for. ``remaining_bytes``:
-    WAL that may still be written before the slot is lost, None when the server sets no limit."""
+    WAL that may still be written before the slot is lost, None when the server sets no limit. On a ``standby`` the head
+    is what it has replayed."""
 
     head: int
+    standby: bool
     sent: int | None
     received: int | None
     durable: int
@@ -88,7 +92,7 @@ def _read(connection: Connection[tuple[object, ...]], address: Address, slot: st
     with translated("reading how far replication is", address):
         row = connection.execute(_LADDER, [slot]).fetchone()
     assert row is not None
-    head, connected, sent, received, restart, state, remaining, rate, *rest = row
+    head, standby, connected, sent, received, restart, state, remaining, rate, *rest = row
     # The capture reports what it received only now and then; what is durable was surely received, and sent before.
     received_lsn = max(_lsn(received), durable) if connected else None
     sent_lsn = max(_lsn(sent), received_lsn) if received_lsn is not None else None
@@ -96,6 +100,7 @@ def _read(connection: Connection[tuple[object, ...]], address: Address, slot: st
     received_seconds, durable_seconds, transactions, spilled = rest
     return Ladder(
         head=head_lsn,
+        standby=bool(standby),
         sent=sent_lsn,
         received=received_lsn,
         durable=durable,

@@ -160,8 +160,9 @@ def source_status(store: Store, name: str, settings: SourceSettings) -> SourceSt
     through = format_lsn(known.through_lsn)
     if ladder is None:
         return SourceStatus(name, "server out of reach", len(topics), incomplete, through, None)
+    state = "server is a standby" if ladder.standby else "loaded"
     return SourceStatus(
-        name, "loaded", len(topics), incomplete, through, ladder.head - known.through_lsn, ladder, ladder.slow,
+        name, state, len(topics), incomplete, through, ladder.head - known.through_lsn, ladder, ladder.slow,
         ladder.remaining_seconds,
     )  # fmt: skip
 
@@ -180,14 +181,17 @@ def reachable_ladder(settings: SourceSettings, known: SourceState) -> Ladder | N
 
 
 def server_flush_lsn(dsn: str) -> int | None:
-    """The server's WAL flush position, None when it is out of reach."""
+    """The server's WAL flush position (a standby's replay position), None when it is out of reach."""
     import psycopg
 
     from eventstore.position import parse_lsn
 
     try:
         with psycopg.connect(dsn, connect_timeout=LAG_TIMEOUT_SECONDS, autocommit=True) as connection:
-            row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+            row = connection.execute(
+                "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+                " ELSE pg_current_wal_flush_lsn() END::text"
+            ).fetchone()
     except psycopg.Error:
         return None
     return parse_lsn(row[0]) if row else None
