@@ -36,7 +36,7 @@ from eventstore.times import to_micros
 TOPICS = 100
 PER_SECOND = 10
 ROUND_EPOCHS = 4096  # a round each seven minutes
-YEAR = 365 * 86_400 * PER_SECOND
+DAYS = (7, 30, 91, 182)
 SCHEMA = TopicSchema(
     1, (Column(1, "id", 20, type_name="bigint", key=True), Column(2, "note", 25, type_name="text"))
 )
@@ -46,6 +46,7 @@ LOOKS = 9
 SIZES = (
     Size("epochs", 1_500_000, 50_000, "epochs of the part that is run"),
     Size("points", 6, 3, "points of its curve"),
+    Size("days", 365, 365, "days of the part that is not run"),
 )
 
 
@@ -290,8 +291,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse("year", __doc__, SIZES, arguments)
     with tempfile.TemporaryDirectory(prefix="tailrace-year-") as folder:
         curve, sizes = run(options["epochs"], options["points"], Path(folder))
-    days = [day * 86_400 * PER_SECOND for day in (7, 30, 91, 182)]
-    expected = list(by_structure(sizes, [*[point.epochs for point in curve], *days, YEAR]))
+    days = [day for day in DAYS if day < options["days"]] + [options["days"]]
+    ends = [point.epochs for point in curve] + [day * 86_400 * PER_SECOND for day in days]
+    expected = list(by_structure(sizes, ends))
     publish(options, curve, expected, sizes)
 
 
@@ -306,7 +308,8 @@ each topic; then the real upkeep merges, folds and removes (nothing is kept for 
 not run; the same plan over the sizes that the run measured ({sizes.small_file:,} bytes a small file,
 {sizes.merged_row:.1f} a row of a merged one, {sizes.folded_epoch:.1f} an epoch in a file). The last row of the run
 stands twice, so that the two can be compared. Catalog rows are those of epochs, segments, epoch files and retired
-files. After a year: {largest.rows:,} rows, {largest.segment_files:,} files of {TOPICS} topics, {largest.epoch_files:,}
+files. After {largest.epochs // PER_SECOND // 86_400} days: {largest.rows:,} rows,
+{largest.segment_files:,} files of {TOPICS} topics, {largest.epoch_files:,}
 files of {largest.epochs:,} epochs.
 
 {table(HEAD, rows)}"""

@@ -290,7 +290,8 @@ class Store:
         """References to all rows of a topic after an epoch and up to a cut, in epoch order, blobs inlined.
 
         Read each with ``segment.read_segment``, which drops what lies outside. Holds the plain bytes of all small
-        epochs: for long ranges of an unsealed log use ``read``, which goes by pages.
+        epochs: for long ranges of an unsealed log use ``read``, which goes by pages. Their files stay for
+        ``upkeep.keep_seconds`` when they are replaced; whoever may read them later resolves inside ``pinned``.
         """
         topic_id = self._topic_id(topic)
         refs: list[SegmentRef] = []

@@ -38,7 +38,7 @@ class UpkeepSettings(_Frozen):
         float, Field(ge=0, description="a running capture looks so often whether there is work; 0 = never")
     ] = 60.0
     # 512 small epochs are as good as a file to a reader: they are one page of it.
-    seal_epochs: Annotated[int, Field(ge=1, description="so many small epochs are worth a round")] = 512
+    seal_epochs: Annotated[int, Field(ge=1, description="so many new epochs are worth a round")] = 512
     keep_seconds: Annotated[
         float,
         Field(ge=0, description="a file that was replaced stays so long for those who began to read it"),

@@ -17,8 +17,9 @@ SMALLEST = {
     "capture": ["--transactions", "100", "--bulk", "300", "--wide", "20", "--large", "0"],
     "compaction": ["--events", "3000", "--cores", "1"],
     "decode": ["--changes", "500"],
+    "year": ["--epochs", "9000", "--points", "1", "--days", "7"],
 }
-LINES = {"capture": 6, "compaction": 4, "decode": 2}
+LINES = {"capture": 6, "compaction": 4, "decode": 2, "year": 3}
 PARTS = {"__main__", "clients", "options", "results"}
 
 

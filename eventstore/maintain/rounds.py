@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, delete, func, insert, select
 
-from eventstore import tables
+from eventstore import registry, tables
 from eventstore.maintain import terms, tiers
 from eventstore.maintain.fold import fold
 from eventstore.maintain.leases import maintaining
@@ -32,8 +32,9 @@ SEAL_BYTES = 16 << 20  # of small epochs are worth a round, however few they are
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round did."""
+    """What one round did. ``head``: the newest epoch when it began."""
 
+    head: int = 0
     sealed_epochs: int = 0
     merged_files: int = 0
     written_files: int = 0
@@ -78,6 +79,7 @@ def maintain(store: Store, *, report: Callable[[str], None] = lambda _: None) ->
         with store.catalog.write() as connection:  # those who were killed have left files of these terms
             for name in terms.WRITERS:
                 terms.advance(connection, name)
+            head = registry.head_epoch(connection)
         report("sealing")
         sealed = seal(store)
         merged = []
@@ -92,6 +94,7 @@ def maintain(store: Store, *, report: Callable[[str], None] = lambda _: None) ->
         removed, removed_bytes = collect_retired(store, store.settings.upkeep.keep_seconds)
         orphans = collect_orphans(store)
         done = Round(
+            head=head,
             sealed_epochs=sealed,
             merged_files=sum(each.files for each in merged),
             written_files=len(merged),
@@ -117,13 +120,22 @@ def _record(store: Store, done: Round) -> None:
 
 
 def is_due(store: Store) -> bool:
-    """Whether a round is worth its start: enough small epochs, or retired files whose time has come."""
+    """Whether a round is worth its start: enough epochs since the last one, many bytes of small ones,
+    or replaced files whose time has come."""
     limit = now_micros() - int(store.settings.upkeep.keep_seconds * 1e6)
     retired = tables.retired
     with store.catalog.read() as connection:
-        count, size = _unsealed(connection)
+        head = registry.head_epoch(connection)
+        _, size = _unsealed(connection)
         due = connection.scalar(select(retired.c.number).where(retired.c.retired_at <= limit).limit(1))
-    return count >= store.settings.upkeep.seal_epochs or size >= SEAL_BYTES or due is not None
+        last = _last(connection)
+    fresh = head - (last[1].head if last is not None else 0)
+    return fresh >= store.settings.upkeep.seal_epochs or size >= SEAL_BYTES or due is not None
+
+
+def _last(connection: Connection) -> tuple[datetime | None, Round] | None:
+    row = connection.execute(select(tables.upkeep)).one_or_none()
+    return None if row is None else (from_micros(row.finished_at), Round(**json.loads(row.report)))
 
 
 def standing(store: Store) -> Standing:
@@ -140,7 +152,7 @@ def standing(store: Store) -> Standing:
             .select_from(leases)
             .where(leases.c.role == "reader", leases.c.expires_at > now_micros())
         )
-        last = connection.execute(select(tables.upkeep)).one_or_none()
+        last = _last(connection)
     found: dict[str, tuple[int, int]] = {}
     for each in sizes:
         name = tiers.tier_name(each)
@@ -155,8 +167,8 @@ def standing(store: Store) -> Standing:
         retired_files=gone[0],
         retired_bytes=int(gone[1] or 0),
         readers=readers or 0,
-        finished_at=None if last is None else from_micros(last.finished_at),
-        last=None if last is None else Round(**json.loads(last.report)),
+        finished_at=None if last is None else last[0],
+        last=None if last is None else last[1],
     )
 
 

@@ -137,7 +137,7 @@ def test_a_look_up_opens_only_files_that_can_hold_the_answer(
     assert opened == []
 
 
-@pytest.mark.parametrize("place", ["fold_written", "fold_swapped", "fold_swapped:9", "retired_removed"])
+@pytest.mark.parametrize("place", ["fold_written", "fold_swapped:9"])
 def test_a_killed_fold_changes_nothing_and_is_finished_by_the_next(
     new_store: StoreFactory, catalog_url: str, store_dir: Path, place: str
 ) -> None:

@@ -20,6 +20,7 @@ from eventstore.log import Store
 from eventstore.maintain import leases, seal, terms, tiers
 from eventstore.maintain.merge import merge
 from eventstore.maintain.retired import collect_retired
+from eventstore.maintain.rounds import is_due
 from eventstore.model import EpochBatch, TopicId, TopicRows
 from eventstore.settings import UpkeepSettings
 from tests.eventstore.shop import CUSTOMERS, ORDERS, assert_dense, at, batch, content, rows, writer
@@ -249,6 +250,20 @@ def test_of_two_mergers_the_earlier_is_fenced(
     assert everything(store) == before
     assert store.collect_orphans() == 1
     assert everything(store) == before
+
+
+def test_a_round_is_due_after_enough_epochs_large_ones_too_and_when_replaced_files_may_go(
+    new_store: StoreFactory,
+) -> None:
+    small = UpkeepSettings(seal_epochs=10, keep_seconds=3600)
+    store = new_store(inline_bytes=0, upkeep=small)
+    fill(store, 9)
+    assert not is_due(store)
+    writer(store).append(batch(10, orders=[("c", 1)]))
+    assert is_due(store)
+    assert store.maintain().merged_files > 0
+    assert not is_due(store)
+    assert is_due(new_store(upkeep=AT_ONCE)), "the replaced files may go now"
 
 
 def test_of_two_rounds_the_later_is_told_and_changes_nothing(new_store: StoreFactory) -> None:
