@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import LiteralString
@@ -31,7 +31,7 @@ CHANGES_PER_TRANSACTION = 5
 # So that nothing but the client and its WAL sender works while the clock runs.
 QUIET = {"autovacuum": "off", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
 
-_TABLE = """
+TABLE = """
 CREATE TABLE orders (
   id bigint PRIMARY KEY, customer_id integer, status text, amount numeric(12,2), note text,
   created_at timestamptz, meta text
@@ -39,7 +39,7 @@ CREATE TABLE orders (
 """
 _WIDE_COLUMNS = 60
 _LARGE_BYTES = 8192
-_ROW = """
+ROW = """
 SELECT n, n % 100000, (ARRAY['new', 'paid', 'packed', 'shipped'])[n % 4 + 1], (n % 1000000) / 100.0,
        CASE WHEN n % 3 > 0 THEN 'leave it at the neighbour''s' END,
        timestamptz '2026-11-20 12:00:00+00' + n * interval '1.000123 s', '{"source": ' || n || '}'
@@ -56,14 +56,14 @@ _WORK = f"""
 CREATE PROCEDURE oltp(changes bigint) LANGUAGE plpgsql AS $$
 BEGIN
   FOR t IN 1..changes / {CHANGES_PER_TRANSACTION} LOOP
-    INSERT INTO orders {_ROW} FROM generate_series(3 * t - 2, 3 * t) AS n;
+    INSERT INTO orders {ROW} FROM generate_series(3 * t - 2, 3 * t) AS n;
     UPDATE orders SET status = 'returned', amount = amount + 1
     WHERE id BETWEEN greatest(3 * t - 4, 1) AND greatest(3 * t - 3, 2);
     COMMIT;
   END LOOP;
 END $$;
 CREATE PROCEDURE bulk(changes bigint) LANGUAGE sql AS $$
-  INSERT INTO orders {_ROW} FROM generate_series(1, changes) AS n
+  INSERT INTO orders {ROW} FROM generate_series(1, changes) AS n
 $$;
 CREATE TABLE wide (id bigint PRIMARY KEY, {", ".join(f"c{at} {_KINDS[at % 4]}" for at in range(2, _WIDE_COLUMNS + 1))});
 CREATE PROCEDURE wide(changes bigint) LANGUAGE plpgsql AS $$
@@ -92,6 +92,7 @@ class Workload:
     name: LiteralString
     title: str
     changes: int
+    once: bool = False  # whatever the rounds asked for: it is there for its memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,10 @@ class Installation:
     def store(self) -> Store:
         return Store.open(self._settings, root=self.folder)
 
-    def capture(self, dsn: str, changes: int) -> Run:
-        def all_visible(client: Client) -> float:
+    def visible(self, changes: int) -> Callable[[Client], float]:
+        """The goal of a capture: a reader of the store sees so many changes. SystemExit when it ends before."""
+
+        def reached(client: Client) -> float:
             with self.store() as store:
                 rows, epoch = 0, 0
                 while rows < changes:
@@ -138,8 +141,11 @@ class Installation:
                         break
             raise SystemExit(f"capture ended with {rows} of {changes} changes")
 
+        return reached
+
+    def capture(self, dsn: str, changes: int) -> Run:
         command = self.command("capture", "--until-idle")
-        return follow_slot(dsn, self.slot, command, self.folder / "capture.log", all_visible)
+        return follow_slot(dsn, self.slot, command, self.folder / "capture.log", self.visible(changes))
 
 
 def receive(server: PostgresServer, slot: str, publication: str, end_lsn: str, output: Path) -> Run:
@@ -162,7 +168,7 @@ def receive(server: PostgresServer, slot: str, publication: str, end_lsn: str, o
 def measure(workload: Workload, rounds: int, folder: Path) -> list[Round]:
     with PostgresServer(settings=QUIET) as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
-            connection.execute(_TABLE)
+            connection.execute(TABLE)
             connection.execute(_WORK)
             installations = []
             for number in range(1, rounds + 1):
@@ -225,6 +231,7 @@ def workloads(options: Options) -> list[Workload]:
             f"{_LARGE_BYTES:,} bytes, {options['large']:,} transactions × {per}",
             options["large"] * per,
         ),
+        Workload("bulk", f"1 transaction × {options['huge']:,}, one round", options["huge"], once=True),
     ]
     return [workload for workload in every if workload.changes]
 
@@ -233,6 +240,7 @@ SIZES = (
     Size("transactions", 200_000, 4_000, "transactions of five changes"),
     Size("bulk", 1_600_000, 50_000, "changes of the one large transaction"),
     Size("wide", 20_000, 400, f"transactions of five changes, {_WIDE_COLUMNS} columns"),
+    Size("huge", 5_000_000, 0, "changes of a transaction far larger than memory may become, one round"),
     Size("large", 10_000, 200, f"transactions of five changes, a value of {_LARGE_BYTES} bytes in each"),
 )
 
@@ -242,9 +250,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lines = []
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
         for workload in workloads(options):
-            folder = Path(name, workload.name)
+            folder = Path(name, f"{workload.name}{workload.changes}")
             folder.mkdir()
-            lines += rows_of(workload, measure(workload, options.repeat, folder))
+            rounds = 1 if workload.once else options.repeat
+            lines += rows_of(workload, measure(workload, rounds, folder))
     body = (
         "The same backlog for both. Seconds run from the slot becoming active: to the exit of pg_recvlogical, which "
         "throws away what it receives; to the last change being visible to a reader of the store, with files and "

@@ -57,6 +57,10 @@ class Client:
         """The server's process, from now on watched too."""
         self._server = Path(f"/proc/{process}/stat")
 
+    def stop(self) -> None:
+        """Ask for a clean end (SIGTERM)."""
+        self._process.terminate()
+
     def finish(self) -> tuple[float, float, float]:
         """Wait for the end: (seconds it ran, CPU seconds, peak MiB). SystemExit with its output when it failed."""
         try:
