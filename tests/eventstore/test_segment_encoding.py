@@ -24,6 +24,7 @@ SCHEMA = TopicSchema(
         Column(4, "tags.list.element", INT8),
         Column(5, "weight", FLOAT),
         Column(6, "tags.list", TEXT),
+        Column(7, "note", TEXT),
     ),
 )
 
@@ -38,6 +39,7 @@ def rows(count: int) -> pa.Table:
             "tags.list.element": n,
             "weight": n / 7,
             "tags.list": None,
+            "note": f"of {n} only" if n % 3 else None,
         }
         for n in range(count)
     ]
@@ -62,6 +64,7 @@ def test_numbers_are_differences_and_texts_a_dictionary(tmp_path: Path) -> None:
     assert {"_lsn", "_txn", "_ordinal", "_commit_ts", "key.id", "after.id"} <= packed
     assert not {"_hash", "after.weight"} & (packed | by_dictionary)
     assert {"_op", "after.status"} <= by_dictionary
+    assert "after.note" not in by_dictionary  # no two are the same
     ref = SegmentRef(
         TOPIC,
         1,
