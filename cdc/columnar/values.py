@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.columnar import arrays
+from cdc.columnar.copied import hash_columns
 from cdc.policy import Policies
-from eventstore import keys
 from eventstore.errors import OperatorError
 from eventstore.model import Op
 from eventstore.schema import Column, TopicSchema, change_schema
@@ -258,7 +258,7 @@ def table_rows(
     is_key = [column.key for column in schema.columns]
     require_key(schema, f"table oid {schema.relid}")
     key = [array for array, flag in zip(typed, is_key, strict=True) if flag]
-    hashes = keys.hash_columns([cells for cells, flag in zip(texts, is_key, strict=True) if flag])
+    hashes = hash_columns([cells for cells, flag in zip(texts, is_key, strict=True) if flag])
     columns: dict[str, pa.Array] = {
         "_hash": hashes,
         "_op": pa.repeat(pa.scalar(op.value, pa.string()), rows),

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import psycopg
 import pyarrow as pa
-import pyarrow.csv
 from psycopg import Connection, pq, sql
 
+from cdc.columnar.copied import columns_of
 from cdc.postgres import problems
 from cdc.postgres.connect import Address, connect, encoding_of, quote, translated
 from cdc.postgres.describe import Table, as_published, read_tables
@@ -28,7 +28,9 @@ from eventstore.errors import IntegrityError, TransientError
 
 Row = tuple[object, ...]
 T = TypeVar("T")
-CHUNK_BYTES = 16 << 20  # of CSV, about what becomes one file
+# About what becomes one file. A cell takes more than its text, be it NULL.
+CHUNK_BYTES = 16 << 20
+_CELL_BYTES = 8
 _BLOCKS_MIN = 2048  # 16 MiB: smaller ranges cost more in round trips than they give in balance
 _RANGES_PER_WORKER = 4
 _LOCK_TIMEOUT = "200ms"
@@ -71,7 +73,7 @@ class Unit:
 
     def statement(self, columns: Sequence[str], encoding: str) -> str:
         query = self.query(map(quote, columns))
-        return f"COPY ({query}) TO STDOUT (FORMAT csv, FORCE_QUOTE *, NULL '', ENCODING '{encoding}')"
+        return f"COPY ({query}) TO STDOUT (ENCODING '{encoding}')"
 
     def binary_statement(self, columns: Sequence[str], plain: Container[str]) -> str:
         """Columns not in ``plain`` as what their output functions print (that is what ``format`` does; a cast to text
@@ -236,7 +238,7 @@ def copy_chunks(
             return
         pgconn = connection.pgconn
         for rows in _copied(pgconn, unit.statement(columns, encoding_of(pgconn)), unit, address):
-            yield parse_csv(b"".join(rows), len(rows), len(columns))
+            yield parse_rows(rows, len(columns))
 
 
 def in_either_form(read: Callable[[Form], T]) -> T:
@@ -290,17 +292,19 @@ def _copied(pgconn: pq.abc.PGconn, statement: str, unit: Unit, address: Address)
     if begun.status != pq.ExecStatus.COPY_OUT:
         raise problems.from_result(begun, doing, address.text)
     lines: list[bytes] = []
-    size = 0
+    size, more = 0, _CELL_BYTES * begun.nfields
+    get, append = pgconn.get_copy_data, lines.append
     try:
         while True:
-            count, data = pgconn.get_copy_data(0)
+            count, data = get(0)
             if count < 0:
                 break
-            lines.append(bytes(data))
-            size += count
+            append(bytes(data))
+            size += count + more
             if size >= CHUNK_BYTES:
                 yield lines
                 lines, size = [], 0
+                append = lines.append
     except psycopg.OperationalError as error:
         raise problems.failure(None, str(error), doing, address.text) from None
     failed = None
@@ -313,41 +317,20 @@ def _copied(pgconn: pq.abc.PGconn, statement: str, unit: Unit, address: Address)
         yield lines
 
 
-def parse_csv(data: bytes, rows: int, columns: int) -> list[pa.Array]:
-    """COPY's CSV with FORCE_QUOTE: a cell without quotes is NULL. Columns are strings; where a cell is not UTF-8 (the
-    source's encoding is SQL_ASCII), binary. Raises IntegrityError when rows are missing."""
-    try:
-        table = _read_csv(data, columns, pa.large_string())
-    except pa.ArrowInvalid:
-        table = _read_csv(data, columns, pa.large_binary())
-    if table.num_rows != rows:
-        raise IntegrityError(f"COPY sent {rows} rows, {table.num_rows} were read", hint="report this")
-    return [_text_if_it_is(_one_array(column)) for column in table.columns]
-
-
-def _read_csv(data: bytes, columns: int, kind: pa.DataType) -> pa.Table:
-    names = [str(number) for number in range(columns)]
-    return pyarrow.csv.read_csv(
-        pa.BufferReader(data),
-        read_options=pyarrow.csv.ReadOptions(column_names=names, block_size=len(data) + 1, use_threads=False),
-        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-        convert_options=pyarrow.csv.ConvertOptions(
-            column_types=dict.fromkeys(names, kind),
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
+def parse_rows(rows: list[bytes], columns: int) -> list[pa.Array]:
+    """Rows in COPY's text format, taken out of their list: what is made of them needs the memory. Columns are strings;
+    where a cell is not UTF-8 (the source's encoding is SQL_ASCII), binary. Raises IntegrityError when they are not
+    rows of so many columns."""
+    count, data = len(rows), b"".join(rows)
+    rows.clear()
+    found = columns_of(data, count, columns)
+    if found is None:
+        raise IntegrityError(f"what COPY sent cannot be read as {count} rows", hint="report this")
+    return [_text_if_it_is(column) for column in found]
 
 
 def _text_if_it_is(cells: pa.Array) -> pa.Array:
-    if pa.types.is_large_string(cells.type):
-        return cells
     try:
         return cells.cast(pa.large_string())
     except pa.ArrowInvalid:
         return cells
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
+from cdc.columnar.copied import hash_columns
 from cdc.first import first_load
 from cdc.identity import check_start
 from cdc.postgres.connect import Address, connect
@@ -24,12 +25,12 @@ from cdc.postgres.snapshot import (
     Unit,
     copy_chunks,
     lock_tables,
-    parse_csv,
+    parse_rows,
     plan_units,
     snapshot_session,
 )
 from cdc.task import Task
-from eventstore import failpoints
+from eventstore import failpoints, keys
 from eventstore.errors import IntegrityError, TransientError
 from eventstore.log import Store
 from eventstore.model import SourceState
@@ -82,9 +83,28 @@ def test_any_text_and_null_survive_copy(database: str, cells: list[tuple[str | N
 
 
 def test_rows_that_go_missing_are_noticed() -> None:
-    assert [column.to_pylist() for column in parse_csv(b'"a",\n,"b"\n', 2, 2)] == [["a", None], [None, "b"]]
-    with pytest.raises(IntegrityError, match="COPY sent 3 rows, 2 were read"):
-        parse_csv(b'"a",\n,"b"\n', 3, 2)
+    sent = [b"a\t\\N\n", b"\\N\tb\n"]
+    assert [column.to_pylist() for column in parse_rows([*sent], 2)] == [["a", None], [None, "b"]]
+    for wrong, columns in ((sent, 1), (sent, 3), ([*sent, b""], 2), (sent[:1] * 2 + [sent[0][:-1]], 2)):
+        with pytest.raises(IntegrityError, match=f"cannot be read as {len(wrong)} rows"):
+            parse_rows([*wrong], columns)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"a", b"a\\", b"\\N", b"\\Na\n", b"a\\N\n", b"\\x41\n", b"\\.\n", b"a\tb\n"]
+)
+def test_what_no_server_writes_is_refused(sent: bytes) -> None:
+    with pytest.raises(IntegrityError, match="cannot be read as 1 rows"):
+        parse_rows([sent], 1)
+
+
+@given(st.lists(st.tuples(st.none() | st.text(max_size=5), st.none() | st.binary(max_size=3)), max_size=30))
+def test_key_hashes_of_a_load_are_those_of_the_definition(
+    cells: list[tuple[str | None, bytes | None]],
+) -> None:
+    texts = [pa.array([a for a, _ in cells], pa.large_string()), pa.array([b for _, b in cells], pa.binary())]
+    for columns in (texts, texts[:1], [column.slice(len(column) // 2) for column in texts]):
+        assert hash_columns(columns).equals(keys.hash_columns(columns))
 
 
 def test_a_large_table_is_read_in_ranges_that_cover_it_once(database: str) -> None:
