@@ -144,7 +144,9 @@ def _to_parquet(arranged: Arranged) -> pa.Buffer:
         table = table.set_column(table.schema.get_field_index(name), name, pc.is_valid(table[name]))
     table = table.replace_schema_metadata({_FIELDLESS: json.dumps(fieldless).encode()} if fieldless else None)
     sink = pa.BufferOutputStream()
-    with parquet_writer(sink, table.schema) as writer:
+    texts = [path for path, kind in _leaves(table.schema) if _is_text(kind)]
+    unlike = [path for path in texts if not _repeats(_leaf(table, path))]
+    with parquet_writer(sink, table.schema, unlike) as writer:
         start = 0
         for length in _group_lengths(arranged.counts):
             part = table.slice(start, length) if order is None else table.take(order.slice(start, length))
@@ -153,8 +155,9 @@ def _to_parquet(arranged: Arranged) -> pa.Buffer:
     return sink.getvalue()
 
 
-def parquet_writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
-    """A writer of files of the log: their encodings and compression. ``schema`` is that of the file."""
+def parquet_writer(sink: pa.NativeFile, schema: pa.Schema, unlike: Collection[str] = ()) -> pq.ParquetWriter:
+    """A writer of files of the log: their encodings and compression. ``schema`` is that of the file; ``unlike`` are
+    paths of columns whose texts do not repeat."""
     leaves = list(_leaves(schema))
     return pq.ParquetWriter(
         sink,
@@ -163,7 +166,7 @@ def parquet_writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
         compression_level=_ZSTD_LEVEL,
         # Numbers of changes hardly repeat but lie close to each other: against dictionaries for all, files are smaller
         # by 40 % and written in half the time. Texts (states, names) often repeat.
-        use_dictionary=[path for path, kind in leaves if _is_text(kind) and _repeats(_leaf(table, path))],
+        use_dictionary=[path for path, kind in leaves if _is_text(kind) and path not in unlike],
         column_encoding={path: "DELTA_BINARY_PACKED" for path, kind in leaves if _is_near(path, kind)},
         write_page_checksum=False,
         store_decimal_as_integer=True,  # up to 18 digits; these read more than twice as fast
