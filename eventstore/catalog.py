@@ -84,6 +84,11 @@ class Catalog:
                 hint=f"leave schema {self.schema} out of the publication, or keep the catalog in another database",
             )
 
+    def beside(self, path: Path) -> Catalog:
+        """Another SQLite database of the same store, made when it is not there."""
+        _check_file(path, create=True)
+        return _open_sqlite(path, self.schema, create=True)
+
     def close(self) -> None:
         self.engine.dispose()
 
@@ -131,18 +136,21 @@ def _connect(url: URL, schema: str, root: Path, create: bool) -> Catalog:
     if url.get_backend_name() == "sqlite":
         path = (root / str(url.database)).absolute()
         _check_file(path, create)
-        # mode=rw: a vanished file must be an error, not a new empty catalog.
-        mode = "rwc" if create else "rw"
-        query = {"mode": mode, "uri": "true"}
-        target = URL.create("sqlite", database=f"file:{_quote_path(path)}", query=query)
-        arguments = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
-        engine = create_engine(target, connect_args=arguments, hide_parameters=True)
-        _prepare_sqlite(engine)
-        return Catalog(engine, "sqlite", f"catalog {path}", schema, path)
+        return _open_sqlite(path, schema, create)
     place = f"{url.host or 'local socket'}{f':{url.port}' if url.port else ''}/{url.database or ''}"
     engine = create_engine(url, pool_pre_ping=True, pool_size=5, max_overflow=20, hide_parameters=True)
     _prepare_postgres(engine, schema)
     return Catalog(engine, "postgres", f"catalog on Postgres {place}, schema {schema}", schema)
+
+
+def _open_sqlite(path: Path, schema: str, create: bool) -> Catalog:
+    # mode=rw: a vanished file must be an error, not a new empty catalog.
+    query = {"mode": "rwc" if create else "rw", "uri": "true"}
+    target = URL.create("sqlite", database=f"file:{_quote_path(path)}", query=query)
+    arguments = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
+    engine = create_engine(target, connect_args=arguments, hide_parameters=True)
+    _prepare_sqlite(engine)
+    return Catalog(engine, "sqlite", f"catalog {path}", schema, path)
 
 
 def _quote_path(path: Path) -> str:

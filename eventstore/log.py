@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from eventstore.maintain.fold import Folded
     from eventstore.maintain.merge import Merged
     from eventstore.maintain.rounds import Round
+    from eventstore.subscriptions.group import Group
 
 _SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _BATCH_ROWS = 65_536
@@ -388,6 +389,24 @@ class Store:
                 if left <= 0:
                     return
                 listener.wait(min(poll, left))
+
+    # subscriptions
+
+    def group(
+        self, name: str, topics: Sequence[str] | None = None, *, start: str | int | datetime | None = None
+    ) -> Group:
+        """The consumer group called ``name``; made when it is not there and ``topics`` (names, or patterns with * and
+        ?, ``!`` leaves out) are given. A new one starts at ``start``: "earliest", "latest" (the default), or any
+        position that ``cut`` takes. Raises UsageError: no such group, one of other topics, no such position."""
+        from eventstore.subscriptions.group import Group  # subscriptions import the store
+
+        return Group.open(self, name, topics, start)
+
+    def groups(self) -> list[Group]:
+        """All consumer groups, by name."""
+        from eventstore.subscriptions.group import Group, group_names
+
+        return [Group.open(self, name) for name in group_names(self)]
 
     # upkeep
 

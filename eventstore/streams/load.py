@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic
 from uuid import UUID
 
 from pydantic import BaseModel
 
 from eventstore.streams.connection import AnyConnection, run
-from eventstore.streams.events import EventType, decode
+from eventstore.streams.events import EventType, Model, decode
 from eventstore.streams.stream import Stream
 
 _LOAD = """
@@ -23,19 +23,19 @@ ORDER BY version
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Generic[Model]):
     """One stored event. ``version`` is its place in the stream, from 1; ``data`` an instance of the declared model."""
 
     stream: Stream
     version: int
     type: EventType
-    data: BaseModel
+    data: Model
     metadata: dict[str, Any]
     event_id: UUID
     recorded_at: datetime
 
 
-def load(connection: AnyConnection, stream: Stream, from_version: int = 1) -> list[Recorded]:
+def load(connection: AnyConnection, stream: Stream, from_version: int = 1) -> list[Recorded[BaseModel]]:
     """The stream's events from ``from_version`` on, in order; empty when it has none.
 
     Sees what the caller's transaction sees, its own appends included. Raises UsageError when an event's name is not

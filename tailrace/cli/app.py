@@ -12,6 +12,7 @@ from tailrace.cli import (
     capture,
     demo,
     doctor,
+    group,
     init,
     journal,
     log,
@@ -82,6 +83,6 @@ for verb in (
     app.command(rich_help_panel=DAILY)(verb)
 for noun, commands in (
     ("source", source.app), ("topic", topic.app), ("log", log.app), ("projection", projection.app),
-    ("store", store.app),
+    ("group", group.app), ("store", store.app),
 ):  # fmt: skip
     app.add_typer(commands, name=noun, rich_help_panel=PARTS, no_args_is_help=True)

@@ -18,8 +18,9 @@ COMMANDS = [
     [], ["init"], ["doctor"], ["capture"], ["status"], ["run"], ["rebuild"], ["verify"], ["replay"], ["demo"],
     ["source"], ["source", "list"], ["topic"], ["topic", "list"], ["topic", "show"], ["log"], ["log", "tail"],
     ["log", "show"], ["projection"], ["projection", "list"], ["projection", "check"], ["projection", "promote"],
-    ["projection", "rollback"], ["projection", "gc"], ["store"], ["store", "info"], ["store", "seal"],
-    ["store", "maintain"],
+    ["projection", "rollback"], ["projection", "gc"], ["group"], ["group", "list"], ["group", "show"],
+    ["group", "reset"], ["group", "parked"], ["group", "replay"], ["group", "discard"], ["group", "delete"],
+    ["store"], ["store", "info"], ["store", "seal"], ["store", "maintain"],
 ]  # fmt: skip
 HEAVY = {"numba", "pandas", "pyarrow", "pyspark", "sqlalchemy"}
 

@@ -1,0 +1,144 @@
+"""What a consumer is given: consecutive rows of one partition, as Arrow, as changes, or as typed domain events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, overload
+from uuid import UUID
+
+import pyarrow as pa
+from pydantic import BaseModel
+
+from eventstore.model import Op, TopicId
+from eventstore.streams.events import EventType, Model, decode, event_type_of
+from eventstore.streams.load import Recorded
+from eventstore.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+Commit = Callable[["Batch", "Connection | Session | None"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row of a topic. ``after`` and ``before`` leave out cells that the source did not send (``unknown``), and
+    hold texts in ``raw`` where the typed column cannot hold the value."""
+
+    topic: TopicId
+    partition: int
+    offset: int
+    epoch: int
+    op: Op
+    lsn: int
+    commit_ts: datetime | None
+    key: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+    before: Mapping[str, Any] | None
+    raw: Mapping[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of ``topic``/``partition`` with offsets from ``first_offset`` up to ``end_offset``, exclusive. ``rows`` has
+    ``segment.stored_schema`` of the version in its metadata, without those that a filter left out. ``dropped`` rows
+    before ``first_offset`` were left out because the consumer was too slow."""
+
+    topic: TopicId
+    partition: int
+    first_offset: int
+    end_offset: int
+    last_epoch: int
+    rows: pa.Table
+    dropped: int = 0
+    _commit: Commit | None = field(default=None, repr=False)
+
+    @property
+    def version(self) -> int:
+        return int((self.rows.schema.metadata or {})[b"tailrace:version"])
+
+    def commit(self, transaction: Connection | Session | None = None) -> None:
+        """Everything of the partition up to ``end_offset`` is done.
+
+        With the ``transaction`` (SQLAlchemy) that holds the effects, the position becomes part of it. Raises Fenced
+        when the partition is in other hands; nothing was committed then.
+        """
+        if self._commit is not None:
+            self._commit(self, transaction)
+
+    def changes(self) -> Iterator[Change]:
+        """The rows as values, in order."""
+        names = column_names(self.rows.schema)
+        for row in self.rows.to_pylist():
+            yield change(self.topic, row, names)
+
+    @overload
+    def events(self) -> Iterator[Recorded[BaseModel]]: ...
+
+    @overload
+    def events(self, *models: type[Model]) -> Iterator[Recorded[Model]]: ...
+
+    def events(self, *models: type[Model]) -> Iterator[Recorded[Any]]:
+        """The domain events in it, in order: those of the given models, or all, which must then be declared.
+
+        Raises UsageError for an undeclared model or name, IntegrityError when data do not fit the model.
+        """
+        wanted = {event_type_of(model) for model in models}
+        for row in self.rows.to_pylist():
+            found = recorded(self.topic, row, wanted)
+            if found is not None:
+                yield found
+
+
+def column_names(schema: pa.Schema) -> dict[int, str]:
+    """Names of a topic's columns by their ids."""
+    return {int(field.metadata[b"PARQUET:field_id"]): field.name for field in schema.field("after").type}
+
+
+def change(topic: TopicId, row: Mapping[str, Any], names: Mapping[int, str]) -> Change:
+    """One row (a dict in ``stored_schema``) as a value; ``names`` are those of its columns by id."""
+    return Change(
+        topic=topic,
+        partition=row["_partition"],
+        offset=row["_offset"],
+        epoch=row["_epoch"],
+        op=Op(row["_op"]),
+        lsn=row["_lsn"],
+        commit_ts=row["_commit_ts"],
+        key=row["key"],
+        after=_without(row["after"], names, row["_unchanged"]),
+        before=row["before"],
+        raw=dict(row["_raw"] or ()),
+    )
+
+
+def _without(
+    values: Mapping[str, Any] | None, names: Mapping[int, str], unknown: Sequence[int] | None
+) -> Mapping[str, Any] | None:
+    if values is None or not unknown:
+        return values
+    left_out = {names[number] for number in unknown}
+    return {name: value for name, value in values.items() if name not in left_out}
+
+
+def recorded(topic: TopicId, row: Mapping[str, Any], wanted: set[EventType]) -> Recorded[Any] | None:
+    """A row of a topic of domain events as an event; None for other operations and models."""
+    if row["_op"] not in (Op.CREATE, Op.READ):
+        return None
+    event = row["after"]
+    kind = EventType(event["type"], event["schema_version"])
+    if wanted and kind not in wanted:
+        return None
+    return Recorded(
+        stream=Stream(topic.parts[-1], event["stream"]),
+        version=event["version"],
+        type=kind,
+        data=decode(kind, event["data"]),
+        metadata=json.loads(event["metadata"]),
+        event_id=UUID(event["event_id"]),
+        recorded_at=event["recorded_at"],
+    )

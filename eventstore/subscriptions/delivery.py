@@ -1,0 +1,177 @@
+"""Event by event to a handler: retries with back-off, parking, and keys beside each other but each in its order."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from eventstore.model import Op, TopicId, TopicKind
+from eventstore.subscriptions import parking
+from eventstore.subscriptions.assignment import Slot
+from eventstore.subscriptions.batch import Batch, Change, change, column_names, recorded
+from eventstore.subscriptions.parking import Failed, Parked
+
+if TYPE_CHECKING:
+    from eventstore.streams.load import Recorded
+    from eventstore.subscriptions.member import Member
+
+Handler = Callable[["Change | Recorded[Any]"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """``attempts`` in all; pauses double from ``pause`` to ``longest_pause`` seconds, shortened by chance."""
+
+    attempts: int
+    pause: float
+    longest_pause: float
+
+    def pauses(self) -> Iterator[float]:
+        for number in range(self.attempts - 1):
+            yield min(self.pause * 2**number, self.longest_pause) * random.uniform(0.5, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    offset: int
+    epoch: int
+    key_hash: int
+    key: str
+    value: Change | Recorded[Any] | None  # None: an event of no interest, passed
+
+
+class Delivery:
+    """What ``Member.process`` runs."""
+
+    def __init__(
+        self, member: Member, handler: Handler, retries: Retries, *, keep_order: bool, workers: int
+    ) -> None:
+        self._member = member
+        self._handler = handler
+        self._retries = retries
+        self._keep_order = keep_order
+        self._pool = ThreadPoolExecutor(workers, "tailrace-handler")
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def batch(self, batch: Batch, stop: threading.Event) -> list[Failed] | None:
+        """Handle a batch; what is to be parked. None when ``stop`` came first: the batch is not done."""
+        slot = Slot(batch.topic, batch.partition)
+        held = parking.held_keys(self._member.database, self._member.group.name, slot)
+        failed: list[Failed] = []
+        for run in _between_truncates(self._events(batch)):
+            keys: dict[int, list[_Event]] = {}
+            for event in run:
+                keys.setdefault(event.key_hash, []).append(event)
+            handle = partial(self._key, held=frozenset(held), stop=stop)
+            for outcome in self._pool.map(handle, keys.values()):
+                if outcome is None:
+                    return None
+                failed += outcome
+            held |= {each.key_hash for each in failed if each.holds_key}
+        return sorted(failed, key=lambda each: each.offset)
+
+    def _key(
+        self, events: Sequence[_Event], held: frozenset[int], stop: threading.Event
+    ) -> list[Failed] | None:
+        """The events of one key, in order."""
+        failed: list[Failed] = []
+        waits = events[0].key_hash in held
+        for event in events:
+            if waits:
+                failed.append(self._failed(event, 0, "waits behind an earlier event of its key"))
+                continue
+            error = self._attempt(event.value, stop)
+            if error is None:
+                continue
+            if stop.is_set():
+                return None
+            failed.append(self._failed(event, self._retries.attempts, error))
+            waits = self._keep_order
+        return failed
+
+    def _failed(self, event: _Event, attempts: int, error: str) -> Failed:
+        return Failed(event.offset, event.epoch, event.key_hash, event.key, attempts, error, self._keep_order)
+
+    def _attempt(self, value: Change | Recorded[Any] | None, stop: threading.Event) -> str | None:
+        """None when the handler took it; otherwise its last error."""
+        if value is None:
+            return None
+        error = self._once(value)
+        for pause in self._retries.pauses():
+            if error is None or stop.wait(pause):
+                return error
+            self._member.alive()
+            error = self._once(value)
+        return error
+
+    def _once(self, value: Change | Recorded[Any]) -> str | None:
+        try:
+            self._handler(value)
+        except Exception as error:  # noqa: BLE001 (whatever a handler raises is its answer)
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def replay(self, stop: threading.Event) -> None:
+        """Give again what was asked for, of our partitions, key by key and oldest first."""
+        group, database = self._member.group, self._member.database
+        asked = parking.parked(database, group.name, slots=self._member.slots, replay=True)
+        keys: dict[tuple[Slot, int], list[Parked]] = {}
+        for each in asked:
+            keys.setdefault((each.slot, each.key_hash), []).append(each)
+        for events in keys.values():
+            for at, each in enumerate(events):
+                error = self._attempt(self._read(each), stop)
+                if error is not None and stop.is_set():
+                    return
+                with database.write() as connection:
+                    self._member.require(connection, each.slot)
+                    if error is None:
+                        parking.done(connection, each.id)
+                    else:
+                        ids = [one.id for one in events[at:]]
+                        parking.failed_again(connection, ids, each.id, self._retries.attempts, error)
+                if error is not None:
+                    break
+
+    def _read(self, each: Parked) -> Change | Recorded[Any] | None:
+        store = self._member.group.store
+        wanted = {each.slot.partition: (each.offset, each.offset + 1)}
+        for rows in store.read(each.slot.topic, after_epoch=each.epoch - 1, offsets=wanted):
+            for event in _events(each.slot.topic, self._is_events(each.slot.topic), rows):
+                return event.value
+        return None
+
+    def _events(self, batch: Batch) -> list[_Event]:
+        return list(_events(batch.topic, self._is_events(batch.topic), batch.rows))
+
+    def _is_events(self, topic: TopicId) -> bool:
+        return self._member.group.store.topic(topic).kind is TopicKind.EVENTS
+
+
+def _events(topic: TopicId, domain: bool, rows: Any) -> Iterator[_Event]:
+    names = column_names(rows.schema)
+    for row in rows.to_pylist():
+        value = recorded(topic, row, set()) if domain else change(topic, row, names)
+        key = json.dumps(row["key"], default=str, ensure_ascii=False)
+        yield _Event(row["_offset"], row["_epoch"], row["_hash"], key, value)
+
+
+def _between_truncates(events: Sequence[_Event]) -> Iterator[list[_Event]]:
+    """A truncate concerns every key: nothing runs beside it."""
+    run: list[_Event] = []
+    for event in events:
+        if isinstance(event.value, Change) and event.value.op is Op.TRUNCATE:
+            yield run
+            yield [event]
+            run = []
+        else:
+            run.append(event)
+    yield run

@@ -1,0 +1,324 @@
+"""A consumer group: what it reads, from where; joining it; how far it is; and setting it back."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Literal, Self
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.exc import IntegrityError as Duplicate
+
+from eventstore import registry
+from eventstore.errors import UsageError
+from eventstore.model import Op, TopicId
+from eventstore.position import Cut
+from eventstore.subscriptions import membership, parking, positions
+from eventstore.subscriptions import tables as group_tables
+from eventstore.subscriptions.assignment import Slot
+from eventstore.subscriptions.cursor import BATCH_ROWS, Filter
+from eventstore.subscriptions.database import open_groups
+from eventstore.subscriptions.effects import Effects
+from eventstore.subscriptions.member import Member, Options
+from eventstore.subscriptions.membership import Start
+from eventstore.subscriptions.parking import Parked
+from eventstore.times import from_micros, now_micros
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from eventstore.catalog import Catalog
+    from eventstore.log import Store
+
+AsOf = str | int | datetime
+Delivery = Literal["at least once", "at most once"]
+Slow = Literal["block", "drop"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """How far a group is in one partition. ``lag_bytes`` is an estimate: the topic's average row times the events."""
+
+    slot: Slot
+    next_offset: int
+    end_offset: int
+    owner: str | None
+    lag_bytes: int
+    lag_seconds: float
+    committed_at: datetime | None
+
+    @property
+    def lag(self) -> int:
+        """Events that the group has not done yet."""
+        return self.end_offset - self.next_offset
+
+
+class Group:
+    """Made by ``Store.group``. Safe to share between threads."""
+
+    def __init__(
+        self, store: Store, database: Catalog, name: str, patterns: Sequence[str], start: Cut
+    ) -> None:
+        self.store = store
+        self.name = name
+        self.patterns = tuple(patterns)
+        self.start = start
+        self._database = database
+        self._starts: dict[Slot, Start] = {}
+        self.clock: Callable[[], float] = time.monotonic
+        """Seconds; it may begin anywhere, never goes back, and is not compared with that of any other process."""
+
+    @classmethod
+    def open(
+        cls, store: Store, name: str, topics: Sequence[str] | None = None, start: AsOf | None = None
+    ) -> Self:
+        """The group called ``name``, made when ``topics`` are given and it is not there.
+
+        Raises UsageError for a group that is not there, or is there and reads other topics.
+        """
+        database = open_groups(store.catalog)
+        found = _row(database, name)
+        if found is None:
+            if not topics:
+                raise UsageError(
+                    f"there is no group {name!r}", hint="give the topics that a new group shall read"
+                )
+            if not name or len(name) > 200 or "\0" in name:
+                raise UsageError(f"{name!r} cannot be the name of a group", hint="1 to 200 characters")
+            _check_patterns(topics)
+            found = _make(store, database, name, topics, start)
+        patterns = tuple(json.loads(found[0]))
+        if topics is not None and tuple(topics) != patterns:
+            raise UsageError(
+                f"group {name!r} reads {', '.join(patterns)}, not {', '.join(topics)}",
+                hint="choose another name, or delete the group with `tailrace group delete`",
+            )
+        return cls(store, database, name, patterns, _cut_from(found[1]))
+
+    def join(
+        self,
+        member: str | None = None,
+        *,
+        effects: Engine | None = None,
+        delivery: Delivery = "at least once",
+        slow: Slow = "block",
+        drop_beyond: int = 100_000,
+        ops: Collection[Op | str] | None = None,
+        keys: Collection[tuple[str, ...] | str] | None = None,
+        since: datetime | None = None,
+        batch_rows: int = BATCH_ROWS,
+        lease: float = 30.0,
+        patience: float = 300.0,
+    ) -> Member:
+        """Take part: a context manager that gives batches.
+
+        ``member`` names it; a process that joins under a name that is taken replaces the one that had it, at once
+        (static membership: a pod that restarts keeps its partitions). Without a name it gets one of its own.
+        ``effects`` is the database where ``batch.commit(session)`` makes effects and position one transaction.
+        ``delivery``: "at most once" commits before it gives. ``slow``: "drop" leaves out the oldest of more than
+        ``drop_beyond`` waiting rows per partition, and counts them. ``ops``, ``keys`` (texts) and ``since`` filter.
+        ``lease``: seconds of silence after which others take its partitions; ``patience``: the longest that
+        processing one batch may take.
+        """
+        if lease <= 0 or patience <= 0 or batch_rows < 1 or drop_beyond < 1:
+            raise UsageError("lease, patience, batch_rows and drop_beyond are greater than 0")
+        if effects is not None and delivery != "at least once":
+            raise UsageError("effects= makes them exactly once; it cannot be combined with delivery=")
+        options = Options(
+            lease=lease,
+            patience=patience,
+            at_most_once=delivery == "at most once",
+            batch_rows=batch_rows,
+            drop_beyond=drop_beyond if slow == "drop" else None,
+            filter=Filter.of(ops, keys, since),
+        )
+        token = uuid.uuid4().hex
+        name = member or f"{socket.gethostname()}-{os.getpid()}-{token[:6]}"
+        joined = Member(self, self._database, name, token, options)
+        return joined if effects is None else joined.with_effects(Effects(effects, self.name))
+
+    # what it reads
+
+    def topics(self) -> list[TopicId]:
+        """The topics of the log that match its patterns now."""
+        return [info.id for info in self.store.topics() if _matches(info.id, self.patterns)]
+
+    def starts(self) -> dict[Slot, Start]:
+        """Where the group begins in each partition there is."""
+        known = {slot.topic for slot in self._starts}
+        for topic in self.topics():
+            if topic not in known:
+                for partition, offset in enumerate(positions.offsets_at(self.store, topic, self.start)):
+                    self._starts[Slot(topic, partition)] = Start(offset, self.start.epoch)
+        return self._starts
+
+    def ends(self, topics: Collection[TopicId]) -> dict[TopicId, list[int]]:
+        """The next offset of every partition."""
+        with self.store.catalog.read() as connection:
+            ids = registry.topic_ids(connection, list(topics))
+            return {topic: json.loads(registry.next_offsets(connection, ids[topic])) for topic in ids}
+
+    # how far it is
+
+    def members(self) -> list[str]:
+        table = group_tables.members
+        query = select(table.c.member).where(table.c.group_name == self.name).order_by(table.c.member)
+        with self._database.read() as connection:
+            return list(connection.scalars(query))
+
+    def progress(self) -> list[PartitionProgress]:
+        """Every partition, in order; those that nobody has joined for yet begin at the start."""
+        ends = self.ends(self.topics())
+        table = group_tables.partitions
+        with self._database.read() as connection:
+            rows = connection.execute(select(table).where(table.c.group_name == self.name)).all()
+        found = {Slot(TopicId.parse(row.topic), row.partition): row for row in rows}
+        starts = self.starts()
+        progress = []
+        for slot in sorted(starts):
+            row = found.get(slot)
+            at = starts[slot] if row is None else Start(row.next_offset, row.epoch)
+            end = ends[slot.topic][slot.partition]
+            progress.append(
+                PartitionProgress(
+                    slot=slot,
+                    next_offset=at.next_offset,
+                    end_offset=end,
+                    owner=None if row is None else row.owner,
+                    lag_bytes=self._bytes(slot.topic, end - at.next_offset),
+                    lag_seconds=self._seconds(slot.topic, at.epoch) if end > at.next_offset else 0.0,
+                    committed_at=None if row is None else from_micros(row.committed_at),
+                )
+            )
+        return progress
+
+    def _bytes(self, topic: TopicId, events: int) -> int:
+        return 0 if events <= 0 else round(events * positions.bytes_per_row(self.store, topic))
+
+    def _seconds(self, topic: TopicId, epoch: int) -> float:
+        waiting = positions.first_commit_after(self.store, topic, epoch)
+        return 0.0 if waiting is None else max((now_micros() - waiting) / 1e6, 0.0)
+
+    # what is parked
+
+    def parked(self) -> list[Parked]:
+        """Events that were put aside, oldest first per partition."""
+        return parking.parked(self._database, self.name)
+
+    def replay(self, ids: Collection[int] | None = None) -> int:
+        """Ask the members to try parked events again: these with all of their keys, or all. Gives how many."""
+        return parking.ask_replay(self._database, self.name, ids)
+
+    def discard(self, ids: Collection[int]) -> int:
+        """Forget parked events for good. Gives how many."""
+        return parking.discard(self._database, self.name, ids)
+
+    # upkeep
+
+    def reset(
+        self, to: AsOf | Literal["earliest"], topics: Sequence[str] | None = None, *, force: bool = False
+    ) -> None:
+        """Set the group back, or forward, to a position; of topics matching patterns, or of all.
+
+        Raises UsageError while it has members, unless ``force``: then what they are at is refused when they commit.
+        """
+        if self.members() and not force:
+            raise UsageError(
+                f"group {self.name!r} has members: {', '.join(self.members())}",
+                hint="stop them first; --force takes their partitions from them",
+            )
+        cut = _resolve(self.store, to)
+        chosen = [topic for topic in self.topics() if topics is None or _matches(topic, topics)]
+        if not chosen:
+            raise UsageError("no topic of the group matches", hint=f"it reads {', '.join(self.patterns)}")
+        starts = self.starts()
+        wanted = {
+            Slot(topic, partition): Start(offset, cut.epoch)
+            for topic in chosen
+            for partition, offset in enumerate(positions.offsets_at(self.store, topic, cut))
+        }
+        with self._database.write() as connection:
+            membership.lock(connection, self.name)
+            membership.set_positions(connection, self.name, starts, wanted)
+
+    def delete(self, *, force: bool = False) -> None:
+        """Forget the group, its positions and what it parked. Raises UsageError while it has members."""
+        if self.members() and not force:
+            raise UsageError(f"group {self.name!r} has members", hint="stop them first, or use --force")
+        with self._database.write() as connection:
+            for table in (group_tables.parked, group_tables.partitions, group_tables.members):
+                connection.execute(delete(table).where(table.c.group_name == self.name))
+            connection.execute(delete(group_tables.groups).where(group_tables.groups.c.name == self.name))
+
+
+def group_names(store: Store) -> list[str]:
+    """All groups of a store."""
+    table = group_tables.groups
+    with open_groups(store.catalog).read() as connection:
+        return list(connection.scalars(select(table.c.name).order_by(table.c.name)))
+
+
+def _row(database: Catalog, name: str) -> tuple[str, str] | None:
+    table = group_tables.groups
+    query = select(table.c.topics, table.c.start_cut).where(table.c.name == name)
+    with database.read() as connection:
+        row = connection.execute(query).one_or_none()
+    return None if row is None else (row.topics, row.start_cut)
+
+
+def _make(
+    store: Store, database: Catalog, name: str, topics: Sequence[str], start: AsOf | None
+) -> tuple[str, str]:
+    cut = _resolve(store, "latest" if start is None else start)
+    values = {
+        "name": name,
+        "topics": json.dumps(list(topics), ensure_ascii=False),
+        "start": "latest" if start is None else str(start),
+        "start_cut": _cut_to(cut),
+        "created_at": now_micros(),
+    }
+    try:
+        with database.write() as connection:
+            connection.execute(insert(group_tables.groups).values(values))
+    except Duplicate:  # another member made it at the same moment; where it begins counts
+        pass
+    found = _row(database, name)
+    assert found is not None
+    return found
+
+
+def _resolve(store: Store, start: AsOf) -> Cut:
+    if start == "earliest":
+        return Cut(0)
+    return store.cut(None if start == "latest" else start)
+
+
+def _cut_to(cut: Cut) -> str:
+    return json.dumps({"epoch": cut.epoch, "below_lsn": dict(cut.below_lsn), "inside": dict(cut.inside)})
+
+
+def _cut_from(text: str) -> Cut:
+    data = json.loads(text)
+    return Cut(data["epoch"], data["below_lsn"], None, data["inside"])
+
+
+def _check_patterns(patterns: Sequence[str]) -> None:
+    if isinstance(patterns, str) or not all(patterns):
+        raise UsageError(
+            f"{patterns!r} are no topics",
+            hint='a list of names or patterns: topics=["shop.account", "shop.public.*"]',
+        )
+
+
+def _matches(topic: TopicId, patterns: Sequence[str]) -> bool:
+    """Names or patterns with * and ?; one that starts with ``!`` leaves out."""
+    included = any(fnmatchcase(topic.text, each) for each in patterns if not each.startswith("!"))
+    excluded = any(fnmatchcase(topic.text, each[1:]) for each in patterns if each.startswith("!"))
+    return included and not excluded

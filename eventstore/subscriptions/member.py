@@ -1,0 +1,363 @@
+"""One member of a consumer group: it gets batches of its partitions, commits them, and shares with the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from sqlalchemy import Connection
+
+from eventstore.catalog import Catalog
+from eventstore.errors import Fenced, TransientError, UsageError
+from eventstore.subscriptions import membership, parking
+from eventstore.subscriptions.assignment import Slot
+from eventstore.subscriptions.batch import Batch
+from eventstore.subscriptions.cursor import Cursor, Filter
+from eventstore.subscriptions.delivery import Delivery, Handler, Retries
+from eventstore.subscriptions.effects import Effects
+from eventstore.subscriptions.membership import Holding, Start, Watch
+from eventstore.subscriptions.parking import Failed
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from eventstore.subscriptions.group import Group
+
+_POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a member takes part (``Group.join``)."""
+
+    lease: float
+    patience: float
+    at_most_once: bool
+    batch_rows: int
+    drop_beyond: int | None
+    filter: Filter
+
+
+class Deadline:
+    """``seconds`` from now, None = never."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._at = float("inf") if seconds is None else time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        return max(self._at - time.monotonic(), 0.0)
+
+
+@dataclass
+class _Held:
+    """A partition of ours: the consumer was ``given`` rows up to an offset; what is ``committed`` survives us."""
+
+    holding: Holding
+    cursor: Cursor
+    committed: Start
+    given: int
+    in_effects: bool = False  # a commit inside the consumer's transaction has not been looked for yet
+
+    @property
+    def settled(self) -> bool:
+        return self.committed.next_offset >= self.given
+
+
+class Member:
+    """Iterate over it, or ``poll``; leaving the block gives the partitions back. For one thread, but for ``stop``."""
+
+    def __init__(self, group: Group, database: Catalog, name: str, token: str, options: Options) -> None:
+        self.name = name
+        self.dropped = 0
+        """Rows left out so far because this consumer was too slow (``slow="drop"``)."""
+        self.group = group
+        self.database = database
+        self._store = group.store
+        self._token = token
+        self._options = options
+        self._effects: Effects | None = None
+        self._held: dict[Slot, _Held] = {}
+        self._watch = Watch(options.lease)
+        self._turn: list[Slot] = []
+        self._shared_at = float("-inf")
+        self._asked_at = group.clock()
+        self._lost: Fenced | None = None
+        self._stop = threading.Event()
+        self._stack = ExitStack()
+
+    def with_effects(self, effects: Effects) -> Self:
+        self._effects = effects
+        return self
+
+    def __enter__(self) -> Self:
+        with self.database.write() as connection:
+            membership.join(connection, self.group.name, self.name, self._token)
+        self._listener = self._stack.enter_context(self._store.waker.listen())
+        beating = threading.Thread(target=self._keep_beating, name=f"tailrace-{self.name}", daemon=True)
+        beating.start()
+        self._stack.callback(beating.join)
+        self._stack.callback(self._stop.set)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        self._look_for_effects()
+        with self.database.write() as connection:
+            membership.leave(connection, self.group.name, self.name, self._token)
+
+    @property
+    def slots(self) -> list[Slot]:
+        """The partitions that it has at the moment."""
+        return sorted(self._held)
+
+    def stop(self) -> None:
+        """End the iteration after the current batch. Any thread or signal handler may call it."""
+        self._stop.set()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.batches()
+
+    def batches(self, timeout: float | None = None) -> Iterator[Batch]:
+        """Batches as they come, without end; with a ``timeout`` until none has come for so many seconds."""
+        while not self._stop.is_set():
+            batch = self.poll(timeout)
+            if batch is not None:
+                yield batch
+            elif timeout is not None:
+                return
+
+    def poll(self, timeout: float | None = 0.0) -> Batch | None:
+        """The next batch, waiting up to ``timeout`` seconds for one (None: for ever, until ``stop``).
+
+        Raises Fenced when another process has this member's name, or it was silent for longer than its lease.
+        """
+        deadline = Deadline(timeout)
+        self._look_for_effects()
+        while not self._stop.is_set():
+            self._asked_at = self.group.clock()
+            if self._lost is not None:
+                raise self._lost
+            self._share_out()
+            batch = self._next()
+            if batch is not None:
+                return batch
+            if deadline.left <= 0:
+                return None
+            self._listener.wait(min(deadline.left, _POLL_SECONDS, self._options.lease / 3))
+        return None
+
+    def process(
+        self,
+        handler: Handler,
+        *,
+        attempts: int = 5,
+        pause: float = 0.2,
+        longest_pause: float = 30.0,
+        order: Literal["key", "none"] = "key",
+        concurrency: int = 1,
+        timeout: float | None = None,
+    ) -> None:
+        """Give every event to ``handler`` (a ``Change``; of topics of domain events a ``Recorded``) until ``stop``, or
+        until none came for ``timeout`` seconds.
+
+        A handler that raises is called again, ``attempts`` times in all with growing pauses; then the event is parked
+        and the rest goes on. ``order`` "key" parks later events of its key behind it, "none" lets them pass.
+        ``concurrency`` keys are handled beside each other, the events of one key in order. What somebody asked to be
+        replayed is given between batches. At least once: after a crash the events of a batch come again.
+        """
+        if self._effects is not None:
+            raise UsageError("process() keeps positions in the group; iterate to make effects transactional")
+        delivery = Delivery(
+            self,
+            handler,
+            Retries(attempts, pause, longest_pause),
+            keep_order=order == "key",
+            workers=concurrency,
+        )
+        deadline = Deadline(timeout)
+        try:
+            while not self._stop.is_set():
+                delivery.replay(self._stop)
+                batch = self.poll(min(_POLL_SECONDS, deadline.left))
+                if batch is not None:
+                    failed = delivery.batch(batch, self._stop)
+                    if failed is None:
+                        return
+                    self._finish(batch, failed)
+                    deadline = Deadline(timeout)
+                elif deadline.left <= 0:
+                    return
+        finally:
+            delivery.close()
+
+    def _finish(self, batch: Batch, failed: Sequence[Failed]) -> None:
+        """Parked and passed in one transaction."""
+        held = self._held[Slot(batch.topic, batch.partition)]
+        following = Start(batch.end_offset, batch.last_epoch)
+        with self.database.write() as connection:
+            if failed:
+                parking.park(connection, self.group.name, held.holding.slot, failed)
+            membership.commit(
+                connection, self.group.name, self.name, held.holding, held.committed.next_offset, following
+            )
+        held.committed = following
+
+    def alive(self) -> None:
+        """Say that the consumer is at work, when a batch takes longer than its patience."""
+        self._asked_at = self.group.clock()
+
+    def require(self, connection: Connection, slot: Slot) -> None:
+        """Inside a transaction: raises Fenced when the partition is not ours any more."""
+        held = self._held.get(slot)
+        if held is None:
+            raise membership.stale(self.group.name, slot)
+        membership.require(connection, self.group.name, self.name, held.holding)
+
+    # partitions
+
+    def _share_out(self) -> None:
+        """Every third of a lease, and whenever a partition is to be given up."""
+        giving = [held for held in self._held.values() if held.holding.wanted is not None and held.settled]
+        now = self.group.clock()
+        if not giving and now - self._shared_at < self._options.lease / 3:
+            return
+        starts = self.group.starts()
+        with self.database.write() as connection:
+            for held in giving:
+                membership.give_up(connection, self.group.name, self.name, held.holding)
+            mine = membership.share_out(
+                connection, self.group.name, self.name, self._token, starts, self._watch, now
+            )
+        self._shared_at = now
+        self._take(mine)
+
+    def _take(self, mine: list[Holding]) -> None:
+        held: dict[Slot, _Held] = {}
+        for holding in mine:
+            known = self._held.get(holding.slot)
+            if known is not None and known.holding.generation == holding.generation:
+                known.holding = holding
+                held[holding.slot] = known
+                continue
+            at = Start(holding.next_offset, holding.epoch)
+            if self._effects is not None:
+                at = self._effects.take(holding)
+            cursor = Cursor(
+                self._store,
+                holding.slot,
+                at,
+                self._options.filter,
+                batch_rows=self._options.batch_rows,
+                drop_beyond=self._options.drop_beyond,
+            )
+            held[holding.slot] = _Held(holding, cursor, at, given=at.next_offset)
+            if at.next_offset != holding.next_offset:
+                self._record(held[holding.slot], Start(holding.next_offset, holding.epoch), at)
+        self._held = held
+        self._turn = [slot for slot in self._turn if slot in held]
+        self._turn += [slot for slot in held if slot not in self._turn]
+
+    def _next(self) -> Batch | None:
+        """The next batch, partitions by turns. One that is wanted elsewhere gives nothing more."""
+        ends = self.group.ends({slot.topic for slot in self._turn})
+        for _ in range(len(self._turn)):
+            slot = self._turn.pop(0)
+            self._turn.append(slot)
+            held = self._held[slot]
+            if held.holding.wanted is not None:
+                continue
+            found = self._fetch(held, ends[slot.topic][slot.partition])
+            if found is not None:
+                return found
+        return None
+
+    def _fetch(self, held: _Held, end: int) -> Batch | None:
+        while True:
+            batch = held.cursor.next(end)
+            if batch is None:
+                return None
+            self.dropped += batch.dropped
+            if (
+                batch.rows.num_rows == 0
+            ):  # a filter left out everything: passed, unless something is open before it
+                if held.settled and self._effects is None:
+                    self._commit_to(held, held.cursor.position)
+                continue
+            if self._options.at_most_once:
+                self._commit_to(held, held.cursor.position)
+            held.given = batch.end_offset
+            return replace(batch, _commit=self._commit)
+
+    # commits
+
+    def _commit(self, batch: Batch, transaction: Connection | Session | None) -> None:
+        held = self._held.get(Slot(batch.topic, batch.partition))
+        if held is None:
+            raise membership.stale(self.group.name, Slot(batch.topic, batch.partition))
+        if batch.end_offset <= held.committed.next_offset and not held.in_effects:
+            return
+        following = Start(batch.end_offset, batch.last_epoch)
+        if self._effects is None:
+            if transaction is not None:
+                raise UsageError(
+                    "this member keeps its positions in the group, so a batch cannot be part of a transaction",
+                    hint="group.join(…, effects=engine), with the engine of the database that holds the effects",
+                )
+            self._commit_to(held, following)
+            return
+        if transaction is None:
+            raise UsageError(
+                "this member keeps its positions in the consumer's database",
+                hint="batch.commit(session), inside the transaction that holds the effects",
+            )
+        self._effects.commit(transaction, held.holding, held.committed.next_offset, following)
+        held.committed, held.in_effects = following, True
+
+    def _commit_to(self, held: _Held, following: Start) -> None:
+        self._record(held, held.committed, following)
+        held.committed = following
+
+    def _record(self, held: _Held, previous: Start, following: Start) -> None:
+        with self.database.write() as connection:
+            membership.commit(
+                connection, self.group.name, self.name, held.holding, previous.next_offset, following
+            )
+
+    def _look_for_effects(self) -> None:
+        """What became of commits inside the consumer's transactions: landed, or rolled back and given again."""
+        if self._effects is None:
+            return
+        for held in self._held.values():
+            if not held.in_effects:
+                continue
+            landed = self._effects.committed(held.holding)
+            if landed.next_offset < held.committed.next_offset:
+                held.cursor.move(landed)
+                held.given = landed.next_offset
+            held.committed, held.in_effects = landed, False
+            with self.database.write() as connection:
+                membership.report(connection, self.group.name, self.name, held.holding, landed)
+
+    # liveness
+
+    def _keep_beating(self) -> None:
+        """Beats as long as the consumer comes back for batches; then its partitions go to others."""
+        while not self._stop.wait(self._options.lease / 3):
+            if self.group.clock() - self._asked_at > self._options.patience:
+                continue
+            try:
+                with self.database.write() as connection:
+                    membership.beat(connection, self.group.name, self.name, self._token)
+            except Fenced as error:
+                self._lost = error
+                return
+            except TransientError:
+                continue  # the database is away: for everybody

@@ -1,0 +1,294 @@
+"""Who is in a group and who has which of its partitions: rows, and the one transaction that keeps them right.
+
+Every member runs ``share_out`` every few seconds; there is no coordinator. A member is alive while its ``beat`` counts,
+which the others observe by clocks of their own that only go forward: no clock is ever compared with another, so clock
+steps change nothing. Whoever finds a member silent for a lease removes it; its partitions get other owners at once,
+under a higher generation, which refuses whatever the silent one may still commit. A live owner is asked to give up a
+partition (``wanted``) and hands it over between two batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, update
+
+from eventstore.errors import Fenced, UsageError
+from eventstore.model import TopicId
+from eventstore.subscriptions import tables
+from eventstore.subscriptions.assignment import Slot, assign
+from eventstore.times import now_micros
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a group begins in a partition: the next offset, and an epoch before which nothing is left to read."""
+
+    next_offset: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A partition as its owner has it. ``wanted``: the member to whom it shall be given."""
+
+    slot: Slot
+    next_offset: int
+    epoch: int
+    generation: int
+    reset_generation: int
+    wanted: str | None
+
+
+@dataclass
+class Watch:
+    """What one member has seen of the others' beats. ``lease`` in seconds of its own monotonic clock."""
+
+    lease: float
+    _seen: dict[str, tuple[str, int, float]] = field(default_factory=dict)
+
+    def silent(self, beats: Mapping[str, tuple[str, int]], now: float) -> dict[str, int]:
+        """Members whose beat has not changed for a lease, with that beat."""
+        found: dict[str, int] = {}
+        seen = self._seen
+        self._seen = {}
+        for member, (token, beat) in beats.items():
+            before = seen.get(member)
+            since = before[2] if before is not None and before[:2] == (token, beat) else now
+            self._seen[member] = (token, beat, since)
+            if now - since > self.lease:
+                found[member] = beat
+        return found
+
+
+def join(connection: Connection, group: str, member: str, token: str) -> None:
+    """Become ``member``. Another process that has the name is out: what it owns gets a new generation."""
+    lock(connection, group)
+    table = tables.members
+    mine = (table.c.group_name == group, table.c.member == member)
+    taken = connection.execute(update(table).where(*mine).values(token=token, beat=table.c.beat + 1))
+    if taken.rowcount:
+        _raise_generation(connection, group, member, member)
+    else:
+        connection.execute(
+            insert(table).values(group_name=group, member=member, token=token, beat=0, joined_at=now_micros())
+        )
+
+
+def leave(connection: Connection, group: str, member: str, token: str) -> None:
+    """Give everything back. Nothing happens when the name is another's by now."""
+    lock(connection, group)
+    table = tables.members
+    left = connection.execute(
+        delete(table).where(table.c.group_name == group, table.c.member == member, table.c.token == token)
+    )
+    if left.rowcount:
+        _raise_generation(connection, group, member, None)
+
+
+def beat(connection: Connection, group: str, member: str, token: str) -> None:
+    """Raises Fenced when this process is not the member any more."""
+    table = tables.members
+    mine = (table.c.group_name == group, table.c.member == member, table.c.token == token)
+    if connection.execute(update(table).where(*mine).values(beat=table.c.beat + 1)).rowcount != 1:
+        raise Fenced(
+            f"{member!r} of group {group!r} is another process now, or was silent for too long",
+            hint="its partitions are in other hands and nothing was committed; join again",
+        )
+
+
+def share_out(
+    connection: Connection,
+    group: str,
+    member: str,
+    token: str,
+    starts: Mapping[Slot, Start],
+    watch: Watch,
+    now: float,
+) -> list[Holding]:
+    """Beat, remove who is silent, add partitions that are new, and give every partition its owner. What is mine."""
+    lock(connection, group)
+    beat(connection, group, member, token)
+    _remove_silent(connection, group, watch, now)
+    known = _owners(connection, group)
+    for slot in starts.keys() - known.keys():
+        _add(connection, group, slot, starts[slot])
+        known[slot] = None
+    table = tables.members
+    alive = set(connection.scalars(select(table.c.member).where(table.c.group_name == group)))
+    for slot, owner in assign(known, alive).items():
+        current = known[slot]
+        if current not in alive:
+            _hand_over(connection, group, slot, owner)
+        else:
+            _want(connection, group, slot, owner if owner != current else None)
+    return holdings(connection, group, member)
+
+
+def holdings(connection: Connection, group: str, member: str) -> list[Holding]:
+    table = tables.partitions
+    query = select(table).where(table.c.group_name == group, table.c.owner == member)
+    return [
+        Holding(
+            Slot(TopicId.parse(row.topic), row.partition),
+            row.next_offset,
+            row.epoch,
+            row.generation,
+            row.reset_generation,
+            row.wanted,
+        )
+        for row in connection.execute(query.order_by(table.c.topic, table.c.partition))
+    ]
+
+
+def give_up(connection: Connection, group: str, member: str, holding: Holding) -> None:
+    """Hand a partition to the member that it is wanted for. Nothing when it is not ours any more."""
+    table = tables.partitions
+    connection.execute(
+        update(table)
+        .where(of_slot(group, holding.slot), table.c.owner == member)
+        .where(table.c.generation == holding.generation, table.c.wanted.is_not(None))
+        .values(owner=table.c.wanted, wanted=None, generation=table.c.generation + 1)
+    )
+
+
+def commit(
+    connection: Connection, group: str, member: str, holding: Holding, previous: int, following: Start
+) -> None:
+    """Move a partition's position, by compare-and-set. Raises Fenced when it is not ours any more."""
+    table = tables.partitions
+    moved = connection.execute(
+        update(table)
+        .where(of_slot(group, holding.slot), table.c.owner == member)
+        .where(table.c.generation == holding.generation, table.c.next_offset == previous)
+        .values(next_offset=following.next_offset, epoch=following.epoch, committed_at=now_micros())
+    )
+    if moved.rowcount != 1:
+        raise stale(group, holding.slot)
+
+
+def require(connection: Connection, group: str, member: str, holding: Holding) -> None:
+    """Raises Fenced unless the partition is ours, until this transaction ends."""
+    table = tables.partitions
+    held = connection.execute(
+        update(table)
+        .where(of_slot(group, holding.slot), table.c.owner == member)
+        .where(table.c.generation == holding.generation)
+        .values(generation=holding.generation)
+    )
+    if held.rowcount != 1:
+        raise stale(group, holding.slot)
+
+
+def report(connection: Connection, group: str, member: str, holding: Holding, reached: Start) -> None:
+    """Write down a position that the consumer's own database holds. Nothing when the partition is not ours any more."""
+    table = tables.partitions
+    connection.execute(
+        update(table)
+        .where(of_slot(group, holding.slot), table.c.owner == member)
+        .where(table.c.generation == holding.generation)
+        .values(next_offset=reached.next_offset, epoch=reached.epoch, committed_at=now_micros())
+    )
+
+
+def set_positions(
+    connection: Connection, group: str, starts: Mapping[Slot, Start], wanted: Mapping[Slot, Start]
+) -> None:
+    """Positions by an operator's word: who owned those partitions has lost them."""
+    known = _owners(connection, group)
+    table = tables.partitions
+    for slot, start in wanted.items():
+        if slot not in known:
+            _add(connection, group, slot, starts[slot])
+        connection.execute(
+            update(table)
+            .where(of_slot(group, slot))
+            .values(
+                next_offset=start.next_offset,
+                epoch=start.epoch,
+                owner=None,
+                wanted=None,
+                generation=table.c.generation + 1,
+                reset_generation=table.c.generation + 1,
+            )
+        )
+
+
+def stale(group: str, slot: Slot) -> Fenced:
+    return Fenced(
+        f"{slot} of group {group!r} has another owner now; this batch was not committed",
+        hint="its events are given to the new owner; leave effects that can be done twice undone",
+    )
+
+
+def lock(connection: Connection, group: str) -> None:
+    """One change of a group at a time (Postgres; SQLite has one writer anyway). Raises UsageError: no such group."""
+    table = tables.groups
+    query = select(table.c.name).where(table.c.name == group).with_for_update()
+    if connection.scalar(query) is None:
+        raise UsageError(f"there is no group {group!r}", hint="`tailrace group list` shows those there are")
+
+
+def of_slot(group: str, slot: Slot) -> ColumnElement[bool]:
+    table = tables.partitions
+    return and_(
+        table.c.group_name == group,
+        table.c.topic == slot.topic.text,
+        table.c.partition == slot.partition,
+    )
+
+
+def _owners(connection: Connection, group: str) -> dict[Slot, str | None]:
+    table = tables.partitions
+    query = select(table.c.topic, table.c.partition, table.c.owner).where(table.c.group_name == group)
+    return {Slot(TopicId.parse(row.topic), row.partition): row.owner for row in connection.execute(query)}
+
+
+def _remove_silent(connection: Connection, group: str, watch: Watch, now: float) -> None:
+    table = tables.members
+    rows = connection.execute(select(table).where(table.c.group_name == group)).all()
+    for member, seen in watch.silent({row.member: (row.token, row.beat) for row in rows}, now).items():
+        gone = connection.execute(
+            delete(table).where(table.c.group_name == group, table.c.member == member, table.c.beat == seen)
+        )
+        if gone.rowcount:
+            _raise_generation(connection, group, member, None)
+
+
+def _raise_generation(connection: Connection, group: str, member: str, owner: str | None) -> None:
+    table = tables.partitions
+    connection.execute(
+        update(table)
+        .where(table.c.group_name == group, table.c.owner == member)
+        .values(owner=owner, wanted=None, generation=table.c.generation + 1)
+    )
+
+
+def _hand_over(connection: Connection, group: str, slot: Slot, owner: str) -> None:
+    table = tables.partitions
+    connection.execute(
+        update(table)
+        .where(of_slot(group, slot))
+        .values(owner=owner, wanted=None, generation=table.c.generation + 1)
+    )
+
+
+def _want(connection: Connection, group: str, slot: Slot, owner: str | None) -> None:
+    table = tables.partitions
+    differs = table.c.wanted.is_not(None) if owner is None else table.c.wanted.is_distinct_from(owner)
+    connection.execute(update(table).where(of_slot(group, slot), differs).values(wanted=owner))
+
+
+def _add(connection: Connection, group: str, slot: Slot, start: Start) -> None:
+    connection.execute(
+        insert(tables.partitions).values(
+            group_name=group,
+            topic=slot.topic.text,
+            partition=slot.partition,
+            next_offset=start.next_offset,
+            epoch=start.epoch,
+            generation=0,
+            reset_generation=0,
+        )
+    )

@@ -1,0 +1,64 @@
+"""From a cut of the log to offsets: how many rows of each partition lie before it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from sqlalchemy import func, select
+
+from eventstore import index, registry, segment, tables
+from eventstore.model import SegmentRef, TopicId
+from eventstore.position import Cut
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+
+
+def offsets_at(store: Store, topic: TopicId, cut: Cut) -> list[int]:
+    """The first offset behind a cut, of every partition of a topic. Reads metadata, and of the last segment inside
+    two columns: no other one can be cut in two."""
+    with store.catalog.read() as connection:
+        topic_id = registry.topic_ids(connection, [topic])[topic]
+        following = json.loads(registry.next_offsets(connection, topic_id))
+        if cut.epoch == registry.head_epoch(connection) and not cut.below_lsn:
+            return [int(offset) for offset in following]
+    found = [0] * len(following)
+    last: SegmentRef | None = None
+    after = 0
+    while after < cut.epoch:
+        with store.catalog.read() as connection:
+            page = index.page(connection, topic, topic_id, cut, after)
+        for ref in page.refs:
+            if last is not None:
+                for piece in last.ranges:
+                    found[piece.partition] = piece.first_offset + piece.rows
+            last = ref
+        after = page.through
+    if last is not None:
+        rows = segment.read_segment(store.storage, last, columns=["_partition", "_offset"])
+        for group in rows.group_by("_partition").aggregate([("_offset", "max")]).to_pylist():
+            found[group["_partition"]] = group["_offset_max"] + 1
+    return found
+
+
+def bytes_per_row(store: Store, topic: TopicId) -> float:
+    """What a row of the topic takes on disk on average; 0 while none of it is in a file."""
+    table = tables.segments
+    with store.catalog.read() as connection:
+        topic_id = registry.topic_ids(connection, [topic])[topic]
+        query = select(func.sum(table.c.bytes), func.sum(table.c.rows)).where(table.c.topic_id == topic_id)
+        size, rows = connection.execute(query).one()
+    return float(size) / float(rows) if rows else 0.0
+
+
+def first_commit_after(store: Store, topic: TopicId, epoch: int) -> int | None:
+    """Commit time (µs) of the first epoch with rows of the topic at or behind ``epoch``; None when there is none."""
+    table = tables.epochs
+    with store.catalog.read() as connection:
+        topic_id = registry.topic_ids(connection, [topic])[topic]
+        query = select(table.c.commit_ts).where(
+            table.c.epoch >= epoch, table.c.commit_ts.is_not(None), table.c.topics.like(f"%,{topic_id},%")
+        )
+        found = connection.scalar(query.order_by(table.c.epoch).limit(1))
+    return None if found is None else int(found)

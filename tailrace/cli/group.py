@@ -1,0 +1,192 @@
+"""``tailrace group``: consumer groups, how far each is and what it put aside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tailrace.cli.invocation import of
+from tailrace.cli.output import when
+
+if TYPE_CHECKING:
+    from eventstore.subscriptions.group import Group, PartitionProgress
+
+app = typer.Typer(help="Consumer groups: how far they are, what they put aside.")
+
+Name = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
+Force = Annotated[bool, typer.Option("--force", help="Although it has members: they lose their partitions.")]
+
+
+@app.command("list")
+def list_groups(context: typer.Context) -> None:
+    """List groups, with their lag."""
+    invocation = of(context)
+    with invocation.store() as store:
+        found = [_summary(group) for group in store.groups()]
+    for document in found if invocation.output.json else ():
+        invocation.output.document(document)
+    columns = ("group", "topics", "members", "lag", "lag_bytes", "lag_seconds", "parked")
+    if found:
+        rows = [[_cell(document[column]) for column in columns] for document in found]
+        invocation.output.table([column.replace("_", " ") for column in columns], rows)
+    else:
+        invocation.output.note("no groups yet: Store.group makes them")
+
+
+@app.command()
+def show(context: typer.Context, group: Name) -> None:
+    """Show a group's partitions: who has them, where they are, what is left."""
+    invocation = of(context)
+    with invocation.store() as store:
+        found = store.group(group)
+        progress = found.progress()
+        summary = _summary(found)
+    if invocation.output.json:
+        invocation.output.document({**summary, "partitions": [_document(each) for each in progress]})
+        return
+    rows = [
+        (each.slot.topic.text, each.slot.partition, each.owner or "-", each.next_offset, each.end_offset, each.lag,
+         f"{each.lag_seconds:,.0f} s", when(each.committed_at))
+        for each in progress
+    ]  # fmt: skip
+    columns = ("topic", "partition", "member", "next offset", "end", "lag", "behind", "committed")
+    invocation.output.table(columns, rows)
+    if summary["parked"]:
+        invocation.output.note(f"{summary['parked']:,} events are parked: tailrace group parked {group}")
+
+
+@app.command()
+def reset(
+    context: typer.Context,
+    group: Name,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="POSITION",
+            help="earliest, latest, an epoch, an LSN or a time.",
+            show_default=False,
+        ),
+    ],
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="PATTERN", help="Only of these topics.")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Set a group back, or forward: it goes on from there."""
+    invocation = of(context)
+    with invocation.store() as store:
+        found = store.group(group)
+        invocation.confirm(f"reset group {group} to {to}")
+        found.reset(to, topics, force=force)
+        lag = sum(each.lag for each in found.progress())
+    invocation.output.line(f"{group} goes on from {to}: {lag:,} events")
+    if invocation.output.json:
+        invocation.output.document({"group": group, "to": to, "lag": lag})
+
+
+@app.command()
+def parked(context: typer.Context, group: Name) -> None:
+    """Show the events that the group's handlers could not process."""
+    invocation = of(context)
+    with invocation.store() as store:
+        found = store.group(group).parked()
+    if invocation.output.json:
+        for each in found:
+            invocation.output.document(
+                {"id": each.id, "topic": each.slot.topic.text, "partition": each.slot.partition,
+                 "offset": each.offset, "key": each.key, "attempts": each.attempts, "error": each.error,
+                 "replay": each.replay, "parked_at": each.parked_at}
+            )  # fmt: skip
+        return
+    rows = [
+        (each.id, str(each.slot), each.offset, each.key, each.attempts, when(each.parked_at),
+         "will be replayed" if each.replay else each.error)
+        for each in found
+    ]  # fmt: skip
+    if rows:
+        invocation.output.table(("id", "partition", "offset", "key", "attempts", "parked", "error"), rows)
+    else:
+        invocation.output.note("nothing is parked")
+
+
+Ids = Annotated[list[int] | None, typer.Argument(metavar="[ID]...", show_default=False)]
+
+
+@app.command()
+def replay(context: typer.Context, group: Name, ids: Ids = None) -> None:
+    """Have parked events tried again, each with all of its key: these, or all. The group's members do it."""
+    invocation = of(context)
+    with invocation.store() as store:
+        count = store.group(group).replay(ids)
+    invocation.output.line(f"{count:,} events will be given to {group} again")
+    if invocation.output.json:
+        invocation.output.document({"group": group, "replayed": count})
+
+
+@app.command()
+def discard(
+    context: typer.Context,
+    group: Name,
+    ids: Annotated[list[int], typer.Argument(metavar="ID...", show_default=False)],
+) -> None:
+    """Forget parked events for good."""
+    invocation = of(context)
+    with invocation.store() as store:
+        found = store.group(group)
+        invocation.confirm(f"discard {len(ids)} parked events of group {group}")
+        count = found.discard(ids)
+    invocation.output.line(f"{count:,} parked events of {group} are gone")
+    if invocation.output.json:
+        invocation.output.document({"group": group, "discarded": count})
+
+
+@app.command()
+def delete(context: typer.Context, group: Name, force: Force = False) -> None:
+    """Forget a group: its positions, and what it parked."""
+    invocation = of(context)
+    with invocation.store() as store:
+        found = store.group(group)
+        invocation.confirm(f"delete group {group}")
+        found.delete(force=force)
+    invocation.output.line(f"group {group} is gone")
+    if invocation.output.json:
+        invocation.output.document({"group": group, "deleted": True})
+
+
+def _summary(group: Group) -> dict[str, Any]:
+    progress = group.progress()
+    return {
+        "group": group.name,
+        "topics": list(group.patterns),
+        "members": group.members(),
+        "lag": sum(each.lag for each in progress),
+        "lag_bytes": sum(each.lag_bytes for each in progress),
+        "lag_seconds": max((each.lag_seconds for each in progress), default=0.0),
+        "parked": len(group.parked()),
+    }
+
+
+def _document(each: PartitionProgress) -> dict[str, Any]:
+    return {
+        "topic": each.slot.topic.text,
+        "partition": each.slot.partition,
+        "member": each.owner,
+        "next_offset": each.next_offset,
+        "end_offset": each.end_offset,
+        "lag": each.lag,
+        "lag_bytes": each.lag_bytes,
+        "lag_seconds": each.lag_seconds,
+        "committed_at": each.committed_at,
+    }
+
+
+def _cell(value: object) -> object:
+    match value:
+        case list():
+            return ", ".join(map(str, value)) or "-"
+        case float():
+            return round(value)
+        case _:
+            return value

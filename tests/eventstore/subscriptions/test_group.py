@@ -1,0 +1,451 @@
+"""Consumer groups: everybody gets everything once, whoever joins, leaves, falls silent or is replaced."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, Table, Text, create_engine, insert, select
+from sqlalchemy.orm import Session
+
+from eventstore.errors import Fenced, UsageError
+from eventstore.log import Store
+from eventstore.model import Op
+from eventstore.position import Cut
+from eventstore.subscriptions.batch import Batch
+from eventstore.subscriptions.group import Group
+from eventstore.subscriptions.member import Member
+from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, writer
+from tests.fixtures.stores import StoreFactory
+
+QUICK = 0.4  # seconds of a lease in these tests
+
+
+@pytest.fixture
+def store(new_store: StoreFactory) -> Store:
+    return new_store(inline_bytes=3500)
+
+
+def fill(store: Store, epochs: int = 20) -> None:
+    """Five orders an epoch, one customer."""
+    capture = writer(store)
+    state = store.source("shop")
+    first = state.commit_lsn + 1 if state else 1
+    for lsn in range(first, first + epochs):
+        capture.append(batch(lsn, orders=[("c", lsn * 10 + i) for i in range(5)], customers=[("u", lsn)]))
+
+
+def seen(batches: list[Batch]) -> Counter[tuple[str, int, int]]:
+    return Counter(
+        (each.topic.text, each.partition, offset)
+        for each in batches
+        for offset in each.rows["_offset"].to_pylist()
+    )
+
+
+def all_rows(store: Store, *topics: str) -> Counter[tuple[str, int, int]]:
+    return Counter(
+        (topic.text, row["_partition"], row["_offset"])
+        for topic in (ORDERS, CUSTOMERS)
+        if not topics or topic.text in topics
+        for found in store.read(topic, columns=["_partition", "_offset"])
+        for row in found.to_pylist()
+    )
+
+
+def drain(member: Member, timeout: float = 0.0) -> list[Batch]:
+    found = []
+    for each in member.batches(timeout):
+        found.append(each)
+        each.commit()
+    return found
+
+
+def settle(*members: Member) -> None:
+    """Poll in turns until the partitions are shared out evenly."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for member in members:
+            assert member.poll(0.05) is None
+        counts = [len(member.slots) for member in members]
+        if sum(counts) == 8 and max(counts) - min(counts) <= 1:
+            return
+    raise AssertionError([member.slots for member in members])
+
+
+def test_a_group_gets_every_row_once_in_order_per_partition(store: Store) -> None:
+    fill(store)
+    with store.group("g", ["shop.public.*"], start="earliest").join() as member:
+        found = drain(member)
+        assert seen(found) == all_rows(store)
+        fill(store, 3)
+        found += drain(member)
+    assert seen(found) == all_rows(store)
+    places: dict[tuple[str, int], int] = defaultdict(int)
+    for each in found:
+        place = (each.topic.text, each.partition)
+        assert each.first_offset == places[place]
+        assert each.rows["_offset"].to_pylist() == list(range(each.first_offset, each.end_offset))
+        places[place] = each.end_offset
+
+
+def test_every_group_gets_everything(store: Store) -> None:
+    fill(store)
+    for name in ("one", "other"):
+        with store.group(name, ["shop.public.orders"], start="earliest").join() as member:
+            assert seen(drain(member)) == all_rows(store, ORDERS.text)
+
+
+def test_a_member_goes_on_behind_what_was_committed_and_gets_the_rest_again(store: Store) -> None:
+    fill(store)
+    group = store.group("g", ["shop.public.orders"], start="earliest")
+    with group.join("pod", batch_rows=7) as member:
+        committed = member.poll()
+        assert committed is not None
+        committed.commit()
+        lost = [each for _ in range(3) if (each := member.poll()) is not None]
+        assert lost
+    store.seal()
+    with store.group("g").join("pod", batch_rows=7) as member:
+        again = drain(member)
+    assert seen([committed, *again]) == all_rows(store, ORDERS.text)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_it_starts_where_it_was_told_to(store: Store, sealed: bool) -> None:
+    fill(store, 20)
+    if sealed:
+        store.seal()
+    expected: dict[str | int | datetime, int] = {
+        "earliest": 100,
+        "latest": 0,
+        5: 75,
+        "0/8": 65,  # transactions that committed below LSN 8
+        at(12): 40,
+    }
+    for number, (start, count) in enumerate(expected.items()):
+        group = store.group(f"g{number}", ["shop.public.orders"], start=start)
+        assert sum(each.lag for each in group.progress()) == count, start
+        with group.join() as member:
+            assert sum(seen(drain(member)).values()) == count, start
+
+
+def test_a_topic_that_comes_later_is_read_from_its_beginning(store: Store) -> None:
+    writer(store)
+    group = store.group("g", ["shop.public.*", "!*.customers"])
+    with group.join() as member:
+        assert member.poll() is None
+        fill(store, 2)
+        assert seen(drain(member)) == all_rows(store, ORDERS.text)
+
+
+def test_members_share_partitions_and_hand_them_over_between_batches(store: Store) -> None:
+    fill(store, 2)
+    group = store.group("g", ["shop.public.*"], start="earliest")
+    with ExitStack() as stack:
+        first = stack.enter_context(group.join("first", lease=QUICK))
+        open_batch = first.poll()
+        assert open_batch is not None and len(first.slots) == 8
+        second = stack.enter_context(group.join("second", lease=QUICK))
+        found = [open_batch]
+        while len(second.slots) < 4:
+            found += [*drain(second, 0.1), *drain(first, 0.05)]
+        held = [(slot.topic, slot.partition) for slot in first.slots]
+        assert (open_batch.topic, open_batch.partition) in held  # not taken away while it is open
+        open_batch.commit()
+        settle(first, second)
+        fill(store, 5)
+        found += [each for _ in range(3) for member in (first, second) for each in drain(member)]
+    assert seen(found) == all_rows(store)
+
+
+def test_who_falls_silent_loses_its_partitions_and_commits_nothing_more(store: Store) -> None:
+    fill(store)
+    group = store.group("g", ["shop.public.*"], start="earliest")
+    with ExitStack() as stack:
+        silent = stack.enter_context(group.join("silent", lease=QUICK, patience=0.01))
+        late = silent.poll()
+        assert late is not None
+        other = stack.enter_context(group.join("other", lease=QUICK))
+        found = drain(other, timeout=4 * QUICK)
+        with pytest.raises(Fenced, match="another owner"):
+            late.commit()
+        with pytest.raises(Fenced, match="silent for too long"):
+            silent.poll()
+        assert seen(found) == all_rows(store)
+
+
+def test_a_process_with_the_same_name_takes_over_at_once(store: Store) -> None:
+    fill(store)
+    group = store.group("g", ["shop.public.*"], start="earliest")
+    with ExitStack() as stack:
+        old = stack.enter_context(group.join("pod-1", lease=60))
+        late = old.poll()
+        assert late is not None
+        new = stack.enter_context(group.join("pod-1", lease=60))
+        assert seen(drain(new)) == all_rows(store)
+        with pytest.raises(Fenced):
+            late.commit()
+
+
+def test_at_most_once_is_committed_before_it_is_given(store: Store) -> None:
+    fill(store)
+    group = store.group("g", ["shop.public.orders"], start="earliest")
+    with group.join("pod", delivery="at most once", batch_rows=3) as member:
+        first = member.poll()
+        assert first is not None
+    with group.join("pod", delivery="at most once", batch_rows=3) as member:
+        rest = list(member.batches(0))
+    assert seen([first, *rest]) == all_rows(store, ORDERS.text)
+
+
+INVOICES = Table(
+    "invoices",
+    MetaData(),
+    Column("id", Integer, primary_key=True),
+    Column("partition", Integer),
+    Column("event_offset", Integer),
+    Column("note", Text),
+)
+
+
+@pytest.fixture
+def engine_url(tmp_path: Path, request: pytest.FixtureRequest, catalog_url: str) -> str:
+    """The consumer's own database: of the other kind than the catalog."""
+    if catalog_url.startswith("postgres"):
+        return f"sqlite:///{tmp_path / 'consumer.db'}"
+    return str(request.getfixturevalue("database")).replace("postgresql://", "postgresql+psycopg://")
+
+
+def note(session: Session, each: Batch) -> None:
+    values = [
+        {"partition": change.partition, "event_offset": change.offset, "note": str(change.key)}
+        for change in each.changes()
+    ]
+    session.execute(insert(INVOICES), values)
+
+
+def test_effects_and_position_are_one_transaction(store: Store, engine_url: str) -> None:
+    fill(store)
+    group = store.group("g", ["shop.public.orders"], start="earliest")
+    engine = create_engine(engine_url)
+    INVOICES.metadata.create_all(engine)
+    broken = 3
+    with group.join("pod", effects=engine, batch_rows=7) as member:
+        for each in member.batches(0):
+            broken -= 1
+            try:
+                with Session(engine) as session, session.begin():
+                    note(session, each)
+                    each.commit(session)
+                    if broken == 0:
+                        raise RuntimeError("rolled back, so it is given again")
+            except RuntimeError:
+                continue
+        assert sum(progress.lag for progress in group.progress()) == 0
+    with engine.connect() as connection:
+        found = Counter(connection.execute(select(INVOICES.c.partition, INVOICES.c.event_offset)).all())
+    assert {(ORDERS.text, *place): count for place, count in found.items()} == all_rows(store, ORDERS.text)
+    engine.dispose()
+
+
+def test_a_stale_members_effects_are_refused_and_an_unreported_commit_is_not_repeated(
+    store: Store, engine_url: str
+) -> None:
+    fill(store)
+    group = store.group("g", ["shop.public.orders"], start="earliest")
+    engine = create_engine(engine_url)
+    INVOICES.metadata.create_all(engine)
+    with ExitStack() as stack:
+        old = stack.enter_context(group.join("pod", effects=engine, batch_rows=5))
+        done = old.poll()
+        assert done is not None
+        with Session(engine) as session, session.begin():
+            done.commit(session)  # and dies before the group hears of it
+        new = stack.enter_context(group.join("pod", effects=engine, batch_rows=5))
+        again = new.poll()
+        assert again is not None
+        assert (again.partition, again.first_offset) != (done.partition, done.first_offset)
+        late = Batch(
+            done.topic, done.partition, done.end_offset, done.end_offset + 1, 1, done.rows, 0, done._commit
+        )
+        with pytest.raises(Fenced), Session(engine) as session, session.begin():
+            late.commit(session)
+    engine.dispose()
+
+
+def test_how_a_batch_is_committed_is_said_when_it_is_wrong(store: Store, engine_url: str) -> None:
+    fill(store, 1)
+    group = store.group("g", ["shop.public.orders"], start="earliest")
+    engine = create_engine(engine_url)
+    with group.join("pod") as member, Session(engine) as session:
+        each = member.poll()
+        assert each is not None
+        with pytest.raises(UsageError, match="effects=engine"):
+            each.commit(session)
+    with group.join("pod", effects=engine) as member:
+        each = member.poll()
+        assert each is not None
+        with pytest.raises(UsageError, match="inside the transaction"):
+            each.commit()
+    engine.dispose()
+
+
+def test_a_slow_consumer_drops_the_oldest_by_choice_and_counts_them(store: Store) -> None:
+    fill(store)
+    group = store.group("g", ["shop.public.orders"], start="earliest")
+    with group.join(slow="drop", drop_beyond=4) as member:
+        found = drain(member)
+        assert sum(seen(found).values()) == 16
+        assert member.dropped == sum(each.dropped for each in found) == 100 - 16
+
+
+def test_filters_leave_rows_out_and_positions_pass_them(store: Store) -> None:
+    capture = writer(store)
+    for lsn in range(1, 11):
+        capture.append(batch(lsn, orders=[("c", lsn), ("u", lsn), ("d", 3)]))
+    for number, (how, count) in enumerate(
+        [({"ops": ["u"]}, 10), ({"keys": ["3"]}, 12), ({"since": at(8)}, 9), ({"ops": [Op.TRUNCATE]}, 0)]
+    ):
+        group = store.group(f"g{number}", ["shop.public.orders"], start="earliest")
+        with group.join(**how) as member:  # type: ignore[arg-type]
+            assert sum(seen(drain(member)).values()) == count, how
+            assert sum(progress.lag for progress in group.progress()) == 0
+
+
+def test_progress_says_who_has_what_and_how_far_it_is(store: Store) -> None:
+    fill(store)
+    group = store.group("g", ["shop.public.orders"], start="earliest")
+    store.seal()
+    assert [each.lag for each in group.progress()] == [each.end_offset for each in group.progress()]
+    assert all(each.lag_bytes > 0 and each.lag_seconds > 0 for each in group.progress())
+    with group.join("pod") as member:
+        drain(member)
+        progress = group.progress()
+        assert {each.owner for each in progress} == {"pod"}
+        assert all(each.lag == each.lag_bytes == each.lag_seconds == 0 for each in progress)
+    assert {each.owner for each in group.progress()} == {None}
+
+
+def test_a_reset_goes_anywhere_and_fences_who_is_at_work(store: Store, engine_url: str) -> None:
+    fill(store)
+    engine = create_engine(engine_url)
+    group = store.group("g", ["shop.public.*"], start="earliest")
+    with group.join("pod", effects=engine) as member:
+        for each in member.batches(0):
+            with Session(engine) as session, session.begin():
+                each.commit(session)
+        with pytest.raises(UsageError, match="has members"):
+            group.reset("earliest")
+        fill(store, 1)
+        late = member.poll()
+        assert late is not None
+        group.reset(15, topics=["*.orders"], force=True)
+        with Session(engine) as session, session.begin():
+            late.commit(session)  # lands before anybody took the partition: the reset still counts
+    assert {each.slot.topic: each.lag for each in group.progress()}[CUSTOMERS] <= 1
+    with group.join("pod", effects=engine) as member:
+        found = list(member.batches(0))
+    orders = [each for each in found if each.topic == ORDERS]
+    assert sum(seen(orders).values()) == 5 * 6
+    engine.dispose()
+
+
+def test_what_cannot_be_is_said(store: Store) -> None:
+    writer(store)
+    with pytest.raises(UsageError, match="there is no group 'none'"):
+        store.group("none")
+    store.group("g", ["shop.public.orders"])
+    with pytest.raises(UsageError, match=r"reads shop\.public\.orders"):
+        store.group("g", ["shop.public.*"])
+    with pytest.raises(UsageError, match="epoch 99 is not in the log"):
+        store.group("later", ["shop.*"], start=99)
+    assert [group.name for group in store.groups()] == ["g"]
+    store.group("g").delete()
+    assert store.groups() == []
+
+
+CONSUMER = """
+import sys, time
+from pathlib import Path
+from eventstore.log import Store
+from eventstore.settings import StoreSettings
+settings = StoreSettings(catalog=sys.argv[1], segments=Path("segments"))
+with Store.open(settings, root=Path(sys.argv[2])) as store:
+    with store.group("g").join(sys.argv[3], lease=1.0, batch_rows=20) as member, open(sys.argv[4], "a") as file:
+        for batch in member:
+            for change in batch.changes():
+                file.write(f"{change.topic} {change.partition} {change.offset}\\n")
+            file.flush()
+            batch.commit()
+            time.sleep(0.005)
+"""
+
+
+def consumers(catalog_url: str, store_dir: Path, names: str) -> Iterator[subprocess.Popen[bytes]]:
+    for name in names:
+        arguments = [catalog_url, str(store_dir), name, str(store_dir / "seen.txt")]
+        yield subprocess.Popen([sys.executable, "-c", CONSUMER, *arguments], stderr=subprocess.DEVNULL)
+
+
+def test_members_that_are_killed_lose_nothing_and_keep_the_order(
+    store: Store, catalog_url: str, store_dir: Path
+) -> None:
+    fill(store, 10)
+    group = store.group("g", ["shop.public.*"], start="earliest")
+    processes = list(consumers(catalog_url, store_dir, "abc"))
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.wait(0.05):
+            fill(store, 2)
+
+    with closing(store):
+        writing = threading.Thread(target=write)
+        writing.start()
+        for victim in (0, 1):
+            time.sleep(1.5)
+            processes[victim].send_signal(signal.SIGKILL)
+        stop.set()
+        writing.join()
+        deadline = time.monotonic() + 60
+        while sum(each.lag for each in group.progress()):
+            assert time.monotonic() < deadline, group.progress()
+            time.sleep(0.1)
+        for process in processes:
+            process.kill()
+            process.wait()
+        expected = set(all_rows(store))
+    found: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for line in (store_dir / "seen.txt").read_text().splitlines():
+        topic, partition, offset = line.split()
+        found[topic, int(partition)].append(int(offset))
+    assert {(*place, offset) for place, offsets in found.items() for offset in offsets} == expected
+    for offsets in found.values():  # again from the last commit on, never a gap
+        assert all(later <= earlier + 1 for earlier, later in itertools.pairwise(offsets))
+
+
+def test_a_group_opened_by_many_at_once_is_one(new_store: StoreFactory) -> None:
+    fill(new_store())
+    groups: list[Group] = []
+    stores = [new_store() for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda one=one: groups.append(one.group("g", ["shop.*"], start="earliest")))
+        for one in stores
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [group.name for group in groups] == ["g"] * 4
+    assert [group.start for group in groups] == [Cut(0)] * 4

@@ -1,0 +1,194 @@
+"""Groups against a model of a few lines: whoever joins, leaves, dies, dawdles and commits, every partition is
+committed once, in order, without a gap, by one member at a time."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from eventstore.errors import Fenced
+from eventstore.log import Store
+from eventstore.settings import StoreSettings
+from eventstore.subscriptions.assignment import Slot
+from eventstore.subscriptions.batch import Batch
+from eventstore.subscriptions.group import Group
+from eventstore.subscriptions.member import Member
+from tests.eventstore.shop import batch, writer
+from tests.fixtures.scale import Scale
+
+LEASE = 60.0
+NAMES = ("ann", "ben", "eve")
+
+
+@dataclass
+class Consumer:
+    """A process: its own clock begins anywhere, and steps only forward."""
+
+    group: Group
+    member: Member
+    now: float
+    open: dict[Slot, Batch] = field(default_factory=dict)
+    position: dict[Slot, int] = field(default_factory=dict)
+
+
+class GroupMachine(RuleBasedStateMachine):
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        super().__init__()
+        self.store = open_store()
+        self.writer = writer(self.store)
+        self.lsn = 0
+        self.committed: dict[Slot, int] = defaultdict(int)
+        self.consumers: dict[str, Consumer] = {}
+        self.dead: list[Consumer] = []
+
+    @initialize(keys=st.lists(st.integers(0, 9), min_size=1, max_size=8))
+    def begin(self, keys: list[int]) -> None:
+        self.append(keys)
+        self.store.group("g", ["shop.public.*"], start="earliest")
+
+    def teardown(self) -> None:
+        """Whatever happened, one that comes now finishes the work."""
+        for consumer in [*self.consumers.values(), *self.dead]:
+            self.end(consumer)
+        last = self.enter("last")
+        waits = [LEASE + 1, LEASE + 1]  # the silent are seen, then waited for
+        while (given := self.share_out(last, waits.pop() if waits else 0.0)) is not None or waits:
+            if given is not None:
+                self.take(last, given)
+                self.commit_of(last, Slot(given.topic, given.partition))
+        ends = {each.slot: each.end_offset for each in last.group.progress()}
+        assert {slot: self.committed[slot] for slot in ends} == ends
+        self.end(last)
+        self.store.close()
+
+    @rule(keys=st.lists(st.integers(0, 9), min_size=1, max_size=8))
+    def append(self, keys: list[int]) -> None:
+        self.lsn += 1
+        self.writer.append(batch(self.lsn, orders=[("u", key) for key in keys], customers=[("u", keys[0])]))
+
+    @rule()
+    def seal(self) -> None:
+        self.store.seal()
+
+    @rule(name=st.sampled_from(NAMES))
+    def join(self, name: str) -> None:
+        """Also under a name that is taken: that process is out, and does not know it yet."""
+        if name in self.consumers:
+            self.dead.append(self.consumers.pop(name))
+        self.consumers[name] = self.enter(name)
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        consumer = self.consumers.pop(data.draw(st.sampled_from(sorted(self.consumers))))
+        consumer.member.__exit__(None, None, None)
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        self.dead.append(self.consumers.pop(data.draw(st.sampled_from(sorted(self.consumers)))))
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data(), seconds=st.sampled_from([0.0, LEASE / 2, LEASE + 1]))
+    def poll(self, data: st.DataObject, seconds: float) -> None:
+        name = data.draw(st.sampled_from(sorted(self.consumers)))
+        consumer = self.consumers[name]
+        try:
+            given = self.share_out(consumer, seconds)
+        except Fenced:  # another found it silent
+            self.dead.append(self.consumers.pop(name))
+            return
+        if given is not None:
+            self.take(consumer, given)
+
+    @precondition(lambda self: any(consumer.open for consumer in self.consumers.values()))
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(n for n, each in self.consumers.items() if each.open)))
+        consumer = self.consumers[name]
+        self.commit_of(consumer, data.draw(st.sampled_from(sorted(consumer.open))))
+
+    @precondition(lambda self: any(consumer.open for consumer in self.dead))
+    @rule(data=st.data())
+    def a_dead_one_commits(self, data: st.DataObject) -> None:
+        """It was only slow: what nobody has taken from it may still land, all else is refused."""
+        consumer = data.draw(st.sampled_from([each for each in self.dead if each.open]))
+        self.commit_of(consumer, data.draw(st.sampled_from(sorted(consumer.open))))
+
+    @invariant()
+    def positions_are_what_was_committed(self) -> None:
+        if self.lsn:
+            for each in self.store.group("g", ["shop.public.*"], start="earliest").progress():
+                assert each.next_offset == self.committed[each.slot]
+
+    def enter(self, name: str) -> Consumer:
+        group = self.store.group("g")
+        consumer = Consumer(group, group.join(name, lease=LEASE, batch_rows=3), now=1000.0 * self.lsn)
+        group.clock = lambda: consumer.now
+        consumer.member.__enter__()
+        return consumer
+
+    @staticmethod
+    def end(consumer: Consumer) -> None:
+        consumer.member.__exit__(None, None, None)
+
+    @staticmethod
+    def share_out(consumer: Consumer, seconds: float) -> Batch | None:
+        consumer.now += seconds
+        return consumer.member.poll()
+
+    def take(self, consumer: Consumer, given: Batch) -> None:
+        slot = Slot(given.topic, given.partition)
+        assert given.rows["_offset"].to_pylist() == list(range(given.first_offset, given.end_offset))
+        went_on = given.first_offset == consumer.position.get(slot)
+        assert went_on or given.first_offset == self.committed[slot]
+        consumer.position[slot] = given.end_offset
+        consumer.open[slot] = given
+
+    def commit_of(self, consumer: Consumer, slot: Slot) -> None:
+        given = consumer.open.pop(slot)
+        try:
+            given.commit()
+        except Fenced:
+            return
+        assert given.end_offset >= self.committed[slot]
+        self.committed[slot] = given.end_offset
+
+
+def test_a_group_equals_its_model(catalog_url: str, store_dir: Path, scale: Scale) -> None:
+    numbers = itertools.count()
+
+    def open_store() -> Store:
+        number = next(numbers)
+        root = store_dir / str(number)
+        shutil.rmtree(store_dir / str(number - 1), ignore_errors=True)
+        url = catalog_url if catalog_url.startswith("postgres") else "sqlite:///catalog.db"
+        chosen = StoreSettings(name=f"s{number}", catalog=url, segments=Path("segments"), partitions=3)
+        return Store.open(chosen, create=True, root=root)
+
+    run_state_machine_as_test(
+        lambda: GroupMachine(open_store),  # type: ignore[arg-type]  # any factory will do
+        settings=settings(
+            max_examples=scale.pick(smoke=5, full=150),
+            stateful_step_count=scale.pick(smoke=15, full=40),
+            deadline=None,
+            phases=[Phase.explicit, Phase.generate],
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
