@@ -13,14 +13,23 @@ from cdc import ddl
 from cdc.added import AddedLoad
 from cdc.assemble import FrameBlock, PartialBlock
 from cdc.chunked import ChunkedLoad, Woven
-from cdc.columnar.decode import BlockDecoder, DecodedEpoch
+from cdc.columnar.decode import BlockDecoder, DecodedEpoch, error_text
 from cdc.columnar.relations import ChangeKind, SchemaChange
 from cdc.directory import Topics, TopicsChanged
 from cdc.handover import Handover, Item, Through
+from cdc.redecode import Redecoding
 from cdc.status import Progress
 from eventstore import failpoints
 from eventstore.log import Store
-from eventstore.model import EpochBatch, PreparedSegment, TopicId, TopicKind, TopicRows
+from eventstore.model import (
+    EpochBatch,
+    KeptFrames,
+    PreparedSegment,
+    SetAside,
+    TopicId,
+    TopicKind,
+    TopicRows,
+)
 from eventstore.schema import TopicSchema
 from eventstore.writer import SourceWriter
 
@@ -45,6 +54,8 @@ class _Spilled:
     changes: int = 0
     suspends: list[tuple[TopicId, str]] = field(default_factory=list)
     told: list[tuple[TopicId, int]] = field(default_factory=list)
+    set_aside: list[SetAside] = field(default_factory=list)
+    kept: list[KeptFrames] = field(default_factory=list)
 
 
 class Appender:
@@ -66,6 +77,7 @@ class Appender:
         load: AddedLoad | None,
         doubtful: Callable[[int, int], bool],
         chunked: ChunkedLoad | None = None,
+        again: Redecoding | None = None,
     ) -> None:
         self._store = store
         self._writer = writer
@@ -75,6 +87,8 @@ class Appender:
         self._incomplete = set(topics.incomplete)
         self._load = load
         self._chunked = chunked
+        self._again = again
+        self._keeping = {topic: aside.keeps for topic, aside in topics.aside.items()}
         self._doubtful = doubtful
         self._minted: dict[tuple[TopicId, int], TopicSchema] = {}
         self._waiting: list[tuple[TopicId, TopicSchema]] = []  # told of, of topics that are being loaded
@@ -100,11 +114,17 @@ class Appender:
         if not isinstance(item, Through | None):
             self._inside = isinstance(item, PartialBlock)
         self._finish_load()
+        if self._again is not None and not self._inside:
+            self._again.turn(self._reason)
 
     def _append(self, block: FrameBlock) -> None:
         decoded = self._decode(block)
         suspends = [*self._spilled.suspends, *self._to_read_again(decoded.changes)]
         told = [*self._spilled.told, *self._told(decoded.changes)]
+        doubted = {topic for topic, _ in suspends}  # read again in any case
+        set_aside = [*self._spilled.set_aside, *self._newly_aside(decoded)]
+        set_aside = [each for each in set_aside if each.topic not in doubted]
+        kept = [*self._spilled.kept, *self._kept(decoded)]
         woven = self._woven(decoded)
         rows = [rows for rows in woven.rows if not self._set_aside(rows)]
         changes = self._spilled.changes + sum(part.rows.num_rows for part in rows)
@@ -128,6 +148,8 @@ class Appender:
                 load_begins=woven.begins,
                 published=woven.published,
                 load_steps=woven.steps,
+                set_aside=set_aside,
+                kept=[each for each in kept if self._keeping[each.topic] and each.topic not in doubted],
             )
         )
         woven.durable()
@@ -140,11 +162,15 @@ class Appender:
         )
         if suspends:
             raise TopicsChanged(f"{', '.join(topic.text for topic, _ in suspends)} must be read again")
+        if set_aside:
+            raise TopicsChanged(f"{', '.join(each.topic.text for each in set_aside)} set aside")
 
     def _spill(self, block: PartialBlock) -> None:
         decoded = self._decode(block)
         self._spilled.suspends += self._to_read_again(decoded.changes)
         self._spilled.told += self._told(decoded.changes)
+        self._spilled.set_aside += self._newly_aside(decoded)
+        self._spilled.kept += self._kept(decoded, as_files=True)
         for rows in decoded.rows:
             schema = self._minted.get((rows.topic, rows.version))
             if schema is not None and schema.kind is not TopicKind.TABLE:
@@ -157,7 +183,7 @@ class Appender:
                 self._spilled.changes += file.rows
 
     def _decode(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
-        decoded = self._decoder.decode(block)
+        decoded = self._decoder.decode_or_set_aside(block)
         block.release()
         failpoints.hit("epoch_decoded")
         self._minted.update({(topic, schema.version): schema for topic, schema in decoded.new_schemas})
@@ -170,6 +196,37 @@ class Appender:
                     f"the DDL trigger could not tell of a command: {error}; compare with `tailrace verify --source`"
                 )
         return decoded
+
+    def _newly_aside(self, decoded: DecodedEpoch) -> list[SetAside]:
+        """Of one whose load is not whole, what comes is of no use: it must be read again."""
+        found = []
+        for failure in decoded.undecodable:
+            keeps = failure.topic not in self._incomplete and failure.topic not in decoded.unkept
+            self._keeping[failure.topic] = keeps
+            error = error_text(failure.cause)
+            found.append(SetAside(failure.topic, error, failure.lsn, failure.frame, keeps))
+            self._tell_aside(failure.topic, error, keeps=keeps)
+        for topic in decoded.unkept:
+            if self._keeping[topic]:
+                self._keeping[topic] = False
+                error = "a row or a change of its columns cannot be kept without plain values"
+                found.append(SetAside(topic, error, self._writer.state.commit_lsn, None, keeps=False))
+                self._tell_aside(topic, error, keeps=False)
+        return found
+
+    def _tell_aside(self, topic: TopicId, error: str, *, keeps: bool) -> None:
+        retry = f"when the cause is mended `tailrace source retry {topic.text}`, or " if keeps else ""
+        self._progress.tell(
+            f"{topic.text} is set aside, the others go on: {error}; {retry}`tailrace source snapshot {topic.text}`",
+            again=True,
+        )
+
+    def _kept(self, decoded: DecodedEpoch, *, as_files: bool = False) -> list[KeptFrames]:
+        return [
+            self._writer.keep(topic, kept.pack(), kept.frames, as_file=as_files)
+            for topic, kept in decoded.kept.items()
+            if self._keeping[topic]
+        ]
 
     def _woven(self, decoded: DecodedEpoch) -> Woven:
         if self._chunked is None:

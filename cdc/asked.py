@@ -1,4 +1,5 @@
-"""What other processes asked of a source's capture (``eventstore.requests``): to read topics again."""
+"""What other processes asked of a source's capture (``eventstore.requests``): to read topics again, or to decode again
+what was kept of those that are set aside."""
 
 from __future__ import annotations
 
@@ -10,26 +11,64 @@ from eventstore.model import TopicId
 from eventstore.requests import Request, RequestState
 
 SNAPSHOT = "snapshot"
+RETRY = "retry"
+AGAIN = "tailrace source snapshot"
 
 
 def is_waiting(store: Store, source: str) -> bool:
     """Whether somebody asks for something that no session has taken up yet."""
-    return any(request.state is RequestState.ASKED for request in store.requests.open(source, SNAPSHOT))
+    return any(
+        request.state is RequestState.ASKED
+        for kind in (SNAPSHOT, RETRY)
+        for request in store.requests.open(source, kind)
+    )
 
 
 def to_read_again(
     store: Store, source: str, topics: Topics, published: Container[int]
 ) -> tuple[list[TopicId], list[Request]]:
-    """The complete topics that are asked for, and the requests to mark as running once these are suspended. A request
-    for what cannot be read (``published``: oids of the tables that can) is answered at once, and spoils nothing."""
+    """The topics that are asked for, complete or set aside, and the requests to mark as running once these are
+    suspended. A request for what cannot be read (``published``: oids of the tables that can) is answered at once, and
+    spoils nothing."""
     asked = [r for r in store.requests.open(source, SNAPSHOT) if r.state is RequestState.ASKED]
     readable = {topic for topic in topics.tables if topics.relid(topic) in published}
     unreadable = [request.id for request in asked if request.topic not in readable]
     if unreadable:
         store.requests.answer(unreadable, RequestState.FAILED, "no table is published for it")
     asked = [request for request in asked if request.topic in readable]
-    complete = [request.topic for request in asked if topics.tables[request.topic].complete_since is not None]
-    return list(dict.fromkeys(complete)), asked
+    wanted = dict.fromkeys(request.topic for request in asked)
+    standing = [t for t in wanted if topics.tables[t].complete_since is not None or t in topics.aside]
+    return standing, asked
+
+
+def to_decode_again(store: Store, source: str, topics: Topics) -> list[TopicId]:
+    """The topics that are asked for and set aside with all that came since; other requests are answered."""
+    found = []
+    for request in store.requests.open(source, RETRY):
+        aside = topics.aside.get(request.topic)
+        if aside is None:
+            store.requests.answer([request.id], *_not_aside(store, request))
+        elif not aside.keeps:
+            detail = f"what came for it could not be kept; read it again: {AGAIN} {request.topic.text}"
+            store.requests.answer([request.id], RequestState.FAILED, detail)
+        else:
+            store.requests.answer([request.id], RequestState.RUNNING, "")
+            found.append(request.topic)
+    return list(dict.fromkeys(found))
+
+
+def _not_aside(store: Store, request: Request) -> tuple[RequestState, str]:
+    since = store.topic(request.topic).complete_since
+    if since is None:
+        return RequestState.FAILED, "it is being read again from its table"
+    done = request.state is RequestState.RUNNING
+    return RequestState.DONE, f"complete since epoch {since}" if done else "it is not set aside"
+
+
+def answer_retry(store: Store, topic: TopicId, error: str) -> None:
+    """It could not be decoded again."""
+    ids = [request.id for request in store.requests.open(topic.source, RETRY) if request.topic == topic]
+    store.requests.answer(ids, RequestState.FAILED, error)
 
 
 def rates(store: Store, source: str) -> dict[TopicId, int]:

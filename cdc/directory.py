@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cdc.columnar.relations import EVENTS_TABLE
 from cdc.policy import Policies
@@ -13,7 +13,7 @@ from cdc.postgres.publication import read_publication
 from cdc.wire.pgoutput import Relation
 from eventstore.errors import TransientError
 from eventstore.log import Store
-from eventstore.model import SourceState, TopicId, TopicInfo, TopicKind
+from eventstore.model import SetAside, SourceState, TopicId, TopicInfo, TopicKind
 from eventstore.schema import TopicSchema
 
 # Columns whose value in rows from before them is not known. A default that was computed row by row leaves few traces:
@@ -38,6 +38,7 @@ class Topics:
     tables: Mapping[TopicId, TopicInfo]
     others: tuple[TopicId, ...]
     schemas: Mapping[int, tuple[TopicId, TopicSchema]]
+    aside: Mapping[TopicId, SetAside] = field(default_factory=dict)
 
     @classmethod
     def read(cls, store: Store, source: str) -> Topics:
@@ -47,11 +48,22 @@ class Topics:
         for topic in tables:
             latest = max(store.schemas(topic), key=lambda schema: schema.version)
             schemas[latest.relid] = (topic, latest)
-        return cls(tables, tuple(info.id for info in infos if info.kind is not TopicKind.TABLE), schemas)
+        others = tuple(info.id for info in infos if info.kind is not TopicKind.TABLE)
+        return cls(tables, others, schemas, {each.topic: each for each in store.set_aside(source)})
 
     @property
     def incomplete(self) -> tuple[TopicId, ...]:
         return tuple(topic for topic, info in self.tables.items() if info.complete_since is None)
+
+    @property
+    def to_load(self) -> tuple[TopicId, ...]:
+        """The incomplete ones that are (to be) loaded. Those set aside wait until somebody asks."""
+        return tuple(topic for topic in self.incomplete if topic not in self.aside)
+
+    def follows(self, topic: TopicId) -> bool:
+        """Whether nothing of it is missing: its changes are in the log, or kept."""
+        aside = self.aside.get(topic)
+        return self.tables[topic].complete_since is not None or (aside is not None and aside.keeps)
 
     def schema(self, topic: TopicId) -> TopicSchema:
         return next(schema for other, schema in self.schemas.values() if other == topic)

@@ -39,6 +39,8 @@ class Policies:
 
     rules: tuple[tuple[str, NamePattern, str], ...] = ()
     key: bytes | None = field(default=None, repr=False)
+    applied: bool = False
+    """Values come as they are to be written (``cdc.protect``); only what the catalog says is still to be protected."""
 
     @classmethod
     def of(cls, settings: SourceSettings) -> Policies:
@@ -61,7 +63,7 @@ class Policies:
         by_name = {column.name: column.policy for column in known}
         columns = []
         for column in whole.columns:
-            policy = self._configured((*table, column.name))
+            policy = self.configured((*table, column.name))
             if policy is None:
                 policy = by_id.get(column.id) or by_name.get(column.name) or column.policy
             columns.append(self._under(column, policy))
@@ -85,7 +87,7 @@ class Policies:
         return [
             column.name
             for column in latest.sent
-            if column.policy and self._configured((*table, column.name)) is None
+            if column.policy and self.configured((*table, column.name)) is None
         ]
 
     def unused(self, columns: Iterable[tuple[str, str, str]]) -> list[tuple[str, str]]:
@@ -101,12 +103,26 @@ class Policies:
     def texts(self, columns: Sequence[Column], texts: Sequence[pa.Array]) -> list[pa.Array]:
         """Values as they are written: one string or binary array per column. Raises OperatorError without the key they
         are hashed with."""
+        if self.applied:
+            return list(texts)
         return [
             self._protected(column, cells) if column.policy else cells
             for column, cells in zip(columns, texts, strict=True)
         ]
 
-    def _configured(self, names: tuple[str, str, str]) -> str | None:
+    def cell(self, column: Column, text: bytes) -> bytes:
+        """One value as it is written. Raises OperatorError like ``texts``."""
+        kind, _, argument = column.policy.partition(":")
+        if kind == TRUNCATE:
+            return text.decode(errors="replace")[: int(argument)].encode()
+        return self._hasher_of(column)(text).encode()
+
+    def as_applied(self) -> Policies:
+        """These policies for values that have their protected form already."""
+        return replace(self, applied=True)
+
+    def configured(self, names: tuple[str, str, str]) -> str | None:
+        """What the configuration says of a column: its policy, "" for plain, None for nothing."""
         found = next((policy for _, pattern, policy in self.rules if pattern.match(*names)), None)
         return "" if found == PLAIN else found
 
@@ -133,6 +149,14 @@ class Policies:
         kind, _, argument = column.policy.partition(":")
         if kind == TRUNCATE:
             return pc.utf8_slice_codeunits(_as_text(cells), 0, int(argument))
+        hasher = self._hasher_of(column)
+        hashed = [
+            None if cell is None else hasher(cell) for cell in cells.cast(pa.large_binary()).to_pylist()
+        ]
+        return pa.array(hashed, pa.string())
+
+    def _hasher_of(self, column: Column) -> Hasher:
+        kind, _, argument = column.policy.partition(":")
         if kind != HASH:  # the schema of a left out column has no cells
             raise ValueError(f"no values can be written under policy {column.policy!r}")
         hasher = _hasher(self.key) if self.key else None
@@ -142,10 +166,7 @@ class Policies:
                 + ("and the source has another hash_key" if hasher else "and the source has no hash_key"),
                 hint="give the source the hash_key that it had; capture with another one reads the table again",
             )
-        hashed = [
-            None if cell is None else hasher(cell) for cell in cells.cast(pa.large_binary()).to_pylist()
-        ]
-        return pa.array(hashed, pa.string())
+        return hasher
 
 
 def describe(policy: str) -> str:

@@ -8,7 +8,7 @@ what the server stops at is the next transaction in commit order.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from enum import Enum
@@ -29,6 +29,7 @@ from cdc.postgres.rendering import Renderer
 from cdc.postgres.stream import ReplicationStream
 from cdc.postgres.trigger import Trigger, read_trigger
 from cdc.receive import Receiver
+from cdc.redecode import Redecoding
 from cdc.spool import Frames, SpooledStream
 from cdc.standing import LEFT, loadable_tables, lost_topics, reidentified_topics, republished_topics
 from cdc.status import Phase
@@ -88,7 +89,8 @@ class Session:
                 self._suspend_unknown(writer, publication)
                 self._suspend_asked(writer, publication)
                 topics = self._current_topics(writer, publication)
-            self._stream(stream, writer, topics)
+                retried = asked.to_decode_again(self._store, self._name, topics)
+            self._stream(stream, writer, topics, retried)
 
     @contextmanager
     def _open(self, state: SourceState) -> Iterator[Frames]:
@@ -174,7 +176,7 @@ class Session:
                     ' not name them any more; "plain" in [sources.NAME.columns] would lift it'
                 )
             changes = self._policies.changed(table.label, schema)
-            if changes and topic not in known and topics.tables[topic].complete_since is not None:
+            if changes and topic not in known and topics.follows(topic):
                 self._progress.tell(
                     f"{topic.text} is read again, as column policies changed ({'; '.join(changes)});"
                     " what the log holds from before stays as it was written"
@@ -202,22 +204,34 @@ class Session:
         _append_position(writer, new_schemas=newer)
         return Topics.read(self._store, self._name)
 
-    def _stream(self, stream: Frames, writer: SourceWriter, topics: Topics) -> None:
+    def _stream(
+        self, stream: Frames, writer: SourceWriter, topics: Topics, retried: Sequence[TopicId]
+    ) -> None:
         handover = Handover(self._settings.queue_bytes)
         with self._lines.within(_START_SECONDS):
             load, chunked = self._loads(writer, topics)
         describer = Describer(self._store, writer.state, topics, self._address)
-        decoder = BlockDecoder(self._name, topics.schemas, describer, self._policies, known=topics.others)
+
+        def decoder(policies: Policies, aside: Collection[TopicId]) -> BlockDecoder:
+            return BlockDecoder(
+                self._name, topics.schemas, describer, policies, known=topics.others, aside=aside
+            )
+
+        again = None
+        if retried:
+            applied = self._policies.as_applied()
+            again = Redecoding(self._store, writer, retried, lambda: decoder(applied, ()), self._progress)
         appender = Appender(
             self._store,
             writer,
-            decoder,
+            decoder(self._policies, topics.aside),
             handover,
             self._progress,
             topics,
             load,
             describer.is_doubtful,
             chunked,
+            again,
         )
         receiver = Receiver(
             stream,

@@ -15,11 +15,11 @@ LEFT = "left the publication"
 
 
 def lost_topics(topics: Topics, publication: Publication | None) -> dict[TopicId, str]:
-    """Complete topics of which changes are or may be lost, and why: their table is not published, or was not all the
-    time since it was read."""
+    """Topics, complete or set aside, of which changes are or may be lost, and why: their table is not published, or was
+    not all the time since it was read."""
     found = {}
     for topic, info in topics.tables.items():
-        if info.complete_since is None:
+        if not topics.follows(topic):
             continue
         entry = publication.entries.get(topics.relid(topic)) if publication else None
         if publication is not None and publication.mismatch:
@@ -54,7 +54,7 @@ def loadable_tables(
     by_label = {label: relid for relid, label in published.items()}
     known = {table.relid: table for table in as_published(tables, publication)}
     found = {}
-    for topic in topics.incomplete:
+    for topic in topics.to_load:
         _, schema, name = topic.parts
         relid = by_label.get((schema, name), topics.relid(topic))
         if relid in published and relid in known and problem_of(known[relid]) is None:

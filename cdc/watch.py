@@ -65,8 +65,8 @@ class Watcher:
             raise TopicsChanged("; ".join(f"{topic.text}: {reason}" for topic, reason in lost.items()))
         asked.answer(self._store, self._source)
         if asked.is_waiting(self._store, self._source):
-            raise TopicsChanged("topics were asked to be read again")
-        if any(topic not in self._loading for topic in topics.incomplete):
+            raise TopicsChanged("topics were asked to be read or decoded again")
+        if any(topic not in self._loading for topic in topics.to_load):
             loadable = loadable_tables(topics, publication, read_tables(connection, self._address))
             ready = [topic for topic in loadable.values() if topic not in self._loading]
             if ready:

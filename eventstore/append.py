@@ -74,6 +74,7 @@ class Append:
             or batch.new_schemas
             or batch.load_begins
             or batch.load_steps
+            or batch.set_aside
         )
 
     def assign(

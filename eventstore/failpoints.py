@@ -1,8 +1,9 @@
 """Named places where a process can be made to die or to wait, for crash tests. One name per step of the pipeline.
 
 ``TAILRACE_FAILPOINT="epoch_committed:3"`` kills this process (SIGKILL: no handler, no flush, as a power cut would) at
-the third time it passes there; ``"inside_commit~250"`` makes every pass wait 250 ms instead. Several are separated by
-commas. Unset, a pass costs one ``if``.
+the third time it passes there; ``"inside_commit~250"`` makes every pass wait 250 ms instead, and
+``"table_decoded=shop.public.orders"`` makes every pass with that subject fail. Several are separated by commas. Unset,
+a pass costs one ``if``.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ NAMES = frozenset(
         # capture (architecture page, steps 1 to 6)
         "frame_received",
         "transaction_gathered",
+        "table_decoded",  # the rows of one topic; can be refused
         "epoch_decoded",
         "segment_written",
         "inside_commit",  # everything executed, COMMIT not sent
         "epoch_committed",
         "position_confirmed",
         "repair_compared",  # everything compared, nothing of it in the log
+        "frames_kept",  # of a topic set aside: their file is written, no epoch names it
+        "frames_retried",  # decoded again, nothing of it in the log
         "chunk_read",  # a load's chunk is read, its mark not committed
         # projections (steps 7 to 10)
         "refresh_planned",
@@ -52,21 +56,32 @@ NAMES = frozenset(
 class _Armed:
     passes_left: int = 0  # kill when it reaches 0; 0 from the start = never
     wait_seconds: float = 0.0
+    refused: str = ""  # the subject whose passes fail
+
+
+class Refused(Exception):
+    """What an armed fail point raises: an error of no class that anybody expects."""
 
 
 def parse(text: str) -> dict[str, _Armed]:
-    """``name[:n]`` or ``name~milliseconds``, comma-separated. Raises UsageError on an unknown name or bad number."""
+    """``name[:n]``, ``name~milliseconds`` or ``name=subject``, comma-separated. Raises UsageError on an unknown name or
+    bad number."""
     armed: dict[str, _Armed] = {}
     for item in filter(None, (item.strip() for item in text.split(","))):
-        name, tilde, wait = item.partition("~")
+        name, equals, subject = item.partition("=")
+        name, tilde, wait = name.partition("~")
         name, _, count = name.partition(":")
         if name not in NAMES:
             raise UsageError(f"{VARIABLE} names no fail point: {name!r}", hint=f"one of {sorted(NAMES)}")
         try:
-            armed[name] = _Armed(wait_seconds=int(wait) / 1000) if tilde else _Armed(int(count or 1))
+            if equals:
+                armed[name] = _Armed(refused=subject)
+            else:
+                armed[name] = _Armed(wait_seconds=int(wait) / 1000) if tilde else _Armed(int(count or 1))
         except ValueError:
             raise UsageError(
-                f"{VARIABLE}={item!r} has a bad number", hint="write NAME, NAME:COUNT or NAME~MS"
+                f"{VARIABLE}={item!r} has a bad number",
+                hint="write NAME, NAME:COUNT, NAME~MS or NAME=SUBJECT",
             ) from None
     return armed
 
@@ -90,3 +105,9 @@ def hit(name: str, times: int = 1) -> None:
         point.passes_left -= times
         if before > 0 >= point.passes_left:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def refuse(name: str, subject: str) -> None:
+    """Pass the place called ``name`` with one ``subject`` of several. Raises Refused when that is armed."""
+    if _armed and (point := _armed.get(name)) is not None and point.refused == subject:
+        raise Refused(f"fail point {name} refuses {subject}")

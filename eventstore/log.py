@@ -20,12 +20,21 @@ import pyarrow.compute as pc
 from sqlalchemy import Connection, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
+from eventstore import aside, index, loads, registry, segment, tables
 from eventstore import cut as cuts
-from eventstore import index, loads, registry, segment, tables
 from eventstore.catalog import Catalog, open_catalog
 from eventstore.derived import DerivedCatalog
-from eventstore.errors import IncompleteTopic, MissingFile, OperatorError, UsageError
-from eventstore.model import EpochInfo, Load, SegmentRef, SourceState, TopicId, TopicInfo
+from eventstore.errors import IncompleteTopic, IntegrityError, MissingFile, OperatorError, UsageError
+from eventstore.model import (
+    EpochInfo,
+    KeptFrames,
+    Load,
+    SegmentRef,
+    SetAside,
+    SourceState,
+    TopicId,
+    TopicInfo,
+)
 from eventstore.position import Cut
 from eventstore.requests import Requests
 from eventstore.schema import TopicSchema
@@ -187,6 +196,26 @@ class Store:
         topic_id = self._topic_id(topic)
         with self.catalog.read() as connection:
             return loads.read(connection, topic, topic_id)
+
+    def set_aside(self, source: str | None = None) -> list[SetAside]:
+        """Topics that are set aside because their table cannot be decoded."""
+        with self.catalog.read() as connection:
+            return aside.read(connection, source)
+
+    def first_kept(self, topic: TopicId) -> tuple[KeptFrames, bytes] | None:
+        """What was kept first for a topic that is set aside and is still to be decoded. Raises IntegrityError when it
+        is damaged."""
+        with self.catalog.read() as connection:
+            kept = aside.first(connection, topic)
+        if kept is None:
+            return None
+        data = self.storage.open(kept.path).to_pybytes() if kept.path else kept.data or b""
+        if segment.checksum(data) != kept.checksum:
+            raise IntegrityError(
+                f"what was kept for {topic} is damaged: its checksum is not the one in the catalog",
+                hint="restore the store from a backup, or read the table again: tailrace source snapshot",
+            )
+        return kept, data
 
     def schemas_at(self, topic: TopicId, cut: Cut) -> list[TopicSchema]:
         """Versions that hold at the cut or before it, oldest first. Raises UsageError for an unknown topic."""

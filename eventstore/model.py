@@ -118,8 +118,9 @@ class EpochBatch:
     versions that start with this epoch; ``completes`` the topics whose first load this epoch finishes, ``suspends``
     those that become incomplete with it (with the reason). ``load_begins`` and ``load_steps`` keep the progress of
     loads by chunks beside the rows that they load. ``published``: how the source publishes a topic's table, in words of
-    the source's own (``TopicInfo.published``). ``incarnation``: a new life of the source begins with this epoch, whose
-    LSNs have nothing to do with those before.
+    the source's own (``TopicInfo.published``). ``set_aside`` become incomplete because their rows cannot be decoded;
+    ``kept`` is what came for such topics, ``released`` the numbers of what had been kept and is decoded in this epoch.
+    ``incarnation``: a new life of the source begins with this epoch, whose LSNs have nothing to do with those before.
     """
 
     source: str
@@ -136,6 +137,9 @@ class EpochBatch:
     published: Sequence[tuple[TopicId, str]] = ()
     load_begins: Sequence[Load] = ()
     load_steps: Sequence[LoadStep] = ()
+    set_aside: Sequence[SetAside] = ()
+    kept: Sequence[KeptFrames] = ()
+    released: Sequence[tuple[TopicId, int]] = ()
     incarnation: Incarnation | None = None
 
 
@@ -192,6 +196,35 @@ class LoadStep:
     after: KeyTexts | None
     rows: int
     done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A topic whose table cannot be decoded. ``error`` holds no values; ``lsn``: commit of the transaction that could
+    not be decoded; ``frame``: the message, None when it is not known or must not be stored. ``keeps``: what comes for
+    it from that transaction on is kept. ``frames`` and ``bytes`` (as stored) of what is kept by now."""
+
+    topic: TopicId
+    error: str
+    lsn: int
+    frame: builtins.bytes | None = field(default=None, repr=False)
+    keeps: bool = True
+    frames: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFrames:
+    """What came for a topic that is set aside, in one epoch: bytes whose meaning the source knows, in ``data`` or, when
+    there are many, in the file ``path``. ``number``: their place in the order, given at the commit."""
+
+    topic: TopicId
+    frames: int
+    bytes: int
+    checksum: str
+    path: str | None = None
+    data: builtins.bytes | None = field(default=None, repr=False)
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, RowMapping, Select, func, insert, select, update
 
-from eventstore import loads, tables
+from eventstore import aside, loads, tables
 from eventstore.errors import IntegrityError
 from eventstore.model import EpochInfo, SourceState, TopicId, TopicInfo, TopicKind
 from eventstore.schema import TopicSchema
@@ -151,6 +151,7 @@ def complete(connection: Connection, topic_id: int, epoch: int) -> None:
         .values(to_epoch=epoch)
     )
     loads.end(connection, topic_id)
+    aside.end(connection, topic_id)
 
 
 def set_published(connection: Connection, topic_id: int, published: str) -> None:
@@ -161,9 +162,10 @@ def set_published(connection: Connection, topic_id: int, published: str) -> None
 
 def suspend(connection: Connection, topic_id: int, epoch: int, reason: str) -> None:
     """The topic's state is unknown from this epoch on, until ``complete``. Suspending again changes the reason; a load
-    by chunks that was under way is begun again."""
+    by chunks that was under way is begun again, and what was kept of a topic set aside is dropped."""
     table = tables.incomplete
     loads.end(connection, topic_id)
+    aside.end(connection, topic_id)
     connection.execute(
         update(tables.topics).where(tables.topics.c.id == topic_id).values(complete_since=None, reason=reason)
     )

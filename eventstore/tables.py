@@ -161,6 +161,28 @@ load_ranges = Table(
     Column("rows", BigInteger, nullable=False),
     Column("done", Boolean, nullable=False),
 )
+# Topics whose table could not be decoded, and why.
+set_aside = Table(
+    "set_aside",
+    metadata,
+    Column("topic_id", Integer, ForeignKey("topics.id"), primary_key=True),
+    Column("error", Text, nullable=False),
+    Column("lsn", BigInteger, nullable=False),  # commit of the transaction that could not be decoded
+    Column("frame", LargeBinary),  # the message that could not; null: not known, or not to be shown
+    Column("keeps", Boolean, nullable=False),  # its frames are kept, so that decoding can be tried again
+)
+# What came for them since, in order, to be decoded later.
+kept_frames = Table(
+    "kept_frames",
+    metadata,
+    Column("topic_id", Integer, ForeignKey("set_aside.topic_id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("frames", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
+    Column("path", Text),  # of a file in the segments folder; null: in ``data``
+    Column("data", LargeBinary),
+)
 
 epochs = Table(
     "epochs",

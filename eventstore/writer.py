@@ -30,12 +30,13 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from eventstore import failpoints, loads, registry, segment, tables
+from eventstore import aside, failpoints, loads, registry, segment, tables
 from eventstore.append import Append, add_blob, add_file, content_hash, epoch_values, segment_values
 from eventstore.errors import Fenced, IntegrityError, TransientError
 from eventstore.model import (
     EpochBatch,
     EpochInfo,
+    KeptFrames,
     PreparedSegment,
     SourceState,
     TopicId,
@@ -96,6 +97,18 @@ class SourceWriter:
             _check_columns(topic, schema, rows)
         name = f"log/{self._state.name}/{known.id}/t{self._state.term}-{uuid.uuid4().hex}"
         return segment.write_segment(self._store.storage, topic, version, rows, known.partitions, name)
+
+    def keep(self, topic: TopicId, data: bytes, frames: int, *, as_file: bool = False) -> KeptFrames:
+        """What came for a topic that is set aside, durable once it is given to an ``append`` (``EpochBatch.kept``).
+        Much of it, or all with ``as_file``, is written to a file now."""
+        digest = segment.checksum(data)
+        if not as_file and len(data) <= self._store.settings.inline_bytes:
+            return KeptFrames(topic, frames, len(data), digest, data=data)
+        folder = f"log/{self._state.name}/{self._topic(topic).id}"
+        path = f"{folder}/t{self._state.term}-{uuid.uuid4().hex}{aside.SUFFIX}"
+        self._store.storage.write(path, data)
+        failpoints.hit("frames_kept")
+        return KeptFrames(topic, frames, len(data), digest, path=path)
 
     def append(self, batch: EpochBatch) -> EpochInfo | None:
         """Make the batch visible, atomically, and move the source's position.
@@ -278,9 +291,13 @@ class SourceWriter:
                         data=plan.blob,
                     )
                 )
+            for topic, number in plan.batch.released:
+                aside.release(connection, self._topic(topic).id, number)
             if plan.is_epoch:
                 self._store.waker.notify_in(connection)
                 info = self._write_epoch(connection, plan)
+            for kept in plan.batch.kept:
+                aside.add(connection, self._topic(kept.topic).id, kept)
             failpoints.hit("inside_commit")
         return info
 
@@ -349,6 +366,10 @@ class SourceWriter:
             registry.complete(connection, self._topic(topic).id, head.epoch)
         for topic, reason in plan.batch.suspends:
             registry.suspend(connection, self._topic(topic).id, head.epoch, reason)
+        for each in plan.batch.set_aside:
+            topic_id = self._topic(each.topic).id
+            registry.suspend(connection, topic_id, head.epoch, aside.reason(each))
+            aside.begin(connection, topic_id, each)
         for load in plan.batch.load_begins:
             loads.begin(connection, self._topic(load.topic).id, load, head.epoch)
         for step in plan.batch.load_steps:

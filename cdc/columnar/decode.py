@@ -14,25 +14,37 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cdc import ddl, gather
+from cdc import ddl, gather, kept
 from cdc.assemble import FrameBlock, PartialBlock
 from cdc.columnar import kernels
-from cdc.columnar.relations import Describe, EventsRoute, IgnoredRoute, Relations, SchemaChange, TableRoute
+from cdc.columnar.relations import (
+    Conflict,
+    Describe,
+    EventsRoute,
+    IgnoredRoute,
+    Relations,
+    SchemaChange,
+    TableRoute,
+)
 from cdc.columnar.routes import RouteTable
-from cdc.columnar.rows import event_rows, message_rows, table_rows
-from cdc.columnar.scan import Scan
+from cdc.columnar.rows import Places, event_rows, message_rows, table_rows
+from cdc.columnar.scan import Found, Scan
 from cdc.policy import Policies
+from cdc.protect import is_protected, protect, protected_columns
 from cdc.wire import pgoutput
 from cdc.wire.buffer import HINT
 from cdc.wire.replication import UNIX_EPOCH_MICROS
-from eventstore.errors import ProtocolError
+from eventstore import failpoints
+from eventstore.errors import OperatorError, ProtocolError, TailraceError, TransientError
 from eventstore.model import TopicId, TopicRows
 from eventstore.schema import EVENT_SCHEMA, MESSAGE_SCHEMA, TopicSchema
 
+_BROKEN = {kernels.EMPTY, kernels.OUTSIDE, kernels.NESTED, kernels.BEGIN_WRONG, kernels.COMMIT_WRONG}
+_OID_END = 5  # of a table, behind the tag
 CONTROL_PREFIX = "tailrace."  # logical messages of our own: marks, not data
 
 
@@ -49,12 +61,32 @@ class ControlMessage:
     commit_ts: int = 0
 
 
+class Undecodable(Exception):
+    """One table's part of a block cannot be decoded; the others' can. ``cause`` is the error, ``lsn`` that of the
+    transaction's commit, ``frame`` the message, where one message is to blame."""
+
+    def __init__(self, topic: TopicId, cause: Exception, lsn: int, frame: bytes | None) -> None:
+        super().__init__(f"{topic}: {cause}")
+        self.topic = topic
+        self.cause = cause
+        self.lsn = lsn
+        self.frame = frame
+
+
+def error_text(error: Exception) -> str:
+    """Without values: errors of other libraries may quote them."""
+    if isinstance(error, TailraceError):
+        return error.message
+    return f"its rows could not be made ({type(error).__name__})"
+
+
 @dataclass(frozen=True, slots=True)
 class DecodedEpoch:
     """Rows of one block. Several ``rows`` of one topic are in commit order (its version changed between them).
 
     ``new_schemas`` start with this block; ``changes`` say what is different in them, as far as they are of tables.
-    ``ignored`` counts changes that became no row, by reason.
+    ``ignored`` counts changes that became no row, by reason. ``undecodable`` are the tables that were set aside with
+    this block, ``kept`` what came for all that are; of those in ``unkept`` something came that cannot be kept.
     """
 
     rows: list[TopicRows]
@@ -62,6 +94,9 @@ class DecodedEpoch:
     changes: list[SchemaChange]
     ignored: Counter[str]
     control: list[ControlMessage]
+    undecodable: list[Undecodable] = field(default_factory=list)
+    kept: dict[TopicId, kept.Kept] = field(default_factory=dict)
+    unkept: set[TopicId] = field(default_factory=set)
 
 
 def prepare() -> None:
@@ -85,13 +120,16 @@ class _Work:
     new_topics: list[tuple[TopicId, TopicSchema]] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
     control: list[ControlMessage] = field(default_factory=list)
+    kept: dict[TopicId, kept.Kept] = field(default_factory=dict)
+    unkept: set[TopicId] = field(default_factory=set)
 
 
 class BlockDecoder:
     """Decodes the blocks of one connection, in order; thrown away with it, and after any error.
 
     ``schemas``: current topic version of each table oid. ``describe``: reads the catalog for a relation that is new or
-    different; None = not captured. ``known``: topics of events and messages that the log has already.
+    different; None = not captured. ``known``: topics of events and messages that the log has already. ``aside``: topics
+    that are set aside, which are not decoded.
     """
 
     def __init__(
@@ -102,17 +140,42 @@ class BlockDecoder:
         policies: Policies,
         *,
         known: Collection[TopicId] = (),
+        aside: Collection[TopicId] = (),
     ) -> None:
         self._source = source
         self._policies = policies
-        self._relations = Relations(source, schemas, describe, policies)
+        self._aside = set(aside)
+        self._announced: dict[int, bytes] = {}  # Relation messages as they came
+        self._relations = Relations(source, schemas, describe, policies, self._aside)
         self._known = set(known)
         self._routes = RouteTable()
         self._scan = Scan()
         self._work = _Work()
 
     def decode(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
-        """Raises ProtocolError, and what ``describe`` raises; nothing of the block may be used then."""
+        """Raises ProtocolError, OperatorError, and what ``describe`` raises; nothing of the block may be used then."""
+        try:
+            return self._decode(block)
+        except Undecodable as failure:
+            raise failure.cause from failure.cause.__cause__
+
+    def decode_or_set_aside(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
+        """As ``decode``, but a table that cannot be decoded is set aside, with the whole block and all that follow, and
+        the block decoded without it."""
+        failures: list[Undecodable] = []
+        relations, saved = self._relations.copy(), self._scan.save()
+        announced, known = dict(self._announced), set(self._known)
+        while True:
+            try:
+                return replace(self._decode(block), undecodable=failures)
+            except Undecodable as failure:
+                failures.append(failure)
+                self._aside.add(failure.topic)
+            self._relations, self._routes = relations.copy(), RouteTable()
+            self._announced, self._known = dict(announced), set(known)
+            self._scan.restore(saved)
+
+    def _decode(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
         self._work = _Work()
         changes: list[SchemaChange] = []
         self._relations.changes = changes
@@ -123,29 +186,89 @@ class BlockDecoder:
         self._routes.begin()
         while (status := scan.run(self._routes.arrays())) != kernels.DONE:
             if status == kernels.ROUTE:
-                self._resolve(scan.relid)
+                if (topic := self._aside_topic(scan.relid)) is None:
+                    self._resolve(scan.relid)
+                else:
+                    self._keep(topic, scan.relid, scan.message)
+                    scan.next()
             elif status == kernels.OTHER:
-                self._other(pgoutput.decode(scan.message))
+                self._other(scan.message)
                 scan.next()
             elif status != kernels.ROOM:
-                raise scan.error(status)
+                raise self._error(status)
         if scan.open != isinstance(block, PartialBlock):
             raise ProtocolError("a block does not end with a commit", hint=HINT)
         rows = self._rows()
         scan.release()
         versions = [(change.topic, change.current) for change in changes if change.is_version]
         new_schemas = versions + self._work.new_topics
-        return DecodedEpoch(rows, new_schemas, changes, self._work.ignored, self._work.control)
+        work = self._work
+        return DecodedEpoch(
+            rows, new_schemas, changes, work.ignored, work.control, kept=work.kept, unkept=work.unkept
+        )
 
-    def _other(self, message: pgoutput.PgOutput) -> None:
+    def _error(self, status: int) -> Exception:
+        """Of a row the table is known, so it is its table's alone."""
+        error, message = self._scan.error(status), self._scan.message
+        if status in _BROKEN or len(message) < _OID_END:
+            return error
+        return self._blamed(self._scan.relid, error) or error
+
+    def _blamed(self, relid: int, error: Exception) -> Undecodable | None:
+        topic = self._relations.topic(relid)
+        if topic is None:
+            return None
+        return Undecodable(topic, error, self._scan.lsn, self._storable(topic, relid, self._scan.message))
+
+    def _aside_topic(self, relid: int) -> TopicId | None:
+        topic = self._relations.topic(relid) if self._aside else None
+        return topic if topic in self._aside else None
+
+    def _keep(self, topic: TopicId, relid: int, message: bytes) -> None:
+        """A row of a table that is set aside, or a truncate of it."""
+        kept_so_far = self._work.kept.setdefault(topic, kept.Kept())
+        found = self._storable(topic, relid, message)
+        if found is None:
+            self._work.unkept.add(topic)
+        relation = self._announced.get(relid, b"")
+        taken = kept_so_far.row(self._transaction, self._scan.ordinal, relid, relation, found or b"")
+        self._scan.skip_ordinals(taken)
+
+    def _storable(self, topic: TopicId, relid: int, message: bytes) -> bytes | None:
+        """A row as it may be stored, None when its columns are protected and it cannot be taken apart."""
+        relation, schema = self._relations.relation(relid), self._relations.schema(topic)
+        if not is_protected((topic.parts[1], topic.parts[2]), relation, schema, self._policies):
+            return message
+        columns = protected_columns(relation, schema, self._policies) if relation else None
+        try:
+            return None if columns is None else protect(message, columns, self._policies)
+        except ProtocolError:
+            return None
+
+    @property
+    def _transaction(self) -> tuple[int, int, int]:
+        return self._scan.lsn, self._scan.commit_ts, self._scan.xid
+
+    def _other(self, frame: bytes) -> None:
+        try:
+            message = pgoutput.decode(frame)
+        except ProtocolError as error:
+            failure = self._blamed(self._scan.relid, error) if frame[:1] == b"R" else None
+            if failure is None:
+                raise
+            if failure.topic not in self._aside:
+                raise failure from None
+            self._announced[self._scan.relid] = frame
+            return
         match message:
             case pgoutput.Relation(relid):
+                self._announced[relid] = frame
                 self._relations.announce(message)
                 self._routes.forget(relid)
             case pgoutput.Truncate(relids):
                 self._truncate(relids)
             case pgoutput.Message():
-                self._message(message)
+                self._message(message, frame)
             case pgoutput.Type() | pgoutput.Origin() | pgoutput.StreamAbort():
                 pass
             case _:
@@ -153,14 +276,20 @@ class BlockDecoder:
 
     def _resolve(self, relid: int) -> int:
         number = self._routes.number(relid)
-        if number is None:
-            number = self._routes.lead(relid, self._relations.resolve(relid, self._scan.lsn))
-        return number
+        if number is not None:
+            return number
+        try:
+            return self._routes.lead(relid, self._relations.resolve(relid, self._scan.lsn))
+        except Conflict as conflict:
+            raise self._blamed(relid, conflict.error) or conflict.error from None
 
     def _truncate(self, relids: tuple[int, ...]) -> None:
         if not self._scan.open:
             raise ProtocolError("a truncate outside of a transaction", hint=HINT)
         for relid in relids:
+            if (topic := self._aside_topic(relid)) is not None:
+                self._keep(topic, relid, kept.truncate(relid))
+                continue
             number = self._resolve(relid)
             match self._routes[number]:
                 case TableRoute():
@@ -170,7 +299,7 @@ class BlockDecoder:
                 case IgnoredRoute(table):
                     self._work.ignored["table " + ".".join(table)] += 1
 
-    def _message(self, message: pgoutput.Message) -> None:
+    def _message(self, message: pgoutput.Message, frame: bytes) -> None:
         work, scan = self._work, self._scan
         if not message.transactional:
             work.ignored["non-transactional message"] += 1
@@ -182,11 +311,40 @@ class BlockDecoder:
                 ControlMessage(message.prefix, message.content, scan.lsn, scan.xid, scan.ordinal, commit_ts)
             )
             if message.prefix == ddl.PREFIX:
-                self._relations.tell(ddl.parse(message.content), scan.lsn)
+                told = ddl.parse(message.content)
+                self._keep_told(told, frame)
+                self._relations.tell(told, scan.lsn)
                 self._routes.forget_all()  # tables may have other versions now
+            elif message.prefix == kept.ORDINAL and self._policies.applied:
+                scan.set_ordinal(int(message.content))
         else:
             work.messages.append((message.prefix.encode(), b"\\x" + message.content.hex().encode()))
             work.message_stamps.append(scan.next_stamp())
+
+    def _keep_told(self, told: ddl.DdlMessage, frame: bytes) -> None:
+        """A message of the event trigger has the defaults of columns in it: not for the disk where any is protected."""
+        for topic in self._aside:
+            if not self._relations.concerns(told, topic):
+                continue
+            schema = self._relations.schema(topic)
+            names = [column.name for column in told.schema.columns] if told.schema else []
+            if any(column.policy for column in schema.sent) or any(
+                self._policies.configured((topic.parts[1], topic.parts[2], name)) for name in names
+            ):
+                self._work.unkept.add(topic)
+            else:
+                self._work.kept.setdefault(topic, kept.Kept()).other(self._transaction, frame)
+
+    def _table_rows(self, found: Found, at: Places, number: int, route: TableRoute) -> TopicRows:
+        try:
+            failpoints.refuse("table_decoded", route.topic.text)
+            return table_rows(found, at, route, self._policies, unsent=self._routes.has_unsent(number))
+        except (OperatorError, TransientError, MemoryError):
+            raise
+        except Exception as error:  # whatever it is, it is this table's alone
+            stamp = int(found.rows.stamp[at[0]])
+            lsn = int(found.transactions[stamp >> kernels.STAMP_SHIFT, 0])
+            raise Undecodable(route.topic, error, lsn, None) from error
 
     def _rows(self) -> list[TopicRows]:
         found, done = self._scan.found(), []
@@ -197,9 +355,7 @@ class BlockDecoder:
             if not len(at):
                 continue
             if isinstance(route, TableRoute):
-                done.append(
-                    table_rows(found, at, route, self._policies, unsent=self._routes.has_unsent(number))
-                )
+                done.append(self._table_rows(found, at, number, route))
             elif isinstance(route, EventsRoute):
                 for part in event_rows(found, at, route, self._source):
                     self._seen(part.topic, EVENT_SCHEMA)

@@ -8,7 +8,7 @@ inside a transaction that the log has already may be older than what the log kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
@@ -93,6 +93,14 @@ class IgnoredRoute:
     table: tuple[str, str]
 
 
+class Conflict(Exception):
+    """A relation that cannot be made into a version of its topic; ``error`` says why."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 Route = TableRoute | EventsRoute | IgnoredRoute
 Describe = Callable[[Relation], TopicSchema | None]
 
@@ -107,8 +115,10 @@ class Relations:
         schemas: Mapping[int, tuple[TopicId, TopicSchema]],
         describe: Describe,
         policies: Policies,
+        aside: Container[TopicId] = (),
     ) -> None:
         self._source = source
+        self._aside = aside  # topics of which nothing is to be known from now on
         self._policies = policies
         self._known = dict(schemas)
         self._describe = describe
@@ -117,13 +127,45 @@ class Relations:
         self._labels: dict[int, tuple[str, str]] = {}
         self.changes: list[SchemaChange] = []
 
+    def copy(self) -> Relations:
+        """One that goes on from here by itself."""
+        other = Relations(self._source, self._known, self._describe, self._policies, self._aside)
+        other._announced, other._told = dict(self._announced), dict(self._told)
+        other._labels = dict(self._labels)
+        return other
+
+    def topic(self, relid: int) -> TopicId | None:
+        """The topic of the log that a table's rows are for, None when there is none or it is not known."""
+        if relid in self._known:
+            return self._known[relid][0]
+        relation = self._announced.get(relid)
+        if relation is None or (relation.schema, relation.table) == EVENTS_TABLE:
+            return None
+        topic = TopicId.table(self._source, relation.schema, relation.table)
+        return topic if any(topic == known for known, _ in self._known.values()) else None
+
+    def relation(self, relid: int) -> Relation | None:
+        """As it was announced last."""
+        return self._announced.get(relid)
+
+    def schema(self, topic: TopicId) -> TopicSchema:
+        return next(schema for known, schema in self._known.values() if known == topic)
+
+    def concerns(self, message: ddl.DdlMessage, topic: TopicId) -> bool:
+        """Whether a message of the event trigger says something of a topic."""
+        return (
+            message.change is ddl.Change.FAILED
+            or message.label == topic.parts[1:]
+            or any(self._known[relid][0] == topic for relid in message.relids if relid in self._known)
+        )
+
     def announce(self, relation: Relation) -> None:
         self._announced[relation.relid] = relation
 
     def resolve(self, relid: int, commit_lsn: int) -> Route:
         """Where rows of a table go from now on. New versions are added to ``changes``.
 
-        Raises ProtocolError for a table that was not announced, and what ``describe`` raises.
+        Raises ProtocolError for a table that was not announced, what ``describe`` raises, and Conflict.
         """
         relation = self._announced.get(relid)
         if relation is None:
@@ -139,6 +181,16 @@ class Relations:
         described = told if exact else self._describe(relation)
         if described is None:
             return IgnoredRoute(label)
+        try:
+            return self._next_version(relation, described, commit_lsn, exact=exact)
+        except (OperatorError, ValueError) as error:
+            raise Conflict(error) from error
+
+    def _next_version(
+        self, relation: Relation, described: TopicSchema, commit_lsn: int, *, exact: bool
+    ) -> TableRoute:
+        relid, label = relation.relid, (relation.schema, relation.table)
+        known = self._known.get(relid)
         topic = known[0] if known else TopicId.table(self._source, *label)
         previous = known[1] if known else self._previous_owner(topic)
         whole = fit(relation, described.whole, previous.whole if previous else None, commit_lsn)
@@ -172,7 +224,7 @@ class Relations:
             if relid != message.relid and topic.parts[1:] == message.label:
                 self._note(relid, ChangeKind.TAKEN, message.label, commit_lsn)
         known = self._known.get(message.relid)
-        if known is None or not described.columns:
+        if known is None or not described.columns or known[0] in self._aside:
             return
         topic, previous = known
         self._told[message.relid] = described
@@ -193,7 +245,7 @@ class Relations:
             )
 
     def _note(self, relid: int, kind: ChangeKind, label: tuple[str, str], commit_lsn: int) -> None:
-        if relid in self._known:
+        if relid in self._known and self._known[relid][0] not in self._aside:
             topic, schema = self._known[relid]
             kinds = frozenset({kind})
             self.changes.append(SchemaChange(topic, schema, schema, kinds, label, commit_lsn, told=True))

@@ -130,6 +130,21 @@ class Scan:
         self._state[kernels.STAMP] += 1
         return stamp
 
+    def skip_ordinals(self, count: int) -> None:
+        """They belong to rows that somebody else keeps."""
+        self._state[kernels.STAMP] += count
+
+    def set_ordinal(self, ordinal: int) -> None:
+        """Of the next row of this transaction."""
+        self._state[kernels.STAMP] += ordinal - self.ordinal
+
+    def save(self) -> NDArray[np.int64]:
+        """Where it is between two blocks, for ``restore``."""
+        return self._state.copy()
+
+    def restore(self, saved: NDArray[np.int64]) -> None:
+        self._state[:] = saved
+
     def add_truncate(self, route: int) -> None:
         at = int(self._state[kernels.ROWS])
         if at == len(self._rows.op):

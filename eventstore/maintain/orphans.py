@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from eventstore.log import Store
 
 _NAME = re.compile(
-    rf"(epochs|log/(?P<source>[^/]+)/\d+)/((?P<writer>{'|'.join(terms.WRITERS)})-)?t(?P<term>\d+)-[0-9a-f]+\.parquet(\.partial)?"
+    rf"(epochs|log/(?P<source>[^/]+)/\d+)/((?P<writer>{'|'.join(terms.WRITERS)})-)?t(?P<term>\d+)-[0-9a-f]+"
+    r"\.(parquet|frames)(\.partial)?"
 )
 
 
@@ -31,6 +32,7 @@ def collect_orphans(store: Store) -> int:
         named = set(connection.scalars(select(tables.segments.c.path)))
         named.update(connection.scalars(select(tables.epoch_files.c.path)))
         named.update(connection.scalars(select(tables.retired.c.path)))  # these go when no reader needs them
+        named |= set(connection.scalars(select(tables.kept_frames.c.path)))
         sources = tables.sources
         running = {row.name: row.term for row in connection.execute(select(sources.c.name, sources.c.term))}
         maintaining = {name: terms.current(connection, name) for name in terms.WRITERS}

@@ -14,6 +14,8 @@ from tailrace.cli.invocation import Invocation, of
 from tailrace.cli.output import count, duration, size, when
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cdc.postgres.ladder import Ladder
     from eventstore.log import Store
     from eventstore.maintain.rounds import Standing
@@ -50,6 +52,18 @@ class ProjectionStatus:
     behind_epochs: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class AsideStatus:
+    """A topic that is set aside because its table cannot be decoded. ``kept``: messages and bytes kept for it since,
+    None when nothing can be. ``frame``: the message that could not be decoded, in hex; only with --show-values."""
+
+    topic: str
+    error: str
+    lsn: str
+    kept: tuple[int, int] | None
+    frame: str | None = None
+
+
 def status(context: typer.Context) -> None:
     """Show sources, topics and projections: how far each is."""
     from eventstore.maintain.rounds import standing
@@ -60,10 +74,11 @@ def status(context: typer.Context) -> None:
         sources = [source_status(store, name, settings) for name, settings in invocation.sources(None)]
         projections = projection_statuses(store, head.epoch if head else 0)
         upkeep = standing(store)
+        aside = aside_statuses(store)
     output = invocation.output
     if output.json:
-        document = {"head": head, "sources": sources, "projections": projections, "upkeep": upkeep}
-        output.document(document)
+        document = {"head": head, "sources": sources, "set_aside": aside, "projections": projections}
+        output.document(document | {"upkeep": upkeep})
         return
     _print_head(invocation, head.epoch if head else 0, head.commit_ts if head else None)
     output.line(f"upkeep: {upkeep_line(upkeep)}\n")
@@ -93,12 +108,47 @@ def status(context: typer.Context) -> None:
             "spilled",
         )
         output.table(columns, [_ladder_row(source, ladder) for source, ladder in ladders])
+    if aside:
+        output.line("")
+        _print_aside(invocation, aside)
     if projections:
         output.line("")
         output.table(
             ("projection", "state", "generation", "at epoch", "epochs behind"),
             [(p.name, p.state, p.generation, p.epoch, p.behind_epochs) for p in projections],
         )
+
+
+def aside_statuses(store: Store) -> list[AsideStatus]:
+    from eventstore.disclosure import allowed
+
+    return [
+        AsideStatus(
+            each.topic.text,
+            each.error,
+            format_lsn(each.lsn),
+            (each.frames, each.bytes) if each.keeps else None,
+            each.frame.hex() if allowed() and each.frame is not None else None,
+        )
+        for each in store.set_aside()
+    ]
+
+
+def _print_aside(invocation: Invocation, aside: Sequence[AsideStatus]) -> None:
+    rows = [
+        (
+            each.topic,
+            each.lsn,
+            f"{each.kept[0]:,} messages, {size(each.kept[1])}" if each.kept else "nothing",
+            each.error,
+            f"tailrace source {'retry' if each.kept else 'snapshot'} {each.topic}",
+        )
+        for each in aside
+    ]
+    invocation.output.table(("set aside", "at", "kept", "because", "when that is mended"), rows)
+    for each in aside:
+        if each.frame is not None:
+            invocation.output.line(f"{each.topic}, the message that could not be decoded: {each.frame}")
 
 
 def _print_head(invocation: Invocation, epoch: int, commit_ts: datetime | None) -> None:

@@ -20,6 +20,8 @@ TABLES = (
     "requests",
     "loads",
     "load_ranges",
+    "set_aside",
+    "kept_frames",
     "epochs",
     "blobs",
     "segments",
@@ -38,6 +40,7 @@ def upgrade() -> None:
     _log()
     _sources_and_topics()
     _requests_and_loads()
+    _set_aside()
     _epochs()
     _segments()
     _upkeep()
@@ -168,6 +171,31 @@ def _requests_and_loads() -> None:
         sa.Column("done", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(["topic_id"], ["loads.topic_id"], name=op.f("fk_load_ranges_topic_id")),
         sa.PrimaryKeyConstraint("topic_id", "number", name=op.f("pk_load_ranges")),
+    )
+
+
+def _set_aside() -> None:
+    op.create_table(
+        "set_aside",
+        sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("error", sa.Text(), nullable=False),
+        sa.Column("lsn", sa.BigInteger(), nullable=False),
+        sa.Column("frame", sa.LargeBinary(), nullable=True),
+        sa.Column("keeps", sa.Boolean(), nullable=False),
+        sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_set_aside_topic_id")),
+        sa.PrimaryKeyConstraint("topic_id", name=op.f("pk_set_aside")),
+    )
+    op.create_table(
+        "kept_frames",
+        sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("frames", sa.BigInteger(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("checksum", sa.Text(), nullable=False),
+        sa.Column("path", sa.Text(), nullable=True),
+        sa.Column("data", sa.LargeBinary(), nullable=True),
+        sa.ForeignKeyConstraint(["topic_id"], ["set_aside.topic_id"], name=op.f("fk_kept_frames_topic_id")),
+        sa.PrimaryKeyConstraint("topic_id", "number", name=op.f("pk_kept_frames")),
     )
 
 

@@ -1,0 +1,91 @@
+"""Column policies on pgoutput messages: rows are written anew with the protected form of their cells. Pure.
+
+The same as ``cdc.policy`` does to columns of decoded rows, for frames that are stored before anybody decodes them. Who
+decodes them later must not apply the policies again (``Policies.as_applied``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from cdc.columnar.relations import matches
+from cdc.policy import DROP, Policies
+from cdc.wire.buffer import HINT, Reader
+from cdc.wire.pgoutput import Relation
+from eventstore.errors import ProtocolError
+from eventstore.schema import Column, TopicSchema
+
+_UINT32 = struct.Struct(">I")
+_ROWS = b"IUD"
+
+
+def is_protected(
+    label: tuple[str, str], relation: Relation | None, schema: TopicSchema, policies: Policies
+) -> bool:
+    """Whether any column of a table has, or may have, a policy."""
+    if any(column.policy for column in schema.sent):
+        return True
+    return relation is None or any(policies.configured((*label, sent.name)) for sent in relation.columns)
+
+
+def protected_columns(relation: Relation, schema: TopicSchema, policies: Policies) -> list[Column] | None:
+    """The columns of a relation, place by place, with their policies; ``schema`` is the topic's latest version.
+
+    None when that cannot be told: a protected column of the topic is not among them, so it may have another name.
+    """
+    if matches(relation, schema):
+        return list(schema.sent)
+    before = {column.name: column for column in schema.sent}
+    names = {sent.name for sent in relation.columns}
+    if any(column.policy and column.name not in names for column in schema.sent):
+        return None
+    found = []
+    for sent in relation.columns:
+        policy = policies.configured((relation.schema, relation.table, sent.name))
+        if policy is None:
+            policy = before[sent.name].policy if sent.name in before else ""
+        found.append(Column(0, sent.name, sent.type_oid, sent.typmod, policy=policy))
+    return found
+
+
+def protect(message: bytes, columns: Sequence[Column], policies: Policies) -> bytes:
+    """An Insert, Update or Delete with the protected form of its cells; any other message as it is.
+
+    Raises ProtocolError on a row that cannot be taken apart as one of these columns, or with a protected cell in
+    binary, OperatorError without the key that values are hashed with.
+    """
+    if message[:1] not in (b"I", b"U", b"D"):
+        return message
+    reader = Reader(message, "pgoutput message")
+    out = bytearray(reader.take(5))
+    while reader.left:
+        kind = reader.take(1)
+        if kind not in (b"K", b"O", b"N"):
+            raise reader.error(f"tuple kind {kind!r}")
+        out += kind
+        _tuple(reader, out, columns, policies)
+    return bytes(out)
+
+
+def _tuple(reader: Reader, out: bytearray, columns: Sequence[Column], policies: Policies) -> None:
+    count = reader.uint16()
+    if count != len(columns):
+        raise reader.error(f"{count} cells in a row of {len(columns)} columns")
+    out += count.to_bytes(2, "big")
+    for column in columns:
+        tag = reader.take(1)
+        if tag in (b"n", b"u"):
+            out += tag
+            continue
+        if tag not in (b"t", b"b"):
+            raise reader.error(f"unknown cell tag {tag!r}")
+        value = reader.take(reader.uint32())
+        if column.policy == DROP:
+            out += b"n"
+            continue
+        if column.policy:
+            if tag == b"b":
+                raise ProtocolError(f"a protected cell of column {column.name} in binary", hint=HINT)
+            value = policies.cell(column, value)
+        out += tag + _UINT32.pack(len(value)) + value
