@@ -21,6 +21,7 @@ from cdc.chunked import ChunkedLoad
 from cdc.columnar.decode import BlockDecoder, prepare
 from cdc.directory import Describer, Topics, TopicsChanged, changed
 from cdc.handover import Handover
+from cdc.policy import Policies
 from cdc.postgres.check import read_server
 from cdc.postgres.connect import Lines, connect
 from cdc.postgres.describe import Table, as_published, read_tables
