@@ -6,18 +6,18 @@ decodes them later must not apply the policies again (``Policies.as_applied``).
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Sequence
 
 from cdc.columnar.relations import matches
 from cdc.policy import DROP, Policies
 from cdc.wire.buffer import HINT, Reader
-from cdc.wire.pgoutput import Relation
+from cdc.wire.pgoutput import Message, Relation
 from eventstore.errors import ProtocolError
 from eventstore.schema import Column, TopicSchema
 
 _UINT32 = struct.Struct(">I")
-_ROWS = b"IUD"
 
 
 def is_protected(
@@ -89,3 +89,16 @@ def _tuple(reader: Reader, out: bytearray, columns: Sequence[Column], policies: 
                 raise ProtocolError(f"a protected cell of column {column.name} in binary", hint=HINT)
             value = policies.cell(column, value)
         out += tag + _UINT32.pack(len(value)) + value
+
+
+def without_defaults(frame: bytes, message: Message) -> bytes:
+    """A message of the DDL trigger without the defaults of columns, which are values; as it is when it is none."""
+    try:
+        data = json.loads(message.content)
+        for column in data.get("columns", ()):
+            column["fill"] = None
+    except (ValueError, TypeError, AttributeError):
+        raise ProtocolError("a message of the DDL trigger that cannot be read", hint=HINT) from None
+    content = json.dumps(data).encode()
+    head = len(frame) - len(message.content) - _UINT32.size
+    return frame[:head] + _UINT32.pack(len(content)) + content

@@ -194,11 +194,14 @@ def watch(
 
 
 def caught_up(store: Store, source: str, lsn: int) -> bool:
-    """Whether the log holds every commit of the source below ``lsn``, with all topics loaded."""
+    """Whether the log holds every commit of the source below ``lsn``, with all topics loaded. Those that are set aside
+    are waited for only when somebody asks."""
     state = store.source(source)
     if state is None or not state.loaded or state.through_lsn < lsn:
         return False
-    return all(topic.complete_since is not None for topic in store.topics(source))
+    aside = {each.topic for each in store.set_aside(source)}
+    aside -= {request.topic for request in store.requests.open(source, "retry")}
+    return all(topic.complete_since is not None or topic.id in aside for topic in store.topics(source))
 
 
 def summary(status: CaptureStatus) -> str:

@@ -1,0 +1,104 @@
+"""Policies on messages do what policies on decoded columns do."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdc.columnar.decode import BlockDecoder
+from cdc.policy import Policies
+from cdc.protect import protect, protected_columns
+from cdc.wire import pgoutput as pg
+from eventstore.errors import ProtocolError
+from eventstore.settings import SourceSettings
+from tests.cdc.messages import SOURCE, TEXT, Stream, Table, encode
+
+COLUMNS = ("id", "email", "phone", "name")
+PEOPLE = Table(500, "people", [(name, TEXT, -1, name == "id") for name in COLUMNS])
+TEXTS = st.one_of(st.binary(max_size=12), st.text(max_size=8).map(str.encode))
+CELLS = st.one_of(st.just(pg.NULL), TEXTS)
+NEW_CELLS = st.one_of(CELLS, st.just(pg.UNCHANGED))
+ANY = st.sampled_from(["plain", "hash", "drop", "truncate:1", "truncate:3"])
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> pg.PgOutput:
+    key, row = draw(TEXTS), (draw(TEXTS), *(draw(CELLS) for _ in COLUMNS[1:]))
+    old_key = (key, *(pg.NULL for _ in COLUMNS[1:]))
+    updated = (draw(TEXTS), *(draw(NEW_CELLS) for _ in COLUMNS[1:]))
+    return draw(
+        st.sampled_from(
+            [
+                pg.Insert(500, row),
+                pg.Update(500, updated),
+                pg.Update(500, updated, key=old_key),
+                pg.Update(500, updated, old=row),
+                pg.Delete(500, key=old_key),
+                pg.Delete(500, old=row),
+                pg.Truncate((500,), cascade=False, restart_identity=False),
+            ]
+        )
+    )
+
+
+def policies(rules: dict[str, str]) -> Policies:
+    names = {f"public.people.{name}": policy for name, policy in rules.items()}
+    return Policies.of(
+        SourceSettings.model_validate({"dsn": "", "columns": names, "hash_key": "a key of sixteen bytes"})
+    )
+
+
+@given(
+    st.lists(changes(), min_size=1, max_size=6),
+    st.sampled_from(["plain", "hash"]),
+    st.lists(ANY, min_size=3, max_size=3),
+)
+@settings(max_examples=150, deadline=None)
+def test_protected_messages_decode_to_the_rows_that_policies_make_of_plain_ones(
+    content: list[pg.PgOutput], key: str, others: list[str]
+) -> None:
+    rules = policies(dict(zip(COLUMNS, [key, *others], strict=True)))
+    schema = rules.schema(("public", "people"), PEOPLE.topic_schema)
+    columns = protected_columns(PEOPLE.relation, schema, rules)
+    assert columns is not None
+
+    def decoded(applied: bool) -> list[object]:
+        stream = Stream()
+        stream.transaction(PEOPLE.relation, *content)
+        if applied:
+            stream.frames = [protect(frame, columns, rules) for frame in stream.frames]
+        decoder = BlockDecoder(
+            SOURCE,
+            {500: (PEOPLE.topic, schema)},
+            lambda relation: None,
+            rules.as_applied() if applied else rules,
+        )
+        return [rows.rows.to_pylist() for rows in decoder.decode(stream.block()).rows]
+
+    assert decoded(True) == decoded(False)
+
+
+def test_a_protected_column_under_another_name_is_noticed() -> None:
+    rules = policies({"email": "hash"})
+    schema = rules.schema(("public", "people"), PEOPLE.topic_schema)
+    renamed = Table(500, "people", [(n if n != "email" else "mail", TEXT, -1, n == "id") for n in COLUMNS])
+    assert protected_columns(renamed.relation, schema, rules) is None
+    added = Table(500, "people", [*PEOPLE.columns, ("phone2", TEXT, -1, False)])
+    found = protected_columns(added.relation, schema, policies({"email": "hash", "phone2": "drop"}))
+    assert found is not None
+    assert [column.policy.partition(":")[0] for column in found] == ["", "hash", "", "", "drop"]
+
+
+@pytest.mark.parametrize("cut", [1, 7, 12, 17])
+def test_a_row_that_cannot_be_taken_apart_is_refused(cut: int) -> None:
+    rules = policies({"email": "hash"})
+    columns = protected_columns(
+        PEOPLE.relation, rules.schema(("public", "people"), PEOPLE.topic_schema), rules
+    )
+    assert columns is not None
+    row = encode(pg.Insert(500, (b"1", b"secret", b"x", b"y")))
+    with pytest.raises(ProtocolError):
+        protect(row[:-cut], columns, rules)
+    with pytest.raises(ProtocolError):
+        protect(encode(pg.Insert(500, (b"1", pg.Binary(b"secret"), b"x", b"y"))), columns, rules)
