@@ -59,6 +59,10 @@ test-servers: $(STAMP) ## Tests on other servers: the system's Postgres (root in
 fuzz: $(STAMP) ## Fuzz both decoders of the stream, guided by coverage (a minute; ARGS="--seconds 3600")
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
+.PHONY: golden
+golden: $(STAMP) ## Make the golden recordings of tests/cdc/golden anew, from a real server
+	@$(BIN)/python -m tests.cdc.golden.make
+
 .PHONY: soak
 soak: $(STAMP) ## All tests at full scale (an hour or more); the result is docs/soak.md
 	@$(BIN)/python -m pytest --scale full --timeout 7200 -m "not servers" --report=docs/soak.md

@@ -17,6 +17,7 @@ from cdc.columnar.decode import BlockDecoder, DecodedEpoch, error_text
 from cdc.columnar.relations import ChangeKind, SchemaChange
 from cdc.directory import Topics, TopicsChanged
 from cdc.handover import Handover, Item, Through
+from cdc.record import Recorder
 from cdc.redecode import Redecoding
 from cdc.status import Progress
 from eventstore import failpoints
@@ -78,6 +79,7 @@ class Appender:
         doubtful: Callable[[int, int], bool],
         chunked: ChunkedLoad | None = None,
         again: Redecoding | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self._store = store
         self._writer = writer
@@ -88,6 +90,7 @@ class Appender:
         self._load = load
         self._chunked = chunked
         self._again = again
+        self._recorder = recorder
         self._keeping = {topic: aside.keeps for topic, aside in topics.aside.items()}
         self._doubtful = doubtful
         self._minted: dict[tuple[TopicId, int], TopicSchema] = {}
@@ -183,6 +186,8 @@ class Appender:
                 self._spilled.changes += file.rows
 
     def _decode(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
+        if self._recorder is not None:
+            self._recorder.block(block)
         decoded = self._decoder.decode_or_set_aside(block)
         block.release()
         failpoints.hit("epoch_decoded")

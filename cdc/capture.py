@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from cdc.directory import TopicsChanged
 from cdc.first import first_load
@@ -13,6 +14,7 @@ from cdc.identity import check_start
 from cdc.postgres.problems import RowTooLarge, SlotActive
 from cdc.postgres.publication import Publication
 from cdc.postgres.snapshot import TableChanged
+from cdc.record import Recorder
 from cdc.retry import FIRST_PAUSE, LONGEST_PAUSE, Backoff
 from cdc.session import Session, Way
 from cdc.status import CaptureStatus, Phase
@@ -27,7 +29,8 @@ _ACTIVE_SECONDS = 5.0  # a killed capture's server process takes a moment to not
 
 
 class Capture:
-    """Captures one source into a store. ``report`` is called about twice a second, from the thread of ``run``."""
+    """Captures one source into a store. ``report`` is called about twice a second, from the thread of ``run``.
+    ``record``: a new file that gets what the stream brings (``cdc.recording``)."""
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class Capture:
         *,
         stop: threading.Event,
         report: Callable[[CaptureStatus], None] | None = None,
+        record: Path | None = None,
     ) -> None:
         self._task = Task.of(store, name, settings, stop=stop)
         self._store = store
@@ -46,6 +50,8 @@ class Capture:
         self._reported_at = 0.0
         self._way = Way.AS_SET
         self._term = 0
+        self._record = record
+        self._recorder: Recorder | None = None
 
     @property
     def status(self) -> CaptureStatus:
@@ -54,6 +60,13 @@ class Capture:
     def run(self) -> None:
         """Returns after a clean stop. Raises OperatorError (somebody must act), Fenced, UsageError; TransientError
         only before the first connection succeeded: later ones are tried again for ever, with pauses."""
+        try:
+            self._run()
+        finally:
+            if self._recorder is not None:
+                self._recorder.close()
+
+    def _run(self) -> None:
         self._store.collect_orphans()
         backoff, reached, active_since = Backoff(), False, None
         while not self._stop.is_set():
@@ -106,7 +119,9 @@ class Capture:
             self._way = self._way_around(way, error)
 
     def _stream(self, state: SourceState, publication: Publication | None) -> None:
-        session = Session(self._task, self._tick, self._way)
+        if self._record is not None and self._recorder is None:
+            self._recorder = Recorder(self._record, state, self._task.policies, self._progress)
+        session = Session(self._task, self._tick, self._way, self._recorder)
         try:
             session.run(state, publication)
         finally:

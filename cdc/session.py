@@ -19,6 +19,7 @@ from cdc.append import Appender
 from cdc.astext import TextStream
 from cdc.chunked import ChunkedLoad
 from cdc.columnar.decode import BlockDecoder, prepare
+from cdc.columnar.relations import Describe
 from cdc.directory import Describer, Topics, TopicsChanged, changed
 from cdc.handover import Handover
 from cdc.policy import Policies
@@ -30,6 +31,7 @@ from cdc.postgres.rendering import Renderer
 from cdc.postgres.stream import ReplicationStream
 from cdc.postgres.trigger import Trigger, read_trigger
 from cdc.receive import Receiver
+from cdc.record import Recorder
 from cdc.redecode import Redecoding
 from cdc.spool import Frames, SpooledStream
 from cdc.standing import LEFT, loadable_tables, lost_topics, reidentified_topics, republished_topics
@@ -64,7 +66,13 @@ class Session:
     """Streams until its task is stopped or, in binary, one transaction is taken (returns), or something ends it
     (raises)."""
 
-    def __init__(self, task: Task, tick: Callable[[], None], way: Way = Way.AS_SET) -> None:
+    def __init__(
+        self,
+        task: Task,
+        tick: Callable[[], None],
+        way: Way = Way.AS_SET,
+        recorder: Recorder | None = None,
+    ) -> None:
         self._way = way
         self._lines = Lines()
         self._task = task.with_lines(self._lines)
@@ -76,6 +84,7 @@ class Session:
         self._progress = task.progress
         self._tick = tick
         self._taken = threading.Event()
+        self._recorder = recorder
         self.term = 0
         """The writer's term, once this session has taken over."""
 
@@ -213,9 +222,14 @@ class Session:
             load, chunked = self._loads(writer, topics)
         describer = Describer(self._store, writer.state, topics, self._address)
 
+        describe: Describe = describer
+        if self._recorder is not None:
+            self._recorder.begin(writer.state, topics)
+            describe = self._recorder.describing(describer)
+
         def decoder(policies: Policies, aside: Collection[TopicId]) -> BlockDecoder:
             return BlockDecoder(
-                self._name, topics.schemas, describer, policies, known=topics.others, aside=aside
+                self._name, topics.schemas, describe, policies, known=topics.others, aside=aside
             )
 
         again = None
@@ -233,6 +247,7 @@ class Session:
             describer.is_doubtful,
             chunked,
             again,
+            self._recorder,
         )
         receiver = Receiver(
             stream,

@@ -8,13 +8,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cdc.memory import keep_small
-from eventstore.errors import TransientError
+from eventstore.errors import TransientError, UsageError
 from tailrace.cli.failure import INTERRUPTED
 from tailrace.cli.invocation import of
 from tailrace.cli.output import Output, Progress, count, duration, size
@@ -41,6 +42,15 @@ def capture(
     seconds: Annotated[
         float | None, typer.Option("--for", metavar="SECONDS", min=0, help="Stop after this time.")
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            "--record",
+            metavar="FILE",
+            help="Also keep what the stream brings in a new file (`tailrace source replay` decodes it).",
+            show_default=False,
+        ),
+    ] = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -55,8 +65,14 @@ def capture(
     keep_small()
     invocation = of(context)
     chosen = invocation.sources(sources)
+    if record is not None and len(chosen) > 1:
+        raise UsageError(
+            "a recording is of one source", hint="name one: tailrace capture SOURCE --record FILE"
+        )
+    if record is not None and record.exists():
+        raise UsageError(f"{record} exists already; recordings are not overwritten", hint="name another file")
     with invocation.store() as store:
-        running = Running(store, chosen)
+        running = Running(store, chosen, record)
         targets = server_positions(chosen) if until_idle else None
         with (
             measured(running, chosen, invocation.output, metrics_port, metrics_address),
@@ -80,14 +96,16 @@ def capture(
 class Running:
     """One capture per source, each on a thread of its own; the first that fails stops the others."""
 
-    def __init__(self, store: Store, sources: Sequence[tuple[str, SourceSettings]]) -> None:
+    def __init__(
+        self, store: Store, sources: Sequence[tuple[str, SourceSettings]], record: Path | None = None
+    ) -> None:
         from cdc.capture import Capture
 
         self.stop = threading.Event()
         self.store = store
         self._latest: dict[str, CaptureStatus] = {}
         self._captures = {
-            name: Capture(store, name, settings, stop=self.stop, report=self._reported)
+            name: Capture(store, name, settings, stop=self.stop, report=self._reported, record=record)
             for name, settings in sources
         }
         self._pool = ThreadPoolExecutor(len(self._captures), thread_name_prefix="capture")

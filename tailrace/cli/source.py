@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tailrace.cli import repair, retry, snapshot
+from tailrace.cli import play, repair, retry, snapshot
 from tailrace.cli.invocation import of
 from tailrace.cli.output import size
 from tailrace.cli.status import source_status
@@ -13,6 +13,7 @@ app = typer.Typer(help="The databases that are captured.")
 app.command()(snapshot.snapshot)
 app.command()(repair.repair)
 app.command()(retry.retry)
+app.command()(play.replay)
 
 
 @app.command("list")

@@ -25,21 +25,18 @@ ANY = st.sampled_from(["plain", "hash", "drop", "truncate:1", "truncate:3"])
 @st.composite
 def changes(draw: st.DrawFn) -> pg.PgOutput:
     key, row = draw(TEXTS), (draw(TEXTS), *(draw(CELLS) for _ in COLUMNS[1:]))
-    old_key = (key, *(pg.NULL for _ in COLUMNS[1:]))
+    old_key: pg.Tuple = (key, pg.NULL, pg.NULL, pg.NULL)
     updated = (draw(TEXTS), *(draw(NEW_CELLS) for _ in COLUMNS[1:]))
-    return draw(
-        st.sampled_from(
-            [
-                pg.Insert(500, row),
-                pg.Update(500, updated),
-                pg.Update(500, updated, key=old_key),
-                pg.Update(500, updated, old=row),
-                pg.Delete(500, key=old_key),
-                pg.Delete(500, old=row),
-                pg.Truncate((500,), cascade=False, restart_identity=False),
-            ]
-        )
-    )
+    kinds: list[pg.PgOutput] = [
+        pg.Insert(500, row),
+        pg.Update(500, updated),
+        pg.Update(500, updated, key=old_key),
+        pg.Update(500, updated, old=row),
+        pg.Delete(500, key=old_key),
+        pg.Delete(500, old=row),
+        pg.Truncate((500,), cascade=False, restart_identity=False),
+    ]
+    return draw(st.sampled_from(kinds))
 
 
 def policies(rules: dict[str, str]) -> Policies:

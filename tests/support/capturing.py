@@ -86,11 +86,11 @@ class Site:
 class RunningCapture:
     """A capture in a thread of this process. Leaving the block stops it and raises what it raised."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, *, record: Path | None = None) -> None:
         self.site = site
         self.store = site.open()
         self.stop_event = threading.Event()
-        self._capture = Capture(self.store, SOURCE, site.settings, stop=self.stop_event)
+        self._capture = Capture(self.store, SOURCE, site.settings, stop=self.stop_event, record=record)
         self._pool = ThreadPoolExecutor(1, "capture under test")
         self._future: Future[None] | None = None
         self._forgiven = False

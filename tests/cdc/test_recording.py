@@ -1,0 +1,56 @@
+"""A recording is decoded again without a server, to the rows that capture made of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cdc.recording import FRAME, Recording
+from eventstore.errors import UsageError
+from tests.support.capturing import Site
+from tests.support.recordings import GOLDEN, SCENARIOS, SECRET, played, record
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_recording_gives_the_rows_that_capture_made(
+    database: str, store_dir: Path, tmp_path: Path, name: str
+) -> None:
+    scenario, file = SCENARIOS[name], tmp_path / "recording"
+    captured = record(Site.at(store_dir, database, **scenario.settings), scenario, file)
+    assert len(captured) > len(scenario.statements)
+    assert played(file, tmp_path / "replayed") == captured
+    for document in Recording(file).records():
+        assert SECRET.encode() not in document.data
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_golden_recordings_give_the_rows_they_always_gave(tmp_path: Path, name: str) -> None:
+    expected = [json.loads(line) for line in (GOLDEN / f"{name}.json").read_text().splitlines()]
+    assert expected
+    assert played(GOLDEN / f"{name}.rec", tmp_path) == expected
+
+
+def test_a_recording_cut_anywhere_gives_what_came_before(tmp_path: Path) -> None:
+    whole = (GOLDEN / "changes.rec").read_bytes()
+    expected = played(GOLDEN / "changes.rec", tmp_path / "whole")
+    for number, length in enumerate(range(len(whole) - 1, len(whole) // 2, -len(whole) // 9)):
+        cut = tmp_path / f"{number}.rec"
+        cut.write_bytes(whole[:length])
+        found = played(cut, tmp_path / str(number))
+        assert found == expected[: len(found)]
+        assert len(found) < len(expected)
+
+
+def test_what_is_no_recording_is_refused_and_none_is_overwritten(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"something else")
+    with pytest.raises(UsageError, match="no recording"):
+        Recording(other)
+    with pytest.raises(UsageError, match="cannot be read"):
+        Recording(tmp_path / "missing")
+    frames = [each for each in Recording(GOLDEN / "changes.rec").records() if each.kind == FRAME]
+    assert frames[0].data[:1] in (b"B", b"R", b"Y")
