@@ -55,6 +55,9 @@ class Redecoding:
             try:
                 found = self._store.first_kept(topic)
                 decoded = self._current.decode(kept.unpack(found[1])) if found else None
+            except TopicsChanged:  # whose table is another one now: a new session would know no more of it
+                self._failed(topic, f"its table was replaced; read it again: {asked.AGAIN} {topic.text}")
+                continue
             except TransientError:
                 raise
             except Exception as error:  # noqa: BLE001 (any may be why it was set aside: it stays so)

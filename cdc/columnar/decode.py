@@ -169,6 +169,8 @@ class BlockDecoder:
             try:
                 return replace(self._decode(block), undecodable=failures)
             except Undecodable as failure:
+                if failure.topic in self._aside:
+                    raise failure.cause from failure.cause.__cause__
                 failures.append(failure)
                 self._aside.add(failure.topic)
             self._relations, self._routes = relations.copy(), RouteTable()
