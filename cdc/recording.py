@@ -134,8 +134,10 @@ class Recording:
                 (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
                 document = json.loads(file.read(length))
                 self._begin = file.tell()
-        except (OSError, struct.error, ValueError) as error:
-            raise UsageError(f"{path} cannot be read: {error}", hint="is it whole?") from error
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}", hint="name a recording") from error
+        except (struct.error, ValueError) as error:
+            raise UsageError(f"{path} is damaged: its header cannot be read", hint="record again") from error
         document["rules"] = tuple((text, policy) for text, policy in document["rules"])
         self.header = Header(**document)
 
