@@ -413,6 +413,7 @@ def test_rows_from_before_a_column_have_its_default_in_every_type(
             assert_equals_source(site)
 
 
+@pytest.mark.versions
 def test_binary_is_turned_into_the_text_that_the_server_prints(everything: Everything) -> None:
     """What a row that is too large for text mode is read in: by COPY and by the stream, value for value."""
     address = Address.parse(everything.dsn)
