@@ -51,7 +51,7 @@ test: lint ## Lint, types, architecture, and all tests at smoke scale
 .PHONY: test-servers
 test-servers: $(STAMP) ## Tests on other servers: the system's Postgres (root installs it), 14 to 17, pgvector
 	@tests/servers-setup
-	@$(BIN)/python -m pytest --scale smoke -m servers
+	@$(BIN)/python -m pytest --scale smoke -m servers $(SPREAD)
 	@for version in $(OLDER); do \
 		echo "Postgres $$version:"; $(BIN)/python -m pytest --scale smoke -m versions --postgres $$version $(SPREAD); done
 
