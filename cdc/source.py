@@ -20,7 +20,7 @@ from cdc.policy import Policies
 from cdc.postgres.check import Server, read_server, server_problems
 from cdc.postgres.connect import Address, connect, quote, translated
 from cdc.postgres.describe import Table, as_published, read_tables
-from cdc.postgres.publication import add_statement, create_statement, read_publication
+from cdc.postgres.publication import Publication, add_statement, create_statement, read_publication
 from cdc.postgres.slot import slot_name
 from cdc.postgres.trigger import Trigger, install_trigger, read_trigger, remove_trigger
 from cdc.postgres.written import written_tables
@@ -169,7 +169,10 @@ class _Plan:
         published = self._publication.tables if self._publication else {}
         wanted = [table for table in self._taken if self._may_take(table, findings)]
         missing = [table for table in wanted if table.relid not in published and not self._publishes_all]
-        missing = [table for table in missing if self._may_add(table, findings)]
+        refused = [table for table in missing if not self._may_add(table, findings)]
+        missing = [table for table in missing if table not in refused]
+        if self._publication is not None and not self._publication.owned:
+            wanted = [table for table in wanted if table not in refused]
         findings += _ownership(missing, self._server)
         add = [table.label for table in missing] + self._events(findings, published)
         infos = self._infos()
@@ -343,6 +346,9 @@ class _Plan:
     def _may_add(self, table: Table, findings: list[Finding]) -> bool:
         """Not while another table feeds the topic of its name. One that left the publication may come back: capture
         sees by its new entry that changes are lost, and reads it again."""
+        if self._publication is not None and not self._publication.owned:
+            findings.append(self._not_ours_to_add(table, self._publication))
+            return False
         topic = self._topic(table)
         info = self._infos().get(topic)
         if info is None or info.complete_since is None or self._topics is None or self._publication is None:
@@ -369,6 +375,17 @@ class _Plan:
             )
         )
         return False
+
+    def _not_ours_to_add(self, table: Table, publication: Publication) -> Finding:
+        """A publication of another role, which decides what is published."""
+        name = f"{quote(table.schema)}.{quote(table.name)}"
+        return Finding(
+            Level.SKIPPED,
+            table.text,
+            f"publication {publication.name} does not publish it, and belongs to {publication.owner}",
+            f"as {publication.owner}: ALTER PUBLICATION {quote(publication.name)} ADD TABLE {name}; "
+            f"GRANT SELECT ON {name} TO {quote(self._server.user)}",
+        )
 
     def _events(
         self, findings: list[Finding], published: Mapping[int, tuple[str, str]]
@@ -465,7 +482,8 @@ def _ownership(missing: Sequence[Table], server: Server) -> list[Finding]:
             Level.BLOCKING,
             table.text,
             f"user {server.user} does not own it, so may not publish it",
-            "run init as its owner, or GRANT the owner's role",
+            f"GRANT {quote(table.owner)} TO {quote(server.user)}; or let its owner make the publication: see "
+            "docs/capture.md, the user of a source",
         )
         for table in missing
         if not table.owned

@@ -37,6 +37,7 @@ class Table:
     generated: tuple[Column, ...]
     readable: bool
     owned: bool
+    owner: str
     filtered: bool  # row level security would hide rows from this user
     file: int  # relfilenode as this snapshot knows it
     blocks: int = 0  # where somebody measured it: that takes a lock
@@ -63,7 +64,7 @@ SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relpersistence::t
          FROM pg_catalog.pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid) ELSE '{}' END,
        c.relreplident::text, coalesce(pg_catalog.has_table_privilege(c.oid, 'SELECT'), false)
          AND pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
-       pg_catalog.pg_has_role(c.relowner, 'USAGE'),
+       pg_catalog.pg_has_role(c.relowner, 'USAGE'), pg_catalog.pg_get_userbyid(c.relowner)::text,
        c.relrowsecurity AND NOT (SELECT r.rolsuper OR r.rolbypassrls FROM pg_catalog.pg_roles r
          WHERE r.rolname = current_user)
          AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(c.relowner, 'USAGE')),
@@ -111,7 +112,7 @@ def read_tables(
 
 
 def _table(row: Row, columns: list[Row], indexes: list[Row]) -> Table:
-    relid, schema, name, kind, persistence, roots, identity, readable, owned, filtered, file = row
+    relid, schema, name, kind, persistence, roots, identity, readable, owned, owner, filtered, file = row
     numbers, problem = _key(str(identity), indexes)
     stored = [column for column in columns if not column[6]]
     hidden = [column for column in columns if column[6]]
@@ -135,6 +136,7 @@ def _table(row: Row, columns: list[Row], indexes: list[Row]) -> Table:
         generated=tuple(_column(column, False) for column in hidden),
         readable=bool(readable),
         owned=bool(owned),
+        owner=str(owner),
         filtered=bool(filtered),
         file=_int(file),
     )

@@ -63,6 +63,18 @@ _REFUSALS = (
         "check the user name of the source's dsn, or create the role WITH LOGIN REPLICATION",
     ),
     Advice(
+        r"is not permitted to log in",
+        OperatorError,
+        "the user may not log in: {where}",
+        "as a superuser: ALTER ROLE <user> LOGIN",
+    ),
+    Advice(
+        r"permission denied for database",
+        OperatorError,
+        "the user may not connect: {where}",
+        "GRANT CONNECT ON DATABASE <database> TO the source's user",
+    ),
+    Advice(
         r"no pg_hba\.conf entry",
         OperatorError,
         "the server's pg_hba.conf lets nobody in from here: {where}",
@@ -281,6 +293,11 @@ def _privilege_hint(text: str) -> str:
     schema = re.search(r"permission denied for schema (\S+)", text)
     if schema:
         return f"GRANT USAGE ON SCHEMA {schema.group(1)} TO the source's user"
+    function = re.search(r"permission denied for function (\S+)", text)
+    if function:
+        return (
+            f"GRANT EXECUTE ON FUNCTION {function.group(1)} TO the source's user (everybody may by default)"
+        )
     if "replication" in text:
         return "as a superuser: ALTER ROLE <user> REPLICATION"
     if "must be owner" in text:

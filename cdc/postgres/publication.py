@@ -35,6 +35,8 @@ class Publication:
     via_root: bool
     entries: Mapping[int, Entry]
     schemas: tuple[str, ...] = ()
+    owner: str = ""
+    owned: bool = True  # by the source's user, or by a role that it is in: only an owner adds tables
     tables: Mapping[int, tuple[str, str]] = field(init=False)
     """Oid -> (schema, name) of the entries; none while the publication loses changes."""
 
@@ -141,7 +143,8 @@ def read_publication(connection: Connection[Row], name: str, address: Address) -
     with translated("reading the publication", address):
         row = connection.execute(
             "SELECT oid::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot, xmin::text,"
-            " coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's' FROM pg_catalog.pg_publication p WHERE pubname = %s",
+            " coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's', pg_catalog.pg_get_userbyid(pubowner)::text,"
+            " pg_catalog.pg_has_role(pubowner, 'USAGE') FROM pg_catalog.pg_publication p WHERE pubname = %s",
             [name],
         ).fetchone()
         if row is None:
@@ -169,6 +172,8 @@ def read_publication(connection: Connection[Row], name: str, address: Address) -
         via_root=bool(row[6]),
         entries={_int(each[0]): _entry(each, itself, leaves.get(_int(each[0]), {})) for each in entries},
         schemas=tuple(str(schema) for (schema,) in schemas),
+        owner=str(row[9]),
+        owned=bool(row[10]),
     )
 
 
