@@ -120,6 +120,13 @@ class ProjectionSettings(_Frozen):
     poll_seconds: Annotated[float, Field(gt=0)] = 1.0
 
 
+class MetricsSettings(_Frozen):
+    """Where a capture that runs until it is stopped serves metrics. Without a port it does not."""
+
+    port: Annotated[int | None, Field(ge=0, le=65535, description="0 = one that is free")] = None
+    address: str = "127.0.0.1"
+
+
 class Settings(_Frozen):
     """One environment's settings after overlays and ``${VAR}`` expansion. ``protected`` makes destructive verbs ask."""
 
@@ -128,6 +135,7 @@ class Settings(_Frozen):
     sinks: dict[Name, SinkSettings] = {}
     projections: ProjectionSettings = ProjectionSettings()
     spark: SparkSettings = SparkSettings()
+    metrics: MetricsSettings = MetricsSettings()
     protected: bool = False
 
     def secrets(self) -> frozenset[str]:

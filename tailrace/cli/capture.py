@@ -54,12 +54,23 @@ def capture(
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            "--metrics-port", metavar="PORT", min=0, max=65535, help="Serve Prometheus metrics there."
+            "--metrics-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            show_default=False,
+            help="Serve Prometheus metrics there. Default: metrics.port of the configuration.",
         ),
     ] = None,
     metrics_address: Annotated[
-        str, typer.Option("--metrics-address", metavar="IP", help="Address that metrics are served on.")
-    ] = "127.0.0.1",
+        str | None,
+        typer.Option(
+            "--metrics-address",
+            metavar="IP",
+            show_default=False,
+            help="Address that metrics are served on. Default: metrics.address of the configuration, else 127.0.0.1.",
+        ),
+    ] = None,
 ) -> int:
     """Take the first load, then tail the write-ahead log until stopped (SIGTERM or Ctrl-C)."""
     keep_small()
@@ -71,11 +82,14 @@ def capture(
         )
     if record is not None and record.exists():
         raise UsageError(f"{record} exists already; recordings are not overwritten", hint="name another file")
+    metrics = invocation.settings.metrics
+    if metrics_port is None and not until_idle and seconds is None:
+        metrics_port = metrics.port  # a capture that ends soon runs beside one that stays
     with invocation.store() as store:
         running = Running(store, chosen, record)
         targets = server_positions(chosen) if until_idle else None
         with (
-            measured(running, chosen, invocation.output, metrics_port, metrics_address),
+            measured(running, chosen, invocation.output, metrics_port, metrics_address or metrics.address),
             keeping_order(store, invocation.configuration, invocation.output.note),
             stopping(running.stop) as interrupted,
             invocation.output.progress("capture") as progress,

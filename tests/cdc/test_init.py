@@ -204,7 +204,8 @@ def test_what_projections_write_is_never_captured(postgres: PostgresServer, site
     execute(postgres.dsn(), f"CREATE ROLE {role} LOGIN")
     try:
         poor = Site.at(site.root, site.dsn.replace("postgres@", f"{role}@"))
-        assert set(skipped(poor)) == own | {"public.totals__g2"}
+        others = {"public.later"}  # it is not published, and the publication is not this role's
+        assert set(skipped(poor)) == own | others | {"public.totals__g2"}
     finally:
         execute(postgres.dsn(), f"DROP ROLE {role}")
 
@@ -230,7 +231,7 @@ def test_missing_privileges_are_all_named_at_once_with_what_to_grant(
         poor = Site.at(site.root, site.dsn.replace("postgres@", f"{role}@"))
         with pytest.raises(OperatorError) as refused:
             poor.init()
-        for hint in ("REPLICATION", "GRANT CREATE ON DATABASE", "GRANT SELECT ON", "as its owner"):
+        for hint in ("REPLICATION", "GRANT CREATE ON DATABASE", "GRANT SELECT ON", 'GRANT "postgres" TO'):
             assert hint in refused.value.hint, hint
         assert query(site.dsn, "SELECT count(*) FROM pg_publication")[0] == (0,)
     finally:

@@ -137,6 +137,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("replay", "shop.public.orders"),
     ("store", "info"),
     ("store", "seal"),
+    ("store", "maintain"),
     ("store", "collect"),
     ("source", "list"),
     ("projection", "list"),
