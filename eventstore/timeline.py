@@ -246,7 +246,7 @@ class Timeline:
         self, row: Row[*tuple[Any, ...]], which: Which, limit: int | None = None, *, backwards: bool = False
     ) -> Iterator[list[Epoch]]:
         """Matching epochs of a file, row group by row group; of each the first ``limit``."""
-        with open_file(self.storage, row) as file:
+        with open_file(self.storage, row) as file, open_file(self.storage, row, whole=True) as whole:
             lengths = [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
             bounds = (np.cumsum([0, *lengths]) + row.first_epoch).tolist()
             groups = range(file.num_row_groups)
@@ -258,15 +258,16 @@ class Timeline:
                 matching = np.flatnonzero(which.mask(looked_at).to_numpy())
                 if len(matching):
                     chosen = matching[-1:] if backwards else matching[:limit]
-                    yield rows_of(file.read_row_group(group).take(pa.array(chosen)))
+                    yield rows_of(whole.read_row_group(group).take(pa.array(chosen)))
 
 
-def open_file(storage: LocalStorage, row: Row[*tuple[Any, ...]]) -> pq.ParquetFile:
-    """A file of ``epoch_files``, checked."""
+def open_file(storage: LocalStorage, row: Row[*tuple[Any, ...]], *, whole: bool = False) -> pq.ParquetFile:
+    """A file of ``epoch_files``, checked. ``whole``: for taking a few whole rows; texts, which repeat, stay as they
+    are stored."""
     data = storage.open(row.path)
-    if segment.checksum(data) != row.checksum:
+    if not whole and segment.checksum(data) != row.checksum:
         raise segment.damaged(str(storage.root / row.path))
-    return pq.ParquetFile(pa.BufferReader(data))
+    return pq.ParquetFile(pa.BufferReader(data), read_dictionary=["source", "topics"] if whole else None)
 
 
 def rows_of(table: pa.Table) -> list[Epoch]:

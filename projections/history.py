@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.errors import IncompleteTopic, UsageError
+from eventstore.errors import Fenced, IncompleteTopic, UsageError
 from eventstore.model import SegmentRef, TopicId, TopicKind
 from eventstore.position import Cut
 from eventstore.schema import TopicSchema, unify
@@ -64,6 +65,7 @@ class ChangesInput:
 
 
 Planned = StateInput | ChangesInput
+_SEALS = 3  # the newest sealer wins, so that ours may be overtaken
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,13 @@ def plan_reads(store: Store, projection: Projection, cut: Cut, parallelism: int)
 
     Raises IncompleteTopic when the state of an input is not known there, UsageError for unknown topics or columns.
     """
-    plan = _plan(store, projection, cut)
-    if plan.inline_bytes(parallelism) > INLINE_LIMIT:
-        store.seal()
+    for _ in range(_SEALS):
         plan = _plan(store, projection, cut)
-    return plan
+        if plan.inline_bytes(parallelism) <= INLINE_LIMIT:
+            return plan
+        with suppress(Fenced):  # upkeep began to seal meanwhile
+            store.seal()
+    return _plan(store, projection, cut)
 
 
 def _plan(store: Store, projection: Projection, cut: Cut) -> ReadPlan:

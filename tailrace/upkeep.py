@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from eventstore.errors import TransientError
+from eventstore.errors import Fenced, TransientError
 
 if TYPE_CHECKING:
     from eventstore.log import Store
     from tailrace.config import Configuration
 
 _NICENESS = 10
-_BUSY = TransientError.exit_code  # another process is at it
+_OVERTAKEN = (Fenced.exit_code, TransientError.exit_code)  # another process is at it
 _STOP_SECONDS = 10.0
 
 
@@ -111,4 +111,4 @@ def _failure(code: int, error: str) -> str:
     """What a round that ended with ``code`` died of; "" when it did not."""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
-    return "" if code in (0, _BUSY) else error[max(error.find("error: "), 0) :].strip()
+    return "" if code in (0, *_OVERTAKEN) else error[max(error.find("error: "), 0) :].strip()

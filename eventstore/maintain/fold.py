@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from eventstore.log import Store
 
 CHUNK = 8192
-_ROWS_PER_GROUP = 65_536
+_ROWS_PER_GROUP = 16_384  # what a look-up decodes
 _NEAR = ["epoch", "commit_lsn", "end_lsn", "first_lsn", "last_lsn", "commit_ts", "first_ts", "last_ts"]
 
 _Row = Row[*tuple[Any, ...]]

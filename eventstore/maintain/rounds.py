@@ -76,8 +76,10 @@ def maintain(store: Store, *, report: Callable[[str], None] = lambda _: None) ->
     """Seal all small epochs, merge, fold, remove. Raises Busy or Fenced."""
     began = time.monotonic()
     with maintaining(store.catalog):
-        with store.catalog.write() as connection:  # those who were killed have left files of these terms
-            for name in terms.WRITERS:
+        with store.catalog.write() as connection:
+            # Those who were killed have left files of these terms. Sealing takes one only when there is something to
+            # seal: jobs seal, too, and would be stopped.
+            for name in (terms.MERGE, terms.FOLD):
                 terms.advance(connection, name)
             head = registry.head_epoch(connection)
         report("sealing")

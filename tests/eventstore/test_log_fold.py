@@ -122,9 +122,9 @@ def test_a_look_up_opens_only_files_that_can_hold_the_answer(
     opened: list[str] = []
     real: Callable[..., Any] = timeline.open_file
 
-    def counted(storage: Any, row: Any) -> Any:
+    def counted(storage: Any, row: Any, **how: Any) -> Any:
         opened.append(row.path)
-        return real(storage, row)
+        return real(storage, row, **how)
 
     monkeypatch.setattr(timeline, "open_file", counted)
     for look in (lambda: store.cut(17), lambda: store.epochs(20, 1), lambda: store.cut(at(9))):

@@ -13,9 +13,11 @@ import pytest
 import redis as redis_client
 from psycopg import sql
 
+from eventstore import failpoints
 from eventstore.derived import GenerationState
 from eventstore.errors import Fenced, IncompleteTopic, OperatorError, UnreadableCell, UsageError
 from eventstore.log import Store
+from eventstore.maintain import terms
 from eventstore.model import TopicId
 from eventstore.schema import Column, TopicSchema
 from eventstore.settings import Settings
@@ -458,7 +460,7 @@ def test_floats_within_the_declared_tolerance_are_left_alone(shop: ShopLog, depl
     assert verify(ctx, "doubles").equal
 
 
-def test_blobs_beyond_what_tasks_may_carry_are_sealed_first(
+def test_blobs_beyond_what_tasks_may_carry_are_sealed_first_also_when_upkeep_seals_meanwhile(
     shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ctx = deploy(TOTALS)
@@ -467,10 +469,19 @@ def test_blobs_beyond_what_tasks_may_carry_are_sealed_first(
     topic = ctx.projection("totals").topics[0]
     assert any(ref.inline for ref in ctx.store.segments(topic, ctx.store.cut()))
     monkeypatch.setattr(history, "INLINE_LIMIT", 1)
+    passed = failpoints.hit
+    overtaken: list[int] = []
+
+    def overtake(name: str, times: int = 1) -> None:
+        if name == "seal_written" and not overtaken:
+            overtaken.append(terms.begin(ctx.store.catalog, terms.SEAL))
+        passed(name, times)
+
+    monkeypatch.setattr(failpoints, "hit", overtake)
 
     (outcome,) = refresh(ctx)
 
-    assert outcome.status == "done"
+    assert outcome.status == "done" and overtaken
     assert not any(ref.inline for ref in ctx.store.segments(topic, ctx.store.cut()))
     assert verify(ctx, "totals").equal
 
