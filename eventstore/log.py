@@ -147,11 +147,11 @@ class Store:
         return self._epochs(Which(after=after), limit)
 
     def _epochs(self, which: Which, limit: int) -> list[EpochInfo]:
-        found = self._looked_up(lambda connection: Timeline(connection, self.storage).page(which, limit))
+        found = self.looked_up(lambda connection: Timeline(connection, self.storage).page(which, limit))
         return [registry.epoch_info(asdict(epoch)) for epoch in found]
 
-    def _looked_up(self, look: Callable[[Connection], _T]) -> _T:
-        """Of a snapshot of the catalog; of another one when a file was merged away since."""
+    def looked_up(self, look: Callable[[Connection], _T]) -> _T:
+        """What ``look`` finds in a snapshot of the catalog; in another one when a file was merged away since."""
         for _ in range(_LOOKS - 1):
             with suppress(MissingFile), self.catalog.read() as connection:
                 return look(connection)
@@ -314,7 +314,7 @@ class Store:
         ``SOURCE=0/16B3748``: transactions that committed below it), or a time (naive = UTC: up to the last position
         before the first commit later than it). Raises UsageError for one that is beyond the head or none at all."""
         asked = cuts.parse(as_of)
-        return self._looked_up(lambda connection: cuts.Resolver(connection, self.storage).resolve(asked))
+        return self.looked_up(lambda connection: cuts.Resolver(connection, self.storage).resolve(asked))
 
     def segments(self, topic: TopicId, cut: Cut, after_epoch: int = 0) -> list[SegmentRef]:
         """References to all rows of a topic after an epoch and up to a cut, in epoch order, blobs inlined.

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from eventstore import index, registry, segment, tables
 from eventstore.model import SegmentRef, TopicId
 from eventstore.position import Cut
+from eventstore.timeline import Timeline, Which
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -54,11 +55,8 @@ def bytes_per_row(store: Store, topic: TopicId) -> float:
 
 def first_commit_after(store: Store, topic: TopicId, epoch: int) -> int | None:
     """Commit time (µs) of the first epoch with rows of the topic at or behind ``epoch``; None when there is none."""
-    table = tables.epochs
     with store.catalog.read() as connection:
         topic_id = registry.topic_ids(connection, [topic])[topic]
-        query = select(table.c.commit_ts).where(
-            table.c.epoch >= epoch, table.c.commit_ts.is_not(None), table.c.topics.like(f"%,{topic_id},%")
-        )
-        found = connection.scalar(query.order_by(table.c.epoch).limit(1))
-    return None if found is None else int(found)
+    which = Which(after=epoch - 1, dated=True, topics=frozenset({topic_id}))
+    found = store.looked_up(lambda connection: Timeline(connection, store.storage).first(which))
+    return None if found is None else found.commit_ts

@@ -18,6 +18,7 @@ from eventstore.log import Store
 from eventstore.maintain import fold, terms, tiers
 from eventstore.model import EpochBatch
 from eventstore.settings import UpkeepSettings
+from eventstore.subscriptions.positions import first_commit_after
 from tests.eventstore.shop import ORDERS, at, batch, register
 from tests.eventstore.test_log_seal import everything, fill
 from tests.fixtures.stores import StoreFactory
@@ -57,6 +58,7 @@ def answers(store: Store, lsns: int) -> dict[str, Any]:
     for epoch in range(head.epoch + 1):
         found[f"epoch {epoch}"] = store.cut(epoch)
         found[f"after {epoch}"] = store.epochs(epoch, 3)
+        found[f"commit after {epoch}"] = first_commit_after(store, ORDERS, epoch)
     for lsn in range(lsns + 1):
         found[f"lsn {lsn}"] = store.cut(f"shop=0/{lsn:X}")
         found[f"time {lsn}"] = store.cut(at(lsn - 0.5))
