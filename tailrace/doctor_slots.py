@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from tailrace.checks import Check
@@ -45,9 +46,24 @@ def of_slots(
     with connect(address, "tailrace doctor") as connection:
         if read_server(connection, address).standby:
             return
+        info = connection.info
+        yield from one_machine(store.catalog.kind, info.host, info.hostaddr, f"source {name} catalog")
         yield from _own_slot(connection, address, f"source {name} slot", store.source(name))
         yield from _left_behind(connection, address, f"source {name} slots", store.settings.name, configured)
         yield from _server_settings(connection, address, f"source {name}")
+
+
+def one_machine(catalog: str, host: str, hostaddr: str, subject: str) -> Iterator[Check]:
+    """What follows from a catalog in a file beside a source that is reached over a network."""
+    local = host.startswith(("/", "@")) or (hostaddr != "" and ip_address(hostaddr).is_loopback)
+    if catalog == "sqlite" and not local:
+        yield Check(
+            subject, "warn",
+            f"it is a SQLite file, the server is on {host}: capture, projections and every other command have to "
+            "run on this machine, and what is in the log is lost with its disk",
+            'nothing, if that is meant; otherwise store.catalog = "postgresql://…", outside of what is captured, and '
+            "store.segments on a disk that the other machines see",
+        )  # fmt: skip
 
 
 def _own_slot(
