@@ -17,7 +17,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 from eventstore import registry, tables
 from eventstore.maintain import terms, tiers
 from eventstore.maintain.fold import fold
-from eventstore.maintain.leases import maintaining
+from eventstore.maintain.leases import maintaining, oldest_need
 from eventstore.maintain.merge import merge
 from eventstore.maintain.orphans import collect_orphans
 from eventstore.maintain.retired import collect_retired
@@ -129,7 +129,11 @@ def is_due(store: Store) -> bool:
     with store.catalog.read() as connection:
         head = registry.head_epoch(connection)
         _, size = _unsealed(connection)
-        due = connection.scalar(select(retired.c.number).where(retired.c.retired_at <= limit).limit(1))
+        waiting = select(retired.c.number).where(retired.c.retired_at <= limit)
+        needed = oldest_need(connection)
+        if needed is not None:
+            waiting = waiting.where(retired.c.number <= needed)
+        due = connection.scalar(waiting.limit(1))
         last = _last(connection)
     fresh = head - (last[1].head if last is not None else 0)
     return fresh >= store.settings.upkeep.seal_epochs or size >= SEAL_BYTES or due is not None

@@ -261,8 +261,10 @@ def test_a_round_is_due_after_enough_epochs_large_ones_too_and_when_replaced_fil
     assert not is_due(store)
     writer(store).append(batch(10, orders=[("c", 1)]))
     assert is_due(store)
-    assert store.maintain().merged_files > 0
-    assert not is_due(store)
+    with store.pinned("a job"):
+        assert store.maintain().merged_files > 0
+        assert not is_due(store)
+        assert not is_due(new_store(upkeep=AT_ONCE)), "the job needs what was replaced"
     assert is_due(new_store(upkeep=AT_ONCE)), "the replaced files may go now"
 
 
