@@ -48,6 +48,7 @@ def of_slots(
             return
         info = connection.info
         yield from one_machine(store.catalog.kind, info.host, info.hostaddr, f"source {name} catalog")
+        yield from _pooled(connection, address, f"source {name} address")
         yield from _own_slot(connection, address, f"source {name} slot", store.source(name))
         yield from _left_behind(connection, address, f"source {name} slots", store.settings.name, configured)
         yield from _server_settings(connection, address, f"source {name}")
@@ -63,6 +64,21 @@ def one_machine(catalog: str, host: str, hostaddr: str, subject: str) -> Iterato
             "run on this machine, and what is in the log is lost with its disk",
             'nothing, if that is meant; otherwise store.catalog = "postgresql://…", outside of what is captured, and '
             "store.segments on a disk that the other machines see",
+        )  # fmt: skip
+
+
+def _pooled(connection: Connection[tuple[object, ...]], address: Address, subject: str) -> Iterator[Check]:
+    """A pooler answers a connection with a process number of its own (protocol: BackendKeyData)."""
+    from cdc.postgres.connect import translated
+
+    with translated("asking for the server's process", address):
+        row = connection.execute("SELECT pg_catalog.pg_backend_pid()").fetchone()
+    if row != (connection.info.backend_pid,):
+        yield Check(
+            subject, "warn",
+            "a pooler or proxy answers in place of the server: one that gives each transaction another connection "
+            "loses the settings that capture's reads depend on",
+            "give the source's dsn the server's own host and port, or be sure that sessions stay on one connection",
         )  # fmt: skip
 
 

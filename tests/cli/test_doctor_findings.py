@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tailrace.checks import Check
 from tailrace.doctor import of_source
 from tailrace.doctor_slots import of_slots, one_machine
 from tailrace.embedded import PostgresServer
+from tailrace.embedded.process import free_port
 from tests.support.capturing import SOURCE, RunningCapture, Site, execute, query, wait_until
 
 
@@ -114,3 +120,57 @@ def test_a_sqlite_catalog_beside_a_server_of_another_machine() -> None:
         ("sqlite", "/run/postgresql", ""),
     ):  # fmt: skip
         assert list(one_machine(kind, host, address, "catalog")) == []
+
+
+@pytest.fixture(params=["session", "transaction"])
+def pooler(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterator[int]:
+    """Port of a pgbouncer in front of the session's server."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    assert program is not None, "make test-servers installs it"
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="pooler-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "users").write_text('"postgres" ""\n')
+        (folder / "pgbouncer.ini").write_text(
+            f"[databases]\n* = host=127.0.0.1 port={postgres.port} user=postgres\n[pgbouncer]\n"
+            f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
+            f"auth_file = {folder}/users\npool_mode = {request.param}\n"
+        )
+        other_user = ["-u", "nobody"] if os.getuid() == 0 else []  # it refuses to be root
+        process = subprocess.Popen(
+            [program, "-q", *other_user, str(folder / "pgbouncer.ini")], stderr=subprocess.DEVNULL
+        )
+        try:
+            yield port
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+@pytest.mark.servers
+def test_a_pooler_in_front_of_the_server(site: Site, pooler: int, postgres: PostgresServer) -> None:
+    pooled = Site.at(site.root, site.dsn.replace(f":{postgres.port}/", f":{pooler}/"))
+
+    def answers() -> bool:
+        try:
+            return query(pooled.dsn, "SELECT 1") == [(1,)]
+        except psycopg.OperationalError:
+            return False
+
+    wait_until(answers)
+    with pooled.open() as store:
+        (refused,) = of_source(store, SOURCE, pooled.settings)
+        assert refused.verdict == "fail" and "a connection pooler answered" in refused.found
+        assert "the server's own host and port" in refused.remedy
+    assert "a pooler or proxy answers" in found_by_slots(pooled, "address").found
+    with site.open() as store:
+        direct = list(of_slots(store, [SOURCE], SOURCE, site.settings))
+    assert [each for each in direct if each.subject == "source shop address"] == []
+
+
+def found_by_slots(site: Site, subject: str) -> Check:
+    with site.open() as store:
+        checks = of_slots(store, [SOURCE], SOURCE, site.settings)
+        (check,) = [each for each in checks if each.subject == f"source shop {subject}"]
+    return check
