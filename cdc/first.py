@@ -14,6 +14,7 @@ from cdc.load import Loaded, SnapshotLoad, Target
 from cdc.postgres.check import read_server
 from cdc.postgres.connect import Address, connect, connect_replication, translated
 from cdc.postgres.publication import Publication
+from cdc.postgres.silence import end_sessions
 from cdc.postgres.slot import (
     Exported,
     create_exported,
@@ -44,11 +45,16 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
     """
     store, address, progress = task.store, task.address, task.progress
     progress.phase(Phase.LOADING)
-    with connect(address, "tailrace load") as control, only_one(control, state.slot, address):
+    with (
+        connect(address, "tailrace load") as control,
+        _ended_with(address, control.info.backend_pid) as sessions,
+        only_one(control, state.slot, address),
+    ):
         if _is_loaded(store, state.name):  # then the slot is what its stream goes on from
             return 0
         _drop_unfinished(control, state.slot, address, progress)
         replication = connect_replication(address, f"tailrace {state.slot}")
+        sessions.append(replication.backend_pid)
         try:
             exported = create_exported(replication, state.slot, address, waiting=Waiting(task, control))
             writer = store.take_over(state.name)
@@ -73,6 +79,18 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
         f"first load of {loaded.rows} rows at {format_lsn(exported.consistent_point)} is in the log"
     )
     return writer.term
+
+
+@contextmanager
+def _ended_with(address: Address, *pids: int) -> Iterator[list[int]]:
+    """When a load is given up because a connection broke, the server may keep its sessions, and with them the lock and
+    the slot that the next attempt needs."""
+    sessions = list(pids)
+    try:
+        yield sessions
+    except TransientError:
+        end_sessions(address, sessions)
+        raise
 
 
 def events_table(publication: Publication) -> int | None:

@@ -42,6 +42,11 @@ SESSION = {
     "idle_session_timeout": "0",
     "transaction_timeout": "0",
     "lock_timeout": "0",
+    # The server's side of TCP, for a client that is gone without a word: by default it takes two hours to notice.
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "60000",
 }
 _DEFAULTS = {
     "connect_timeout": "10",

@@ -23,6 +23,7 @@ from cdc.postgres.connect import Address, connect, encoding_of, quote, translate
 from cdc.postgres.describe import Table, as_published, read_tables
 from cdc.postgres.publication import Publication
 from cdc.postgres.rendering import read_bases
+from cdc.postgres.silence import wait_readable
 from cdc.wire.binary import PLAIN, Render, copied_row
 from eventstore.errors import IntegrityError, TransientError
 
@@ -296,9 +297,13 @@ def _copied(pgconn: pq.abc.PGconn, statement: str, unit: Unit, address: Address)
     get, append = pgconn.get_copy_data, lines.append
     try:
         while True:
-            count, data = get(0)
+            count, data = get(1)
             if count < 0:
                 break
+            if not count:
+                wait_readable(pgconn, doing, address)
+                pgconn.consume_input()
+                continue
             append(bytes(data))
             size += count + more
             if size >= CHUNK_BYTES:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from cdc.postgres import silence
 from cdc.status import Phase
 from eventstore.position import format_lsn
 from tailrace.embedded import PostgresServer
@@ -176,3 +177,40 @@ def test_a_fast_shutdown_waits_until_the_log_holds_everything(
         assert process.terminate() == 0, process.output
     with site.open() as store:
         assert_sound(store)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["first load", "load by chunks"])
+def test_a_load_whose_connections_died_without_a_word_is_begun_again(
+    site: Site, proxy: Proxy, later: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """COPY has no keepalives of its own; the proxy holds the connections open on both sides."""
+    monkeypatch.setattr(silence, "_FIRST_SECONDS", 0.5)
+    monkeypatch.setattr(silence, "_LATE_SECONDS", 0.2)
+    if later:
+        site.init()
+        with RunningCapture(site) as capture:
+            capture.catch_up()
+    execute(
+        site.dsn,
+        "CREATE TABLE public.items (id int PRIMARY KEY, body text)",
+        "INSERT INTO public.items SELECT i, repeat('x', 1000) FROM generate_series(1, 12000) i",
+    )
+    slow = through(site, hasty(proxy.dsn(site.dsn), 3)).with_settings(
+        tables=["public.items", *workload.PATTERNS], load_workers=1
+    )
+    slow.init()
+    copying = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'COPY%' AND datname = current_database()"
+    if not later:
+        copying += " AND wait_event = 'ClientWrite'"  # more than all buffers hold is on its way
+    proxy.bytes_per_second = 1 << 20
+    with RunningCapture(slow) as capture:
+        wait_until(lambda: query(site.dsn, copying) != [], alive=lambda: capture.running)
+        proxy.fall_silent()
+        proxy.bytes_per_second = None
+        wait_until(
+            lambda: capture.store.topic(table("items")).complete_since is not None,
+            60,
+            alive=lambda: capture.running,
+        )
+        assert any("dead" in text or "silent" in text for text in capture.status.messages)
+        assert_equals_source(slow)
