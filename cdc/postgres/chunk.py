@@ -10,6 +10,7 @@ from itertools import pairwise
 import psycopg
 import pyarrow as pa
 from psycopg import Connection, sql
+from psycopg.pq import TransactionStatus
 
 from cdc.chunks import Snapshot
 from cdc.postgres.connect import Address, connect, literal, quote, quote_all, translated
@@ -211,7 +212,8 @@ def chunk(
         ]
         yield keyset, Chunk(texts, snapshot)
     finally:
-        if not connection.closed and connection.info.transaction_status:
+        status = connection.info.transaction_status
+        if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):  # else it is of no more use
             connection.execute("ROLLBACK")
 
 
