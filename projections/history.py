@@ -171,7 +171,10 @@ def _cast(frame: DataFrame, projection: Projection, name: str, source: State) ->
 
     for column, ddl in source.cast.items():
         cell = F.col(f"`{column}`")
-        cast = cell.try_cast(ddl) if source.on_unreadable == "null" else cell.cast(ddl)
+        policy = source.on_unreadable
+        if not isinstance(policy, str):
+            policy = policy.get(column, "error")
+        cast = cell.try_cast(ddl) if policy == "null" else cell.cast(ddl)
         with explained(projection, f"casting {name}.{column} to {ddl}"):
             frame = frame.withColumn(column, cast)
             _ = frame.schema

@@ -424,7 +424,7 @@ def test_cells_the_typed_column_cannot_hold_are_an_error_null_or_text_as_the_rea
         assert verify(ctx, table).equal
         return rows_of(ctx, table)[-1][column]
 
-    with pytest.raises(UnreadableCell, match=r"'strict': shop.public.orders: column 'amount'.*NaN") as raised:
+    with pytest.raises(UnreadableCell, match=r"'strict': shop.public.orders: column 'amount' of the row") as raised:
         built("strict", "amount", "")
     assert "on_unreadable" in raised.value.hint
     assert built("nulls", "amount", ', on_unreadable="null"') is None
@@ -434,6 +434,7 @@ def test_cells_the_typed_column_cannot_hold_are_an_error_null_or_text_as_the_rea
     with pytest.raises(ProjectionFailed, match="CAST_INVALID_INPUT"):
         built("cast", "status", casting)
     assert built("tried", "status", casting + ', on_unreadable="null"') is None
+    assert built("tried_alone", "status", casting + ', on_unreadable={"status": "null"}') is None
 
 
 def test_floats_within_the_declared_tolerance_are_left_alone(shop: ShopLog, deploy: Deploy) -> None:
