@@ -424,7 +424,9 @@ def test_cells_the_typed_column_cannot_hold_are_an_error_null_or_text_as_the_rea
         assert verify(ctx, table).equal
         return rows_of(ctx, table)[-1][column]
 
-    with pytest.raises(UnreadableCell, match=r"'strict': shop.public.orders: column 'amount' of the row") as raised:
+    with pytest.raises(
+        UnreadableCell, match=r"'strict': shop.public.orders: column 'amount' of the row"
+    ) as raised:
         built("strict", "amount", "")
     assert "on_unreadable" in raised.value.hint
     assert built("nulls", "amount", ', on_unreadable="null"') is None
