@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeVar
+from typing import LiteralString, TypeVar
 
 import psycopg
 import pyarrow as pa
@@ -233,7 +233,7 @@ def copy_chunks(
 
     Raises RowTooLarge for a row that the server cannot send in this form; the transaction goes on, and what was given
     out may be read again in binary."""
-    with _undone_when_too_large(connection):
+    with _undone_when_too_large(connection, address):
         if form is Form.BINARY:
             yield from _copy_binary(connection, address, unit, columns)
             return
@@ -251,14 +251,18 @@ def in_either_form(read: Callable[[Form], T]) -> T:
 
 
 @contextmanager
-def _undone_when_too_large(connection: Connection[Row]) -> Iterator[None]:
-    connection.execute("SAVEPOINT reading")
+def _undone_when_too_large(connection: Connection[Row], address: Address) -> Iterator[None]:
+    def say(command: LiteralString) -> None:
+        with translated("reading a table", address):
+            connection.execute(command)
+
+    say("SAVEPOINT reading")
     try:
         yield
     except problems.RowTooLarge:
-        connection.execute("ROLLBACK TO SAVEPOINT reading")
+        say("ROLLBACK TO SAVEPOINT reading")
         raise
-    connection.execute("RELEASE SAVEPOINT reading")
+    say("RELEASE SAVEPOINT reading")
 
 
 def _copy_binary(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from tailrace.cli.output import Output
@@ -24,6 +26,19 @@ class _Handler(logging.Handler):
             )
         else:
             self._output.note(text, style="yellow" if record.levelno >= logging.WARNING else "dim")
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Afterwards the log of this process goes where it went before: a command may run inside of another program."""
+    loggers = [logging.getLogger(name) for name in (NAME, "py4j", None)]
+    before = [(each.handlers, each.propagate, each.level) for each in loggers]
+    try:
+        yield
+    finally:
+        for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
 
 
 def install(output: Output, *, verbose: bool) -> None:

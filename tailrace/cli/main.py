@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from eventstore.disclosure import showing
+from tailrace.cli import journal
 from tailrace.cli.failure import INTERRUPTED, Edge
 from tailrace.cli.output import Output
 
@@ -22,7 +23,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     ordered = hoisted(sys.argv[1:] if arguments is None else arguments)
     output = Output(json="--json" in ordered)
     signal.signal(signal.SIGTERM, _terminated)
-    with showing("--show-values" in ordered), Edge(output, verbose="--verbose" in ordered) as edge:
+    edge = Edge(output, verbose="--verbose" in ordered)
+    with journal.restored(), showing("--show-values" in ordered), edge:
         from tailrace.cli.app import app
 
         code = app(args=ordered, prog_name="tailrace", standalone_mode=False)

@@ -23,6 +23,8 @@ from projections.derived import DerivedFile, next_runs, read_delta, read_run
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.usefixtures("values_shown")
+
 SINK = PostgresTable("mart", "totals")
 ORDERS = State("shop.public.orders", affects="customer")
 

@@ -27,6 +27,8 @@ from projections.specs import PostgresTable
 from tests.fixtures.servers import ServerFactory
 from tests.projections.sink_data import SCHEMA, apply, fence, fill, rows_of, target
 
+pytestmark = pytest.mark.usefixtures("values_shown")
+
 ANNA = {"customer_id": 1, "name": "Anna", "total": Decimal("10.50")}
 BERT = {"customer_id": 2, "name": "Bert", "total": None}
 WITH_CITY = SCHEMA.append(pa.field("city", pa.string()))

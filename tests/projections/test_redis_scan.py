@@ -20,6 +20,8 @@ from projections.sinks.contract import Step, pieces
 from projections.specs import RedisCache
 from tests.projections.sink_data import apply, fence, fill, rows_of, target
 
+pytestmark = pytest.mark.usefixtures("values_shown")
+
 ROWS = [
     {"customer_id": n, "name": f"name {n}", "total": Decimal(n).quantize(Decimal("0.01"))}
     for n in range(1, 9)
@@ -66,7 +68,7 @@ def test_a_row_that_somebody_else_wrote_is_found_and_named(redis_url: str, clien
     format, do = DAMAGES[damage]
     sink = filled(redis_url, format)
     do(client, key_of(client, 5))
-    with pytest.raises(DifferenceFound, match="rows that Tailrace did not write so: 5\n") as found:
+    with pytest.raises(DifferenceFound, match="rows that Tailrace did not write so: '5'\n") as found:
         list(sink.scan(target()))
     assert found.value.exit_code == 4
     assert "tailrace rebuild customer_totals" in found.value.hint
@@ -91,7 +93,7 @@ def test_rows_under_each_others_keys_are_found(redis_url: str, client: Any, form
     client.rename(first, "aside")
     client.rename(second, first)
     client.rename("aside", second)
-    with pytest.raises(DifferenceFound, match=r": [12], [12]\n"):
+    with pytest.raises(DifferenceFound, match=r": '[12]', '[12]'\n"):
         list(sink.scan(target()))
 
 
