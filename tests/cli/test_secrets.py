@@ -67,6 +67,8 @@ def server() -> Iterator[PostgresServer]:
             connection.execute(sql.SQL("CREATE ROLE agent LOGIN SUPERUSER PASSWORD {}").format(password))
             connection.execute("SELECT pg_reload_conf()")
             connection.execute("CREATE DATABASE shop OWNER agent")
+        with psycopg.connect(started.dsn("shop")) as connection:
+            connection.execute("GRANT ALL ON SCHEMA public TO agent; SET ROLE agent;" + SCHEMA)
         yield started
 
 
@@ -147,8 +149,6 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 def test_commands_that_succeed_let_no_secret_out(shell: Shell, server: PostgresServer) -> None:
     """With both catalogs; afterwards it is in no table and no file either, and never was in a list of processes."""
-    with psycopg.connect(server.dsn("shop")) as connection:
-        connection.execute("GRANT ALL ON SCHEMA public TO agent; SET ROLE agent;" + SCHEMA)
     with watching() as watch:
         for command in COMMANDS:
             assert shell.both(*command) in ({0, 7} if command[0] == "doctor" else {0}), command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ from tests.fixtures.scale import Scale
 from tests.fixtures.servers import ServerFactory
 from tests.support import alterations
 from tests.support.alterations import Alterer, assert_equals_locked_source, settle
-from tests.support.capturing import CaptureProcess, RunningCapture, Site, assert_sound
+from tests.support.capturing import CaptureProcess, RunningCapture, Site, assert_sound, slot_pid
 
 _COMPARE_EVERY = 20  # kills
+RESUMABLE = 6
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def test_random_kills_under_ddl_lead_to_what_the_source_holds(
 
 
 def kill(site: Site, server: PostgresServer, rounds: list[str], rng: random.Random) -> None:
-    """Kill what each round names, at a random moment; a capture that has ended is started again."""
+    """Kill what each round names, at a random moment; what has ended is started again, as by a supervisor."""
     with ExitStack() as stack:
         capture = stack.enter_context(CaptureProcess(site))
         for victim in rounds:
@@ -62,10 +64,19 @@ def kill(site: Site, server: PostgresServer, rounds: list[str], rng: random.Rand
             if victim != "capture":
                 server.kill()
                 server.start()
-            if not capture.running:
-                capture = stack.enter_context(CaptureProcess(site))
+            capture = revived(capture, stack, site)
+        while slot_pid(site) is None:  # it may have met a server that was just starting
+            time.sleep(0.1)
+            capture = revived(capture, stack, site)
         capture.catch_up(180)
         assert capture.terminate() == 0, capture.output
+
+
+def revived(capture: CaptureProcess, stack: ExitStack, site: Site) -> CaptureProcess:
+    if capture.running:
+        return capture
+    assert capture.wait() in (-signal.SIGKILL, RESUMABLE), capture.output
+    return stack.enter_context(CaptureProcess(site))
 
 
 @contextmanager

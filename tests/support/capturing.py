@@ -200,9 +200,14 @@ class CaptureProcess:
 
     def catch_up(self, timeout: float = 60.0) -> None:
         """Wait until it streams and the log holds all that the source has committed by now."""
-        wait_until(lambda: slot_pid(self._site) is not None, timeout, alive=lambda: self.running)
+        wait_until(lambda: slot_pid(self._site) is not None, timeout, alive=self._alive)
         with self._site.open() as store:
-            catch_up(store, self._site.dsn, timeout, alive=lambda: self.running)
+            catch_up(store, self._site.dsn, timeout, alive=self._alive)
+
+    def _alive(self) -> bool:
+        if not self.running:
+            raise AssertionError(f"it ended with {self.wait()}: {self.output}")
+        return True
 
 
 def catch_up(store: Store, dsn: str, timeout: float, *, alive: Callable[[], bool] = lambda: True) -> None:
