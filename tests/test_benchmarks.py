@@ -14,14 +14,14 @@ from benchmarks.__main__ import NAMES
 
 ROOT = Path(__file__).parents[1]
 SMALLEST = {
-    "capture": ["--transactions", "100", "--bulk", "300", "--wide", "20", "--huge", "0", "--large", "0"],
+    "capture": ["--transactions", "100", "--bulk", "0", "--wide", "20", "--huge", "0", "--large", "0"],
     "compaction": ["--events", "3000", "--cores", "1"],
     "decode": ["--changes", "500"],
     "latency": ["--rate", "100", "--seconds", "1", "--warmup", "0"],
     "load": ["--rows", "3000"],
     "year": ["--epochs", "9000", "--points", "1", "--days", "7"],
 }
-LINES = {"capture": 6, "compaction": 4, "decode": 2, "latency": 1, "load": 2, "year": 3}
+LINES = {"capture": 4, "compaction": 4, "decode": 2, "latency": 1, "load": 2, "year": 3}
 PARTS = {"__main__", "clients", "options", "results"}
 
 
