@@ -40,10 +40,8 @@ FAIL_POINTS = [
     "transaction_gathered:15",
     "epoch_decoded:3",
     "segment_written:2",
-    "segment_written:9",
     "inside_commit:1",
     "inside_commit:4",
-    "epoch_committed:1",
     "epoch_committed:4",
     "position_confirmed:2",
 ]

@@ -100,11 +100,11 @@ def test_random_kills_lose_nothing_and_repeat_nothing(
     rig.run("capture", "--until-idle")
     rig.run("rebuild", "totals")
     rng = random.Random(scale.pick(smoke=5, full=200))
-    order = ["capture", "source", "run", "capture", "mart"]
+    order = ["capture", "source", "run", "mart", "capture"]
     with ExitStack() as stack:
         with Writers(source.dsn(), pause=0.02).writing():
             victims = Victims(rig, source, mart, stack)
-            for round_ in range(scale.pick(smoke=5, full=200)):
+            for round_ in range(scale.pick(smoke=4, full=200)):
                 time.sleep(rng.uniform(0.5, scale.pick(smoke=2, full=6)))
                 victims.kill(order[round_] if round_ < len(order) else rng.choice(order))
         wait_until(lambda: captured_all(rig, victims), "the log has everything", seconds=180)
