@@ -58,7 +58,8 @@ class Told:
             "SELECT data FROM pg_logical_slot_get_binary_changes('told', NULL, NULL, 'proto_version', '1',"
             " 'publication_names', 'told', 'messages', 'true') WHERE substr(data, 1, 1) = 'M'",
         )
-        return [ddl.parse(data[data.index(b"{") :]) for (data,) in found]
+        # M, flags, LSN (8 bytes), prefix up to a zero, length (4 bytes), content
+        return [ddl.parse(data[data.index(b"\0", 10) + 5 :]) for (data,) in found]
 
     def after(self, *statements: str) -> set[tuple[str, str]]:
         """(change, table) of the messages that statements lead to."""
