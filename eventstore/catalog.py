@@ -14,7 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, select, text
+from sqlalchemy import (
+    Connection,
+    Engine,
+    column,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    select,
+    table,
+    text,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -204,7 +215,7 @@ def _prepare_postgres(engine: Engine, schema: str) -> None:
 
 def _migrate(catalog: Catalog) -> None:
     """Bring the tables to this code's revision. Concurrent callers wait for one another."""
-    found = _revision(catalog)
+    found = revision(catalog)
     if found is not None and found >= tables.REVISION:
         return
     from migrations.catalog import upgrade  # Alembic is needed here alone
@@ -232,16 +243,17 @@ def _migrate(catalog: Catalog) -> None:
         catalog.engine.dispose()  # connections that were made before the schema existed
 
 
-def _revision(catalog: Catalog) -> str | None:
+def revision(catalog: Catalog, version_table: str = "alembic_version") -> str | None:
+    """The Alembic revision that a database has by that table; None without one."""
     with catalog.read() as connection:
-        if not inspect(connection).has_table("alembic_version"):
+        if not inspect(connection).has_table(version_table):
             return None
-        found = connection.scalar(text("SELECT version_num FROM alembic_version"))
+        found = connection.scalar(select(column("version_num")).select_from(table(version_table)))
         return None if found is None else str(found)
 
 
 def _check_format(catalog: Catalog) -> None:
-    found = _revision(catalog)
+    found = revision(catalog)
     if found is None:
         raise OperatorError(f"{catalog.label} has no tables of Tailrace", hint=_INIT)
     if found > tables.REVISION:

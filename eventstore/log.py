@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -71,6 +72,8 @@ class Store:
         self.requests = Requests(catalog)
         with catalog.read() as connection:
             self.log_id: str = connection.execute(select(tables.log.c.log_id)).scalar_one()
+        self._groups: Catalog | None = None
+        self._groups_lock = threading.Lock()
 
     @classmethod
     def open(
@@ -123,6 +126,8 @@ class Store:
             )
 
     def close(self) -> None:
+        if self._groups is not None:
+            self._groups.close()
         self.catalog.close()
 
     def __enter__(self) -> Self:
@@ -436,6 +441,16 @@ class Store:
         from eventstore.subscriptions.group import Group, group_names
 
         return [Group.open(self, name) for name in group_names(self)]
+
+    @property
+    def groups_database(self) -> Catalog:
+        """Where the state of consumer groups is kept: opened, and brought up to date, at the first use."""
+        from eventstore.subscriptions.database import open_groups
+
+        with self._groups_lock:
+            if self._groups is None:
+                self._groups = open_groups(self.catalog)
+            return self._groups
 
     # upkeep
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import inspect, text
+from sqlalchemy import text
 
-from eventstore.catalog import Catalog
+from eventstore.catalog import Catalog, revision
 from eventstore.errors import OperatorError
 from eventstore.subscriptions import tables
 
@@ -19,7 +19,7 @@ def groups_file(catalog: Path) -> Path:
 def open_groups(catalog: Catalog) -> Catalog:
     """The database of a store's groups, with its tables. Raises OperatorError when their format is not ours."""
     database = catalog if catalog.path is None else catalog.beside(groups_file(catalog.path))
-    found = _revision(database)
+    found = revision(database, tables.VERSION_TABLE)
     if found is None or found < tables.REVISION:
         _migrate(database)
     elif found > tables.REVISION:
@@ -39,11 +39,3 @@ def _migrate(database: Catalog) -> None:
                 text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 1))"), {"name": database.schema}
             )
         upgrade(connection)
-
-
-def _revision(database: Catalog) -> str | None:
-    with database.read() as connection:
-        if not inspect(connection).has_table(tables.VERSION_TABLE):
-            return None
-        found = connection.scalar(text(f"SELECT version_num FROM {tables.VERSION_TABLE}"))  # noqa: S608 (our name)
-        return None if found is None else str(found)

@@ -24,7 +24,6 @@ from eventstore.subscriptions import membership, parking, positions
 from eventstore.subscriptions import tables as group_tables
 from eventstore.subscriptions.assignment import Slot
 from eventstore.subscriptions.cursor import BATCH_ROWS, Filter
-from eventstore.subscriptions.database import open_groups
 from eventstore.subscriptions.effects import Effects
 from eventstore.subscriptions.member import Member, Options
 from eventstore.subscriptions.membership import Start
@@ -83,7 +82,7 @@ class Group:
 
         Raises UsageError for a group that is not there, or is there and reads other topics.
         """
-        database = open_groups(store.catalog)
+        database = store.groups_database
         found = _row(database, name)
         if found is None:
             if not topics:
@@ -261,7 +260,7 @@ class Group:
 def group_names(store: Store) -> list[str]:
     """All groups of a store."""
     table = group_tables.groups
-    with open_groups(store.catalog).read() as connection:
+    with store.groups_database.read() as connection:
         return list(connection.scalars(select(table.c.name).order_by(table.c.name)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -449,3 +450,14 @@ def test_a_group_opened_by_many_at_once_is_one(new_store: StoreFactory) -> None:
         thread.join()
     assert [group.name for group in groups] == ["g"] * 4
     assert [group.start for group in groups] == [Cut(0)] * 4
+
+
+def test_a_closed_store_holds_no_database_of_groups_open(new_store: StoreFactory) -> None:
+    with new_store() as store:
+        writer(store)
+        for _ in range(2):
+            store.group("g", ["shop.public.*"])
+            assert [group.name for group in store.groups()] == ["g"]
+    descriptors = Path("/proc/self/fd")
+    held = [os.readlink(each) for each in descriptors.iterdir() if each.is_symlink()]
+    assert [path for path in held if "catalog-groups" in path] == []
