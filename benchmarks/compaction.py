@@ -318,7 +318,6 @@ def report(groups: list[list[list[Timing]]], keys: int, stored: int, options: Op
         packages=packages,
         path=options.to,
     )
-    print(body)
 
 
 SIZES = (

@@ -116,7 +116,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         packages=["pyarrow", "numpy"],
         path=options.to,
     )
-    print(body)
 
 
 if __name__ == "__main__":

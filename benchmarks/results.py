@@ -26,7 +26,8 @@ def write_section(
     facts: Mapping[str, str] | None = None,
     path: Path = RESULTS,
 ) -> None:
-    """Replace section ``name`` (or append it): title, machine, versions, command, then ``body`` (Markdown).
+    """Replace section ``name`` (or append it): title, machine, versions, command, then ``body`` (Markdown), and print
+    the body.
 
     ``packages`` are distributions whose versions matter; ``facts`` more of the kind (a server's version, a data set).
     """
@@ -38,6 +39,7 @@ def write_section(
     section = f"<!-- {name}: begin -->\n## {title}\n\n{body.strip()}\n\n{lines}\n<!-- {name}: end -->\n"
     text = path.read_text(encoding="utf-8") if path.exists() else _HEAD
     path.write_text(_replaced(text, name, section), encoding="utf-8")
+    print(body)
 
 
 def _replaced(text: str, name: str, section: str) -> str:

@@ -317,7 +317,6 @@ files of {largest.epochs:,} epochs.
     write_section(
         "year", "A year of a log", text, command=options.command, packages=packages, path=options.to
     )
-    print(text)
 
 
 if __name__ == "__main__":

@@ -218,7 +218,7 @@ def _migrate(catalog: Catalog) -> None:
     found = revision(catalog)
     if found is not None and found >= tables.REVISION:
         return
-    from migrations.catalog import upgrade  # Alembic is needed here alone
+    from migrations.run import Tables, upgrade  # Alembic is needed here alone
 
     with catalog.write() as connection:
         if catalog.kind == "postgres":
@@ -233,7 +233,7 @@ def _migrate(catalog: Catalog) -> None:
             ):  # CREATE SCHEMA IF NOT EXISTS asks for the privilege even when there is nothing to do
                 quoted = connection.dialect.identifier_preparer.quote_identifier(catalog.schema)
                 connection.execute(text(f"CREATE SCHEMA {quoted}"))
-        upgrade(connection)
+        upgrade(Tables.CATALOG, connection)
         if connection.scalar(select(tables.log.c.id)) is None:
             connection.execute(
                 insert(tables.log).values(id=1, log_id=uuid.uuid4().hex, created_at=now_micros())

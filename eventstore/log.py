@@ -6,7 +6,6 @@ import difflib
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
@@ -42,7 +41,7 @@ from eventstore.schema import TopicSchema
 from eventstore.settings import StoreSettings
 from eventstore.storage import LocalStorage
 from eventstore.timeline import Timeline, Which
-from eventstore.wake import Waker, waker_of
+from eventstore.wake import Deadline, Waker, waker_of
 from eventstore.writer import SourceWriter
 
 if TYPE_CHECKING:
@@ -410,19 +409,18 @@ class Store:
         """
         ids = None if topics is None else frozenset(self._topic_id(topic) for topic in topics)
         with self.waker.listen() as listener:
-            deadline = _deadline(timeout)
+            deadline = Deadline(timeout)
             while True:
                 found = self._epochs(Which(after=after_epoch, topics=ids), _PAGE_EPOCHS)
                 for info in found:
                     yield info
                     after_epoch = info.epoch
                 if found:
-                    deadline = _deadline(timeout)
+                    deadline = Deadline(timeout)
                     continue
-                left = deadline - time.monotonic()
-                if left <= 0:
+                if not deadline.left:
                     return
-                listener.wait(min(poll, left))
+                listener.wait(min(poll, deadline.left))
 
     # subscriptions
 
@@ -526,10 +524,6 @@ def _within(table: pa.Table, offsets: Mapping[int, tuple[int, int]]) -> pa.Table
         )
         keep = inside if keep is None else pc.or_(keep, inside)
     return table.slice(0, 0) if keep is None else table.filter(keep)
-
-
-def _deadline(timeout: float | None) -> float:
-    return float("inf") if timeout is None else time.monotonic() + timeout
 
 
 def _make_folder(folder: Path) -> None:

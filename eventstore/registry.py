@@ -204,6 +204,14 @@ def head_epoch(connection: Connection) -> int:
     return int(connection.execute(select(tables.log_head.c.epoch)).scalar_one())
 
 
+def oldest_unsealed(connection: Connection) -> int | None:
+    """The oldest epoch whose rows are still a blob in the catalog; None when all are in files."""
+    table = tables.epochs
+    query = select(func.min(table.c.epoch)).where(table.c.blob_bytes.is_not(None))
+    oldest: int | None = connection.scalar(query)
+    return oldest
+
+
 def topic_ids(connection: Connection, topics: Sequence[TopicId]) -> dict[TopicId, int]:
     table = tables.topics
     names = {topic.text: topic for topic in topics}

@@ -30,6 +30,17 @@ from eventstore.errors import TransientError
 _LONGEST_SOCKET_PATH = 100
 
 
+class Deadline:
+    """``seconds`` from now, None = never."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._at = float("inf") if seconds is None else time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        return max(self._at - time.monotonic(), 0.0)
+
+
 class Listener(Protocol):
     """A wait that a hint ends early. Hints that came since it was opened count, so open it before looking."""
 

@@ -60,7 +60,7 @@ def _chunk(store: Store, keep_epochs: int) -> tuple[int, int] | None:
     table = tables.epochs
     with store.catalog.read() as connection:
         head = registry.head_epoch(connection)
-        unsealed = connection.scalar(select(func.min(table.c.epoch)).where(table.c.blob_bytes.is_not(None)))
+        unsealed = registry.oldest_unsealed(connection)
         first = connection.scalar(select(func.min(table.c.epoch)))
     last = head - keep_epochs if unsealed is None else min(head - keep_epochs, unsealed - 1)
     if first is None or last - first + 1 < CHUNK:

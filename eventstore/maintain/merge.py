@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select
+from sqlalchemy import Row, delete, insert, select
 
-from eventstore import failpoints, index, tables
+from eventstore import failpoints, index, registry, tables
 from eventstore.errors import IntegrityError
 from eventstore.maintain import rewrite, terms, tiers
 from eventstore.maintain.retired import retire
@@ -64,19 +64,12 @@ def _groups(store: Store, topic_id: int) -> list[list[_Row]]:
     table = tables.segments
     with store.catalog.read() as connection:
         query = select(table).where(table.c.topic_id == topic_id).order_by(table.c.first_row)
-        unsealed = _oldest_unsealed(connection)
+        unsealed = registry.oldest_unsealed(connection)
         if unsealed is not None:
             query = query.where(table.c.last_epoch < unsealed)
         rows = {row.path: row for row in connection.execute(query)}
     files = [tiers.File(row.path, row.version, row.first_row, row.rows, row.bytes) for row in rows.values()]
     return [[rows[file.path] for file in group] for group in tiers.plan(files)]
-
-
-def _oldest_unsealed(connection: Connection) -> int | None:
-    table = tables.epochs
-    query = select(func.min(table.c.epoch)).where(table.c.blob_bytes.is_not(None))
-    oldest: int | None = connection.scalar(query)
-    return oldest
 
 
 def _merge_one(store: Store, topic: TopicId, group: Sequence[_Row], term: int, memory_bytes: int) -> Merged:

@@ -31,11 +31,11 @@ def open_groups(catalog: Catalog) -> Catalog:
 
 
 def _migrate(database: Catalog) -> None:
-    from migrations.groups import upgrade  # Alembic is needed here alone
+    from migrations.run import Tables, upgrade  # Alembic is needed here alone
 
     with database.write() as connection:
         if database.kind == "postgres":  # of several at once one makes them, the others wait here
             connection.execute(
                 text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 1))"), {"name": database.schema}
             )
-        upgrade(connection)
+        upgrade(Tables.GROUPS, connection)

@@ -57,6 +57,7 @@ class Delivery:
         self._retries = retries
         self._keep_order = keep_order
         self._pool = ThreadPoolExecutor(workers, "tailrace-handler")
+        self._domain: dict[TopicId, bool] = {}
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -153,7 +154,9 @@ class Delivery:
         return list(_events(batch.topic, self._is_events(batch.topic), batch.rows))
 
     def _is_events(self, topic: TopicId) -> bool:
-        return self._member.group.store.topic(topic).kind is TopicKind.EVENTS
+        if topic not in self._domain:  # what a topic is never changes
+            self._domain[topic] = self._member.group.store.topic(topic).kind is TopicKind.EVENTS
+        return self._domain[topic]
 
 
 def _events(topic: TopicId, domain: bool, rows: Any) -> Iterator[_Event]:

@@ -180,6 +180,7 @@ class Group:
             rows = connection.execute(select(table).where(table.c.group_name == self.name)).all()
         found = {Slot(TopicId.parse(row.topic), row.partition): row for row in rows}
         starts = self.starts()
+        row_bytes = {topic: positions.bytes_per_row(self.store, topic) for topic in ends}
         progress = []
         for slot in sorted(starts):
             row = found.get(slot)
@@ -191,15 +192,12 @@ class Group:
                     next_offset=at.next_offset,
                     end_offset=end,
                     owner=None if row is None else row.owner,
-                    lag_bytes=self._bytes(slot.topic, end - at.next_offset),
+                    lag_bytes=round((end - at.next_offset) * row_bytes[slot.topic]),
                     lag_seconds=self._seconds(slot.topic, at.epoch) if end > at.next_offset else 0.0,
                     committed_at=None if row is None else from_micros(row.committed_at),
                 )
             )
         return progress
-
-    def _bytes(self, topic: TopicId, events: int) -> int:
-        return 0 if events <= 0 else round(events * positions.bytes_per_row(self.store, topic))
 
     def _seconds(self, topic: TopicId, epoch: int) -> float:
         waiting = positions.first_commit_after(self.store, topic, epoch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from eventstore.subscriptions.delivery import Delivery, Handler, Retries
 from eventstore.subscriptions.effects import Effects
 from eventstore.subscriptions.membership import Holding, Start, Watch
 from eventstore.subscriptions.parking import Failed
+from eventstore.wake import Deadline
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -41,17 +41,6 @@ class Options:
     batch_rows: int
     drop_beyond: int | None
     filter: Filter
-
-
-class Deadline:
-    """``seconds`` from now, None = never."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._at = float("inf") if seconds is None else time.monotonic() + seconds
-
-    @property
-    def left(self) -> float:
-        return max(self._at - time.monotonic(), 0.0)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, insert, select, update
 
 from eventstore.catalog import Catalog
 from eventstore.model import TopicId
@@ -55,15 +55,9 @@ class Failed:
 def park(connection: Connection, group: str, slot: Slot, failed: Sequence[Failed]) -> None:
     """Add events of one partition. One that is parked already (it was given twice) stays as it is."""
     table = tables.parked
-    mine = (
-        table.c.group_name == group,
-        table.c.topic == slot.topic.text,
-        table.c.partition == slot.partition,
-    )
     offsets = [each.offset for each in failed]
-    known = set(
-        connection.scalars(select(table.c.event_offset).where(*mine, table.c.event_offset.in_(offsets)))
-    )
+    query = select(table.c.event_offset).where(_of(group, slot), table.c.event_offset.in_(offsets))
+    known = set(connection.scalars(query))
     rows = [
         {
             "group_name": group,
@@ -89,12 +83,7 @@ def park(connection: Connection, group: str, slot: Slot, failed: Sequence[Failed
 def held_keys(database: Catalog, group: str, slot: Slot) -> set[int]:
     """Hashes of keys whose later events must wait."""
     table = tables.parked
-    query = select(table.c.key_hash).where(
-        table.c.group_name == group,
-        table.c.topic == slot.topic.text,
-        table.c.partition == slot.partition,
-        table.c.holds_key,
-    )
+    query = select(table.c.key_hash).where(_of(group, slot), table.c.holds_key)
     with database.read() as connection:
         return set(connection.scalars(query))
 
@@ -149,6 +138,15 @@ def failed_again(connection: Connection, ids: Collection[int], first: int, attem
         update(table)
         .where(table.c.id == first)
         .values(attempts=table.c.attempts + attempts, error=error[:_ERROR_LENGTH])
+    )
+
+
+def _of(group: str, slot: Slot) -> ColumnElement[bool]:
+    table = tables.parked
+    return and_(
+        table.c.group_name == group,
+        table.c.topic == slot.topic.text,
+        table.c.partition == slot.partition,
     )
 
 

@@ -10,6 +10,8 @@ from tailrace.cli.invocation import of
 from tailrace.cli.output import when
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from eventstore.subscriptions.group import Group, PartitionProgress
 
 app = typer.Typer(help="Consumer groups: how far they are, what they put aside.")
@@ -23,7 +25,7 @@ def list_groups(context: typer.Context) -> None:
     """List groups, with their lag."""
     invocation = of(context)
     with invocation.store() as store:
-        found = [_summary(group) for group in store.groups()]
+        found = [_summary(group, group.progress()) for group in store.groups()]
     for document in found if invocation.output.json else ():
         invocation.output.document(document)
     columns = ("group", "topics", "members", "lag", "lag_bytes", "lag_seconds", "parked")
@@ -41,7 +43,7 @@ def show(context: typer.Context, group: Name) -> None:
     with invocation.store() as store:
         found = store.group(group)
         progress = found.progress()
-        summary = _summary(found)
+        summary = _summary(found, progress)
     if invocation.output.json:
         invocation.output.document({**summary, "partitions": [_document(each) for each in progress]})
         return
@@ -155,8 +157,7 @@ def delete(context: typer.Context, group: Name, force: Force = False) -> None:
         invocation.output.document({"group": group, "deleted": True})
 
 
-def _summary(group: Group) -> dict[str, Any]:
-    progress = group.progress()
+def _summary(group: Group, progress: Sequence[PartitionProgress]) -> dict[str, Any]:
     return {
         "group": group.name,
         "topics": list(group.patterns),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eventstore.errors import OperatorError, TransientError, UsageError
+from eventstore.errors import UsageError
 from eventstore.model import TopicId
 from tailrace.cli.invocation import Invocation, of
-from tailrace.cli.output import Progress, size
-from tailrace.cli.snapshot import POLL_SECONDS, UNHEARD_SECONDS
+from tailrace.cli.output import size
+from tailrace.cli.requested import follow, refuse, tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +33,6 @@ def retry(
     The capture that runs does it, or the next one that is started. A topic whose frames can all be decoded is complete
     again. `tailrace status` shows what is set aside, and why.
     """
-    from eventstore.requests import RequestState
-
     invocation = of(context)
     with invocation.store() as store:
         topics = aside_of(invocation, store, names or [])
@@ -44,15 +42,15 @@ def retry(
         requests = store.requests.ask("retry", topics)
         if wait:
             with invocation.output.progress("retry") as progress:
-                requests = _follow(store, requests, progress)
-        for request in requests:
-            _tell(invocation, request)
-    failed = [request for request in requests if request.state is RequestState.FAILED]
-    if failed:
-        raise OperatorError(
-            f"{failed[0].topic.text} was not decoded: {failed[0].detail}",
-            hint=f"mend the cause, or read it from the source: tailrace source snapshot {failed[0].topic.text}",
-        )
+                requests = follow(store, requests, progress, partial(how_far, store), does="decodes")
+        tell(invocation, requests, "decoded")
+    refuse(
+        requests,
+        "decoded",
+        lambda request: (
+            f"mend the cause, or read it from the source: tailrace source snapshot {request.topic.text}"
+        ),
+    )
     return 0
 
 
@@ -76,35 +74,7 @@ def aside_of(invocation: Invocation, store: Store, names: Sequence[str]) -> list
     return list(dict.fromkeys(found))
 
 
-def _follow(store: Store, requests: Sequence[Request], progress: Progress) -> list[Request]:
-    from eventstore.requests import RequestState
-
-    began = time.monotonic()
-    while True:
-        now = store.requests.get([request.id for request in requests])
-        waiting = [request for request in now if request.ended_at is None]
-        if not waiting:
-            return now
-        unheard = all(request.state is RequestState.ASKED for request in waiting)
-        if unheard and time.monotonic() - began > UNHEARD_SECONDS:
-            raise TransientError(
-                f"no capture of {waiting[0].source} takes the request up",
-                hint="it is kept: start `tailrace capture`, which decodes the tables again",
-            )
-        left = {each.topic: each.bytes for each in store.set_aside()}
-        topic = waiting[0].topic
-        progress.say(f"{topic.text}: {size(left.get(topic, 0))} left", topic=topic.text)
-        time.sleep(POLL_SECONDS)
-
-
-def _tell(invocation: Invocation, request: Request) -> None:
-    from eventstore.requests import RequestState
-
-    if invocation.output.json:
-        invocation.output.document(
-            {"topic": request.topic.text, "state": request.state, "detail": request.detail}
-        )
-    elif request.state is RequestState.DONE:
-        invocation.output.line(f"{request.topic.text}: decoded, {request.detail}", style="green")
-    elif request.state is not RequestState.FAILED:
-        invocation.output.line(f"{request.topic.text}: {request.state} {request.detail}".rstrip())
+def how_far(store: Store, request: Request) -> str:
+    """What is left of a topic."""
+    left = {each.topic: each.bytes for each in store.set_aside()}
+    return f"{request.topic.text}: {size(left.get(request.topic, 0))} left"

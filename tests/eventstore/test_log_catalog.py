@@ -24,7 +24,7 @@ from eventstore import tables
 from eventstore.errors import IntegrityError, OperatorError, TailraceError, TransientError, UsageError
 from eventstore.log import Store
 from eventstore.settings import StoreSettings
-from migrations.catalog import config, downgrade, upgrade
+from migrations.run import Tables, config, downgrade, upgrade
 from tailrace.embedded import PostgresServer
 from tests.eventstore.shop import batch, content, register, writer
 from tests.fixtures.stores import StoreFactory
@@ -35,7 +35,10 @@ def test_migrations_from_zero_equal_the_tables(new_store: StoreFactory) -> None:
     with store.catalog.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, tables.metadata) == []
-        assert ScriptDirectory.from_config(config(connection)).get_current_head() == tables.REVISION
+        assert (
+            ScriptDirectory.from_config(config(Tables.CATALOG, connection)).get_current_head()
+            == tables.REVISION
+        )
         found = inspect(connection)
         for table in tables.metadata.sorted_tables:  # what autogenerate does not compare
             key = found.get_pk_constraint(table.name)["constrained_columns"]
@@ -52,11 +55,11 @@ def test_migrations_from_zero_equal_the_tables(new_store: StoreFactory) -> None:
 def test_downgrading_leaves_nothing_and_upgrading_brings_all_back(new_store: StoreFactory) -> None:
     store = new_store()
     with store.catalog.write() as connection:
-        downgrade(connection, "base")
+        downgrade(Tables.CATALOG, connection, "base")
     with store.catalog.engine.connect() as connection:
         assert set(inspect(connection).get_table_names()) == {"alembic_version"}
     with store.catalog.write() as connection:
-        upgrade(connection)
+        upgrade(Tables.CATALOG, connection)
         assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
 
 

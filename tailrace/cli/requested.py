@@ -1,0 +1,71 @@
+"""Requests to the capture that runs: waiting for its answers, and showing them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from eventstore.errors import OperatorError, TransientError
+from tailrace.cli.invocation import Invocation
+from tailrace.cli.output import Progress
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+    from eventstore.requests import Request
+
+POLL_SECONDS = 0.5
+UNHEARD_SECONDS = 30.0  # a capture looks twice a second, and takes a moment to start
+
+
+def follow(
+    store: Store,
+    requests: Sequence[Request],
+    progress: Progress,
+    how_far: Callable[[Request], str],
+    does: str,
+) -> list[Request]:
+    """Wait until the requests are answered, and say how far the first of them is. Raises TransientError when no capture
+    takes them up; ``does`` says what one would do."""
+    from eventstore.requests import RequestState
+
+    began = time.monotonic()
+    while True:
+        now = store.requests.get([request.id for request in requests])
+        waiting = [request for request in now if request.ended_at is None]
+        if not waiting:
+            return now
+        unheard = all(request.state is RequestState.ASKED for request in waiting)
+        if unheard and time.monotonic() - began > UNHEARD_SECONDS:
+            raise TransientError(
+                f"no capture of {waiting[0].source} takes the request up",
+                hint=f"it is kept: start `tailrace capture`, which {does} the tables again",
+            )
+        progress.say(how_far(waiting[0]), topic=waiting[0].topic.text)
+        time.sleep(POLL_SECONDS)
+
+
+def tell(invocation: Invocation, requests: Sequence[Request], done: str) -> None:
+    """Show the answers; ``done`` is what was done to a table."""
+    from eventstore.requests import RequestState
+
+    for request in requests:
+        if invocation.output.json:
+            invocation.output.document(
+                {"topic": request.topic.text, "state": request.state, "detail": request.detail}
+            )
+        elif request.state is RequestState.DONE:
+            invocation.output.line(f"{request.topic.text}: {done}, {request.detail}", style="green")
+        else:
+            invocation.output.line(f"{request.topic.text}: {request.state} {request.detail}".rstrip())
+
+
+def refuse(requests: Sequence[Request], done: str, hint: Callable[[Request], str]) -> None:
+    """Raises OperatorError when one failed."""
+    from eventstore.requests import RequestState
+
+    failed = [request for request in requests if request.state is RequestState.FAILED]
+    if failed:
+        raise OperatorError(
+            f"{failed[0].topic.text} was not {done}: {failed[0].detail}", hint=hint(failed[0])
+        )
