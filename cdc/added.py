@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-import pyarrow as pa
-
 from cdc.aside import Aside
 from cdc.directory import TopicsChanged
+from cdc.emptied import truncate
 from cdc.first import Waiting
 from cdc.load import Loaded, SnapshotLoad, Target
 from cdc.postgres.connect import connect, connect_replication
@@ -23,8 +22,8 @@ from cdc.postgres.slot import Exported, create_exported
 from cdc.postgres.snapshot import TableChanged
 from cdc.task import Stopped, Task
 from eventstore.errors import OperatorError, TransientError
-from eventstore.model import EpochBatch, Op, PreparedSegment, SourceState, TopicId, TopicRows
-from eventstore.schema import TopicSchema, change_schema
+from eventstore.model import EpochBatch, PreparedSegment, SourceState, TopicId, TopicRows
+from eventstore.schema import TopicSchema
 from eventstore.writer import SourceWriter
 
 _AGAIN_SECONDS = 10.0
@@ -122,16 +121,7 @@ class AddedLoad:
         if next(self._store.read(topic, columns=["_op"]), None) is None:
             return ()
         schema = loaded.schemas[topic]
-        row = dict.fromkeys(change_schema(schema).names) | {
-            "_hash": 0,
-            "_op": Op.TRUNCATE.value,
-            "_lsn": exported.consistent_point - 1,
-            "_txn": 0,
-            "_ordinal": 0,
-            "_commit_ts": loaded.commit_ts,
-            "_before": "none",
-        }
-        rows = pa.Table.from_pylist([row], schema=change_schema(schema))
+        rows = truncate(schema, exported.consistent_point - 1, loaded.commit_ts)
         return (self._writer.prepare(topic, schema.version, rows),)
 
     # the thread

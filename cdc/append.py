@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from cdc import ddl
 from cdc.added import AddedLoad
 from cdc.assemble import FrameBlock, PartialBlock
-from cdc.chunked import ChunkedLoad, Woven
+from cdc.chunked import ChunkedLoad
 from cdc.columnar.decode import BlockDecoder, DecodedEpoch, error_text
 from cdc.columnar.relations import ChangeKind, SchemaChange
 from cdc.directory import Topics, TopicsChanged
@@ -20,6 +20,7 @@ from cdc.handover import Handover, Item, Through
 from cdc.record import Recorder
 from cdc.redecode import Redecoding
 from cdc.status import Progress
+from cdc.weave import Woven
 from eventstore import failpoints
 from eventstore.log import Store
 from eventstore.model import (
@@ -89,6 +90,7 @@ class Appender:
         self._incomplete = set(topics.incomplete)
         self._load = load
         self._chunked = chunked
+        self._weaver = None if chunked is None else chunked.weaver
         self._again = again
         self._recorder = recorder
         self._keeping = {topic: aside.keeps for topic, aside in topics.aside.items()}
@@ -234,13 +236,13 @@ class Appender:
         ]
 
     def _woven(self, decoded: DecodedEpoch) -> Woven:
-        if self._chunked is None:
+        if self._weaver is None:
             return Woven(decoded.rows)
-        return self._chunked.weave(decoded.rows, decoded.control)
+        return self._weaver.weave(decoded.rows, decoded.control)
 
     def _set_aside(self, rows: TopicRows) -> bool:
         """Whether rows are not to be appended now. What ``chunked`` has let through is."""
-        if rows.topic not in self._incomplete or (self._chunked is not None and rows.topic in self._chunked):
+        if rows.topic not in self._incomplete or (self._weaver is not None and rows.topic in self._weaver):
             return False
         if self._load is not None and rows.topic in self._load:
             self._load.keep(rows)
@@ -248,8 +250,8 @@ class Appender:
 
     def _is_appended(self, rows: TopicRows) -> bool:
         """Of a part of a transaction that has not committed yet."""
-        if self._chunked is not None and rows.topic in self._chunked:
-            return self._chunked.part(rows)
+        if self._weaver is not None and rows.topic in self._weaver:
+            return self._weaver.part(rows)
         return not self._set_aside(rows)
 
     def _needed(self, *named: Iterable[tuple[TopicId, int]]) -> list[tuple[TopicId, TopicSchema]]:
@@ -263,7 +265,7 @@ class Appender:
         found = []
         for change in changes:
             if change.told and change.is_version:
-                begun = self._chunked is not None and self._chunked.begun(change.topic)
+                begun = self._weaver is not None and self._weaver.begun(change.topic)
                 if change.topic not in self._incomplete or begun:
                     found.append((change.topic, change.current.version))
                 elif self._load is not None and change.topic in self._load:
@@ -276,7 +278,7 @@ class Appender:
             reason = self._reason(change)
             if not reason:
                 continue
-            begun = self._chunked is not None and self._chunked.begun(change.topic)
+            begun = self._weaver is not None and self._weaver.begun(change.topic)
             if change.topic not in self._incomplete or begun:
                 found.append((change.topic, reason))
             elif self._load is not None and change.topic in self._load:

@@ -15,7 +15,8 @@ from tailrace.cli.invocation import Invocation, of
 from tailrace.cli.output import count
 
 if TYPE_CHECKING:
-    from cdc.repair import Repaired, TopicRepair
+    from cdc.found import TopicRepair
+    from cdc.repair import Repaired
 
 
 def repair(

@@ -11,9 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from cdc.found import TopicRepair
 from cdc.identity import Mismatch
 from cdc.postgres.problems import SlotLost
-from cdc.repair import TopicRepair, repair_source
+from cdc.repair import repair_source
 from tailrace.embedded import PostgresServer
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.servers import ServerFactory

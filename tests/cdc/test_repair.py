@@ -11,9 +11,10 @@ import psycopg
 import pytest
 from pydantic import BaseModel
 
+from cdc.found import TopicRepair
 from cdc.identity import Mismatch
 from cdc.postgres.problems import SlotLost
-from cdc.repair import Repaired, TopicRepair, repair_source
+from cdc.repair import Repaired, repair_source
 from eventstore.log import Store
 from eventstore.model import TopicId
 from eventstore.position import format_lsn

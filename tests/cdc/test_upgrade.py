@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from cdc.found import TopicRepair
 from cdc.identity import Mismatch
 from cdc.postgres.connect import Address, connect
 from cdc.postgres.trigger import Trigger, read_trigger
-from cdc.repair import TopicRepair, repair_source
+from cdc.repair import repair_source
 from tailrace.embedded import PostgresServer
 from tailrace.embedded.postgres import DEFAULT_SETTINGS, reachable_bin_folder
 from tailrace.embedded.process import ServerProcess, tail_of

@@ -1,0 +1,203 @@
+"""Repair of one table: its rows in the source's snapshot against the topic's state in the log, through hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+from psycopg import Connection
+
+from cdc.columnar.values import table_rows
+from cdc.corrections import Correction
+from cdc.digests import DigestBuilder, Digests
+from cdc.directory import Topics, changed
+from cdc.emptied import truncate
+from cdc.found import Found, TopicRepair
+from cdc.postgres.chunk import Keyset, Piece, read_keyset
+from cdc.postgres.describe import Table
+from cdc.postgres.slot import Exported
+from cdc.postgres.snapshot import Form, copy_chunks, in_either_form, plan_units, share_locks, snapshot_session
+from cdc.task import Task
+from eventstore.errors import OperatorError
+from eventstore.model import PreparedSegment, TopicId
+from eventstore.schema import TopicSchema
+from eventstore.state import plan_state
+from eventstore.state import state as state_of
+from eventstore.writer import SourceWriter
+
+Row = tuple[object, ...]
+_KEYS_AT_ONCE = 500
+
+
+class TableRepair:
+    """One table's comparison, on a connection of its own."""
+
+    def __init__(
+        self,
+        task: Task,
+        tick: Callable[[str], None],
+        writer: SourceWriter,
+        exported: Exported,
+        topic: TopicId,
+        topics: Topics,
+        table: Table | None,
+        micros: int,
+    ) -> None:
+        self._task = task
+        self._tick = tick
+        self._store = task.store
+        self._address = task.address
+        self._writer = writer
+        self._exported = exported
+        self._topic = topic
+        self._table = table
+        self._latest = topics.schema(topic)
+        self._complete = topic not in topics.incomplete
+        self._micros = micros
+        self._lsn = exported.consistent_point - 1
+        self._form = Form.TEXT
+
+    def run(self) -> Found:
+        self._task.require_going()
+        self._tick(f"comparing {self._topic.text}")
+        if self._table is None:
+            return Found(TopicRepair(self._topic, skipped="no published table has its name"))
+        if not self._table.readable:
+            raise OperatorError(
+                f"the source's user may not read {self._table.text}",
+                hint="GRANT USAGE ON its SCHEMA and SELECT ON the table",
+            )
+        with snapshot_session(self._address, self._exported.snapshot) as connection:
+            share_locks(connection, self._address, [self._table])
+            schema = self._next_version(self._table)
+            return in_either_form(partial(self._found, connection, self._table, schema))
+
+    def _found(
+        self, connection: Connection[Row], table: Table, schema: TopicSchema | None, form: Form
+    ) -> Found:
+        self._form = form
+        reason = self._why_whole(schema or self._latest)
+        if reason:
+            return self._whole(connection, table, schema, reason)
+        return self._compared(connection, table, schema)
+
+    def _next_version(self, table: Table) -> TopicSchema | None:
+        """None when the table is what the log says. One of the same shape under another oid keeps what the log knows
+        of its columns: a server that was loaded from a dump has forgotten what filled old rows."""
+        schema = changed(table, self._latest, self._task.policies)
+        if schema is None or _shape(schema) != _shape(self._latest):
+            return schema
+        if schema.relid == self._latest.relid:
+            return None
+        return replace(self._latest, version=schema.version, relid=schema.relid)
+
+    def _why_whole(self, schema: TopicSchema) -> str:
+        if not self._complete:
+            return "it was incomplete"
+        if self._latest.bag or schema.bag:
+            return "it has no key"
+        if any(column.policy for column in schema.key):
+            return "its key is hashed, so no row of it can be looked up"
+        held = plan_state(self._store, self._topic, self._store.cut()).target
+        same = _shape(schema) == _shape(self._latest) == _shape(held)
+        return "" if same else "its columns or its key are others now"
+
+    def _whole(
+        self, connection: Connection[Row], table: Table, schema: TopicSchema | None, reason: str
+    ) -> Found:
+        """A truncate, then all rows."""
+        current = schema or self._latest
+        files = [self._prepare(current, truncate(current, self._lsn, self._micros))]
+        count = 0
+        for texts in self._source_rows(connection, table, current):
+            rows = table_rows(
+                texts,
+                current,
+                self._task.policies,
+                lsn=self._lsn,
+                commit_ts=self._micros,
+                first_ordinal=count + 1,
+            )
+            files.append(self._prepare(current, rows))
+            count += rows.num_rows
+        repair = TopicRepair(self._topic, rows=count, whole=reason)
+        return Found(repair, files, schema)
+
+    def _compared(self, connection: Connection[Row], table: Table, schema: TopicSchema | None) -> Found:
+        current = schema or self._latest
+        log = self._digests(current)
+        if log is None:
+            return self._whole(
+                connection, table, schema, "the log's rows cannot be told apart by their hashes"
+            )
+        correction = Correction(
+            self._topic, current, self._task.policies, log, lsn=self._lsn, commit_ts=self._micros
+        )
+        files = [
+            self._prepare(current, rows)
+            for texts in self._source_rows(connection, table, current)
+            if (rows := correction.chunk(texts)) is not None
+        ]
+        keyset = read_keyset(connection, self._address, self._writer.state.publication, table.relid)
+        assert keyset is not None
+        gone = correction.superfluous(
+            lambda: self._log_rows(current), lambda keys: self._existing(connection, keyset, keys)
+        )
+        files += [self._prepare(current, rows) for rows in gone]
+        repair = TopicRepair(
+            self._topic,
+            rows=correction.rows,
+            added=correction.added,
+            changed=correction.changed,
+            deleted=correction.deleted,
+        )
+        return Found(repair, files, schema)
+
+    def _digests(self, schema: TopicSchema) -> Digests | None:
+        """Of the topic's rows in the log; None when two different keys have one hash."""
+        builder = DigestBuilder([at for at, column in enumerate(schema.columns) if column.key])
+        for texts in self._log_rows(schema):
+            builder.add(texts)
+        digests = builder.finish()
+        return None if (digests.key[1:] == digests.key[:-1]).any() else digests
+
+    def _log_rows(self, schema: TopicSchema) -> Iterator[Sequence[pa.Array]]:
+        for table in state_of(self._store, self._topic, self._store.cut(), on_unreadable="text"):
+            names = {
+                int(field.metadata[b"PARQUET:field_id"]): field.name
+                for field in table.schema
+                if field.metadata
+            }
+            yield [table[names[column.id]].combine_chunks() for column in schema.columns]
+
+    def _source_rows(
+        self, connection: Connection[Row], table: Table, schema: TopicSchema
+    ) -> Iterator[Sequence[pa.Array]]:
+        for unit in plan_units(connection, self._address, table, 1):
+            for texts in copy_chunks(
+                connection, self._address, unit, [column.name for column in schema.columns], self._form
+            ):
+                self._task.require_going()
+                yield texts
+
+    def _existing(
+        self, connection: Connection[Row], keyset: Keyset, keys: Sequence[tuple[str, ...]]
+    ) -> set[tuple[str, ...]]:
+        """Which of some keys the snapshot has."""
+        names = [column.name for column in self._latest.columns if column.key]
+        found: set[tuple[str, ...]] = set()
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            piece = Piece(keys=tuple(keys[start : start + _KEYS_AT_ONCE]))
+            for texts in copy_chunks(connection, self._address, piece.unit(keyset), names):
+                found.update(zip(*(cells.to_pylist() for cells in texts), strict=True))
+        return found
+
+    def _prepare(self, schema: TopicSchema, rows: pa.Table) -> PreparedSegment:
+        return self._writer.prepare(self._topic, schema.version, rows)
+
+
+def _shape(schema: TopicSchema) -> tuple[object, ...]:
+    columns = [(c.id, c.name, c.type_oid, c.typmod, c.key, c.policy) for c in schema.columns]
+    return schema.bag, columns
