@@ -38,7 +38,7 @@ from cdc.standing import LEFT, loadable_tables, lost_topics, reidentified_topics
 from cdc.status import Phase
 from cdc.task import Task
 from cdc.watch import Watcher
-from eventstore.errors import OperatorError, TransientError, UsageError
+from eventstore.errors import OperatorError, TransientError
 from eventstore.model import EpochBatch, SourceState, TopicId
 from eventstore.requests import RequestState
 from eventstore.schema import TopicSchema
@@ -106,8 +106,6 @@ class Session:
     def _open(self, state: SourceState) -> Iterator[Frames]:
         """The frames of the session's way, as protocol 1 has them in text."""
         protocol = self._settings.protocol if self._way is Way.AS_SET else 1
-        if protocol == 2:
-            self._refuse_protected()
         binary = self._way is Way.BINARY
         stream = ReplicationStream.open(
             self._address, state.slot, state.end_lsn, state.publication, protocol=protocol, binary=binary
@@ -119,7 +117,8 @@ class Session:
                     self._taken = text.taken
                     yield text
             elif protocol == 2:
-                with closing(SpooledStream(stream, self._store.storage.root / "spool")) as spool:
+                folder = self._store.storage.root / "spool"
+                with closing(SpooledStream(stream, folder, sealed=self._protects())) as spool:
                     yield spool
             else:
                 yield stream
@@ -127,14 +126,10 @@ class Session:
     def _stopped(self) -> bool:
         return self._task.stop.is_set() or self._taken.is_set()
 
-    def _refuse_protected(self) -> None:
-        """Version 2 keeps raw rows on disk, where a policy of the log's own (never lifted by silence) forbids them."""
-        for topic, schema in Topics.read(self._store, self._name).schemas.values():
-            if any(column.policy for column in schema.columns):
-                raise UsageError(
-                    f"{topic.text} has protected columns, and protocol = 2 keeps rows on disk as the server sends them",
-                    hint="leave protocol at 1 for this source",
-                )
+    def _protects(self) -> bool:
+        """Whether any column is protected, by the configuration or (never lifted by silence) by the log."""
+        schemas = Topics.read(self._store, self._name).schemas.values()
+        return bool(self._policies.rules) or any(c.policy for _, schema in schemas for c in schema.sent)
 
     def _suspend_unknown(self, writer: SourceWriter, publication: Publication | None) -> None:
         """Topics whose table is not published any more, or lost values unseen: their state is unknown from here on."""

@@ -3,28 +3,28 @@
 A transaction that the server streams before its commit is kept as it comes, one file per transaction. Its commit
 gives it out as version 1 would have sent it: Begin, everything but what rolled-back savepoints left, Commit. An abort
 removes the file. Nothing outlives the connection, for the server streams an unfinished transaction from its start
-again. The files have no names, so not even a crash leaves any behind.
+again. The files have no names, so not even a crash leaves any behind; where columns have policies they are sealed, too
+(``cdc.overflow``).
 
-Memory is bounded whatever a transaction's size: a file keeps ``_MEMORY_BYTES`` of it, the rest is on the disk; what is
-given out is read back piece by piece, as the reader asks for it.
+Memory is bounded whatever a transaction's size: little of it stays there, the rest is on the disk; what is given out is
+read back piece by piece, as the reader asks for it.
 """
 
 from __future__ import annotations
 
 import struct
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
+from cdc.overflow import Overflow
 from cdc.wire.buffer import HINT
 from cdc.wire.pgoutput import StreamAbort
 from cdc.wire.streaming import StreamCommit, StreamStart, StreamStop, control, unwrap
 from eventstore.errors import OperatorError, ProtocolError, TransientError
 
-_MEMORY_BYTES = 64 << 10  # per transaction: a server streams as many as it has sessions
 _RECORD = struct.Struct(">II")  # subtransaction, length
 _HEADER = 25
 _NO_POSITION = b"w" + bytes(_HEADER - 1)  # as the server sends in front of Relation and Type
@@ -50,18 +50,19 @@ class Frames(Protocol):
 class _Streamed:
     """What has come of one transaction, in order, with the subtransaction of each message."""
 
-    file: IO[bytes]
+    file: Overflow
     aborted: set[int] = field(default_factory=set)
 
 
 class Spool:
     """Takes the pgoutput messages of one connection in order, gives version 1 messages out.
 
-    ``folder`` is where large transactions are kept; it must be on a disk, not in memory. Raises OperatorError when
-    that disk is full."""
+    ``folder`` is where large transactions are kept; it must be on a disk, not in memory. ``sealed``: nobody can read
+    them there. Raises OperatorError when that disk is full."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, sealed: bool = False) -> None:
         self._folder = folder
+        self._sealed = sealed
         self._streams: dict[int, _Streamed] = {}
         self._open: int | None = None  # whose block is being received
 
@@ -98,8 +99,7 @@ class Spool:
         if not known:
             with self._explained():
                 self._folder.mkdir(parents=True, exist_ok=True)
-                file = tempfile.SpooledTemporaryFile(_MEMORY_BYTES, dir=str(self._folder))  # noqa: SIM115
-            self._streams[start.xid] = _Streamed(file)
+            self._streams[start.xid] = _Streamed(Overflow(self._folder, sealed=self._sealed))
         self._open = start.xid
 
     def _keep(self, xid: int | None, message: bytes) -> None:
@@ -133,23 +133,24 @@ class Spool:
             ) from error
 
     def _replay(self, stream: _Streamed, commit: StreamCommit) -> Iterator[bytes]:
-        with stream.file as file:
-            file.seek(0)
+        with closing(stream.file) as file:
             yield commit.begin()
-            while head := file.read(_RECORD.size):
-                subxid, size = _RECORD.unpack(head)
-                message = file.read(size)
-                if subxid not in stream.aborted:
-                    yield message
+            for piece in file.pieces():
+                at = 0
+                while at < len(piece):
+                    subxid, size = _RECORD.unpack_from(piece, at)
+                    at += _RECORD.size + size
+                    if subxid not in stream.aborted:
+                        yield bytes(piece[at - size : at])
             yield commit.commit()
 
 
 class SpooledStream:
     """A replication stream of version 2 that gives frames as one of version 1 does."""
 
-    def __init__(self, stream: Frames, folder: Path) -> None:
+    def __init__(self, stream: Frames, folder: Path, *, sealed: bool = False) -> None:
         self._stream = stream
-        self._spool = Spool(folder)
+        self._spool = Spool(folder, sealed=sealed)
         self._received: Iterator[bytes] = iter(())  # frames that were not fed yet
         self._given: Iterator[bytes] = iter(())  # of the message fed last: what is still to be given
         self._header = self._inner_header = _NO_POSITION

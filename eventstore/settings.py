@@ -91,10 +91,6 @@ class SourceSettings(_Frozen):
 
     @model_validator(mode="after")
     def _policies_can_be_kept(self) -> Self:
-        if self.protocol == 2 and set(self.columns.values()) - {"plain"}:
-            raise ValueError(
-                "protocol = 2 keeps rows on disk as the server sends them, columns with a policy too: leave it at 1"
-            )
         if self.hash_key is None and "hash" in self.columns.values():
             raise ValueError('a column has the policy "hash", which needs hash_key = "${VAR}" or "${file:…}"')
         return self

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventstore.errors import TailraceError
+from eventstore.position import format_lsn
 from tailrace.checks import Check, Verdict, of_error
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def of_sources(configuration: Configuration) -> Iterator[Check]:
         for name, settings in configuration.settings.sources.items():
             yield from of_source(store, name, settings)
             yield from slots_of_source(store, configuration, name, settings)
+            yield from set_aside_of_source(store, name)
 
 
 def _store_or_empty(configuration: Configuration, stack: ExitStack) -> Store:
@@ -211,6 +213,20 @@ def slots_of_source(
         yield from of_slots(store, configuration.settings.sources, name, settings)
     except TailraceError:
         return
+
+
+def set_aside_of_source(store: Store, name: str) -> Iterator[Check]:
+    """Tables that capture goes on without, because they cannot be decoded."""
+    for each in store.set_aside(name):
+        retry = (
+            f"tailrace source retry {each.topic.text}, once the cause is mended; or " if each.keeps else ""
+        )
+        kept = f"{each.frames:,} messages are kept for it" if each.keeps else "what comes for it is not kept"
+        yield Check(
+            f"source {name} {each.topic.text}", "warn",
+            f"it is set aside since {format_lsn(each.lsn)}: {each.error}; {kept}",
+            f"{retry}tailrace source snapshot {each.topic.text}, which reads the table again",
+        )  # fmt: skip
 
 
 def of_sink(name: str, sink: SinkSettings) -> Iterator[Check]:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr
 
-from eventstore.errors import UsageError
-from eventstore.settings import SourceSettings
+from eventstore.log import Store
 from tests.support import workload
 from tests.support.capturing import (
     RunningCapture,
@@ -24,10 +23,12 @@ from tests.support.capturing import (
     table,
     wait_until,
 )
+from tests.support.plaintext import nameless_files, places_of
 
 pytestmark = pytest.mark.timeout(240)
 SMALL_MEMORY = "options=-c%20logical_decoding_work_mem%3D64kB"
 """The server streams a transaction as soon as its changes exceed this."""
+LONG = "(SELECT string_agg(gen_random_uuid()::text, '') FROM generate_series(1, 200))"
 
 
 @pytest.fixture
@@ -45,6 +46,24 @@ def streamed(site: Site) -> int:
     return int(query(site.dsn, "SELECT stream_txns FROM pg_stat_replication_slots")[0][0])
 
 
+def write_secrets(connection: psycopg.Connection[tuple[object, ...]], first: int, last: int) -> None:
+    connection.execute(
+        f"INSERT INTO people SELECT i, '{SECRET}' || i, '{SECRET}', repeat('{SECRET}', 250), i"  # noqa: S608
+        " FROM generate_series(%s::int, %s::int) i",
+        [first, last],
+    )
+
+
+def changes(store: Store, name: str) -> list[dict[str, object]]:
+    """Streamed rows in the order of their transaction, without where this log has them."""
+    found = [
+        {name: cell for name, cell in row.items() if name not in ("_epoch", "_offset")}
+        for row in rows(store, table(name))
+        if row["_op"] != "r"
+    ]
+    return sorted(found, key=lambda row: row["_ordinal"])
+
+
 def fill(connection: psycopg.Connection[tuple[object, ...]], first: int, last: int) -> None:
     connection.execute(
         "INSERT INTO public.customers (id, name, note) SELECT i, 'n' || i, repeat('x', 100)"
@@ -55,10 +74,9 @@ def fill(connection: psycopg.Connection[tuple[object, ...]], first: int, last: i
 
 @pytest.mark.versions
 def test_interleaved_transactions_savepoints_toast_and_ddl_arrive_as_with_version_1(site: Site) -> None:
-    long = "(SELECT string_agg(gen_random_uuid()::text, '') FROM generate_series(1, 200))"
     with RunningCapture(site) as capture, psycopg.connect(site.dsn) as one, psycopg.connect(site.dsn) as two:
         connected(capture, site)
-        execute(site.dsn, f"INSERT INTO public.customers (id, name, note) SELECT 0, 'long', {long}")
+        execute(site.dsn, f"INSERT INTO public.customers (id, name, note) SELECT 0, 'long', {LONG}")
         fill(one, 1, 1500)
         fill(two, 10001, 11500)
         one.execute("SAVEPOINT a")
@@ -108,21 +126,57 @@ def test_a_streamed_transaction_is_begun_again_after_a_reconnect(site: Site) -> 
         assert_sound(capture.store)
 
 
-@pytest.mark.parametrize("policy", ["drop", "truncate:2"])
-def test_a_source_with_protected_columns_is_refused_for_its_raw_rows_would_reach_the_disk(
-    policy: str,
+SECRET = "Zq7x"  # every protected value begins with it
+
+
+def test_protected_columns_of_a_streamed_transaction_are_on_no_disk_and_arrive_as_with_version_1(
+    site: Site, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValidationError, match="protocol = 2 keeps rows on disk"):
-        SourceSettings(dsn=SecretStr("dbname=x"), columns={"a.b.c": policy}, protocol=2)
-    assert SourceSettings(dsn=SecretStr("dbname=x"), columns={"a.b.c": "plain"}, protocol=2).protocol == 2
-
-
-def test_protection_that_the_configuration_forgot_still_refuses(site: Site) -> None:
-    protected = site.with_settings(protocol=1, columns={"public.customers.name": "truncate:2"})
-    protected.init()
-    with RunningCapture(protected) as capture:
-        capture.catch_up()
-    with RunningCapture(site) as capture:
-        error = capture.ended()
-        assert isinstance(error, UsageError) and "protected columns" in error.message
-        capture.forgive()
+    execute(
+        site.dsn,
+        "CREATE TABLE public.people (id int PRIMARY KEY, email text, phone text, letter text, n int)",
+        "CREATE TABLE unseen (id int PRIMARY KEY, letter text)",  # its relation is told of in the stream alone
+        f"INSERT INTO people SELECT 0, 'old', 'old', {LONG}",
+    )
+    policies = {
+        "public.people.email": "hash", "public.people.phone": "drop", "*.*.letter": "hash", "*.*.late": "truncate:2",
+    }  # fmt: skip
+    key = "a key that only this test knows"
+    streaming = site.with_settings(tables=("public.*",), columns=policies, hash_key=key)
+    whole = Site.at(tmp_path / "whole", site.dsn, name="whole", columns=policies, hash_key=key)
+    streaming.init()
+    whole.init()
+    with (
+        RunningCapture(streaming) as capture,
+        RunningCapture(
+            whole,
+        ) as other,
+        psycopg.connect(site.dsn) as one,
+    ):
+        connected(capture, site)
+        other.catch_up()
+        write_secrets(one, 1, 400)
+        one.execute("SAVEPOINT a")
+        write_secrets(one, 2001, 2400)
+        one.execute("ROLLBACK TO a")
+        one.execute("UPDATE people SET n = n + 1 WHERE id = 0")  # TOAST, not sent
+        one.execute(f"ALTER TABLE people ADD COLUMN late text DEFAULT '{SECRET}'")
+        one.execute("ALTER TABLE people RENAME COLUMN email TO mail")
+        write_secrets(one, 401, 800)
+        one.execute(f"INSERT INTO unseen SELECT i, '{SECRET}' || i FROM generate_series(1, 2000) i")  # noqa: S608
+        wait_until(
+            lambda: sum(map(len, nameless_files(capture.store.storage.root / "spool"))) > 800_000,
+            alive=lambda: capture.running,
+        )
+        spooled = nameless_files(capture.store.storage.root / "spool")
+        assert not any(SECRET.encode() in data for data in spooled)
+        assert places_of(capture.store, site.root, SECRET) == []
+        one.commit()
+        for each in (capture, other):
+            each.catch_up()
+            assert_sound(each.store)
+            assert_equals_source(each.site)
+        assert places_of(capture.store, site.root, SECRET) == []
+        for name, count in (("people", 801), ("unseen", 2000)):
+            assert changes(capture.store, name) == changes(other.store, name)
+            assert len(changes(capture.store, name)) == count

@@ -12,11 +12,16 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from eventstore import failpoints
+from eventstore.settings import SinkSettings
+from projections.sinks.postgres import PostgresSink
+from projections.specs import PostgresTable
 from tailrace.checks import Check
-from tailrace.doctor import of_source
+from tailrace.doctor import of_source, set_aside_of_source
 from tailrace.doctor_slots import of_slots, one_machine
 from tailrace.embedded import PostgresServer
 from tailrace.embedded.process import free_port
+from tests.projections.sink_data import fill, target
 from tests.support.capturing import SOURCE, RunningCapture, Site, execute, query, wait_until
 
 
@@ -33,6 +38,7 @@ def found(site: Site, subject: str) -> Check:
         checks = [
             *of_source(store, SOURCE, site.settings),
             *of_slots(store, [SOURCE], SOURCE, site.settings),
+            *set_aside_of_source(store, SOURCE),
         ]
     (check,) = [each for each in checks if each.subject == f"source shop {subject}"]
     assert check.verdict != "ok" and check.remedy
@@ -57,6 +63,32 @@ def test_a_catalog_inside_the_publication(site: Site) -> None:
     check = found(inside, "publication acme_shop")
     assert check.verdict == "fail" and "capturing it would never end" in check.found
     assert "acme_log" in check.found and "keep catalog and sinks in another database" in check.remedy
+
+
+def test_a_sink_inside_the_publication(site: Site) -> None:
+    sink = PostgresSink(PostgresTable("mart", "totals"), SinkSettings(kind="postgres", dsn=site.dsn))
+    fill(sink, target(1), [])
+    execute(site.dsn, "CREATE PUBLICATION acme_shop FOR ALL TABLES")
+    check = found(site, "publication acme_shop")
+    assert check.verdict == "fail" and "capturing it would never end" in check.found
+    assert (
+        "what Tailrace writes in public" in check.found
+        and "keep catalog and sinks in another database" in check.remedy
+    )
+
+
+def test_a_table_that_was_set_aside(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.init()
+    monkeypatch.setattr(failpoints, "_armed", failpoints.parse("table_decoded=shop.public.orders"))
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        execute(site.dsn, "INSERT INTO orders VALUES (2, 'a secret')")
+        wait_until(lambda: capture.store.set_aside() != [], alive=lambda: capture.running)
+    check = found(site, "shop.public.orders")
+    assert (
+        check.verdict == "warn" and "its rows could not be made (Refused); 1 messages are kept" in check.found
+    )
+    assert "tailrace source retry shop.public.orders" in check.remedy
 
 
 def test_a_publication_that_loses_changes(site: Site) -> None:
