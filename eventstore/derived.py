@@ -47,6 +47,16 @@ class GenerationInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class InputNeed:
+    """A topic (its text) that a generation reads: its ``state``, or all of its ``changes``, of which those up to epoch
+    ``start`` were gone when the generation was begun."""
+
+    topic: str
+    kind: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class DerivedRun:
     """One committed step of a generation: its output at ``to_epoch`` (full) or the difference since ``from_epoch``
     (delta). ``files`` is what the committer gave; ``hash`` chains over the steps."""
@@ -98,8 +108,9 @@ class DerivedCatalog:
         partitions: int,
         split: int,
         as_of: str | None = None,
+        inputs: Sequence[InputNeed] = (),
     ) -> int:
-        """The next generation's number, in state building."""
+        """The next generation's number, in state building. ``inputs``: what it reads, for which retention stops."""
         table = tables.generations
         try:
             with self._catalog.write() as connection:
@@ -118,6 +129,7 @@ class DerivedCatalog:
                         partitions=partitions,
                         split=split,
                         as_of=as_of,
+                        inputs=json.dumps([[need.topic, need.kind, need.start] for need in inputs]),
                         state=GenerationState.BUILDING.value,
                         created_at=now_micros(),
                     )
@@ -133,6 +145,7 @@ class DerivedCatalog:
                 partitions=partitions,
                 split=split,
                 as_of=as_of,
+                inputs=inputs,
             )
 
     def generations(self, projection: str) -> list[GenerationInfo]:

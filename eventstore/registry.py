@@ -95,7 +95,9 @@ def add_topic(
     ).scalar_one()
     zeros = str([0] * partitions)
     connection.execute(
-        insert(tables.topic_offsets).values(topic_id=topic_id, next_offsets=zeros, log_starts=zeros)
+        insert(tables.topic_offsets).values(
+            topic_id=topic_id, next_offsets=zeros, log_starts=zeros, whole_from=zeros, start_epoch=0
+        )
     )
     if reason:
         connection.execute(

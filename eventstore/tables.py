@@ -52,7 +52,7 @@ log_head = Table(
     CheckConstraint("id = 1", name="one_row"),
 )
 
-# Terms of those who write files outside a source's writer (seal, merge, fold): a file of an ended term can never be
+# Terms of those who write files outside a source's writer (seal, merge, fold, retention): a file of an ended term can never be
 # registered. ``retired`` counts retired files.
 terms = Table(
     "terms",
@@ -114,7 +114,9 @@ topic_offsets = Table(
     metadata,
     Column("topic_id", Integer, ForeignKey("topics.id"), primary_key=True),
     Column("next_offsets", Text, nullable=False),
-    Column("log_starts", Text, nullable=False),
+    Column("log_starts", Text, nullable=False),  # first offset of every partition that readers can get
+    Column("whole_from", Text, nullable=False),  # from where on no row is missing: below, the newest per key
+    Column("start_epoch", BigInteger, nullable=False),  # rows up to it are gone; state is known from it on
 )
 # State inside an interval is unknown. Open while ``to_epoch`` is null; both ends exclusive of known state.
 incomplete = Table(
@@ -241,6 +243,38 @@ segments = Table(
     Column("sealed", Boolean, nullable=False),
     Index("ix_segments_topic_id_last_epoch", "topic_id", "last_epoch"),
 )
+# What retention left of the rows up to a topic's ``start_epoch``: those that make its state, in the topic's order.
+state_runs = Table(
+    "state_runs",
+    metadata,
+    Column("path", Text, primary_key=True),
+    Column("topic_id", Integer, ForeignKey("topics.id"), nullable=False, index=True),
+    Column("number", Integer, nullable=False),  # place among the topic's files
+    Column("version", Integer, nullable=False),
+    Column("first_epoch", BigInteger, nullable=False),
+    Column("last_epoch", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
+    Column("ranges", Text, nullable=False),  # JSON [[partition, first_offset, rows], ...]; offsets have gaps
+)
+# Files that were copied to an archive before retention removed them. They tile the topic's rows up to its start.
+archived = Table(
+    "archived",
+    metadata,
+    Column("place", Text, primary_key=True),  # the archive's address
+    Column("path", Text, primary_key=True),  # of the file in it
+    Column("topic_id", Integer, ForeignKey("topics.id"), nullable=False, index=True),
+    Column("version", Integer, nullable=False),
+    Column("first_epoch", BigInteger, nullable=False),
+    Column("last_epoch", BigInteger, nullable=False),
+    Column("first_row", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
+    Column("ranges", Text, nullable=False),
+    Column("archived_at", BigInteger, nullable=False),
+)
 # Epochs that are no longer in ``epochs``: a prefix, in files (``timeline``).
 epoch_files = Table(
     "epoch_files",
@@ -293,6 +327,7 @@ generations = Table(
     Column("partitions", Integer, nullable=False),
     Column("split", Integer, nullable=False),
     Column("as_of", Text),
+    Column("inputs", Text, nullable=False),  # JSON [[topic, "state" or "changes", the log's start then], ...]
     Column("state", Text, nullable=False),
     Column("frozen_at", BigInteger),
     Column("created_at", BigInteger, nullable=False),

@@ -30,6 +30,7 @@ def collect_orphans(store: Store) -> int:
     listed = [path for folder in ("log", "epochs") for path in store.storage.list(folder)]
     with store.catalog.read() as connection:
         named = set(connection.scalars(select(tables.segments.c.path)))
+        named.update(connection.scalars(select(tables.state_runs.c.path)))
         named.update(connection.scalars(select(tables.epoch_files.c.path)))
         named.update(connection.scalars(select(tables.retired.c.path)))  # these go when no reader needs them
         named |= set(connection.scalars(select(tables.kept_frames.c.path)))

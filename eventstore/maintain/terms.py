@@ -12,8 +12,9 @@ from eventstore.errors import Fenced
 SEAL = "seal"
 MERGE = "merge"
 FOLD = "fold"
+RETAIN = "retain"
 # Who names files; the term is in the name.
-WRITERS = (SEAL, MERGE, FOLD)
+WRITERS = (SEAL, MERGE, FOLD, RETAIN)
 RETIRED = "retired"  # counts retired files
 
 

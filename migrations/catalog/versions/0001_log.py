@@ -25,6 +25,8 @@ TABLES = (
     "epochs",
     "blobs",
     "segments",
+    "state_runs",
+    "archived",
     "epoch_files",
     "retired",
     "leases",
@@ -43,6 +45,7 @@ def upgrade() -> None:
     _set_aside()
     _epochs()
     _segments()
+    _retention()
     _upkeep()
     _generations()
     _derived()
@@ -121,6 +124,8 @@ def _sources_and_topics() -> None:
         sa.Column("topic_id", sa.Integer(), nullable=False),
         sa.Column("next_offsets", sa.Text(), nullable=False),
         sa.Column("log_starts", sa.Text(), nullable=False),
+        sa.Column("whole_from", sa.Text(), nullable=False),
+        sa.Column("start_epoch", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_topic_offsets_topic_id")),
         sa.PrimaryKeyConstraint("topic_id", name=op.f("pk_topic_offsets")),
     )
@@ -265,6 +270,43 @@ def _segments() -> None:
     op.create_index("ix_segments_topic_id_last_epoch", "segments", ["topic_id", "last_epoch"], unique=False)
 
 
+def _retention() -> None:
+    op.create_table(
+        "state_runs",
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("first_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("last_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("rows", sa.BigInteger(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("checksum", sa.Text(), nullable=False),
+        sa.Column("ranges", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_state_runs_topic_id")),
+        sa.PrimaryKeyConstraint("path", name=op.f("pk_state_runs")),
+    )
+    op.create_index(op.f("ix_state_runs_topic_id"), "state_runs", ["topic_id"], unique=False)
+    op.create_table(
+        "archived",
+        sa.Column("place", sa.Text(), nullable=False),
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("first_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("last_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("first_row", sa.BigInteger(), nullable=False),
+        sa.Column("rows", sa.BigInteger(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("checksum", sa.Text(), nullable=False),
+        sa.Column("ranges", sa.Text(), nullable=False),
+        sa.Column("archived_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_archived_topic_id")),
+        sa.PrimaryKeyConstraint("place", "path", name=op.f("pk_archived")),
+    )
+    op.create_index(op.f("ix_archived_topic_id"), "archived", ["topic_id"], unique=False)
+
+
 def _upkeep() -> None:
     op.create_table(
         "epoch_files",
@@ -318,6 +360,7 @@ def _generations() -> None:
         sa.Column("partitions", sa.Integer(), nullable=False),
         sa.Column("split", sa.Integer(), nullable=False),
         sa.Column("as_of", sa.Text(), nullable=True),
+        sa.Column("inputs", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("frozen_at", sa.BigInteger(), nullable=True),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
