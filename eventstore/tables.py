@@ -52,8 +52,8 @@ log_head = Table(
     CheckConstraint("id = 1", name="one_row"),
 )
 
-# Terms of those who write files outside a source's writer (seal, merge, fold, retention): a file of an ended term can never be
-# registered. ``retired`` counts retired files.
+# Terms of those who write files outside a source's writer (seal, merge, fold, retention): a file of an ended term can
+# never be registered. ``retired`` counts retired files.
 terms = Table(
     "terms",
     metadata,
