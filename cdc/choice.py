@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cdc.columnar.relations import EVENTS_TABLE
+from cdc.columnar.relations import EVENTS_TABLE, taken_names
 from cdc.directory import Topics
 from cdc.patterns import TablePatterns
 from cdc.postgres.connect import quote
@@ -76,6 +76,11 @@ def problem_of(table: Table) -> tuple[str, str] | None:
         return "an unlogged table has no WAL", f"ALTER TABLE {name} SET LOGGED"
     if not table.columns:
         return "it has no columns", ""
+    if clashing := taken_names(table.columns):
+        return (
+            f"its column {clashing[0]} has the name of one that the log adds to a row's state",
+            f"ALTER TABLE {name} RENAME COLUMN {quote(clashing[0])} TO …; or publish it without that column",
+        )
     if table.published_badly:
         return (
             f"{table.published_badly}: the server refuses UPDATE and DELETE of it",

@@ -24,6 +24,8 @@ STATE_FIELDS = (
 )
 RAW = pa.field("_raw", pa.map_(pa.int32(), pa.binary()))
 UNKNOWN = pa.field("_unknown", pa.list_(pa.int32()))
+STATE_NAMES = frozenset(field.name for field in (*STATE_FIELDS, RAW, UNKNOWN))
+"""A table's columns stand beside these in a state, so none of them may have such a name."""
 
 
 def state_schema(layout: Layout) -> pa.Schema:

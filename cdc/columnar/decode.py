@@ -315,13 +315,22 @@ class BlockDecoder:
             if message.prefix == ddl.PREFIX:
                 told = ddl.parse(message.content)
                 self._keep_told(told, frame)
-                self._relations.tell(told, scan.lsn)
+                self._tell(told)
                 self._routes.forget_all()  # tables may have other versions now
             elif message.prefix == kept.ORDINAL and self._policies.applied:
                 scan.set_ordinal(int(message.content))
         else:
             work.messages.append((message.prefix.encode(), b"\\x" + message.content.hex().encode()))
             work.message_stamps.append(scan.next_stamp())
+
+    def _tell(self, told: ddl.DdlMessage) -> None:
+        try:
+            self._relations.tell(told, self._scan.lsn)
+        except Conflict as conflict:
+            topic = self._relations.topic(told.relid)
+            assert topic is not None
+            # Without the message: defaults of protected columns may stand in it.
+            raise Undecodable(topic, conflict.error, self._scan.lsn, None) from None
 
     def _keep_told(self, told: ddl.DdlMessage, frame: bytes) -> None:
         """A message of the event trigger has the defaults of columns in it: not for the disk where any is protected."""

@@ -8,7 +8,7 @@ inside a transaction that the log has already may be older than what the log kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
@@ -17,6 +17,7 @@ from cdc import ddl
 from cdc.policy import Policies
 from cdc.wire.buffer import HINT
 from cdc.wire.pgoutput import Relation, RelationColumn
+from eventstore.assembly import STATE_NAMES
 from eventstore.errors import OperatorError, ProtocolError
 from eventstore.model import TopicId, TopicKind
 from eventstore.schema import EVENT_SCHEMA, Column, TopicSchema
@@ -204,7 +205,7 @@ class Relations:
 
     def tell(self, message: ddl.DdlMessage, commit_lsn: int) -> None:
         """What the event trigger said at this place of the stream. Adds to ``changes``; the next row of the table is
-        to be resolved again."""
+        to be resolved again. Raises Conflict."""
         if message.change is ddl.Change.FAILED:
             self._told.clear()  # somewhere there is a table that is not what was said of it
             return
@@ -226,13 +227,18 @@ class Relations:
         known = self._known.get(message.relid)
         if known is None or not described.columns or known[0] in self._aside:
             return
+        if taken_names(described.columns):
+            return  # the next row shows it, and cannot be taken
         topic, previous = known
         self._told[message.relid] = described
         kinds = self._moved(topic, message.relid, message.label)
         current = previous
         if not message.partial:
             whole = _next(described, previous.whole, commit_lsn)
-            current = self._policies.schema(message.label, whole, previous)
+            try:
+                current = self._policies.schema(message.label, whole, previous)
+            except OperatorError as error:
+                raise Conflict(error) from error
             kinds |= _kinds(previous, current)
         if ddl.same(current, previous):
             current = previous
@@ -264,6 +270,11 @@ class Relations:
         return None
 
 
+def taken_names(columns: Iterable[Column | RelationColumn]) -> list[str]:
+    """Names of columns that a state has for itself."""
+    return [column.name for column in columns if column.name in STATE_NAMES]
+
+
 def matches(relation: Relation, schema: TopicSchema) -> bool:
     """Whether tuples of the relation are rows of this version."""
     if len(relation.columns) != len(schema.sent):
@@ -282,12 +293,18 @@ def fit(
     """The topic's next version: all of the relation's columns, with what only the catalog knows of them.
 
     A table without a key gets all its columns as key: its topic is a bag. Raises OperatorError on a table without
-    columns.
+    columns, or with one that a state has no place for.
     """
     if not relation.columns:
         raise OperatorError(
             f"table {relation.schema}.{relation.table} has no columns, so its rows cannot be told apart",
             hint="take it out of the publication, or give it a column and a key",
+        )
+    if clashing := taken_names(relation.columns):
+        raise OperatorError(
+            f"column {clashing[0]} of table {relation.schema}.{relation.table} has the name of one that the log adds "
+            "to a row's state",
+            hint="rename it, and read the table again: tailrace source snapshot",
         )
     columns = _identify(relation, described, previous)
     if _has_key_flags(relation):

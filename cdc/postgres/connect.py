@@ -37,6 +37,9 @@ SESSION = {
     "quote_all_identifiers": "off",  # names in regclass and its like
     "client_encoding": "UTF8",
     "row_security": "off",  # a policy that hides rows becomes an error instead of a loss
+    "default_transaction_read_only": "off",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_deferrable": "off",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",

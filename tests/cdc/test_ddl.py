@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from cdc import ddl
 from cdc.columnar.decode import BlockDecoder, DecodedEpoch
@@ -193,3 +194,36 @@ def test_what_is_left_out_stays_left_out_under_its_new_name() -> None:
     ((_, now),) = decoded.new_schemas
     assert [column.name for column in now.columns] == ["id", "b"]
     assert decoded.rows[0].rows["after"].to_pylist() == [{"id": 1, "b": "y"}]
+
+
+def test_a_table_that_cannot_be_what_it_was_told_to_be_is_set_aside_alone() -> None:
+    """Its new key is a column that is left out; without the trigger the next row would show the same."""
+    policies = Policies.of(SourceSettings(dsn=SecretStr("dbname=x"), columns={"public.t.a": "drop"}))
+    known = {
+        T.relid: (T.topic, policies.schema(("public", "t"), T.topic_schema)),
+        OTHER.relid: (OTHER.topic, OTHER.topic_schema),
+    }
+    decoding = BlockDecoder(SOURCE, known, lambda relation: None, policies)
+    rekeyed = replace(T, columns=[("id", INT8, -1, False), ("a", TEXT, -1, True), ("b", TEXT, -1, False)])
+    stream = Stream()
+    stream.transaction(told(rekeyed), OTHER.relation, pg.Insert(501, (b"1",)))
+    decoded = decoding.decode_or_set_aside(stream.block())
+    (failure,) = decoded.undecodable
+    assert failure.topic == T.topic and "part of the key" in str(failure) and failure.frame is None
+    assert [rows.topic for rows in decoded.rows] == [OTHER.topic]
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_a_column_named_like_one_of_a_state_sets_its_table_aside(tells: bool) -> None:
+    clashing = replace(T, columns=[*T.columns, ("_raw", TEXT, -1, False)])
+    stream = Stream()
+    stream.transaction(
+        *([told(clashing)] if tells else []), clashing.relation, pg.Insert(500, (b"1", b"x", b"y", b"z")),
+        OTHER.relation, pg.Insert(501, (b"1",)),
+    )  # fmt: skip
+    known = {table.relid: (table.topic, table.topic_schema) for table in (T, OTHER)}
+    decoding = BlockDecoder(SOURCE, known, lambda relation: clashing.topic_schema, Policies())
+    decoded = decoding.decode_or_set_aside(stream.block())
+    (failure,) = decoded.undecodable
+    assert failure.topic == T.topic and "column _raw of table public.t has the name" in str(failure)
+    assert [rows.topic for rows in decoded.rows] == [OTHER.topic]

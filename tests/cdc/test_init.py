@@ -29,6 +29,7 @@ from tests.support.capturing import (
     wait_until,
 )
 
+WRITING = "options=-c%20default_transaction_read_only%3Doff"
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -254,6 +255,26 @@ def test_row_level_security_that_hides_rows_is_refused(postgres: PostgresServer,
     finally:
         execute(site.dsn, f"DROP OWNED BY {role}")
         execute(postgres.dsn(), f"DROP ROLE {role}")
+
+
+def test_how_transactions_of_a_role_or_database_begin_by_default_does_not_matter(site: Site) -> None:
+    execute(site.dsn, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    name = site.dsn.rpartition("/")[2]
+    for setting in ("read_only = on", "isolation = 'serializable'", "deferrable = on"):
+        execute(f"{site.dsn}?{WRITING}", f'ALTER DATABASE "{name}" SET default_transaction_{setting}')
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        execute(
+            f"{site.dsn}?{WRITING}", "INSERT INTO t VALUES (2)", "CREATE TABLE later (id int PRIMARY KEY)"
+        )
+        capture.catch_up()
+        site.init()
+        later = TopicId.table(SOURCE, "public", "later")
+        wait_until(  # a load by chunks writes its marks
+            lambda: capture.store.topic(later).complete_since is not None, alive=lambda: capture.running
+        )
+        assert_equals_source(site, [("public", "t"), ("public", "later")])
 
 
 def test_events_of_before_and_after_stand_in_the_log_in_order(site: Site) -> None:

@@ -62,6 +62,9 @@ TABLES = (
     f"INSERT INTO parts SELECT i, i, i, {LONG} FROM generate_series(0, 19) i",
     "CREATE TABLE parent (id int PRIMARY KEY, n int)",
     "CREATE TABLE child (more text, PRIMARY KEY (id)) INHERITS (parent)",
+    'CREATE TABLE named (key text PRIMARY KEY, after text, before json, "_op" int, "_before" text, "_txn" int,'
+    ' "_unchanged" int[], "_moved_from" int, "_ordinal" int, "_commit_ts" date, "_partition" int, count int)',
+    "INSERT INTO named (key, \"_partition\") VALUES ('k', 99)",
     "INSERT INTO parent VALUES (1, 1)",
     "INSERT INTO child VALUES (1, 2, 'x')",
 )
@@ -144,6 +147,24 @@ def test_a_table_without_identity_is_refused_with_the_statement_that_mends_it(si
     (finding,) = [found for found in site.init(dry_run=True).findings if found.level is Level.SKIPPED]
     assert finding.subject == "public.keyless"
     assert 'ALTER TABLE "public"."keyless" REPLICA IDENTITY FULL' in finding.hint
+
+
+@pytest.mark.versions
+def test_columns_may_have_names_of_the_logs_own_but_for_those_of_a_state(
+    site: Site, running: RunningCapture
+) -> None:
+    execute(site.dsn, 'CREATE TABLE clashing (id int PRIMARY KEY, "_raw" text, "_lsn" int)')
+    (finding,) = [found for found in site.init(dry_run=True).findings if found.subject == "public.clashing"]
+    assert finding.level is Level.SKIPPED
+    assert "_raw has the name of one that the log adds" in finding.what and "RENAME COLUMN" in finding.hint
+    execute(
+        running.site.dsn,
+        "UPDATE named SET \"_op\" = 2, after = 'z' WHERE key = 'k'",
+        "UPDATE named SET key = 'l' WHERE key = 'k'",
+        "INSERT INTO named (key, before) VALUES ('m', '{\"after\": 1}')",
+    )
+    running.catch_up()
+    assert compared(running, "named").source_rows == 2
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)

@@ -59,7 +59,6 @@ def test_the_table_of_settings_is_what_sessions_have() -> None:
         for line in PAGE.read_text().splitlines()
         if line.startswith("| `") and line.split("`")[1] in SESSION
     }
-    no_texts = {name for name in SESSION if name.endswith("_timeout") or name.startswith("tcp_")} | {
-        "row_security"
-    }
+    others = ("tcp_", "default_transaction_", "row_security")
+    no_texts = {name for name in SESSION if name.endswith("_timeout") or name.startswith(others)}
     assert documented == {name: value for name, value in SESSION.items() if name not in no_texts}
