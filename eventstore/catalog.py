@@ -7,36 +7,23 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import (
-    Connection,
-    Engine,
-    column,
-    create_engine,
-    event,
-    insert,
-    inspect,
-    select,
-    table,
-    text,
-)
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from eventstore import tables
+from eventstore import formats
 from eventstore.addresses import ESCAPES, misread
 from eventstore.errors import IntegrityError, OperatorError, TailraceError, TransientError, UsageError
-from eventstore.times import now_micros
+from eventstore.formats import INIT
 
 _BUSY_SECONDS = 30  # how long a SQLite writer waits for another one; appends hold the lock for milliseconds
-_INIT = "run `tailrace init`"
 _WRITES = "tailrace_write"
 
 Kind = Literal["sqlite", "postgres"]
@@ -104,17 +91,22 @@ class Catalog:
         self.engine.dispose()
 
 
+def connect_catalog(url: str, *, store_name: str, root: Path, create: bool = False) -> Catalog:
+    """Connect, whatever the format. Raises as ``open_catalog`` does."""
+    return _connect(_parse(url), schema_name(store_name), root, create)
+
+
 def open_catalog(url: str, *, store_name: str, root: Path, create: bool) -> Catalog:
-    """Connect and check the format; with ``create`` make or migrate the tables first.
+    """Connect and check the format; with ``create`` make the tables first when there are none.
 
     Raises UsageError for a URL that is no SQLite or Postgres URL, OperatorError when the catalog is missing, of
     another version, or may not be used, TransientError when its server is out of reach.
     """
-    catalog = _connect(_parse(url), schema_name(store_name), root, create)
+    catalog = connect_catalog(url, store_name=store_name, root=root, create=create)
     try:
         if create:
-            _migrate(catalog)
-        _check_format(catalog)
+            formats.create(catalog, formats.CATALOG)
+        formats.check(catalog, formats.CATALOG)
     except TailraceError:
         catalog.close()
         raise
@@ -173,7 +165,7 @@ def _check_file(path: Path, create: bool) -> None:
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         elif not path.is_file():
-            raise OperatorError(f"there is no store here: {path} does not exist", hint=_INIT)
+            raise OperatorError(f"there is no store here: {path} does not exist", hint=INIT)
     except OSError as error:
         raise OperatorError(
             f"the folder of catalog {path} cannot be used: {error.strerror}",
@@ -213,61 +205,6 @@ def _prepare_postgres(engine: Engine, schema: str) -> None:
         connection.autocommit = False
 
 
-def _migrate(catalog: Catalog) -> None:
-    """Bring the tables to this code's revision. Concurrent callers wait for one another."""
-    found = revision(catalog)
-    if found is not None and found >= tables.REVISION:
-        return
-    from migrations.run import Tables, upgrade  # Alembic is needed here alone
-
-    with catalog.write() as connection:
-        if catalog.kind == "postgres":
-            connection.execute(
-                text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": catalog.schema}
-            )
-            exists = connection.scalar(
-                text("SELECT 1 FROM pg_namespace WHERE nspname = :name"), {"name": catalog.schema}
-            )
-            if (
-                not exists
-            ):  # CREATE SCHEMA IF NOT EXISTS asks for the privilege even when there is nothing to do
-                quoted = connection.dialect.identifier_preparer.quote_identifier(catalog.schema)
-                connection.execute(text(f"CREATE SCHEMA {quoted}"))
-        upgrade(Tables.CATALOG, connection)
-        if connection.scalar(select(tables.log.c.id)) is None:
-            connection.execute(
-                insert(tables.log).values(id=1, log_id=uuid.uuid4().hex, created_at=now_micros())
-            )
-            connection.execute(insert(tables.log_head).values(id=1, epoch=0, hash=""))
-    if catalog.kind == "postgres":
-        catalog.engine.dispose()  # connections that were made before the schema existed
-
-
-def revision(catalog: Catalog, version_table: str = "alembic_version") -> str | None:
-    """The Alembic revision that a database has by that table; None without one."""
-    with catalog.read() as connection:
-        if not inspect(connection).has_table(version_table):
-            return None
-        found = connection.scalar(select(column("version_num")).select_from(table(version_table)))
-        return None if found is None else str(found)
-
-
-def _check_format(catalog: Catalog) -> None:
-    found = revision(catalog)
-    if found is None:
-        raise OperatorError(f"{catalog.label} has no tables of Tailrace", hint=_INIT)
-    if found > tables.REVISION:
-        raise OperatorError(
-            f"{catalog.label} has format {found}; this version of Tailrace knows formats up to {tables.REVISION}",
-            hint="install the version of Tailrace that wrote it, or a later one",
-        )
-    if found < tables.REVISION:
-        raise OperatorError(
-            f"{catalog.label} has format {found}, this version of Tailrace needs {tables.REVISION}",
-            hint=f"stop processes of the older version, then {_INIT}, which brings the catalog up to date",
-        )
-
-
 @contextmanager
 def explained(catalog: Catalog) -> Iterator[None]:
     """Database errors as errors of our tree. ``from None``: the driver's error may carry the connection string."""
@@ -304,7 +241,7 @@ def _translate_sqlite(message: str, label: str) -> TailraceError | None:
     if "disk is full" in lowered or "disk i/o" in lowered:
         return OperatorError(f"{label}: {message}", hint="check the disk; free space")
     if "no such table" in lowered or "no such column" in lowered:
-        return OperatorError(f"{label} is not a catalog of this version: {message}", hint=_INIT)
+        return OperatorError(f"{label} is not a catalog of this version: {message}", hint=INIT)
     if "malformed" in lowered or "not a database" in lowered:
         return IntegrityError(f"{label} is damaged: {message}", hint="restore it from a backup")
     return None
@@ -315,11 +252,11 @@ _OPERATOR_STATES = {
     "28000": "check user and password in store.catalog",
     "28P01": "check user and password in store.catalog",
     "3D000": "create the database or correct store.catalog",
-    "42501": "grant the user of store.catalog CREATE on the database, or the tables of its schema",
+    "42501": "grant the user of store.catalog the role it needs; to make a store, CREATE on the database",
     "25006": "the server is a read-only replica; store.catalog must name the primary",
-    "42P01": _INIT,
-    "42703": _INIT,
-    "3F000": _INIT,
+    "42P01": INIT,
+    "42703": INIT,
+    "3F000": INIT,
     "53100": "free disk space on the catalog's server",
 }
 _TRANSIENT_CLASSES = ("08", "57", "53", "40")  # connection, operator intervention, resources, rollback

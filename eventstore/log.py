@@ -79,7 +79,7 @@ class Store:
         cls, settings: StoreSettings | None = None, *, create: bool = False, root: Path | None = None
     ) -> Store:
         """Open the store that the settings name; relative paths are relative to ``root`` (default: the current
-        folder). ``create`` makes the catalog and its folders, or brings an older catalog up to date.
+        folder). ``create`` makes the catalog and its folders when they are not there.
 
         Raises OperatorError when there is no store, it has another format, or it may not be used; UsageError for
         settings that cannot be; TransientError when the catalog's server is out of reach.
@@ -93,6 +93,8 @@ class Store:
         try:
             store = cls(chosen, catalog, LocalStorage(folder))
             store._check_folder(create)
+            if create and catalog.kind == "postgres":  # consumers may not make tables there
+                store.groups_database  # noqa: B018
             return store
         except BaseException:
             catalog.close()
@@ -442,7 +444,7 @@ class Store:
 
     @property
     def groups_database(self) -> Catalog:
-        """Where the state of consumer groups is kept: opened, and brought up to date, at the first use."""
+        """Where the state of consumer groups is kept: opened, with SQLite also made, at the first use."""
         from eventstore.subscriptions.database import open_groups
 
         with self._groups_lock:

@@ -23,6 +23,8 @@ from sqlalchemy import (
 
 # The Alembic revision this code reads and writes, known here so that opening a store does not import Alembic.
 REVISION = "0001"
+# The oldest one that this code can work with: later ones only took away what older code used.
+LEAST = FIRST = "0001"
 
 metadata = MetaData(
     naming_convention={
@@ -41,6 +43,7 @@ log = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("log_id", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    Column("needs", Text, nullable=False),  # the format that code must know to use these tables (``formats``)
     CheckConstraint("id = 1", name="one_row"),
 )
 log_head = Table(

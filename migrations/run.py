@@ -8,6 +8,7 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 
@@ -20,11 +21,22 @@ class Tables(StrEnum):
 
 def config(tables: Tables, connection: Connection) -> Config:
     """An Alembic configuration that runs on ``connection`` and in its transaction."""
+    settings = _settings(tables)
+    settings.attributes["connection"] = connection
+    return settings
+
+
+def _settings(tables: Tables) -> Config:
     settings = Config()
     folder = Path(__file__).parent / tables.value
     settings.set_main_option("script_location", str(folder).replace("%", "%%"))
-    settings.attributes["connection"] = connection
     return settings
+
+
+def steps(tables: Tables) -> list[tuple[str, str, str]]:
+    """All migrations, oldest first: revision, phase, what it does."""
+    scripts = ScriptDirectory.from_config(_settings(tables))
+    return [(each.revision, each.module.phase, each.doc) for each in scripts.walk_revisions()][::-1]
 
 
 def upgrade(tables: Tables, connection: Connection, revision: str = "head") -> None:

@@ -1,14 +1,16 @@
-"""Where the tables of consumer groups live, and bringing them up to date."""
+"""Where the tables of consumer groups live."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import text
-
-from eventstore.catalog import Catalog, revision
-from eventstore.errors import OperatorError
+from eventstore import formats
+from eventstore.catalog import Catalog
 from eventstore.subscriptions import tables
+
+GROUPS = formats.Family(
+    "groups", tables.VERSION_TABLE, tables.REVISION, tables.LEAST, tables.group_format.c.needs
+)
 
 
 def groups_file(catalog: Path) -> Path:
@@ -19,23 +21,6 @@ def groups_file(catalog: Path) -> Path:
 def open_groups(catalog: Catalog) -> Catalog:
     """The database of a store's groups, with its tables. Raises OperatorError when their format is not ours."""
     database = catalog if catalog.path is None else catalog.beside(groups_file(catalog.path))
-    found = revision(database, tables.VERSION_TABLE)
-    if found is None or found < tables.REVISION:
-        _migrate(database)
-    elif found > tables.REVISION:
-        raise OperatorError(
-            f"the groups of {catalog.label} have format {found}; this version of Tailrace knows {tables.REVISION}",
-            hint="install the version of Tailrace that wrote them, or a later one",
-        )
+    formats.create(database, GROUPS)
+    formats.check(database, GROUPS)
     return database
-
-
-def _migrate(database: Catalog) -> None:
-    from migrations.run import Tables, upgrade  # Alembic is needed here alone
-
-    with database.write() as connection:
-        if database.kind == "postgres":  # of several at once one makes them, the others wait here
-            connection.execute(
-                text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 1))"), {"name": database.schema}
-            )
-        upgrade(Tables.GROUPS, connection)

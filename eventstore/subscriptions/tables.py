@@ -19,9 +19,17 @@ from eventstore import tables
 
 VERSION_TABLE = "groups_version"
 REVISION = "0001"
+LEAST = "0001"
 
 metadata = MetaData(naming_convention=tables.metadata.naming_convention)
 
+# One row: the format that code must know to use these tables (``eventstore.formats``).
+group_format = Table(
+    "group_format",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("needs", Text, nullable=False),
+)
 groups = Table(
     "groups",
     metadata,

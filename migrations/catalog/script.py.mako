@@ -7,6 +7,7 @@ from alembic import op
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
+phase = "pre"  # only adds; "post": takes away what older code uses
 
 
 def upgrade() -> None:

@@ -10,11 +10,13 @@ import typer
 from tailrace.cli.init import catalog_label
 from tailrace.cli.invocation import NOTHING_TO_DO, of
 from tailrace.cli.output import count, size, when
+from tailrace.cli.upgrade import upgrade
 
 if TYPE_CHECKING:
     from eventstore.maintain.rounds import Round
 
 app = typer.Typer(help="The log as a whole.")
+app.command()(upgrade)
 
 
 @app.command()

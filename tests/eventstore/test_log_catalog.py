@@ -18,49 +18,75 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import UniqueConstraint, insert, inspect, text
+from sqlalchemy import Connection, MetaData, UniqueConstraint, column, insert, inspect, table, text, update
 
-from eventstore import tables
+from eventstore import formats, tables
+from eventstore.catalog import Catalog
 from eventstore.errors import IntegrityError, OperatorError, TailraceError, TransientError, UsageError
+from eventstore.formats import Step
 from eventstore.log import Store
 from eventstore.settings import StoreSettings
+from eventstore.subscriptions import tables as group_tables
+from eventstore.subscriptions.database import GROUPS
 from migrations.run import Tables, config, downgrade, upgrade
 from tailrace.embedded import PostgresServer
 from tests.eventstore.shop import batch, content, register, writer
 from tests.fixtures.stores import StoreFactory
 
+FAMILIES = pytest.mark.parametrize(
+    ("family", "declared"),
+    [(formats.CATALOG, tables.metadata), (GROUPS, group_tables.metadata)],
+    ids=["catalog", "groups"],
+)
 
-def test_migrations_from_zero_equal_the_tables(new_store: StoreFactory) -> None:
-    store = new_store()
-    with store.catalog.engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, tables.metadata) == []
-        assert (
-            ScriptDirectory.from_config(config(Tables.CATALOG, connection)).get_current_head()
-            == tables.REVISION
-        )
+
+def database_of(store: Store, family: formats.Family) -> Catalog:
+    return store.groups_database if family is GROUPS else store.catalog
+
+
+def differences(connection: Connection, family: formats.Family, declared: MetaData) -> list[object]:
+    """Between a database and the tables declared; the other family may live beside them."""
+
+    def ours(name: str | None, kind: str, _parents: object) -> bool:
+        return kind != "table" or name in declared.tables
+
+    options = {"compare_type": True, "version_table": family.version_table, "include_name": ours}
+    return list(compare_metadata(MigrationContext.configure(connection, opts=options), declared))
+
+
+@FAMILIES
+def test_migrations_from_zero_equal_the_tables(
+    new_store: StoreFactory, family: formats.Family, declared: MetaData
+) -> None:
+    with database_of(new_store(), family).engine.connect() as connection:
+        assert differences(connection, family, declared) == []
+        scripts = ScriptDirectory.from_config(config(Tables(family.name), connection))
+        assert scripts.get_current_head() == family.revision
         found = inspect(connection)
-        for table in tables.metadata.sorted_tables:  # what autogenerate does not compare
-            key = found.get_pk_constraint(table.name)["constrained_columns"]
-            assert key == [column.name for column in table.primary_key], table.name
-            unique = {tuple(one["column_names"]) for one in found.get_unique_constraints(table.name)}
-            declared = {
+        for each in declared.sorted_tables:  # what autogenerate does not compare
+            key = found.get_pk_constraint(each.name)["constrained_columns"]
+            assert key == [column.name for column in each.primary_key], each.name
+            unique = {tuple(one["column_names"]) for one in found.get_unique_constraints(each.name)}
+            expected = {
                 tuple(column.name for column in one.columns)
-                for one in table.constraints
+                for one in each.constraints
                 if isinstance(one, UniqueConstraint)
             }
-            assert unique == declared, table.name
+            assert unique == expected, each.name
 
 
-def test_downgrading_leaves_nothing_and_upgrading_brings_all_back(new_store: StoreFactory) -> None:
-    store = new_store()
-    with store.catalog.write() as connection:
-        downgrade(Tables.CATALOG, connection, "base")
-    with store.catalog.engine.connect() as connection:
-        assert set(inspect(connection).get_table_names()) == {"alembic_version"}
-    with store.catalog.write() as connection:
-        upgrade(Tables.CATALOG, connection)
-        assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
+@FAMILIES
+def test_downgrading_leaves_nothing_and_upgrading_brings_all_back(
+    new_store: StoreFactory, family: formats.Family, declared: MetaData
+) -> None:
+    database = database_of(new_store(), family)
+    with database.write() as connection:
+        downgrade(Tables(family.name), connection, "base")
+    with database.engine.connect() as connection:
+        assert not {*inspect(connection).get_table_names()} & {*declared.tables}
+    with database.write() as connection:
+        upgrade(Tables(family.name), connection)
+        assert differences(connection, family, declared) == []
 
 
 def test_opening_again_keeps_the_log(new_store: StoreFactory) -> None:
@@ -78,20 +104,71 @@ def test_a_store_that_is_not_there(catalog_url: str, store_dir: Path) -> None:
     assert not list(store_dir.iterdir())
 
 
-@pytest.mark.parametrize("revision", ["0000", "9999"])
-def test_a_catalog_of_another_format(
-    new_store: StoreFactory, catalog_url: str, store_dir: Path, revision: str
+def set_format(store: Store, family: formats.Family, found: str, needs: str) -> None:
+    """As a migration of another version would leave it."""
+    with database_of(store, family).write() as connection:
+        connection.execute(
+            update(table(family.version_table, column("version_num"))).values(version_num=found)
+        )
+        connection.execute(update(family.needs.table).values({family.needs.name: needs}))
+
+
+@FAMILIES
+def test_tables_of_an_older_format_name_the_upgrade(
+    new_store: StoreFactory, family: formats.Family, declared: MetaData
 ) -> None:
+    set_format(new_store(), family, "0000", "0000")
+    with pytest.raises(OperatorError, match=f"the {family.name} tables .* format 0000") as caught:
+        _ = new_store().groups_database
+    assert "tailrace store upgrade" in caught.value.hint
+
+
+@FAMILIES
+def test_tables_that_a_later_version_only_added_to_are_used_as_before(
+    new_store: StoreFactory, family: formats.Family, declared: MetaData
+) -> None:
+    """Processes of one version go on while those of the next are started."""
     store = new_store()
-    with store.catalog.write() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = :r"), {"r": revision})
-    settings = StoreSettings(catalog=catalog_url, segments=Path("segments"))
-    with pytest.raises(OperatorError, match=f"format {revision}") as caught:
-        Store.open(settings, root=store_dir)
-    assert ("later" in caught.value.hint) == (revision == "9999")
-    if revision == "9999":
-        with pytest.raises(OperatorError, match="format 9999"):
-            Store.open(settings, root=store_dir, create=True)
+    group = store.group("mails", topics=["shop.*"], start="earliest")
+    writer(store).append(batch(10, orders=[("c", 1)]))
+    with database_of(store, family).write() as connection:
+        table = "segments" if family is formats.CATALOG else "group_partitions"
+        connection.execute(text(f"ALTER TABLE {table} ADD COLUMN later bigint"))
+    set_format(store, family, "9999", family.revision)
+    again = new_store()
+    writer(again).append(batch(20, orders=[("c", 2)]))
+    with again.group("mails").join(member="a") as member:
+        seen = 0
+        while seen < 2:
+            found = member.poll(timeout=10)
+            assert found is not None
+            seen += found.rows.num_rows
+            found.commit()
+    assert group.progress()[0].lag == 0
+    again.seal()
+    assert len(content(again)) == 2
+
+
+@FAMILIES
+def test_tables_of_which_a_later_version_took_something_away_are_refused(
+    new_store: StoreFactory, family: formats.Family, declared: MetaData
+) -> None:
+    set_format(new_store(), family, "9999", "9998")
+    with pytest.raises(OperatorError, match="format 9999, for Tailrace of format 9998") as caught:
+        _ = new_store().groups_database
+    assert "later" in caught.value.hint
+
+
+def test_the_first_phase_of_an_upgrade_ends_before_something_is_taken_away() -> None:
+    steps = [
+        Step("0002", "pre", "a"),
+        Step("0003", "pre", "b"),
+        Step("0004", "post", "c"),
+        Step("0005", "pre", "d"),
+    ]
+    assert formats.chosen(steps, "pre") == steps[:2]
+    assert formats.chosen(steps, "post") == steps
+    assert formats.chosen(steps[2:], "pre") == []
 
 
 def test_segments_of_another_log_are_refused(tmp_path: Path) -> None:

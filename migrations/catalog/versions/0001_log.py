@@ -7,6 +7,7 @@ from alembic import op
 
 revision = "0001"
 down_revision = None
+phase = "pre"
 
 TABLES = (
     "log",
@@ -57,6 +58,7 @@ def _log() -> None:
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("log_id", sa.Text(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("needs", sa.Text(), nullable=False),
         sa.CheckConstraint("id = 1", name=op.f("ck_log_one_row")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_log")),
     )

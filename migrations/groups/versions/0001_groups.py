@@ -7,11 +7,25 @@ from alembic import op
 
 revision = "0001"
 down_revision = None
+phase = "pre"
 
-TABLES = ("group_parked", "group_partitions", "group_members", "groups")  # referring before referred
+TABLES = (
+    "group_parked",
+    "group_partitions",
+    "group_members",
+    "groups",
+    "group_format",
+)  # referring before referred
 
 
 def upgrade() -> None:
+    format_table = op.create_table(
+        "group_format",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("needs", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_group_format")),
+    )
+    op.bulk_insert(format_table, [{"id": 1, "needs": revision}])
     op.create_table(
         "groups",
         sa.Column("name", sa.Text(), nullable=False),

@@ -1,0 +1,124 @@
+"""Roles of a catalog on Postgres: who may do what to its tables.
+
+Three roles without login, named by the catalog's schema; logins become members of those they need:
+
+- *reader*: consumers, projections' readers, verification. Reads everything; writes leases and the tables of groups.
+- *writer*: capture and projections. Reads everything; adds to the log, and cannot change or delete what is in it.
+- *maintainer*: upkeep. Reads everything; replaces segments and epochs by others, and cannot append.
+
+``capture`` does upkeep in a child process, so its login is a member of both unless ``store.upkeep`` is off there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import ProgrammingError
+
+
+class Role(StrEnum):
+    READER = "reader"
+    WRITER = "writer"
+    MAINTAINER = "maintainer"
+
+    def of(self, schema: str) -> str:
+        """Its name in the server, where roles are those of all databases."""
+        return f"{schema}_{self.value}"
+
+
+_ALL = "INSERT, UPDATE, DELETE"
+_LEASES = {"leases": _ALL}
+_GROUPS = {
+    "groups": _ALL,
+    "group_members": _ALL,
+    "group_partitions": _ALL,
+    "group_parked": _ALL,
+}
+# Beside SELECT on every table. A table that is not named may only be read.
+PRIVILEGES: Mapping[Role, Mapping[str, str]] = {
+    Role.READER: {**_LEASES, **_GROUPS},
+    Role.WRITER: {
+        **_LEASES,
+        **_GROUPS,
+        "sources": "INSERT, UPDATE",
+        "topics": "INSERT, UPDATE",
+        "topic_schemas": "INSERT",
+        "topic_offsets": "INSERT, UPDATE",
+        "incomplete": "INSERT, UPDATE",
+        "requests": "INSERT, UPDATE",
+        "loads": "INSERT, UPDATE, DELETE",
+        "load_ranges": "INSERT, UPDATE, DELETE",
+        "set_aside": "INSERT, UPDATE, DELETE",
+        "kept_frames": "INSERT, DELETE",
+        "log_head": "UPDATE",
+        "epochs": "INSERT",
+        "blobs": "INSERT",
+        "segments": "INSERT",
+        "generations": "INSERT, UPDATE, DELETE",
+        "live": "INSERT, UPDATE, DELETE",
+        "derived": "INSERT, DELETE",
+        "runs": "INSERT, UPDATE",
+    },
+    Role.MAINTAINER: {
+        **_LEASES,
+        "terms": "INSERT, UPDATE",
+        "epochs": "UPDATE, DELETE",
+        "blobs": "DELETE",
+        "segments": "INSERT, DELETE",
+        "epoch_files": "INSERT, DELETE",
+        "retired": "INSERT, DELETE",
+        "upkeep": "INSERT, DELETE",
+    },
+}
+
+
+def grant(connection: Connection, schema: str) -> None:
+    """Make the roles where the user may, and bring their privileges on the tables there are to those declared.
+
+    Run by whoever made the tables, in the transaction that changes them. Roles that cannot be made are left out:
+    ``missing`` names them.
+    """
+    quote = connection.dialect.identifier_preparer.quote_identifier
+    rows = connection.execute(
+        text("SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = :schema"), {"schema": schema}
+    )
+    found = {str(row.tablename) for row in rows}
+    for role in Role:
+        if not _there(connection, role.of(schema)):
+            continue
+        name, place = quote(role.of(schema)), quote(schema)
+        connection.execute(text(f"REVOKE ALL ON ALL TABLES IN SCHEMA {place} FROM {name}"))
+        connection.execute(text(f"GRANT USAGE ON SCHEMA {place} TO {name}"))
+        connection.execute(text(f"GRANT SELECT ON ALL TABLES IN SCHEMA {place} TO {name}"))
+        connection.execute(text(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {place} TO {name}"))
+        for table, privileges in PRIVILEGES[role].items():
+            if table in found:
+                connection.execute(text(f"GRANT {privileges} ON {place}.{quote(table)} TO {name}"))
+
+
+def missing(connection: Connection, schema: str) -> list[str]:
+    """Names of the roles that the server does not have."""
+    return [role.of(schema) for role in Role if not _exists(connection, role.of(schema))]
+
+
+def _there(connection: Connection, name: str) -> bool:
+    """Whether a role is there, also because we made it."""
+    if _exists(connection, name):
+        return True
+    may = text("SELECT rolcreaterole OR rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user")
+    if not connection.scalar(may):
+        return False
+    quoted = connection.dialect.identifier_preparer.quote_identifier(name)
+    try:
+        with connection.begin_nested():
+            connection.execute(text(f"CREATE ROLE {quoted} NOLOGIN"))
+    except ProgrammingError:  # at the same moment, from another database of the server
+        return _exists(connection, name)
+    return True
+
+
+def _exists(connection: Connection, name: str) -> bool:
+    query = text("SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = :name")
+    return connection.scalar(query, {"name": name}) is not None

@@ -1,0 +1,137 @@
+"""Roles of a catalog on Postgres: each can do its work, and none can do another's."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy import text
+
+from eventstore import roles, tables
+from eventstore.errors import OperatorError
+from eventstore.log import Store
+from eventstore.maintain.tiers import FAN_IN
+from eventstore.requests import RequestState
+from eventstore.roles import PRIVILEGES, Role
+from eventstore.settings import StoreSettings
+from eventstore.state import state
+from eventstore.subscriptions import tables as group_tables
+from tests.eventstore.shop import ORDERS, batch, register, writer
+
+AS = Callable[[Role], Store]
+
+
+@pytest.fixture
+def owner(database: str, store_dir: Path) -> Iterator[Store]:
+    settings = StoreSettings(catalog=database, segments=Path("segments"))
+    with Store.open(settings, create=True, root=store_dir) as store:
+        register(store)
+        writer(store).append(batch(10, orders=[("c", 1), ("c", 2)], completes=[ORDERS]))
+        yield store
+
+
+@pytest.fixture
+def as_(owner: Store, database: str, store_dir: Path) -> Iterator[AS]:
+    """The store as a login sees it that is a member of one role."""
+    given = conninfo_to_dict(database)
+    with psycopg.connect(database, autocommit=True) as admin, ExitStack() as opened:
+
+        def login(role: Role) -> Store:
+            name = f"u{uuid.uuid4().hex[:12]}"
+            admin.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'secret'").format(sql.Identifier(name)))
+            opened.callback(admin.execute, sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+            member = sql.SQL("GRANT {} TO {}")
+            admin.execute(member.format(sql.Identifier(role.of(owner.catalog.schema)), sql.Identifier(name)))
+            url = f"postgresql://{name}:secret@{given['host']}:{given['port']}/{given['dbname']}"
+            settings = StoreSettings(catalog=url, segments=Path("segments"))
+            return opened.enter_context(Store.open(settings, root=store_dir))
+
+        yield login
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    with pytest.raises(OperatorError, match="permission denied") as caught:
+        yield
+    assert "role" in caught.value.hint
+
+
+def test_every_privilege_is_of_a_table_there_is() -> None:
+    known = {*tables.metadata.tables, *group_tables.metadata.tables}
+    assert {name for privileges in PRIVILEGES.values() for name in privileges} <= known
+
+
+def test_a_reader_reads_consumes_and_pins_and_changes_nothing_of_the_log(owner: Store, as_: AS) -> None:
+    store = as_(Role.READER)
+    assert sum(part.num_rows for part in store.read(ORDERS)) == 2
+    assert sum(part.num_rows for part in state(store, ORDERS, store.cut())) == 2
+    with store.pinned("a test"):
+        pass
+    with store.group("mails", topics=["shop.*"], start="earliest").join(member="a") as member:
+        found = member.poll(timeout=10)
+        assert found is not None
+        found.commit()
+    store.group("mails").delete()
+    with refused():
+        store.requests.ask("snapshot", [ORDERS])
+    with refused():
+        store.take_over("shop")
+    with refused():
+        store.seal()
+
+
+def test_a_writer_appends_and_asks_and_cannot_change_what_is_there(owner: Store, as_: AS) -> None:
+    store = as_(Role.WRITER)
+    writer(store).append(batch(20, orders=[("u", 1)]))
+    asked = store.requests.ask("snapshot", [ORDERS])
+    assert asked[0].state is RequestState.ASKED
+    assert store.collect_orphans() == 0
+    assert sum(part.num_rows for part in store.read(ORDERS)) == 3
+    with refused():
+        store.seal()
+    for statement in (
+        "DELETE FROM epochs",
+        "UPDATE epochs SET hash = ''",
+        "DELETE FROM segments",
+        "UPDATE blobs SET data = ''",
+        "DROP TABLE epochs",
+    ):
+        with (
+            pytest.raises(OperatorError, match=r"permission denied|must be owner"),
+            store.catalog.write() as connection,
+        ):
+            connection.execute(text(statement))
+
+
+def test_a_maintainer_keeps_the_log_in_order_and_cannot_append(owner: Store, as_: AS) -> None:
+    for lsn in range(20, 20 + 10 * FAN_IN, 10):
+        writer(owner).append(batch(lsn, orders=[("u", 1)]))
+        owner.seal()
+    store = as_(Role.MAINTAINER)
+    writer(owner).append(batch(990, orders=[("u", 1)]))
+    done = store.maintain()
+    assert done.sealed_epochs and done.merged_files
+    assert sum(part.num_rows for part in owner.read(ORDERS)) == 2 + FAN_IN + 1
+    with refused():
+        store.take_over("shop")
+    with refused():
+        writer(store).append(batch(999, orders=[("u", 1)]))
+
+
+def test_roles_are_those_declared_whatever_was_granted_by_hand(owner: Store) -> None:
+    schema = owner.catalog.schema
+    with owner.catalog.write() as connection:
+        connection.execute(text(f"GRANT DELETE ON {schema}.epochs TO {Role.READER.of(schema)}"))
+        roles.grant(connection, schema)
+        query = text(
+            "SELECT privilege_type FROM information_schema.role_table_grants"
+            " WHERE table_schema = :schema AND table_name = 'epochs' AND grantee = :name"
+        )
+        found = connection.scalars(query, {"schema": schema, "name": Role.READER.of(schema)})
+        assert {*found} == {"SELECT"}
