@@ -89,8 +89,17 @@ def parse(text: str) -> dict[str, _Armed]:
     return armed
 
 
-_armed: dict[str, _Armed] = parse(os.environ.get(VARIABLE, ""))
+_armed: dict[str, _Armed] = {}
 _lock = threading.Lock()
+
+
+def arm(text: str) -> None:
+    """Arm these and no others; at the import, what the environment says. Raises UsageError as ``parse`` does."""
+    _armed.clear()
+    _armed.update(parse(text))
+
+
+arm(os.environ.get(VARIABLE, ""))
 
 
 def hit(name: str, times: int = 1) -> None:

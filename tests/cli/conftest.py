@@ -1,4 +1,5 @@
-"""Commands as a user runs them: a folder with a ``tailrace.toml``, a process per command."""
+"""Commands as a user runs them: a folder with a ``tailrace.toml``, a process per command, forked unless a test is
+about the start of one."""
 
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ from typing import Any
 
 import psycopg
 import pytest
+
+from tests.support import forking
+from tests.support.forking import Forked
 
 SECONDS = 120
 PASSWORD = (
@@ -49,6 +53,7 @@ class Project:
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
     running: list[subprocess.Popen[str]] = field(default_factory=list)
+    forked: bool = True
 
     def configure(self, text: str) -> None:
         (self.folder / "tailrace.toml").write_text(text, encoding="utf-8")
@@ -57,9 +62,9 @@ class Project:
         (self.folder / f"{name}.py").write_text(text, encoding="utf-8")
 
     def run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Done:
-        done = subprocess.run(
-            self._argv(arguments), cwd=self.folder, env=self._environment(environment), stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=SECONDS, check=False,
+        done = forking.run(
+            self._argv(arguments), cwd=self.folder, env=self._environment(environment), timeout=SECONDS,
+            start=self._start,
         )  # fmt: skip
         assert "Traceback" not in done.stdout + done.stderr, done.stderr
         assert PASSWORD not in done.stdout + done.stderr
@@ -71,12 +76,16 @@ class Project:
         return done
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = self._start(
             self._argv(arguments), cwd=self.folder, env=self._environment(None), stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         self.running.append(process)
         return process
+
+    @property
+    def _start(self) -> type[subprocess.Popen[str]]:
+        return Forked if self.forked else subprocess.Popen
 
     @staticmethod
     def end(process: subprocess.Popen[str], number: signal.Signals) -> Done:

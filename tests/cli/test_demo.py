@@ -63,6 +63,7 @@ def test_a_failed_check_fails_the_demo() -> None:
 def test_ctrl_c_stops_the_demo_and_leaves_nothing(project: Project, tmp_path: Path) -> None:
     made = tmp_path / "made"
     made.mkdir()
+    project.forked = False
     project.environment["TMPDIR"] = str(made)
     demo = project.start("demo", "--json")
     assert demo.stdout is not None

@@ -139,6 +139,7 @@ def test_an_unforeseen_exception_is_called_a_bug_and_shown_on_request(
     )
     house = str(Path(__file__).parents[2])
     broken = {"PYTHONPATH": f"{tmp_path}:{house}"}
+    project.forked = False
     says(
         project.run("status", environment=broken),
         1,

@@ -16,6 +16,8 @@ import psycopg
 from eventstore.log import Store
 from eventstore.position import parse_lsn
 from eventstore.settings import StoreSettings
+from tests.support import forking
+from tests.support.forking import Forked
 
 STEP_SECONDS = 90  # a bound on waiting, never a measure
 KILLED = -signal.SIGKILL
@@ -51,13 +53,7 @@ class Rig:
 
     def run(self, *words: str, code: int = 0, env: Mapping[str, str] | None = None) -> str:
         """Run to the end; the exit code must be ``code``. Gives standard output."""
-        done = subprocess.run(
-            self.command(*words),
-            env={**os.environ, **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=4 * STEP_SECONDS,
-        )
+        done = forking.run(self.command(*words), env={**os.environ, **(env or {})}, timeout=4 * STEP_SECONDS)
         assert done.returncode == code, f"{words} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
@@ -65,7 +61,7 @@ class Rig:
     def running(self, *words: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
         """A process that is surely gone afterwards; its output is in ``<first word>.log``."""
         with (self.folder / f"{words[0]}.log").open("a") as log:
-            process = subprocess.Popen(
+            process = Forked(
                 self.command(*words), env={**os.environ, **(env or {})}, stdout=log, stderr=log, text=True
             )
             try:

@@ -30,6 +30,7 @@ from eventstore.log import Store
 from eventstore.model import TopicId, TopicKind
 from eventstore.position import parse_lsn
 from eventstore.settings import SourceSettings, StoreSettings
+from tests.support.forking import Forked
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCE = "shop"
@@ -153,7 +154,7 @@ class CaptureProcess:
         environment.pop("TAILRACE_FAILPOINT", None)
         if failpoint:
             environment["TAILRACE_FAILPOINT"] = failpoint
-        self._process = subprocess.Popen(
+        self._process = Forked(
             [sys.executable, "-m", "tests.support.capture_process", site.to_json(), work],
             cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
