@@ -31,6 +31,7 @@ from eventstore.maintain.rounds import maintain, standing
 from eventstore.model import PartitionRange, PreparedSegment, TopicId
 from eventstore.schema import Column, TopicSchema, change_schema
 from eventstore.settings import StoreSettings, UpkeepSettings
+from eventstore.storage import LocalStorage
 from eventstore.times import to_micros
 
 TOPICS = 100
@@ -163,6 +164,7 @@ class Generator:
         }  # fmt: skip
 
     def _segment(self, topic: int, epoch: int) -> dict[str, object]:
+        assert isinstance(self.store.storage, LocalStorage)
         root = self.store.storage.root
         path = f"log/shop/{topic}/t1-{epoch:032x}.parquet"
         (root / path).parent.mkdir(parents=True, exist_ok=True)

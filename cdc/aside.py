@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from eventstore.model import PartitionRange, PreparedSegment, SegmentRef, TopicId, TopicRows
 from eventstore.schema import TopicSchema, change_schema
 from eventstore.segment import read_segment
-from eventstore.storage import LocalStorage
+from eventstore.storage import Storage
 
 _FILE_BYTES = 16 << 20
 
@@ -25,7 +25,7 @@ Prepare = Callable[[TopicId, int, pa.Table], PreparedSegment]
 class Aside:
     """Rows of one topic, in commit order. Used by the append thread alone."""
 
-    def __init__(self, topic: TopicId, prepare: Prepare, storage: LocalStorage) -> None:
+    def __init__(self, topic: TopicId, prepare: Prepare, storage: Storage) -> None:
         self._topic = topic
         self._prepare = prepare
         self._storage = storage

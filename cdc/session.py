@@ -117,8 +117,7 @@ class Session:
                     self._taken = text.taken
                     yield text
             elif protocol == 2:
-                folder = self._store.storage.root / "spool"
-                with closing(SpooledStream(stream, folder, sealed=self._protects())) as spool:
+                with closing(SpooledStream(stream, self._store.spool, sealed=self._protects())) as spool:
                     yield spool
             else:
                 yield stream

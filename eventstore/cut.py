@@ -15,7 +15,7 @@ from eventstore import index, registry, segment, tables
 from eventstore.errors import UsageError
 from eventstore.model import TopicId
 from eventstore.position import Cut, format_lsn, parse_lsn
-from eventstore.storage import LocalStorage
+from eventstore.storage import Storage
 from eventstore.timeline import Epoch, Timeline, Which
 from eventstore.times import from_micros, now_micros, to_micros
 
@@ -73,7 +73,7 @@ class Resolver:
     """Resolves against the log as one snapshot shows it."""
 
     connection: Connection
-    storage: LocalStorage
+    storage: Storage
 
     @property
     def _timeline(self) -> Timeline:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -39,7 +38,8 @@ from eventstore.position import Cut
 from eventstore.requests import Requests
 from eventstore.schema import TopicSchema
 from eventstore.settings import StoreSettings
-from eventstore.storage import LocalStorage
+from eventstore.storage import LocalStorage, Storage
+from eventstore.storage.places import open_storage
 from eventstore.timeline import Timeline, Which
 from eventstore.wake import Deadline, Waker, waker_of
 from eventstore.writer import SourceWriter
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _BATCH_ROWS = 65_536
-_MARKER = "log-id"  # a file in the segments folder
+MARKER = "log-id"  # a file beside the segments
 POLL_SECONDS = 1.0
 _PAGE_EPOCHS = 1000
 _LOOKS = 5  # each can miss a file only when a merge ended and its files were removed meanwhile
@@ -62,8 +62,9 @@ _T = TypeVar("_T")
 class Store:
     """One log: catalog and segments. Safe to share between threads; cheap to open once per process."""
 
-    def __init__(self, settings: StoreSettings, catalog: Catalog, storage: LocalStorage) -> None:
+    def __init__(self, settings: StoreSettings, catalog: Catalog, storage: Storage, spool: Path) -> None:
         self.settings = settings
+        self.spool = spool  # a folder of this machine for what no crash needs back; it may not be there yet
         self.catalog = catalog
         self.storage = storage
         self.waker: Waker = waker_of(catalog)
@@ -86,13 +87,14 @@ class Store:
         """
         chosen = settings or StoreSettings()
         base = (root or Path.cwd()).absolute()
-        folder = base / chosen.segments
+        storage = open_storage(chosen, base)
         if create:
-            _make_folder(folder)
+            storage.prepare()
         catalog = open_catalog(chosen.catalog, store_name=chosen.name, root=base, create=create)
         try:
-            store = cls(chosen, catalog, LocalStorage(folder))
-            store._check_folder(create)
+            spool = (storage.root if isinstance(storage, LocalStorage) else base / ".tailrace") / "spool"
+            store = cls(chosen, catalog, storage, spool)
+            store._check_pair(create)
             if create and catalog.kind == "postgres":  # consumers may not make tables there
                 store.groups_database  # noqa: B018
             return store
@@ -100,28 +102,26 @@ class Store:
             catalog.close()
             raise
 
-    def _check_folder(self, create: bool) -> None:
-        """Catalog and segments folder must be a pair: the folder's marker names the log. A foreign one would hand us
+    def _check_pair(self, create: bool) -> None:
+        """Catalog and segments must be a pair: a marker beside the segments names the log. Foreign ones would hand us
         wrong files, and upkeep would take that log's files for orphans."""
-        marker = self.storage.root / _MARKER
-        if create and not marker.exists() and self.head() is None:
+        if create and not self.storage.exists(MARKER) and self.head() is None:
             with (
                 self.catalog.write() as connection
             ):  # of several creators one writes it, the others wait here
                 connection.execute(update(tables.log).values(log_id=self.log_id))
-                if not marker.exists():
-                    self.storage.write(_MARKER, f"{self.log_id}\n".encode())
+                if not self.storage.exists(MARKER):
+                    self.storage.write(MARKER, f"{self.log_id}\n".encode())
         try:
-            found = marker.read_text().strip()
-        except OSError as error:
+            found = self.storage.open(MARKER).to_pybytes().decode(errors="replace").strip()
+        except MissingFile:
             raise OperatorError(
-                f"{self.storage.root} is not the segments folder of {self.catalog.label}: "
-                f"{_MARKER} cannot be read ({error.strerror})",
-                hint="correct store.segments, or restore the folder from the same backup as the catalog",
+                f"{self.storage.label} is not the place of the segments of {self.catalog.label}: it has no {MARKER}",
+                hint="correct store.segments, or restore the segments from the same backup as the catalog",
             ) from None
         if found != self.log_id:
             raise OperatorError(
-                f"the segments folder {self.storage.root} belongs to another log ({found}) than "
+                f"the segments in {self.storage.label} belong to another log ({found}) than "
                 f"{self.catalog.label} ({self.log_id})",
                 hint="give every store its own store.segments, or restore both from one backup",
             )
@@ -526,18 +526,3 @@ def _within(table: pa.Table, offsets: Mapping[int, tuple[int, int]]) -> pa.Table
         )
         keep = inside if keep is None else pc.or_(keep, inside)
     return table.slice(0, 0) if keep is None else table.filter(keep)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OperatorError(
-            f"the segments folder {folder} cannot be made: {error.strerror}",
-            hint="let the user that runs Tailrace write there, or set store.segments elsewhere",
-        ) from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise OperatorError(
-            f"the segments folder {folder} may not be written",
-            hint="let the user that runs Tailrace write there, or set store.segments elsewhere",
-        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from eventstore import failpoints, keys
 from eventstore.errors import IntegrityError
 from eventstore.model import Op, PartitionRange, PreparedSegment, SegmentRef, TopicId
 from eventstore.schema import TopicSchema, change_schema
-from eventstore.storage import LocalStorage
+from eventstore.storage import LocalStorage, Storage
 
 POSITION_FIELDS = (
     pa.field("_partition", pa.int32(), nullable=False),
@@ -41,6 +42,8 @@ _SAMPLE_ROWS, _SAMPLE_ROWS_MIN, _SAMPLE_BYTES = 2000, 100, 2 << 20
 _DISTINCT_MAX = 0.95  # of 2,000: some 20,000 different ones, equally frequent
 # Parquet cannot hold a struct without fields (the key of a keyless topic): its validity is stored under its name.
 _FIELDLESS = b"tailrace:fieldless"
+# Of files that are not on this machine, larger ones are read by ranges: a request costs as much as so many bytes.
+RANGES_BYTES_MIN = 1 << 20
 _ZSTD = pa.Codec("zstd", compression_level=_ZSTD_LEVEL)
 
 
@@ -106,7 +109,7 @@ def checksum(data: bytes | pa.Buffer | memoryview) -> str:
 
 
 def write_segment(
-    storage: LocalStorage, topic: TopicId, version: int, rows: pa.Table, partitions: int, name: str
+    storage: Storage, topic: TopicId, version: int, rows: pa.Table, partitions: int, name: str
 ) -> PreparedSegment:
     """Write rows (``change_schema``, commit order) as the durable file ``name``.parquet.
 
@@ -117,7 +120,7 @@ def write_segment(
 
 
 def write_arranged(
-    storage: LocalStorage, topic: TopicId, version: int, arranged: Arranged, name: str
+    storage: Storage, topic: TopicId, version: int, arranged: Arranged, name: str
 ) -> PreparedSegment:
     """``write_segment`` of rows that are in storage order already."""
     path = f"{name}.parquet"
@@ -168,7 +171,7 @@ def parquet_writer(sink: pa.NativeFile, schema: pa.Schema, unlike: Collection[st
         # by 40 % and written in half the time. Texts (states, names) often repeat.
         use_dictionary=[path for path, kind in leaves if _is_text(kind) and path not in unlike],
         column_encoding={path: "DELTA_BINARY_PACKED" for path, kind in leaves if _is_near(path, kind)},
-        write_page_checksum=False,
+        write_page_checksum=True,  # for who reads a part of the file, and so cannot check the whole
         store_decimal_as_integer=True,  # up to 18 digits; these read more than twice as fast
     )
 
@@ -260,7 +263,7 @@ def damaged(place: str) -> IntegrityError:
 
 
 def read_segment(
-    storage: LocalStorage | Path,
+    storage: Storage | Path,
     ref: SegmentRef,
     schema: TopicSchema | None = None,
     columns: Collection[str] | None = None,
@@ -282,8 +285,8 @@ def read_segment(
     if ref.path is None:
         table, ranges = _read_inline(ref, needed), list(ref.ranges)
     else:
-        local = storage if isinstance(storage, LocalStorage) else LocalStorage(storage)
-        table, ranges = _read_file(local, ref, needed, partitions)
+        held = LocalStorage(storage) if isinstance(storage, Path) else storage
+        table, ranges = _read_file(held, ref, needed, partitions)
     if not ref.sealed:
         table = with_positions(table, ranges, ref.first_epoch)
     table = _trim(table, ref, partitions)
@@ -300,9 +303,9 @@ def _read_inline(ref: SegmentRef, needed: set[str] | None) -> pa.Table:
 
 
 def _read_file(
-    storage: LocalStorage, ref: SegmentRef, needed: set[str] | None, partitions: Collection[int] | None
+    storage: Storage, ref: SegmentRef, needed: set[str] | None, partitions: Collection[int] | None
 ) -> tuple[pa.Table, list[PartitionRange]]:
-    with open_file(storage, ref) as file:
+    with open_parts(storage, ref, whole=needed is None and partitions is None) as file:
         groups, ranges = _groups_of(file, ref, partitions)
         held = {name: at for at, name in enumerate(file.schema_arrow.names)}
         names = None
@@ -322,13 +325,32 @@ def _read_file(
     return table.replace_schema_metadata(None), ranges
 
 
-def open_file(storage: LocalStorage, ref: SegmentRef) -> pq.ParquetFile:
+def open_file(storage: Storage, ref: SegmentRef) -> pq.ParquetFile:
     """The file of a reference, checked. Raises MissingFile and, when it is damaged, IntegrityError."""
     assert ref.path is not None
     data = storage.open(ref.path)
     if ref.checksum and checksum(data) != ref.checksum:
-        raise damaged(str(storage.root / ref.path))
+        raise damaged(storage.place(ref.path))
     return pq.ParquetFile(pa.BufferReader(data))
+
+
+@contextmanager
+def open_parts(storage: Storage, ref: SegmentRef, *, whole: bool) -> Iterator[pq.ParquetFile]:
+    """``open_file`` for who needs only parts, unless ``whole``. A large file that is far away is then read by ranges:
+    its size is compared, and the checksum of every page that is read, which is not that of the whole."""
+    assert ref.path is not None
+    if whole or not storage.remote or ref.bytes < RANGES_BYTES_MIN:
+        with open_file(storage, ref) as file:
+            yield file
+        return
+    with storage.ranges(ref.path) as raw:
+        if raw.size() != ref.bytes:
+            raise damaged(storage.place(ref.path))
+        try:
+            with pq.ParquetFile(raw, pre_buffer=True, page_checksum_verification=True) as file:
+                yield file
+        except pa.ArrowInvalid:
+            raise damaged(storage.place(ref.path)) from None
 
 
 def _groups_of(

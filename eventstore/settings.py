@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
@@ -13,6 +14,9 @@ from eventstore.addresses import password_of
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 HASH_KEY_BYTES_MIN = 16
 MIB = 1 << 20
+OBJECTS = "s3://"
+# Bucket names as S3 has them; prefixes of what needs no escaping anywhere.
+_OBJECTS = re.compile(r"s3://[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9](/[A-Za-z0-9_.\-=]+)*/?")
 
 
 class _Frozen(BaseModel):
@@ -49,18 +53,57 @@ class UpkeepSettings(_Frozen):
     memory_bytes: Annotated[int, Field(ge=MIB, description="decoded rows a merge may hold")] = 96 * MIB
 
 
+def _endpoint(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.path.strip("/"):
+        raise ValueError("must be http://HOST:PORT or https://HOST, without a user")
+    return text.rstrip("/")
+
+
+class ObjectStoreSettings(_Frozen):
+    """The object store that ``segments = "s3://BUCKET/PREFIX"`` is in. Credentials come from the environment."""
+
+    endpoint: Annotated[
+        str | None,
+        AfterValidator(lambda text: text if text is None else _endpoint(text)),
+        Field(description="of a store that is not AWS; default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL"),
+    ] = None
+    region: Annotated[str | None, Field(description="of the bucket; default: AWS_REGION")] = None
+
+
+def _segments(place: str | Path) -> str | Path:
+    text = str(place)
+    if isinstance(place, str) and text.startswith(OBJECTS):
+        if not _OBJECTS.fullmatch(text):
+            raise ValueError(
+                "must be s3://BUCKET or s3://BUCKET/PREFIX (credentials come from the environment)"
+            )
+        return text.rstrip("/")
+    if "://" in text:
+        raise ValueError("must be a folder or s3://BUCKET/PREFIX")
+    return Path(place)
+
+
 class StoreSettings(_Frozen):
     """Where the log lives. ``name`` prefixes slots, publications, generations and buckets."""
 
     name: Name = "tailrace"
     catalog: str = "sqlite:///.tailrace/catalog.db"
-    segments: Path = Path(".tailrace/segments")
+    segments: Annotated[
+        str | Path, AfterValidator(_segments), Field(description="a folder, or s3://BUCKET/PREFIX")
+    ] = Path(".tailrace/segments")
     partitions: Annotated[int, Field(ge=1, le=1024)] = 4
     inline_bytes: Annotated[int, Field(ge=0, description="epochs up to this size are one catalog row")] = MIB
     shared_path: Annotated[
         bool, Field(description="every Spark worker has the segments folder at this path")
     ] = False
     upkeep: UpkeepSettings = UpkeepSettings()
+    s3: ObjectStoreSettings = ObjectStoreSettings()
+
+    @property
+    def in_objects(self) -> bool:
+        """Whether the segments are in an object store, where every machine sees them."""
+        return str(self.segments).startswith(OBJECTS)
 
 
 class SourceSettings(_Frozen):

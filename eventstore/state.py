@@ -25,7 +25,7 @@ from eventstore.position import Cut
 from eventstore.render import postgres_texts
 from eventstore.schema import Column, TopicSchema, unify
 from eventstore.segment import read_segment
-from eventstore.storage import LocalStorage
+from eventstore.storage import LocalStorage, Storage
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -150,18 +150,18 @@ def _split(refs: Sequence[SegmentRef], partitions: int) -> int:
     return split
 
 
-def compute_state(storage: LocalStorage | Path, wanted: StateInput, bucket: int) -> pa.Table:
+def compute_state(storage: Storage | Path, wanted: StateInput, bucket: int) -> pa.Table:
     """State of one bucket in ``assembly.state_schema``: key and chosen columns, ``_raw`` and ``_unknown``.
 
     One row per living key, sorted by (``_hash``, key). Raises IntegrityError when a segment is missing or damaged.
     """
-    local = storage if isinstance(storage, LocalStorage) else LocalStorage(storage)
+    local = LocalStorage(storage) if isinstance(storage, Path) else storage
     layout = wanted.layout
     resolver = MovedCells(wanted.target, _reader(local, wanted))
     return compact(_changes(local, wanted, bucket, layout), layout, resolve_moved=resolver.resolve)
 
 
-def readable_state(storage: LocalStorage | Path, wanted: StateInput, bucket: int) -> pa.Table:
+def readable_state(storage: Storage | Path, wanted: StateInput, bucket: int) -> pa.Table:
     """``compute_state`` as plain columns (``wanted.schema``), after the policies for what has no value in its type.
 
     Raises UnreadableCell (policy ``error``) and UnknownCell (always: unknown is never read as NULL).
@@ -231,7 +231,7 @@ def source_texts(store: Store, topic: TopicId, cut: Cut, columns: Sequence[str])
 
 
 def _changes(
-    storage: LocalStorage, wanted: StateInput, bucket: int, layout: Layout
+    storage: Storage, wanted: StateInput, bucket: int, layout: Layout
 ) -> Iterator[tuple[TopicSchema, pa.Table]]:
     partition = bucket // wanted.split
     for ref in wanted.refs:
@@ -253,7 +253,7 @@ def _of_bucket(table: pa.Table, wanted: StateInput, bucket: int) -> pa.Table:
 
 
 def _reader(
-    storage: LocalStorage, wanted: StateInput
+    storage: Storage, wanted: StateInput
 ) -> Callable[
     [Sequence[int] | None, Callable[[TopicSchema], Sequence[str]]], Iterator[tuple[TopicSchema, pa.Table]]
 ]:

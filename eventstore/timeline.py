@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from sqlalchemy import ColumnElement, Connection, Row, or_, select
 
 from eventstore import segment, tables
-from eventstore.storage import LocalStorage
+from eventstore.storage import Storage
 
 SCHEMA = pa.schema(
     [
@@ -203,7 +203,7 @@ class Timeline:
     IntegrityError for a damaged one."""
 
     connection: Connection
-    storage: LocalStorage
+    storage: Storage
 
     def first(self, which: Which) -> Epoch | None:
         """The earliest epoch of which it holds."""
@@ -261,12 +261,12 @@ class Timeline:
                     yield rows_of(whole.read_row_group(group).take(pa.array(chosen)))
 
 
-def open_file(storage: LocalStorage, row: Row[*tuple[Any, ...]], *, whole: bool = False) -> pq.ParquetFile:
+def open_file(storage: Storage, row: Row[*tuple[Any, ...]], *, whole: bool = False) -> pq.ParquetFile:
     """A file of ``epoch_files``, checked. ``whole``: for taking a few whole rows; texts, which repeat, stay as they
     are stored."""
     data = storage.open(row.path)
     if not whole and segment.checksum(data) != row.checksum:
-        raise segment.damaged(str(storage.root / row.path))
+        raise segment.damaged(storage.place(row.path))
     return pq.ParquetFile(pa.BufferReader(data), read_dictionary=["source", "topics"] if whole else None)
 
 

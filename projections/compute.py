@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from eventstore import disclosure, keys
-from eventstore.storage import LocalStorage
+from eventstore.storage import Storage
 from projections.derived import DerivedFile, read_run, run_schema, write_delta, write_run
 from projections.difference import HASH, difference, ordered, repeated, with_null_key
 from projections.failure import explained
@@ -170,7 +170,7 @@ class BucketTask:
     """Compares one bucket with the result before (``previous``, by bucket) and, with ``folder``, writes its files.
     ``attempt`` makes their names unique. Pickles into Spark tasks; needs no catalog."""
 
-    storage: LocalStorage
+    storage: Storage
     placement: Placement
     previous: Mapping[int, DerivedFile]
     tolerance: Mapping[str, float]
@@ -260,9 +260,7 @@ def compute(projection: Projection, result: DataFrame, task: BucketTask) -> list
     return ordered_outcomes
 
 
-def _refuse_bad_keys(
-    projection: Projection, outcomes: Sequence[BucketOutcome], storage: LocalStorage
-) -> None:
+def _refuse_bad_keys(projection: Projection, outcomes: Sequence[BucketOutcome], storage: Storage) -> None:
     nulls = sum(outcome.nulls for outcome in outcomes)
     repeats = sum(outcome.repeats for outcome in outcomes)
     if not nulls and not repeats:
@@ -290,7 +288,7 @@ def _refuse_bad_keys(
     raise _unfit(projection, f"{what}: {shown}{rest}", f"{hint}; the sink was not touched")
 
 
-def discard(outcomes: Sequence[BucketOutcome], storage: LocalStorage) -> None:
+def discard(outcomes: Sequence[BucketOutcome], storage: Storage) -> None:
     """Remove files that were written for a step that will not be committed."""
     for outcome in outcomes:
         for file in (outcome.run, outcome.delta):

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from eventstore import segment
 from eventstore.errors import IntegrityError
-from eventstore.storage import LocalStorage
+from eventstore.storage import Storage
 from projections.difference import HASH, Difference
 
 OP = "_op"
@@ -94,7 +94,7 @@ def next_runs(previous: Mapping[int, DerivedFile], written: Iterable[DerivedFile
     return tuple(runs[bucket] for bucket in sorted(runs) if runs[bucket].rows)
 
 
-def write_run(storage: LocalStorage, path: str, bucket: int, table: pa.Table) -> DerivedFile:
+def write_run(storage: Storage, path: str, bucket: int, table: pa.Table) -> DerivedFile:
     """Write a bucket's result. With no rows nothing is written and the file has no path."""
     if not table.num_rows:
         return DerivedFile(bucket, "", 0, 0, "")
@@ -102,7 +102,7 @@ def write_run(storage: LocalStorage, path: str, bucket: int, table: pa.Table) ->
 
 
 def write_delta(
-    storage: LocalStorage, path: str, bucket: int, found: Difference, key: Sequence[str]
+    storage: Storage, path: str, bucket: int, found: Difference, key: Sequence[str]
 ) -> DerivedFile:
     """Write what differs. Raises IntegrityError when the path is taken."""
     table = pa.concat_tables([_tagged(found.upserts, UPSERT), _tagged(_only_key(found.deletes, key), DELETE)])
@@ -122,7 +122,7 @@ def _only_key(table: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def _write(
-    storage: LocalStorage, path: str, bucket: int, table: pa.Table, upserts: int, deletes: int
+    storage: Storage, path: str, bucket: int, table: pa.Table, upserts: int, deletes: int
 ) -> DerivedFile:
     sink = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata(None), sink, compression="zstd", compression_level=_LEVEL)
@@ -133,7 +133,7 @@ def _write(
     )
 
 
-def read_run(storage: LocalStorage, file: DerivedFile | None, schema: pa.Schema) -> pa.Table:
+def read_run(storage: Storage, file: DerivedFile | None, schema: pa.Schema) -> pa.Table:
     """A bucket's result, ``_hash`` and the columns of ``schema``; empty when there is no file."""
     if file is None or not file.rows:
         return run_schema(schema).empty_table()
@@ -144,7 +144,7 @@ def read_run(storage: LocalStorage, file: DerivedFile | None, schema: pa.Schema)
 
 
 def read_delta(
-    storage: LocalStorage, file: DerivedFile, schema: pa.Schema, key: Sequence[str]
+    storage: Storage, file: DerivedFile, schema: pa.Schema, key: Sequence[str]
 ) -> tuple[pa.Table, pa.Table]:
     """The upserts (``_hash`` and all columns) and the deletes (``_hash`` and key columns) of a delta. A run file is
     read as one of upserts alone: so a first build writes its rows once."""
@@ -161,11 +161,11 @@ def run_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(HASH, pa.int64()), *schema])
 
 
-def _read(storage: LocalStorage, file: DerivedFile) -> pa.Table:
+def _read(storage: Storage, file: DerivedFile) -> pa.Table:
     data = storage.open(file.path)
     if segment.checksum(data) != file.checksum:
         raise IntegrityError(
-            f"{storage.root / file.path} is damaged: its checksum is not the one in the catalog",
+            f"{storage.place(file.path)} is damaged: its checksum is not the one in the catalog",
             hint="rebuild the projection: its result is computed again from the log",
         )
     return pq.read_table(pa.BufferReader(data), use_threads=False)

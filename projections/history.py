@@ -25,7 +25,7 @@ from eventstore.position import Cut
 from eventstore.schema import TopicSchema, unify
 from eventstore.segment import POSITION_FIELDS, read_segment, stored_schema
 from eventstore.state import StateInput, plan_state, readable_state
-from eventstore.storage import LocalStorage
+from eventstore.storage import Storage
 from projections.model import Events, Input, Projection, State
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def parallelism_of(master: str, fallback: int) -> int:
 
 
 def frames(
-    spark: SparkSession, storage: LocalStorage, projection: Projection, plan: ReadPlan, parallelism: int
+    spark: SparkSession, storage: Storage, projection: Projection, plan: ReadPlan, parallelism: int
 ) -> dict[str, DataFrame]:
     """A DataFrame for each input, under its declared name (also as an alias: ``F.col("orders.amount")``)."""
     result: dict[str, DataFrame] = {}
@@ -181,7 +181,7 @@ def _cast(frame: DataFrame, projection: Projection, name: str, source: State) ->
     return frame
 
 
-def _frame(spark: SparkSession, storage: LocalStorage, planned: Planned, parallelism: int) -> DataFrame:
+def _frame(spark: SparkSession, storage: Storage, planned: Planned, parallelism: int) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
     names = _shown(planned)
@@ -213,7 +213,7 @@ def _rows(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
                 yield from table.select(schema.names).cast(schema).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
-def _read_bucket(storage: LocalStorage, planned: Planned, bucket: int) -> pa.Table:
+def _read_bucket(storage: Storage, planned: Planned, bucket: int) -> pa.Table:
     if isinstance(planned, StateInput):
         return readable_state(storage, planned, bucket)
     pieces = [planned.schema.empty_table()]

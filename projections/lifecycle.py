@@ -435,10 +435,10 @@ def _droppable(ctx: ProjectionContext, name: str, keep: int) -> list[Generation]
 def _collect_files(ctx: ProjectionContext, name: str) -> None:
     """Remove files that no step names and that no running driver can still commit."""
     storage = ctx.store.storage
-    abandoned = (datetime.now(UTC) - _ABANDONED).timestamp()
+    abandoned = datetime.now(UTC) - _ABANDONED
     for generation in ctx.generations(name):
         steps = ctx.store.derived.derived(name, generation.number)
         named = set().union(*(files_of(step).paths() for step in steps)) if steps else set()
-        for path in storage.list(folder_of(name, generation.number)):
-            if path not in named and (storage.root / path).stat().st_mtime < abandoned:
-                storage.delete(path)
+        for file in storage.files(folder_of(name, generation.number)):
+            if file.path not in named and file.modified < abandoned:
+                storage.delete(file.path)

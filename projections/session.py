@@ -123,10 +123,12 @@ def forget_lost() -> None:
 
 def check_master(settings: Settings) -> None:
     """Refuse executors on machines that cannot read the log's files."""
-    if not settings.spark.master.startswith("local") and not settings.store.shared_path:
+    store = settings.store
+    if not settings.spark.master.startswith("local") and not store.in_objects and not store.shared_path:
         raise UsageError(
             f"spark.master is {settings.spark.master!r}, but store.segments is a folder of this machine",
-            hint="use local[*]; when every worker mounts that folder at the same path, set store.shared_path = true",
+            hint="use local[*], or keep the segments in an object store; when every worker mounts that folder at the "
+            "same path, set store.shared_path = true",
         )
 
 

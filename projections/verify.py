@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from eventstore import keys, segment
 from eventstore.errors import OperatorError, TransientError, UsageError
 from eventstore.position import Fence
-from eventstore.storage import LocalStorage
+from eventstore.storage import LocalStorage, Storage
 from projections.compute import BucketOutcome, BucketTask, Placement
 from projections.context import ProjectionContext
 from projections.derived import DerivedFile, run_schema
@@ -103,9 +103,10 @@ def _compared(generation: Generation, fence: Fence, outcomes: list[BucketOutcome
 @contextmanager
 def _sink_rows(
     ctx: ProjectionContext, generation: Generation
-) -> Iterator[tuple[Fence, LocalStorage, dict[int, DerivedFile]]]:
+) -> Iterator[tuple[Fence, Storage, dict[int, DerivedFile]]]:
     """The sink's rows at one fence, by bucket, in a folder that is removed afterwards."""
-    shared = ctx.store.storage.root if ctx.settings.store.shared_path else None
+    kept = ctx.store.storage
+    shared = kept.root if ctx.settings.store.shared_path and isinstance(kept, LocalStorage) else None
     folder = Path(tempfile.mkdtemp(prefix=".tailrace-verify-", dir=shared))
     try:
         moved: TransientError | None = None

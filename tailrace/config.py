@@ -212,12 +212,17 @@ def _anchor(document: dict[str, Any], folder: Path) -> dict[str, Any]:
         catalog = store.get("catalog", defaults.catalog)
         segments = store.get("segments", str(defaults.segments))
         if isinstance(catalog, str) and isinstance(segments, str):
-            paths = {"catalog": _anchored_catalog(catalog, folder), "segments": str(folder / segments)}
+            paths = {"catalog": _anchored_catalog(catalog, folder), "segments": anchored(segments, folder)}
             document = {**document, "store": {**store, **paths}}
     sinks = document.get("sinks", {})
     if isinstance(sinks, dict):
         document = {**document, "sinks": {name: _anchored_sink(sink, folder) for name, sink in sinks.items()}}
     return document
+
+
+def anchored(segments: str, folder: Path) -> str:
+    """A folder relative to the configuration's; what has a scheme is left as it is."""
+    return segments if "://" in segments else str(folder / segments)
 
 
 def _anchored_catalog(url: str, folder: Path) -> str:

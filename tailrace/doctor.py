@@ -22,7 +22,7 @@ from tailrace.checks import Check, Verdict, of_error
 
 if TYPE_CHECKING:
     from eventstore.log import Store
-    from eventstore.settings import Settings, SinkSettings, SourceSettings
+    from eventstore.settings import Settings, SinkSettings, SourceSettings, StoreSettings
     from tailrace.config import Configuration
 
 PYTHON_MINIMUM = (3, 11)
@@ -132,7 +132,22 @@ def of_store(configuration: Configuration) -> Iterator[Check]:
         yield Check(
             "catalog", "warn" if fresh else "fail", error.message, error.hint or "check store.catalog"
         )
-    yield folder_check("segments folder", settings.segments)
+    yield segments_check(settings, configuration.folder)
+
+
+def segments_check(settings: StoreSettings, base: Path) -> Check:
+    """Whether files can be written to the segments' place, read, listed and removed."""
+    from eventstore.storage import LocalStorage
+    from eventstore.storage.places import open_storage
+
+    storage = open_storage(settings, base)
+    if isinstance(storage, LocalStorage):
+        return folder_check("segments folder", storage.root)
+    try:
+        storage.prepare()
+    except TailraceError as error:
+        return of_error("segments", error)
+    return Check("segments", "ok", f"{storage.label}: an object was written, read, listed and removed")
 
 
 def folder_check(subject: str, folder: Path) -> Check:

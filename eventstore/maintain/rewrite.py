@@ -19,7 +19,7 @@ import xxhash
 from eventstore import failpoints, segment
 from eventstore.errors import IntegrityError
 from eventstore.model import PartitionRange, SegmentRef
-from eventstore.storage import LocalStorage
+from eventstore.storage import Storage
 
 # Of the bytes that a rewrite may hold: one part for the row group under way, as much for its encoded columns, the rest
 # for the piece being decoded and what Arrow keeps beside.
@@ -35,7 +35,7 @@ class Written:
     checksum: str
 
 
-def rewrite(storage: LocalStorage, inputs: Sequence[SegmentRef], path: str, memory_bytes: int) -> Written:
+def rewrite(storage: Storage, inputs: Sequence[SegmentRef], path: str, memory_bytes: int) -> Written:
     """Write the rows of ``inputs`` (in the topic's order) as the durable file ``path``. Raises IntegrityError when an
     input is damaged or has other columns than the first."""
     files = [_Input(storage, ref, memory_bytes // _PARTS) for ref in inputs]
@@ -69,7 +69,7 @@ def rewrite(storage: LocalStorage, inputs: Sequence[SegmentRef], path: str, memo
 class _Input:
     """One file, read by partition."""
 
-    def __init__(self, storage: LocalStorage, ref: SegmentRef, piece_bytes: int) -> None:
+    def __init__(self, storage: Storage, ref: SegmentRef, piece_bytes: int) -> None:
         self.ref = ref
         self._file = segment.open_file(storage, ref)
         self._piece_rows = self._rows_within(piece_bytes)

@@ -165,10 +165,10 @@ def test_protected_columns_of_a_streamed_transaction_are_on_no_disk_and_arrive_a
         write_secrets(one, 401, 800)
         one.execute(f"INSERT INTO unseen SELECT i, '{SECRET}' || i FROM generate_series(1, 2000) i")  # noqa: S608
         wait_until(
-            lambda: sum(map(len, nameless_files(capture.store.storage.root / "spool"))) > 800_000,
+            lambda: sum(map(len, nameless_files(capture.store.spool))) > 800_000,
             alive=lambda: capture.running,
         )
-        spooled = nameless_files(capture.store.storage.root / "spool")
+        spooled = nameless_files(capture.store.spool)
         assert not any(SECRET.encode() in data for data in spooled)
         assert places_of(capture.store, site.root, SECRET) == []
         one.commit()

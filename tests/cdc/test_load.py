@@ -45,6 +45,7 @@ from tests.support.capturing import (
     table,
     wait_until,
 )
+from tests.support.folders import segments_folder
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -262,7 +263,7 @@ def test_a_stopped_first_load_leaves_nothing_visible_and_is_begun_again(
             [batch.column("key").field("id") for batch in capture.store.read(table("big"))]
         )
         assert len(ids.unique()) == 100_000
-        files = list(capture.store.storage.root.rglob("*.parquet"))
+        files = list(segments_folder(capture.store).rglob("*.parquet"))
         referenced = capture.store.segments(table("big"), capture.store.cut())
         assert len(files) == len([ref for ref in referenced if ref.path])
 

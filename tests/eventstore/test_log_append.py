@@ -33,6 +33,7 @@ from tests.eventstore.shop import (
     writer,
 )
 from tests.fixtures.stores import StoreFactory
+from tests.support.folders import segments_folder
 
 
 def test_an_epoch_holds_rows_of_all_topics_of_a_transaction(new_store: StoreFactory) -> None:
@@ -272,7 +273,7 @@ def test_damage_is_noticed_and_named(new_store: StoreFactory) -> None:
     writer(store).append(batch(10, orders=[("c", i) for i in range(100)]))
     (ref,) = store.segments(ORDERS, store.cut())
     assert ref.path is not None
-    path = store.storage.root / ref.path
+    path = segments_folder(store) / ref.path
     whole = path.read_bytes()
     path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
     with pytest.raises(IntegrityError, match=path.name):

@@ -176,10 +176,10 @@ def test_segments_of_another_log_are_refused(tmp_path: Path) -> None:
         return StoreSettings(catalog=f"sqlite:///{name}.db", segments=Path("segments"))
 
     Store.open(settings("one"), create=True, root=tmp_path).close()
-    with pytest.raises(OperatorError, match="belongs to another log"):
+    with pytest.raises(OperatorError, match="belong to another log"):
         Store.open(settings("two"), create=True, root=tmp_path)
     shutil.rmtree(tmp_path / "segments")
-    with pytest.raises(OperatorError, match="not the segments folder"):
+    with pytest.raises(OperatorError, match="not the place of the segments"):
         Store.open(settings("one"), root=tmp_path)
 
 

@@ -27,6 +27,7 @@ from tests.eventstore.shop import CUSTOMERS, ORDERS, assert_dense, at, batch, co
 from tests.eventstore.test_log_seal import everything, fill
 from tests.fixtures.scale import Scale
 from tests.fixtures.stores import StoreFactory
+from tests.support.folders import segments_folder
 
 AT_ONCE = UpkeepSettings(keep_seconds=0)
 MAINTAINER = """
@@ -281,7 +282,7 @@ def test_a_damaged_file_is_not_merged(new_store: StoreFactory) -> None:
     store = new_store()
     fill(store, 40)
     store.seal()
-    damaged = store.storage.root / paths(store, ORDERS)[2]
+    damaged = segments_folder(store) / paths(store, ORDERS)[2]
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)

@@ -28,6 +28,7 @@ from tests.eventstore.shop import (
     writer,
 )
 from tests.fixtures.stores import StoreFactory
+from tests.support.folders import segments_folder
 
 SEALER = """
 import sys
@@ -178,9 +179,9 @@ def test_orphans_are_collected_only_when_their_term_has_ended(new_store: StoreFa
     capture = writer(store)
     capture.append(batch(10, orders=[("c", 1)]))
     orphan = capture.prepare(ORDERS, 1, rows(20, [("c", 2)]))
-    partial = store.storage.root / (orphan.path + ".partial")
+    partial = segments_folder(store) / (orphan.path + ".partial")
     partial.write_bytes(b"half")
-    foreign = store.storage.root / "log" / "readme.txt"
+    foreign = segments_folder(store) / "log" / "readme.txt"
     foreign.write_text("not ours")
     assert store.collect_orphans() == 0
     later = store.take_over("shop")

@@ -1,33 +1,15 @@
-"""Files of the log: whole or not there, never overwritten, durable in the right order."""
+"""Files in a folder are durable in the right order; fail points. (What holds of every storage: test_storage.)"""
 
 from __future__ import annotations
 
 import os
-import pickle
 from pathlib import Path
 
 import pytest
 
 from eventstore import failpoints
-from eventstore.errors import IntegrityError, OperatorError, UsageError
+from eventstore.errors import OperatorError, UsageError
 from eventstore.storage import PARTIAL, LocalStorage
-
-
-def test_files_are_written_once(tmp_path: Path) -> None:
-    storage = LocalStorage(tmp_path / "deep" / "root")
-    storage.write("a/b/c.bin", b"content")
-    assert storage.open("a/b/c.bin").to_pybytes() == b"content"
-    with pytest.raises(IntegrityError, match="never overwritten"):
-        storage.write("a/b/c.bin", b"other")
-    storage.write("a/empty", b"")
-    assert storage.open("a/empty").size == 0
-    assert list(storage.list()) == ["a/empty", "a/b/c.bin"]
-    assert list(storage.list("a/b")) == ["a/b/c.bin"] and list(storage.list("none")) == []
-    assert storage.exists("a/b/c.bin") and not storage.exists("a/b")
-    assert storage.delete("a/b/c.bin") and not storage.delete("a/b/c.bin")
-    with pytest.raises(IntegrityError, match="missing"):
-        storage.open("a/b/c.bin")
-    assert pickle.loads(pickle.dumps(storage)) == storage
 
 
 def test_content_is_synced_before_it_has_its_name_and_the_folder_after(

@@ -17,6 +17,7 @@ from eventstore.schema import Column, TopicSchema
 from eventstore.state import OnUnreadable, compute_state, plan_state, readable_state, state
 from tests.eventstore import shop
 from tests.fixtures.stores import StoreFactory
+from tests.support.folders import segments_folder
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_a_task_needs_only_the_plan_and_the_segments_folder(store: Store) -> Non
     plan = pickle.loads(
         pickle.dumps(plan_state(store, shop.ORDERS, store.cut(), on_unreadable="null", split=2))
     )
-    root = store.storage.root
+    root = segments_folder(store)
     store.close()
     tables = [readable_state(root, plan, bucket) for bucket in range(plan.buckets)]
     assert {table.schema for table in tables} == {plan.schema}

@@ -5,46 +5,54 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 import pyarrow as pa
 
-from eventstore.errors import IntegrityError, MissingFile, OperatorError, TailraceError
+from eventstore.errors import OperatorError, TailraceError
+from eventstore.storage.base import Storage, StoredFile, missing, taken
 
 PARTIAL = ".partial"  # a file still being written; never read, collected with the orphans of its term
 
 
 @dataclass(frozen=True, slots=True)
-class LocalStorage:
-    """Files under ``root``, named by relative POSIX paths. Holds no handle, so it pickles into Spark tasks."""
+class LocalStorage(Storage):
+    """Files under ``root``."""
 
     root: Path
+    remote: ClassVar[bool] = False
 
-    def write(self, path: str, data: bytes | pa.Buffer) -> None:
-        """Make ``path`` hold ``data``, as ``create`` does."""
-        with self.create(path) as file:
-            file.write(data)
+    @property
+    def label(self) -> str:
+        return str(self.root)
+
+    def place(self, path: str) -> str:
+        return str(self.root / path)
+
+    def prepare(self) -> None:
+        where = "let the user that runs Tailrace write there, or set store.segments elsewhere"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OperatorError(
+                f"the segments folder {self.root} cannot be made: {error.strerror}", hint=where
+            ) from error
+        if not os.access(self.root, os.W_OK | os.X_OK):
+            raise OperatorError(f"the segments folder {self.root} may not be written", hint=where)
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        """A file that becomes ``path`` at the end of the block, durably: temp file, fsync, rename, fsync of the
-        folders. An exception inside leaves a partial file.
-
-        Raises IntegrityError when the path exists (names are unique by construction, so that is a bug or a foreign
-        writer) and OperatorError when the disk is full or the folder cannot be written.
-        """
+        """Temp file, fsync, rename, fsync of the folders. An exception inside leaves a partial file."""
         target = self.root / path
         partial = target.with_name(target.name + PARTIAL)
         try:
             self._make_folder(target.parent)
             if target.exists():
-                raise IntegrityError(
-                    f"{target} exists already; files of the log are never overwritten",
-                    hint="check that no other store uses this segments folder",
-                )
+                raise taken(str(target))
             with open(partial, "wb") as file:
                 yield file
                 file.flush()
@@ -57,42 +65,44 @@ class LocalStorage:
     def _make_folder(self, folder: Path) -> None:
         if folder.is_dir():
             return
-        missing = []
+        absent = []
         while not folder.is_dir():
-            missing.append(folder)
+            absent.append(folder)
             folder = folder.parent
-        for folder in reversed(missing):
+        for folder in reversed(absent):
             folder.mkdir(exist_ok=True)
             _sync_folder(folder.parent)  # a new folder is durable only once its parent is
 
     def open(self, path: str) -> pa.Buffer:
-        """The bytes of a file, memory-mapped. Raises MissingFile."""
+        with self.ranges(path) as mapped:
+            return mapped.read_buffer()
+
+    @contextmanager
+    def ranges(self, path: str) -> Iterator[pa.NativeFile]:
         target = self.root / path
         try:
             with pa.memory_map(str(target), "r") as mapped:
-                return mapped.read_buffer()
+                yield mapped
         except FileNotFoundError:
-            raise MissingFile(
-                f"{target} is missing, but the catalog referred to it",
-                hint="restore the segments folder from the same backup as the catalog; what began hours ago and was "
-                "stopped meanwhile has to begin again",
-            ) from None
+            raise missing(str(target)) from None
         except OSError as error:
             raise _explain(error, target) from error
 
     def exists(self, path: str) -> bool:
         return (self.root / path).is_file()
 
-    def list(self, prefix: str = "") -> Iterator[str]:
-        """Relative paths of all files in folder ``prefix`` and below, sorted, partial ones included."""
-        top = self.root / prefix
-        for folder, folders, names in os.walk(top):
+    def files(self, prefix: str = "") -> Iterator[StoredFile]:
+        """Partial ones included."""
+        for folder, folders, names in os.walk(self.root / prefix):
             folders.sort()
             for name in sorted(names):
-                yield (Path(folder) / name).relative_to(self.root).as_posix()
+                found = Path(folder) / name
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    status = found.stat()
+                    modified = datetime.fromtimestamp(status.st_mtime, UTC)
+                    yield StoredFile(found.relative_to(self.root).as_posix(), status.st_size, modified)
 
     def delete(self, path: str) -> bool:
-        """Remove a file; False when it was not there. A crash may bring it back: callers delete what nothing names."""
         target = self.root / path
         try:
             target.unlink()

@@ -1,0 +1,24 @@
+"""From ``store.segments`` to its storage."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from eventstore.settings import OBJECTS, StoreSettings
+from eventstore.storage.base import Storage
+from eventstore.storage.folder import LocalStorage
+from eventstore.storage.objects import ObjectStorage
+
+# What AWS' own tools look at; Arrow does not.
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+
+
+def open_storage(settings: StoreSettings, base: Path) -> Storage:
+    """The storage that the settings name; a relative folder is relative to ``base``. Nothing is looked at yet."""
+    place = str(settings.segments)
+    if not place.startswith(OBJECTS):
+        return LocalStorage(base / place)
+    bucket, _, prefix = place.removeprefix(OBJECTS).partition("/")
+    endpoint = settings.s3.endpoint or next(filter(None, map(os.environ.get, _ENDPOINTS)), None)
+    return ObjectStorage(bucket, prefix.strip("/"), endpoint, settings.s3.region)

@@ -1,0 +1,54 @@
+"""A log whose segments are objects behind a real S3 API: capture writes them, upkeep replaces them, readers read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from eventstore.settings import StoreSettings, UpkeepSettings
+from tests.support import workload
+from tests.support.capturing import RunningCapture, Site, assert_equals_source, assert_sound, execute
+from tests.support.object_store import S3Server
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def site(database: str, store_dir: Path, s3: S3Server, bucket: str) -> Site:
+    workload.create_tables(database)
+    store = StoreSettings(
+        name="acme",
+        segments=f"s3://{bucket}/acme",
+        inline_bytes=20_000,
+        upkeep=UpkeepSettings(keep_seconds=0),
+    )
+    return replace(Site.at(store_dir, database, tables=workload.PATTERNS), store_settings=store)
+
+
+def test_capture_into_an_object_store_equals_the_source_before_and_after_upkeep(site: Site) -> None:
+    workload.write(site.dsn, seed=1, transactions=60)
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        workload.write(site.dsn, seed=2, transactions=30)
+        capture.catch_up()
+        execute(
+            site.dsn, "INSERT INTO public.customers VALUES (1000001, 'a small epoch', 1.5, NULL, NULL, NULL)"
+        )
+        capture.catch_up()
+        assert_equals_source(site)
+    with site.open() as store:
+        before = set(store.storage.list("log"))
+        assert before
+        done = store.maintain()
+        assert done.sealed_epochs == 1
+        assert set(store.storage.list("log")) > before
+        assert_sound(store)
+    with RunningCapture(site) as capture:
+        assert_equals_source(site)
+        workload.write(site.dsn, seed=5, transactions=15)
+        capture.catch_up()
+        assert_equals_source(site)
+        assert_sound(capture.store)

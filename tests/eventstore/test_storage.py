@@ -1,0 +1,152 @@
+"""The contract of every storage: a folder, an object store behind a real S3 API, and the stricter twin in memory."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from eventstore.errors import IntegrityError, MissingFile
+from eventstore.storage import LocalStorage, MemoryStorage, ObjectStorage, Storage
+
+LARGE = bytes(range(256)) * (
+    12 << 12
+)  # 12 MiB: more than one part of an upload, and than is read into memory
+
+
+@pytest.fixture(params=["folder", "objects", "memory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    """An empty storage of each kind."""
+    if request.param == "folder":
+        yield LocalStorage(tmp_path / "deep" / "root")
+    elif request.param == "objects":
+        server = request.getfixturevalue("s3")
+        yield ObjectStorage(request.getfixturevalue("bucket"), "deep/root", server.endpoint)
+    else:
+        twin = MemoryStorage()
+        yield twin
+        twin.check_closed()
+
+
+def listed(storage: Storage, prefix: str = "") -> list[str]:
+    """What is there, for storages that list late: by the second time they have it."""
+    list(storage.list(prefix))
+    return sorted(storage.list(prefix))
+
+
+def test_a_file_is_whole_and_has_what_was_written(storage: Storage) -> None:
+    storage.prepare()
+    storage.write("a/b/c.bin", b"content")
+    storage.write("a/empty", pa.py_buffer(b""))
+    storage.write("a/large", LARGE)
+    assert storage.open("a/b/c.bin").to_pybytes() == b"content"
+    assert storage.open("a/empty").size == 0
+    assert storage.open("a/large").to_pybytes() == LARGE
+    assert storage.exists("a/b/c.bin") and not storage.exists("a/b") and not storage.exists("a/none")
+
+
+def test_a_file_is_never_overwritten(storage: Storage) -> None:
+    storage.write("a/b", b"first")
+    with pytest.raises(IntegrityError, match="never overwritten"):
+        storage.write("a/b", b"second")
+    with pytest.raises(IntegrityError, match="never overwritten"), storage.create("a/b") as file:
+        file.write(b"third")
+    assert storage.open("a/b").to_pybytes() == b"first"
+
+
+def test_nothing_is_seen_of_a_file_before_it_is_whole(storage: Storage) -> None:
+    with storage.create("a/b") as file:
+        file.write(b"half")
+        assert not storage.exists("a/b")
+        with pytest.raises(MissingFile):
+            storage.open("a/b")
+        file.write(b", whole")
+    assert storage.open("a/b").to_pybytes() == b"half, whole"
+
+
+def test_a_writer_that_fails_leaves_no_file_of_that_name(storage: Storage) -> None:
+    def fail() -> None:
+        with storage.create("a/b") as file:
+            file.write(LARGE)
+            raise KeyError("why")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert not storage.exists("a/b") and "a/b" not in listed(storage)
+
+
+def test_parts_of_a_file_are_read_without_the_rest(storage: Storage) -> None:
+    storage.write("a", LARGE)
+    with storage.ranges("a") as file:
+        assert file.size() == len(LARGE)
+        file.seek(len(LARGE) - 10)
+        assert file.read(100) == LARGE[-10:]
+        assert bytes(file.read_at(7, 1000)) == LARGE[1000:1007]
+
+
+def test_a_missing_file_is_named(storage: Storage) -> None:
+    for read in (storage.open, lambda path: storage.ranges(path).__enter__()):
+        with pytest.raises(MissingFile, match="a/none is missing") as caught:
+            read("a/none")
+        assert caught.value.hint
+
+
+def test_files_are_listed_below_a_folder_with_size_and_time(storage: Storage) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=2)  # an object store's times are whole seconds
+    for path in ("a/b/2", "a/b/1", "a/c", "ab/d"):
+        storage.write(path, b"1234")
+    assert listed(storage) == ["a/b/1", "a/b/2", "a/c", "ab/d"]
+    assert listed(storage, "a") == ["a/b/1", "a/b/2", "a/c"]
+    assert listed(storage, "none") == []
+    for file in storage.files("a"):
+        assert file.bytes == 4 and before < file.modified < datetime.now(UTC) + timedelta(seconds=2)
+
+
+def test_a_file_is_removed_once(storage: Storage) -> None:
+    storage.write("a/b", b"1")
+    storage.write("a/c", b"2")
+    assert storage.delete("a/b") and not storage.delete("a/b") and not storage.delete("none/at/all")
+    assert not storage.exists("a/b") and listed(storage) == ["a/c"]
+    assert storage.open("a/c").to_pybytes() == b"2"
+
+
+def test_a_trial_leaves_nothing(storage: Storage) -> None:
+    storage.prepare()
+    storage.prepare()
+    assert listed(storage) == []
+
+
+def test_storages_go_to_other_processes_by_their_names_alone(storage: Storage) -> None:
+    if isinstance(storage, MemoryStorage):
+        with pytest.raises(TypeError, match="this process"):
+            pickle.dumps(storage)
+        return
+    storage.write("a", b"1")
+    moved: Storage = pickle.loads(pickle.dumps(storage))
+    assert moved == storage and moved.open("a").to_pybytes() == b"1"
+
+
+Misuse = Callable[[MemoryStorage], object]
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        pytest.param(lambda twin: twin.write("once", b""), id="a name again after its file was removed"),
+        pytest.param(lambda twin: twin.write("held/below", b""), id="a file as a folder"),
+        pytest.param(lambda twin: twin.delete("held"), id="a file removed while it is read"),
+        pytest.param(lambda twin: twin.check_closed(), id="a reader left open"),
+        pytest.param(lambda twin: twin.write("../out", b""), id="a name that leaves the folder"),
+    ],
+)
+def test_the_twin_refuses_what_a_disk_lets_pass(misuse: Misuse) -> None:
+    twin = MemoryStorage()
+    twin.write("once", b"")
+    twin.delete("once")
+    twin.write("held", b"")
+    with twin.ranges("held"), pytest.raises((IntegrityError, RuntimeError, ValueError)):
+        misuse(twin)

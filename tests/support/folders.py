@@ -1,0 +1,13 @@
+"""The folder of a store's files, for tests that look at or damage them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from eventstore.log import Store
+from eventstore.storage import LocalStorage
+
+
+def segments_folder(store: Store) -> Path:
+    assert isinstance(store.storage, LocalStorage)
+    return store.storage.root

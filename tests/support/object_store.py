@@ -1,0 +1,77 @@
+"""A server that speaks S3: moto's, a process of its own, asked by Arrow's client over HTTP as any other."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tailrace.embedded.process import ServerProcess, tail_of
+from tailrace.embedded.server import EmbeddedServer
+
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "key-of-the-tests",
+    "AWS_SECRET_ACCESS_KEY": "secret-of-the-tests",
+    "AWS_REGION": "eu-central-1",
+    "AWS_EC2_METADATA_DISABLED": "true",  # who has no credentials is not to ask the machine's network for them
+}
+_EVERYTHING = 10**9
+
+
+class S3Server(EmbeddedServer):
+    """One server on 127.0.0.1, which keeps buckets in memory and takes any credentials until ``demand_users``."""
+
+    title = "S3"
+    stop_signal = signal.SIGTERM
+
+    def __init__(self) -> None:
+        super().__init__(None, {}, None)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def make_bucket(self, name: str) -> None:
+        self.ask("PUT", f"/{name}", b"<CreateBucketConfiguration><LocationConstraint>eu-central-1"
+                 b"</LocationConstraint></CreateBucketConfiguration>")  # fmt: skip
+
+    def demand_users(self, demand: bool) -> None:
+        """Refuse requests from now on unless they come from users, of which it has none."""
+        self.ask("POST", "/moto-api/reset-auth", b"0" if demand else str(_EVERYTHING).encode())
+
+    def ask(self, method: str, path: str, body: bytes = b"") -> dict[str, str]:
+        """One plain HTTP request; gives the answer's headers."""
+        request = urllib.request.Request(self.endpoint + path, data=body or None, method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return dict(answer.headers)
+
+    def bin(self, name: str) -> Path:
+        return Path(sys.executable)
+
+    def _prepare(self) -> None:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+
+    def _spawn(self) -> ServerProcess:
+        argv: list[str | Path] = [
+            self.bin("python"),
+            "-W",
+            "ignore",
+            "-m",
+            "moto.server",
+            "-p",
+            str(self.port),
+        ]
+        return ServerProcess(argv, log=self.log, environment={"HOME": str(self.data_dir)})
+
+    def _ready(self, log_start: int) -> bool:
+        return "Running on" in tail_of(self.log, log_start)
+
+
+def exists(server: S3Server, path: str) -> bool:
+    try:
+        server.ask("HEAD", path)
+    except urllib.error.HTTPError:
+        return False
+    return True
