@@ -52,7 +52,7 @@ _VALUES = (
     "(n % 1000000) / 100.0",
 )
 # Three inserts and two updates of earlier rows a transaction, and one transaction of inserts alone.
-_WORK = f"""
+WORK = f"""
 CREATE PROCEDURE oltp(changes bigint) LANGUAGE plpgsql AS $$
 BEGIN
   FOR t IN 1..changes / {CHANGES_PER_TRANSACTION} LOOP
@@ -169,7 +169,7 @@ def measure(workload: Workload, rounds: int, folder: Path) -> list[Round]:
     with PostgresServer(settings=QUIET) as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute(TABLE)
-            connection.execute(_WORK)
+            connection.execute(WORK)
             installations = []
             for number in range(1, rounds + 1):
                 installations.append(Installation(folder / f"ours{number}", f"bench{number}", server.dsn()))

@@ -17,11 +17,13 @@ SMALLEST = {
     "capture": ["--transactions", "100", "--bulk", "0", "--wide", "20", "--huge", "0", "--large", "0"],
     "compaction": ["--events", "3000", "--cores", "1"],
     "decode": ["--changes", "500"],
+    "append": ["--changes", "500", "--small", "3"],
+    "size": ["--transactions", "20"],
     "latency": ["--rate", "100", "--seconds", "1", "--warmup", "0"],
     "load": ["--rows", "3000"],
     "year": ["--epochs", "9000", "--points", "1", "--days", "7"],
 }
-LINES = {"capture": 4, "compaction": 4, "decode": 2, "latency": 1, "load": 2, "year": 3}
+LINES = {"capture": 4, "compaction": 4, "decode": 2, "append": 6, "size": 6, "latency": 1, "load": 2, "year": 3}
 PARTS = {"__main__", "clients", "options", "results"}
 
 

@@ -1,0 +1,154 @@
+"""Appending to the log: Arrow in, committed and durable, beside pyarrow writing the same rows to Parquet.
+
+The rows are those that capture makes of a backlog (``benchmarks.decode``), in its epochs. Ours is
+``SourceWriter.append``: sort by partition, Parquet, fsync, the catalog's commit. Theirs is
+``pyarrow.parquet.write_table`` of the same tables with the same compression to one file an epoch, without and with
+fsync. Rounds take turns.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.decode import RELID, SCHEMA, TOPIC, frames, gather
+from benchmarks.options import Size, median, parse
+from benchmarks.results import table, write_section
+from cdc.columnar.decode import BlockDecoder
+from cdc.policy import Policies
+from eventstore.log import Store
+from eventstore.model import EpochBatch, TopicRows
+from eventstore.settings import StoreSettings
+from eventstore.times import from_micros
+
+Keep = Callable[[pa.Table], None]
+Way = Callable[[Path], AbstractContextManager[Keep]]
+"""Opens a folder; what it gives keeps an epoch's rows there."""
+
+
+def epochs(changes: int) -> list[pa.Table]:
+    decoder = BlockDecoder("shop", {RELID: (TOPIC, SCHEMA)}, lambda relation: None, Policies())
+    return [part.rows for block in gather(list(frames(changes))) for part in decoder.decode(block).rows]
+
+
+def split(rows: pa.Table, size: int) -> list[pa.Table]:
+    return [rows.slice(first, size) for first in range(0, rows.num_rows, size)]
+
+
+@contextmanager
+def appended(folder: Path) -> Iterator[Keep]:
+    settings = StoreSettings(catalog="sqlite:///catalog.db", segments=Path("segments"))
+    with Store.open(settings, create=True, root=folder) as store:
+        store.register_source("shop", slot="s", publication="p", system_id="1")
+        store.register_topic(TOPIC, SCHEMA)
+        writer = store.take_over("shop")
+
+        def keep(rows: pa.Table) -> None:
+            lsn = int(rows["_lsn"][rows.num_rows - 1].as_py())
+            part = TopicRows(TOPIC, SCHEMA.version, rows)
+            writer.append(EpochBatch("shop", lsn, lsn + 1, lsn + 1, from_micros(lsn), 1, [part]))
+
+        yield keep
+
+
+@contextmanager
+def written(folder: Path, *, sync: bool) -> Iterator[Keep]:
+    numbers = count()
+
+    def keep(rows: pa.Table) -> None:
+        with open(folder / f"{next(numbers)}.parquet", "wb") as file:
+            pq.write_table(rows, file, compression="zstd")
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+
+    yield keep
+
+
+BASE = "pyarrow, fsync"
+WAYS: Mapping[str, Way] = {
+    "pyarrow, no fsync": partial(written, sync=False),
+    BASE: partial(written, sync=True),
+    "tailrace append": appended,
+}
+_HEAD = ["rows an epoch, way", "rows/s", "MB/s of Arrow", "ratio", "ms an epoch", "bytes a row"]
+
+
+def run(way: Way, given: Sequence[pa.Table]) -> tuple[float, int]:
+    """Seconds, and bytes on disk."""
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
+        folder = Path(name)
+        with way(folder) as keep:
+            started = time.perf_counter()
+            for rows in given:
+                keep(rows)
+            seconds = time.perf_counter() - started
+        return seconds, sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def measure(given: Sequence[pa.Table], rounds: int, title: str) -> list[list[str]]:
+    """A line per way. ``ratio`` is its speed by that of pyarrow with fsync in the same round, the median of rounds."""
+    rows, size = sum(each.num_rows for each in given), sum(each.nbytes for each in given)
+    runs: dict[str, list[tuple[float, int]]] = {name: [] for name in WAYS}
+    for _ in range(rounds):
+        for name, way in WAYS.items():
+            runs[name].append(run(way, given))
+    lines = []
+    for name, done in runs.items():
+        took = median([seconds for seconds, _ in done])
+        ratio = median([base / ours for (base, _), (ours, _) in zip(runs[BASE], done, strict=True)])
+        lines.append(
+            [
+                f"{title}: {name}",
+                f"{rows / took:,.0f}",
+                f"{size / took / 1e6:,.1f}",
+                f"{ratio:.2f}",
+                f"{took / len(given) * 1e3:,.1f}",
+                f"{done[-1][1] / rows:,.1f}",
+            ]
+        )
+    return lines
+
+
+SIZES = (
+    Size("changes", 2_000_000, 50_000, "changes in capture's own epochs"),
+    Size("small", 2_000, 200, "epochs of five changes"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse("append", __doc__, SIZES, arguments)
+    large = epochs(options["changes"])
+    small = split(epochs(5 * options["small"])[0], 5)
+    largest = max(rows.num_rows for rows in large)
+    lines = [
+        *measure(large, options.repeat, f"up to {largest:,}"),
+        *measure(small, options.repeat, "5"),
+    ]
+    body = (
+        f"{options['changes']:,} changes of seven columns in {len(large)} epochs, and {len(small):,} epochs of five. "
+        "Ours is committed and durable after each epoch, sorted by partition, with offsets, checksums and key hashes; "
+        "small epochs go into the catalog. Bytes are of all files, the catalog's and its journal's included. "
+        f"Medians of {options.repeat} rounds, by turns.\n\n" + table(_HEAD, lines)
+    )
+    write_section(
+        "append",
+        "Appending",
+        body,
+        command=options.command,
+        packages=["pyarrow", "sqlalchemy"],
+        path=options.to,
+    )
+
+
+if __name__ == "__main__":
+    main()
