@@ -23,7 +23,16 @@ SMALLEST = {
     "load": ["--rows", "3000"],
     "year": ["--epochs", "9000", "--points", "1", "--days", "7"],
 }
-LINES = {"capture": 4, "compaction": 4, "decode": 2, "append": 6, "size": 6, "latency": 1, "load": 2, "year": 3}
+LINES = {
+    "capture": 4,
+    "compaction": 4,
+    "decode": 2,
+    "append": 6,
+    "size": 6,
+    "latency": 1,
+    "load": 2,
+    "year": 3,
+}
 PARTS = {"__main__", "clients", "options", "results"}
 
 
