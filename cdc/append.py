@@ -43,6 +43,7 @@ _READ_AGAIN = {
     ChangeKind.REPLACED: "another table took its name",
     ChangeKind.PROTECTED: "the policy of a column changed",
     ChangeKind.REWRITTEN: "its rows were rewritten",
+    ChangeKind.REPARTITIONED: "a partition was attached or detached",
     ChangeKind.REVALUED: "an enum label or a composite type that its values have was changed",
     ChangeKind.UNTOLD: "its columns changed before the DDL trigger was installed",
 }

@@ -25,6 +25,7 @@ class Change(StrEnum):
     DESCRIBED = ""
     REWRITTEN = "rewritten"
     REVALUED = "revalued"
+    REPARTITIONED = "repartitioned"
     DROPPED = "dropped"
     FAILED = "failed"
 
@@ -32,8 +33,9 @@ class Change(StrEnum):
 @dataclass(frozen=True, slots=True)
 class DdlMessage:
     """One table as a command left it. ``schema`` (of ordinary columns; () for its key when there is none) is that of
-    a description. ``roots``: of a partition, the tables it is part of. ``partial``: a publication sends other columns
-    than the ordinary ones. ``command`` is empty for what the trigger found when it was installed."""
+    a description. ``roots``: of a partition, the tables it is part of; of one that moved, also those it was part of.
+    ``partial``: a publication sends other columns than the ordinary ones. ``command`` is empty for what the trigger
+    found when it was installed."""
 
     change: Change
     command: str

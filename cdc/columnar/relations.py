@@ -42,6 +42,7 @@ class ChangeKind(Enum):
     # Only the DDL event trigger tells:
     TAKEN = "another table has its name now"
     REWRITTEN = "rows rewritten"
+    REPARTITIONED = "a partition attached or detached"
     REVALUED = "text of stored values changed by another type"
     GONE = "table dropped"
     UNTOLD = "other columns than the log knew when the DDL trigger was installed"
@@ -212,9 +213,12 @@ class Relations:
         notes = {
             ddl.Change.REWRITTEN: ChangeKind.REWRITTEN,
             ddl.Change.REVALUED: ChangeKind.REVALUED,
+            ddl.Change.REPARTITIONED: ChangeKind.REPARTITIONED,
             ddl.Change.DROPPED: ChangeKind.GONE,
         }
-        if message.change in notes:
+        # A partition of which no root is captured has its rows in the stream whomever it belongs to.
+        moved = message.change is ddl.Change.REPARTITIONED
+        if message.change in notes and not (moved and self._known.keys().isdisjoint(message.roots)):
             for relid in message.relids:
                 self._note(relid, notes[message.change], message.label, commit_lsn)
         if message.schema is not None:

@@ -227,3 +227,15 @@ def test_a_column_named_like_one_of_a_state_sets_its_table_aside(tells: bool) ->
     (failure,) = decoded.undecodable
     assert failure.topic == T.topic and "column _raw of table public.t has the name" in str(failure)
     assert [rows.topic for rows in decoded.rows] == [OTHER.topic]
+
+
+def test_a_partition_that_moves_concerns_its_topic_only_beside_a_captured_root() -> None:
+    stream = Stream()
+    stream.transaction(happened("repartitioned", T.relid, roots=[900]))
+    assert kinds(no_catalog(T, OTHER).decode(stream.block())) == []
+    stream = Stream()
+    stream.transaction(happened("repartitioned", T.relid, roots=[900, OTHER.relid]))
+    changes = no_catalog(T, OTHER).decode(stream.block()).changes
+    assert {(change.topic, *change.kinds) for change in changes} == {
+        (T.topic, ChangeKind.REPARTITIONED), (OTHER.topic, ChangeKind.REPARTITIONED),
+    }  # fmt: skip

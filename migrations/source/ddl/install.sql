@@ -12,6 +12,8 @@
 -- changed: ''         the table is described as it is now
 --          rewritten  its rows are about to be written anew (no columns are given)
 --          revalued   the text of stored values changed without a rewrite: a renamed enum label, another composite type
+--          repartitioned  it was attached to a partitioned table or detached from one; "roots" are that one and those above
+--                     it, of which rows came or went without an event (no columns are given)
 --          dropped    it is gone (no columns are given)
 --          failed     the trigger could not say what happened; "error" says why
 --
@@ -104,6 +106,38 @@ AS $body$
             FROM pg_class c WHERE c.relkind = 'c'));
 $body$;
 
+-- The ties of partitions: compared before and after ALTER TABLE, which does not tell an event trigger what it attached.
+CREATE OR REPLACE FUNCTION tailrace.ddl_partitions() RETURNS jsonb
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+    SELECT coalesce(jsonb_object_agg(i.inhrelid::bigint, i.inhparent::bigint), '{}')
+    FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhparent AND c.relkind = 'p'
+    WHERE NOT i.inhdetachpending;
+$body$;
+
+-- Say of tables that are partitions of others than before, with all partitions of their own, whose these were and are.
+CREATE OR REPLACE FUNCTION tailrace.ddl_moved(before jsonb, after jsonb, command text) RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $body$
+    WITH tie(child, parent) AS (
+        SELECT b.key::oid, b.value::oid FROM jsonb_each_text(before) b
+        WHERE after ->> b.key IS DISTINCT FROM b.value
+        UNION
+        SELECT a.key::oid, a.value::oid FROM jsonb_each_text(after) a
+        WHERE before ->> a.key IS DISTINCT FROM a.value
+    ), moved(oid, parent) AS (
+        SELECT child, parent FROM tie UNION SELECT t.relid::oid, tie.parent FROM tie, pg_partition_tree(tie.child) t
+    )
+    SELECT tailrace.ddl_say(c.oid, command, 'repartitioned', jsonb_build_object(
+        'schema', n.nspname, 'name', c.relname, 'roots', (
+            SELECT jsonb_agg(DISTINCT r.relid::bigint) FROM (
+                SELECT m.parent AS relid UNION ALL SELECT a.relid::oid FROM pg_partition_ancestors(m.parent) a) r)))
+    FROM moved m JOIN pg_class c ON c.oid = m.oid AND c.relkind = 'r' AND c.relpersistence = 'p'
+    JOIN pg_namespace n ON n.oid = c.relnamespace;
+$body$;
+
 CREATE OR REPLACE FUNCTION tailrace.ddl_failed(command text, error text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -120,7 +154,11 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $body$
 BEGIN
-    PERFORM set_config('tailrace.types', tailrace.ddl_types()::text, true);
+    IF tg_tag = 'ALTER TYPE' THEN
+        PERFORM set_config('tailrace.types', tailrace.ddl_types()::text, true);
+    ELSE
+        PERFORM set_config('tailrace.partitions', tailrace.ddl_partitions()::text, true);
+    END IF;
 EXCEPTION WHEN OTHERS THEN
     PERFORM tailrace.ddl_failed(tg_tag, sqlerrm);
 END
@@ -153,6 +191,10 @@ BEGIN
     IF tg_tag = 'ALTER TABLE' THEN  -- a table's rows may be values of another table's column
         types := ARRAY(SELECT c.reltype FROM pg_class c WHERE c.oid = ANY (changed) AND c.reltype <> 0);
         changed := tailrace.ddl_users(types);
+        before := nullif(current_setting('tailrace.partitions', true), '')::jsonb;
+        IF before IS NOT NULL THEN  -- DETACH CONCURRENTLY ends in another transaction than it began in
+            PERFORM tailrace.ddl_moved(before, tailrace.ddl_partitions(), tg_tag);
+        END IF;
     ELSIF tg_tag = 'ALTER TYPE' THEN
         before := coalesce(nullif(current_setting('tailrace.types', true), ''), '{}')::jsonb;
         after := tailrace.ddl_types();
@@ -212,14 +254,15 @@ END
 $body$;
 
 REVOKE ALL ON FUNCTION tailrace.ddl_tell(oid[], text, text), tailrace.ddl_say(oid, text, text, jsonb),
-    tailrace.ddl_users(oid[]), tailrace.ddl_types(), tailrace.ddl_failed(text, text), tailrace.ddl_start(),
+    tailrace.ddl_users(oid[]), tailrace.ddl_types(), tailrace.ddl_partitions(), tailrace.ddl_moved(jsonb, jsonb, text),
+    tailrace.ddl_failed(text, text), tailrace.ddl_start(),
     tailrace.ddl_end(), tailrace.ddl_drop(), tailrace.ddl_rewrite() FROM PUBLIC;
 
 DROP EVENT TRIGGER IF EXISTS tailrace_ddl_start;
 DROP EVENT TRIGGER IF EXISTS tailrace_ddl_end;
 DROP EVENT TRIGGER IF EXISTS tailrace_ddl_drop;
 DROP EVENT TRIGGER IF EXISTS tailrace_ddl_rewrite;
-CREATE EVENT TRIGGER tailrace_ddl_start ON ddl_command_start WHEN TAG IN ('ALTER TYPE')
+CREATE EVENT TRIGGER tailrace_ddl_start ON ddl_command_start WHEN TAG IN ('ALTER TYPE', 'ALTER TABLE')
     EXECUTE FUNCTION tailrace.ddl_start();
 CREATE EVENT TRIGGER tailrace_ddl_drop ON sql_drop EXECUTE FUNCTION tailrace.ddl_drop();
 CREATE EVENT TRIGGER tailrace_ddl_rewrite ON table_rewrite EXECUTE FUNCTION tailrace.ddl_rewrite();
