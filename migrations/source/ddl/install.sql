@@ -107,26 +107,26 @@ AS $body$
 $body$;
 
 -- The ties of partitions: compared before and after ALTER TABLE, which does not tell an event trigger what it attached.
-CREATE OR REPLACE FUNCTION tailrace.ddl_partitions() RETURNS jsonb
+CREATE OR REPLACE FUNCTION tailrace.ddl_partitions() RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $body$
-    SELECT coalesce(jsonb_object_agg(i.inhrelid::bigint, i.inhparent::bigint), '{}')
+    SELECT format('[%s]', string_agg(i.inhrelid || ' ' || i.inhparent, ',' ORDER BY i.inhrelid))
     FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhparent AND c.relkind = 'p'
     WHERE NOT i.inhdetachpending;
 $body$;
 
 -- Say of tables that are partitions of others than before, with all partitions of their own, whose these were and are.
-CREATE OR REPLACE FUNCTION tailrace.ddl_moved(before jsonb, after jsonb, command text) RETURNS void
+CREATE OR REPLACE FUNCTION tailrace.ddl_moved(before text, after text, command text) RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $body$
-    WITH tie(child, parent) AS (
-        SELECT b.key::oid, b.value::oid FROM jsonb_each_text(before) b
-        WHERE after ->> b.key IS DISTINCT FROM b.value
-        UNION
-        SELECT a.key::oid, a.value::oid FROM jsonb_each_text(after) a
-        WHERE before ->> a.key IS DISTINCT FROM a.value
+    WITH old(tie) AS MATERIALIZED (SELECT string_to_table(btrim(before, '[]'), ',')
+    ), new(tie) AS MATERIALIZED (SELECT string_to_table(btrim(after, '[]'), ',')
+    ), changed(tie) AS (
+        (TABLE old EXCEPT TABLE new) UNION (TABLE new EXCEPT TABLE old)
+    ), tie(child, parent) AS (
+        SELECT split_part(c.tie, ' ', 1)::oid, split_part(c.tie, ' ', 2)::oid FROM changed c
     ), moved(oid, parent) AS (
         SELECT child, parent FROM tie UNION SELECT t.relid::oid, tie.parent FROM tie, pg_partition_tree(tie.child) t
     )
@@ -157,7 +157,7 @@ BEGIN
     IF tg_tag = 'ALTER TYPE' THEN
         PERFORM set_config('tailrace.types', tailrace.ddl_types()::text, true);
     ELSE
-        PERFORM set_config('tailrace.partitions', tailrace.ddl_partitions()::text, true);
+        PERFORM set_config('tailrace.partitions', tailrace.ddl_partitions(), true);
     END IF;
 EXCEPTION WHEN OTHERS THEN
     PERFORM tailrace.ddl_failed(tg_tag, sqlerrm);
@@ -173,6 +173,8 @@ DECLARE
     types   oid[];
     before  jsonb;
     after   jsonb;
+    was     text;
+    now     text;
 BEGIN
     -- Tables named by the command, those that inherit from them, and those of a renamed schema.
     WITH RECURSIVE command AS MATERIALIZED (
@@ -191,9 +193,10 @@ BEGIN
     IF tg_tag = 'ALTER TABLE' THEN  -- a table's rows may be values of another table's column
         types := ARRAY(SELECT c.reltype FROM pg_class c WHERE c.oid = ANY (changed) AND c.reltype <> 0);
         changed := tailrace.ddl_users(types);
-        before := nullif(current_setting('tailrace.partitions', true), '')::jsonb;
-        IF before IS NOT NULL THEN  -- DETACH CONCURRENTLY ends in another transaction than it began in
-            PERFORM tailrace.ddl_moved(before, tailrace.ddl_partitions(), tg_tag);
+        was := nullif(current_setting('tailrace.partitions', true), '');
+        now := tailrace.ddl_partitions();
+        IF was <> now THEN  -- not where DETACH CONCURRENTLY ends, which is in another transaction than it began in
+            PERFORM tailrace.ddl_moved(was, now, tg_tag);
         END IF;
     ELSIF tg_tag = 'ALTER TYPE' THEN
         before := coalesce(nullif(current_setting('tailrace.types', true), ''), '{}')::jsonb;
@@ -254,7 +257,7 @@ END
 $body$;
 
 REVOKE ALL ON FUNCTION tailrace.ddl_tell(oid[], text, text), tailrace.ddl_say(oid, text, text, jsonb),
-    tailrace.ddl_users(oid[]), tailrace.ddl_types(), tailrace.ddl_partitions(), tailrace.ddl_moved(jsonb, jsonb, text),
+    tailrace.ddl_users(oid[]), tailrace.ddl_types(), tailrace.ddl_partitions(), tailrace.ddl_moved(text, text, text),
     tailrace.ddl_failed(text, text), tailrace.ddl_start(),
     tailrace.ddl_end(), tailrace.ddl_drop(), tailrace.ddl_rewrite() FROM PUBLIC;
 

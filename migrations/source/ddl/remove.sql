@@ -4,7 +4,7 @@ DROP EVENT TRIGGER IF EXISTS tailrace_ddl_drop;
 DROP EVENT TRIGGER IF EXISTS tailrace_ddl_rewrite;
 DROP EVENT TRIGGER IF EXISTS tailrace_ddl_end;
 DROP FUNCTION IF EXISTS tailrace.ddl_start(), tailrace.ddl_end(), tailrace.ddl_drop(), tailrace.ddl_rewrite(),
-    tailrace.ddl_failed(text, text), tailrace.ddl_types(), tailrace.ddl_moved(jsonb, jsonb, text), tailrace.ddl_partitions(), tailrace.ddl_users(oid[]),
+    tailrace.ddl_failed(text, text), tailrace.ddl_types(), tailrace.ddl_moved(text, text, text), tailrace.ddl_partitions(), tailrace.ddl_users(oid[]),
     tailrace.ddl_say(oid, text, text, jsonb), tailrace.ddl_tell(oid[], text, text);
 DO $body$
 BEGIN
