@@ -23,7 +23,7 @@ from sqlalchemy import func, insert, select, update
 
 from benchmarks.options import Options, Size, median, parse
 from benchmarks.results import table, write_section
-from eventstore import index, segment, tables
+from eventstore import chain, index, segment, tables
 from eventstore.keys import hash_columns
 from eventstore.log import Store
 from eventstore.maintain import fold, tiers
@@ -93,6 +93,7 @@ class Generator:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.epoch = 0
+        self.hash = ""
         store.register_source("shop", slot="s", publication="p", system_id="1")
         names = [TopicId.table("shop", "public", f"t{number}") for number in range(TOPICS)]
         for name in names:
@@ -144,7 +145,7 @@ class Generator:
                 insert(tables.epochs), [self._epoch(epoch) for epoch in range(first, last + 1)]
             )
             connection.execute(insert(tables.segments), files)
-            connection.execute(update(tables.log_head).values(epoch=last))
+            connection.execute(update(tables.log_head).values(epoch=last, hash=self.hash))
             position = {
                 "commit_lsn": lsn(last),
                 "end_lsn": lsn(last) + 1,
@@ -156,12 +157,14 @@ class Generator:
 
     def _epoch(self, epoch: int) -> dict[str, object]:
         at, when = lsn(epoch), micros(epoch)
-        return {
+        values: dict[str, object] = {
             "epoch": epoch, "append_id": f"{epoch:032x}", "source": "shop", "incarnation": 1, "commit_lsn": at,
             "end_lsn": at + 1, "first_lsn": at, "last_lsn": at, "commit_ts": when, "first_ts": when, "last_ts": when,
-            "transactions": 1, "rows": TOPICS, "hash": os.urandom(32).hex(), "topics": self.topics, "parts": "[]",
+            "transactions": 1, "rows": TOPICS, "content": os.urandom(32).hex(), "topics": self.topics, "parts": "[]",
             "blob_bytes": None,
         }  # fmt: skip
+        self.hash = chain.epoch_hash(self.hash, values)
+        return {**values, "hash": self.hash}
 
     def _segment(self, topic: int, epoch: int) -> dict[str, object]:
         assert isinstance(self.store.storage, LocalStorage)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from eventstore import index, segment
+from eventstore import chain, index, segment
 from eventstore.model import EpochBatch, PartitionRange, PreparedSegment, SourceState, TopicId, TopicRows
 from eventstore.times import to_micros
 
@@ -142,22 +140,15 @@ def add_blob(append: Append, small: Sequence[TopicRows], place: Callable[[TopicI
 
 
 def content_hash(append: Append) -> str:
-    """SHA-256 over what the epoch brings: per part checksum and offsets, and the source position."""
-    state, batch = append.previous, append.batch
-    described = [
-        [
-            part.topic.text,
-            part.version,
-            part.checksum,
-            [[r.partition, r.first_offset, r.rows] for r in part.ranges],
-        ]
+    """``epochs.content``."""
+    return chain.parts_hash(
+        chain.AppendedPart(part.topic.text, part.version, part.first_row, part.checksum, part.ranges)
         for part in append.parts
-    ]
-    position = [state.name, append.incarnation, batch.commit_lsn, batch.end_lsn]
-    return hashlib.sha256(json.dumps([described, position]).encode()).hexdigest()
+    )
 
 
-def epoch_values(append: Append, epoch: int, digest: str) -> dict[str, Any]:
+def epoch_values(append: Append, epoch: int, previous: str, content: str) -> dict[str, Any]:
+    """The row of an epoch, its hash included."""
     batch, parts = append.batch, append.parts
     commit_ts = to_micros(batch.commit_ts)
     lsns = [lsn for part in parts if part.lsns for lsn in part.lsns]
@@ -169,7 +160,7 @@ def epoch_values(append: Append, epoch: int, digest: str) -> dict[str, Any]:
         index.BlobPart(p.topic_id, p.version, p.start, p.bytes, p.rows, p.first_row, p.lsns, p.ranges)
         for p in small
     ]
-    return {
+    values = {
         "epoch": epoch,
         "append_id": append.id,
         "source": append.previous.name,
@@ -183,11 +174,12 @@ def epoch_values(append: Append, epoch: int, digest: str) -> dict[str, Any]:
         "last_ts": max(times, default=None),
         "transactions": batch.transactions,
         "rows": sum(part.rows for part in parts),
-        "hash": digest,
+        "content": content,
         "topics": index.topics_text({part.topic_id for part in parts}),
         "parts": index.parts_to_json(directory),
         "blob_bytes": append.blob_plain_bytes if append.blob is not None else None,
     }
+    return {**values, "hash": chain.epoch_hash(previous, values)}
 
 
 def segment_values(part: Part, epoch: int) -> dict[str, Any]:

@@ -89,6 +89,11 @@ class RunRecord:
     status: str = "done"
 
 
+def step_hash(previous: str, from_epoch: int, to_epoch: int, kind: str, files: str) -> str:
+    """The hash of a step over that of the step before ("" before the first); ``files``: as JSON, as stored."""
+    return hashlib.sha256(f"{previous}\n{from_epoch}\n{to_epoch}\n{kind}\n{files}".encode()).hexdigest()
+
+
 class DerivedCatalog:
     """Typed access to the projection tables. Every change is one transaction with its condition in SQL."""
 
@@ -235,7 +240,7 @@ class DerivedCatalog:
             with self._catalog.write() as connection:
                 last = _last_run(connection, projection, generation)
                 head = last.to_epoch if last is not None else 0
-                chained = f"{last.hash if last is not None else ''}\n{from_epoch}\n{to_epoch}\n{kind}\n{text}"
+                previous = last.hash if last is not None else ""
                 values = {
                     "projection": projection,
                     "generation": generation,
@@ -244,7 +249,7 @@ class DerivedCatalog:
                     "kind": kind,
                     "files": text,
                     "rows": rows,
-                    "hash": hashlib.sha256(chained.encode()).hexdigest(),
+                    "hash": step_hash(previous, from_epoch, to_epoch, kind, text),
                     "commit_ts": to_micros(commit_ts),
                 }
                 if from_epoch == head:

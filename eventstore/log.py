@@ -45,6 +45,7 @@ from eventstore.wake import Deadline, Waker, waker_of
 from eventstore.writer import SourceWriter
 
 if TYPE_CHECKING:
+    from eventstore.integrity.findings import Verified
     from eventstore.maintain.fold import Folded
     from eventstore.maintain.merge import Merged
     from eventstore.maintain.rounds import Round
@@ -478,6 +479,19 @@ class Store:
         from eventstore.maintain.rounds import maintain
 
         return maintain(self, report=report)
+
+    def verify(
+        self,
+        topics: Sequence[TopicId] = (),
+        *,
+        quick: bool = False,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> Verified:
+        """Look whether the log is what was written, beside whatever runs: every checksum, hash and sum, every file and
+        place. ``quick``: not what is in files and blobs. Gives what was found, also when that is damage."""
+        from eventstore.integrity.verify import verify
+
+        return verify(self, topics, quick=quick, report=report)
 
     def pinned(self, purpose: str) -> AbstractContextManager[None]:
         """Inside, files that ``segments`` refers to stay, however long it takes. For whoever hands references on."""

@@ -99,6 +99,9 @@ def add_topic(
             topic_id=topic_id, next_offsets=zeros, log_starts=zeros, whole_from=zeros, start_epoch=0
         )
     )
+    connection.execute(
+        insert(tables.lineage).values(topic_id=topic_id, entries=0, hash="", rows=0, content="0" * 32)
+    )
     if reason:
         connection.execute(
             insert(tables.incomplete).values(topic_id=topic_id, from_epoch=0, to_epoch=None, reason=reason)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -395,14 +396,22 @@ def with_positions(table: pa.Table, ranges: Sequence[PartitionRange], epoch: int
             f"a segment of epoch {epoch} has {table.num_rows} rows where the catalog says {rows}",
             hint="the catalog and the segments folder do not belong together; restore both from one backup",
         )
-    lengths = [piece.rows for piece in ranges]
-    partition = np.repeat(np.array([piece.partition for piece in ranges], np.int32), lengths)
-    pieces = [np.arange(piece.first_offset, piece.first_offset + piece.rows) for piece in ranges]
-    offset = np.concatenate(pieces) if pieces else np.zeros(0)
-    values = (partition, offset.astype(np.int64), np.full(rows, epoch, np.int64))
+    values = (*positions_of(ranges), np.full(rows, epoch, np.int64))
     for at, (field, array) in enumerate(zip(POSITION_FIELDS, values, strict=True)):
         table = table.add_column(at, field, pa.array(array, field.type))
     return table
+
+
+def positions_of(
+    ranges: Sequence[PartitionRange],
+) -> tuple[np.ndarray[Any, np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.int64]]]:
+    """Partition and offset of every row of ranges laid end to end."""
+    partition = np.repeat(
+        np.array([piece.partition for piece in ranges], np.int32), [piece.rows for piece in ranges]
+    )
+    pieces = [np.arange(piece.first_offset, piece.first_offset + piece.rows) for piece in ranges]
+    offset = np.concatenate(pieces) if pieces else np.zeros(0)
+    return partition, offset.astype(np.int64)
 
 
 def _trim(table: pa.Table, ref: SegmentRef, partitions: Collection[int] | None) -> pa.Table:

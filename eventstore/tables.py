@@ -205,7 +205,12 @@ epochs = Table(
     Column("last_ts", BigInteger),
     Column("transactions", BigInteger, nullable=False),
     Column("rows", BigInteger, nullable=False),
-    Column("hash", Text, nullable=False),
+    Column(
+        "hash", Text, nullable=False
+    ),  # over the hash before, ``content`` and what of this row never changes
+    Column(
+        "content", Text, nullable=False
+    ),  # hash over the checksums of its parts, as they were stored first
     Column("topics", Text, nullable=False),  # ",3,17,": ids of the topics with rows, searchable by LIKE
     Column("parts", Text, nullable=False),  # the blob's directory, JSON; "[]" without a blob
     Column("blob_bytes", BigInteger),  # null without a blob
@@ -244,7 +249,24 @@ segments = Table(
     Column("checksum", Text, nullable=False),
     Column("ranges", Text, nullable=False),  # JSON [[partition, first_offset, rows], ...]
     Column("sealed", Boolean, nullable=False),
+    Column(
+        "content", Text, nullable=False, default=""
+    ),  # ``content.Content``; "" until something is made of it
+    Column(
+        "origin", Text, nullable=False, default=""
+    ),  # JSON: what it was made of (``lineage``); "" by capture
     Index("ix_segments_topic_id_last_epoch", "topic_id", "last_epoch"),
+)
+# The double entry of ``segments``: per topic the content of all its files that have one, and the hash at which its
+# chain of rewritings ends (``lineage``).
+lineage = Table(
+    "lineage",
+    metadata,
+    Column("topic_id", Integer, ForeignKey("topics.id"), primary_key=True),
+    Column("entries", BigInteger, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("content", Text, nullable=False),
 )
 # What retention left of the rows up to a topic's ``start_epoch``: those that make its state, in the topic's order.
 state_runs = Table(

@@ -18,7 +18,6 @@ compare-and-set on ``last_append`` waits for, and then loses to, a commit still 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 import time
@@ -354,8 +353,7 @@ class SourceWriter:
             .values(epoch=tables.log_head.c.epoch + 1)
             .returning(tables.log_head.c.epoch, tables.log_head.c.hash)
         ).one()
-        digest = hashlib.sha256(f"{head.hash}\n{content}".encode()).hexdigest()
-        values = epoch_values(plan, head.epoch, digest)
+        values = epoch_values(plan, head.epoch, head.hash, content)
         connection.execute(insert(tables.epochs).values(values))
         files = [segment_values(part, head.epoch) for part in plan.parts if part.path is not None]
         if files:
@@ -374,7 +372,7 @@ class SourceWriter:
             loads.begin(connection, self._topic(load.topic).id, load, head.epoch)
         for step in plan.batch.load_steps:
             loads.step(connection, step, lambda topic: self._topic(topic).id)
-        connection.execute(update(tables.log_head).values(hash=digest))
+        connection.execute(update(tables.log_head).values(hash=values["hash"]))
         return registry.epoch_info(values)
 
 

@@ -1,8 +1,9 @@
 """Folding: rows of old epochs move from the catalog's table to files, which are merged by size tier like segments.
 
 The newest ``keep_epochs`` stay, and with them every epoch that is not sealed: the files hold a prefix of the epochs
-without a gap. One transaction takes ``CHUNK`` rows out and names their file; it is small, since a capture waits behind
-it. Merging epoch files is like merging segments (``merge``): write, swap, retire.
+without a gap. An epoch's row has two hashes, its own and its content's, its row in a file has the one; so the chain is
+checked once more before rows leave. One transaction takes ``CHUNK`` rows out and names their file; it is small, since a
+capture waits behind it. Merging epoch files is like merging segments (``merge``): write, swap, retire.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlalchemy import Row, delete, func, insert, select
 
-from eventstore import failpoints, registry, segment, tables, timeline
+from eventstore import chain, failpoints, registry, segment, tables, timeline
 from eventstore.errors import IntegrityError
 from eventstore.maintain import terms, tiers
 from eventstore.maintain.retired import retire
@@ -76,6 +77,7 @@ def _fold_one(store: Store, first: int, last: int, term: int) -> Folded:
             f"epochs {first} to {last} are not all in the catalog",
             hint="the catalog was changed from outside; restore it from a backup",
         )
+    _require_chain(store, first, last)
     table = timeline.table_of(rows)
     values = _write(store, [table], term)
     failpoints.hit("fold_written")
@@ -94,6 +96,24 @@ def _fold_one(store: Store, first: int, last: int, term: int) -> Folded:
         connection.execute(insert(tables.epoch_files).values(values))
     failpoints.hit("fold_swapped")
     return Folded(rows=len(rows), bytes=values["bytes"])
+
+
+def _require_chain(store: Store, first: int, last: int) -> None:
+    """Each hash must follow from the one before it."""
+    table = tables.epochs
+    with store.catalog.read() as connection:
+        previous = Timeline(connection, store.storage).last(Which(upto=first - 1)) if first > 1 else None
+        digest = "" if previous is None else previous.hash
+        rows = connection.execute(
+            select(table).where(table.c.epoch.between(first, last)).order_by(table.c.epoch)
+        )
+        for row in rows:
+            if chain.epoch_hash(digest, row._asdict()) != row.hash:
+                raise IntegrityError(
+                    f"the hash of epoch {row.epoch} does not follow from what the catalog has of it",
+                    hint="the catalog was changed from outside; `tailrace log verify` says what else is wrong",
+                )
+            digest = row.hash
 
 
 def _groups(store: Store) -> list[list[_Row]]:

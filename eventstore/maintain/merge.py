@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row, delete, insert, select
 
 from eventstore import failpoints, index, registry, tables
+from eventstore.content import Content
 from eventstore.errors import IntegrityError
-from eventstore.maintain import rewrite, terms, tiers
+from eventstore.maintain import lineage, rewrite, terms, tiers
 from eventstore.maintain.retired import retire
 from eventstore.model import TopicId
 
@@ -78,6 +79,8 @@ def _merge_one(store: Store, topic: TopicId, group: Sequence[_Row], term: int, m
     path = f"log/{topic.source}/{group[0].topic_id}/{terms.MERGE}-t{term}-{uuid.uuid4().hex}.parquet"
     written = rewrite.rewrite(store.storage, inputs, path, memory_bytes)
     failpoints.hit("merge_written")
+    _require_recorded(group, written.contents)
+    content = sum(written.contents, Content())
     lsns = [lsn for row in group for lsn in (row.first_lsn, row.last_lsn) if lsn is not None]
     values = {
         "path": path,
@@ -93,10 +96,24 @@ def _merge_one(store: Store, topic: TopicId, group: Sequence[_Row], term: int, m
         "checksum": written.checksum,
         "ranges": index.ranges_to_json(ranges),
         "sealed": True,
+        "content": content.text,
     }
+    merged = replace(
+        inputs[0], rows=values["rows"], ranges=ranges, path=path, sealed=True, checksum=written.checksum
+    )
+    rewrite.require_content(store.storage, merged, content, memory_bytes)
     _swap(store, group, values, term)
     failpoints.hit("merge_swapped")
     return Merged(len(group), sum(row.bytes for row in group), written.bytes)
+
+
+def _require_recorded(group: Sequence[_Row], contents: Sequence[Content]) -> None:
+    for row, content in zip(group, contents, strict=True):
+        if row.content and row.content != content.text:
+            raise IntegrityError(
+                f"{row.path} does not hold the content that the catalog has of it; nothing was changed",
+                hint="`tailrace log verify` says what else is wrong; restore the store from a backup",
+            )
 
 
 def _swap(store: Store, group: Sequence[_Row], values: dict[str, Any], term: int) -> None:
@@ -109,5 +126,8 @@ def _swap(store: Store, group: Sequence[_Row], values: dict[str, Any], term: int
                 f"files of topic {values['topic_id']} changed while they were merged; nothing was changed",
                 hint="merge again",
             )
-        connection.execute(insert(table).values(values))
+        made_of = [(row.path, row.checksum) for row in group]
+        replaced = [row._asdict() for row in group]
+        made = lineage.record(connection, values["topic_id"], terms.MERGE, made_of, replaced, values)
+        connection.execute(insert(table).values(made))
         retire(connection, [(row.path, row.bytes) for row in group])

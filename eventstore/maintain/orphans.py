@@ -24,6 +24,11 @@ _NAME = re.compile(
 )
 
 
+def is_ours(path: str) -> bool:
+    """Whether a file has a name that a writer of the log gives."""
+    return _NAME.fullmatch(path) is not None
+
+
 def collect_orphans(store: Store) -> int:
     """Remove them and give their number. Files whose names are not ours are left alone."""
     # The order matters: a file that is listed, of an ended term and not named *afterwards*, never will be.

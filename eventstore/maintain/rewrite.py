@@ -3,6 +3,8 @@
 Every input is sorted by (partition, offset), and what stands later in the topic's order has the larger offsets: so the
 output is, for each partition, the inputs' rows of it one after another. No more is decoded than one piece of one input
 and the row group under way. Cells are not interpreted; fresh inputs get the position columns that a sealed file has.
+
+What replaces others is read back first: it must hold the content of its inputs, or nothing is replaced.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from eventstore import failpoints, segment
+from eventstore.content import Content, content_of
 from eventstore.errors import IntegrityError
 from eventstore.model import PartitionRange, SegmentRef
 from eventstore.storage import Storage
@@ -33,12 +36,14 @@ _PROBE_ROWS = (
 class Written:
     bytes: int
     checksum: str
+    contents: tuple[Content, ...]  # of each input
 
 
 def rewrite(storage: Storage, inputs: Sequence[SegmentRef], path: str, memory_bytes: int) -> Written:
     """Write the rows of ``inputs`` (in the topic's order) as the durable file ``path``. Raises IntegrityError when an
     input is damaged or has other columns than the first."""
-    files = [_Input(storage, ref, memory_bytes // _PARTS) for ref in inputs]
+    files = [Rows(storage, ref, memory_bytes // _PARTS) for ref in inputs]
+    contents = [Content()] * len(files)
     try:
         schema = files[0].schema
         for each in files:
@@ -54,20 +59,35 @@ def rewrite(storage: Storage, inputs: Sequence[SegmentRef], path: str, memory_by
             ):
                 groups = _Groups(writer, schema, memory_bytes // _PARTS)
                 for partition in sorted({piece.partition for ref in inputs for piece in ref.ranges}):
-                    for each in files:
-                        for batch in each.rows_of(partition):
+                    for at, each in enumerate(files):
+                        for batch in each.of_partition(partition):
+                            contents[at] += content_of(batch)
                             groups.add(batch)
                     groups.end_partition()
                 groups.flush()
         failpoints.hit("segment_written")
-        return Written(sink.bytes, sink.hash.hexdigest())
+        return Written(sink.bytes, sink.hash.hexdigest(), tuple(contents))
     finally:
         for each in files:
             each.close()
 
 
-class _Input:
-    """One file, read by partition."""
+def require_content(storage: LocalStorage, written: SegmentRef, expected: Content, memory_bytes: int) -> None:
+    """Read a file that is about to replace others. Raises IntegrityError when it does not hold what they hold."""
+    rows = Rows(storage, written, memory_bytes // _PARTS)
+    try:
+        found = sum((content_of(piece) for piece in rows.every()), Content())
+    finally:
+        rows.close()
+    if found != expected:
+        raise IntegrityError(
+            f"{storage.root / str(written.path)} does not hold the rows that it was made of; nothing was replaced",
+            hint="report this; the log is as it was",
+        )
+
+
+class Rows:
+    """The rows of one file with their positions, a bounded piece at a time."""
 
     def __init__(self, storage: Storage, ref: SegmentRef, piece_bytes: int) -> None:
         self.ref = ref
@@ -93,7 +113,11 @@ class _Input:
                 largest = max(largest, probe.nbytes / probe.num_rows)
         return max(1, int(piece_bytes / largest))
 
-    def rows_of(self, partition: int) -> Iterator[pa.Table]:
+    def every(self) -> Iterator[pa.Table]:
+        """All that the file holds, in its order."""
+        return self._between(0, self._bounds[-1])
+
+    def of_partition(self, partition: int) -> Iterator[pa.Table]:
         start = 0
         for piece in self.ref.ranges:
             if piece.partition == partition:

@@ -1,7 +1,8 @@
 """Sealing: blobs of many small epochs become one Parquet file per topic, in one catalog transaction per chunk.
 
 1. Take a term, so that files of a sealer that died are recognised as orphans.
-2. Read the blobs of a chunk of epochs; per topic, join parts that follow one another without a gap (a large epoch's
+2. Read the blobs of a chunk of epochs, and check them against the hashes of their epochs, which nobody can do once they
+   are gone; per topic, join parts that follow one another without a gap (a large epoch's
    file may lie between) and write each run as a file with ``_partition``, ``_offset`` and ``_epoch`` columns.
 3. One transaction: term still mine, blobs out, files in. Readers resolve within one snapshot, so they find either all
    of the blobs or all of the files; references handed out before carry their bytes.
@@ -12,7 +13,7 @@ A crash before 3 leaves orphans, after it nothing to do. Large epochs are files 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,11 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection, delete, insert, select, update
 
-from eventstore import failpoints, index, registry, segment, tables
+from eventstore import chain, failpoints, index, registry, segment, tables
+from eventstore.content import Content, content_of
 from eventstore.errors import IntegrityError
-from eventstore.maintain import rewrite, terms
-from eventstore.model import PartitionRange, PreparedSegment, TopicId
+from eventstore.maintain import lineage, rewrite, terms
+from eventstore.model import PartitionRange, PreparedSegment, SegmentRef, TopicId
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -37,6 +39,8 @@ CHUNK_EPOCHS = 4096
 class _Epoch:
     epoch: int
     append_id: str
+    rows: int
+    content: str
     parts: tuple[index.BlobPart, ...]
 
 
@@ -55,6 +59,8 @@ class _Sealed:
     last_epoch: int
     first_row: int
     ranges: tuple[PartitionRange, ...]
+    content: Content
+    origin: tuple[str, str]
 
 
 def seal(store: Store, up_to_epoch: int | None = None) -> int:
@@ -71,6 +77,8 @@ def seal(store: Store, up_to_epoch: int | None = None) -> int:
                 return sealed
             blobs = index.plain_blobs(connection, {epoch.append_id: epoch.epoch for epoch in chunk})
             names = _topic_names(connection, {part.topic_id for epoch in chunk for part in epoch.parts})
+        for epoch in chunk:
+            require_parts(epoch.epoch, epoch.rows, epoch.content, epoch.parts, blobs[epoch.append_id], names)
         if term is None:
             term = terms.begin(store.catalog, terms.SEAL)
         files = [_write_run(store, names[run[0].part.topic_id], run, blobs, term) for run in _runs(chunk)]
@@ -84,7 +92,14 @@ def _chunk(connection: Connection, end: int) -> list[_Epoch]:
     """The oldest unsealed epochs up to ``end``, as many as one chunk holds."""
     table = tables.epochs
     query = (
-        select(table.c.epoch, table.c.append_id, table.c.parts, table.c.blob_bytes)
+        select(
+            table.c.epoch,
+            table.c.append_id,
+            table.c.rows,
+            table.c.content,
+            table.c.parts,
+            table.c.blob_bytes,
+        )
         .where(table.c.blob_bytes.is_not(None), table.c.epoch <= end)
         .order_by(table.c.epoch)
         .limit(CHUNK_EPOCHS)
@@ -92,11 +107,41 @@ def _chunk(connection: Connection, end: int) -> list[_Epoch]:
     chunk: list[_Epoch] = []
     held = 0
     for row in connection.execute(query):
-        chunk.append(_Epoch(row.epoch, row.append_id, tuple(index.parts_from_json(row.parts))))
+        parts = tuple(index.parts_from_json(row.parts))
+        chunk.append(_Epoch(row.epoch, row.append_id, row.rows, row.content, parts))
         held += row.blob_bytes
         if held >= CHUNK_BYTES:
             break
     return chunk
+
+
+def require_parts(
+    epoch: int,
+    rows: int,
+    content: str,
+    parts: Sequence[index.BlobPart],
+    blob: bytes,
+    names: Mapping[int, TopicId],
+) -> None:
+    """Raises IntegrityError when a plain blob is not what its epoch's hash covers. An epoch of which some rows are in
+    files is left out: a file may have been merged, and its checksum with it."""
+    if rows != sum(part.rows for part in parts):
+        return
+    appended = (
+        chain.AppendedPart(
+            names[part.topic_id].text,
+            part.version,
+            part.first_row,
+            segment.checksum(memoryview(blob)[part.start : part.start + part.length]),
+            part.ranges,
+        )
+        for part in parts
+    )
+    if chain.parts_hash(appended) != content:
+        raise IntegrityError(
+            f"the rows of epoch {epoch} are not those its hash was made of",
+            hint="the catalog was changed from outside; restore the store from a backup",
+        )
 
 
 def _topic_names(connection: Connection, topic_ids: set[int]) -> dict[int, TopicId]:
@@ -143,7 +188,29 @@ def _write_run(
     part = run[0].part
     name = f"log/{topic.source}/{part.topic_id}/{terms.SEAL}-t{term}-{uuid.uuid4().hex}"
     file = segment.write_arranged(store.storage, topic, part.version, arranged, name)
-    return _Sealed(file, part.topic_id, run[0].epoch, run[-1].epoch, part.first_row, ranges)
+    content = content_of(joined)
+    memory_bytes = store.settings.upkeep.memory_bytes
+    rewrite.require_content(store.storage, _ref(topic, file, run, ranges), content, memory_bytes)
+    parts = chain.digest((ref.first_epoch, segment.checksum(ref.inline or b"")) for ref in refs)
+    origin = (f"{len(run)} parts of epochs {run[0].epoch} to {run[-1].epoch}", parts)
+    return _Sealed(file, part.topic_id, run[0].epoch, run[-1].epoch, part.first_row, ranges, content, origin)
+
+
+def _ref(
+    topic: TopicId, file: PreparedSegment, run: Sequence[_Piece], ranges: tuple[PartitionRange, ...]
+) -> SegmentRef:
+    return SegmentRef(
+        topic=topic,
+        version=file.version,
+        first_epoch=run[0].epoch,
+        last_epoch=run[-1].epoch,
+        rows=file.rows,
+        bytes=file.bytes,
+        ranges=ranges,
+        path=file.path,
+        sealed=True,
+        checksum=file.checksum,
+    )
 
 
 def _swap(store: Store, chunk: Sequence[_Epoch], files: Sequence[_Sealed], term: int) -> None:
@@ -164,7 +231,11 @@ def _swap(store: Store, chunk: Sequence[_Epoch], files: Sequence[_Sealed], term:
         append_ids = [epoch.append_id for epoch in chunk]
         connection.execute(delete(tables.blobs).where(tables.blobs.c.append_id.in_(append_ids)))
         if files:
-            connection.execute(insert(tables.segments), [_row(sealed) for sealed in files])
+            rows = [
+                lineage.record(connection, sealed.topic_id, terms.SEAL, [sealed.origin], [], _row(sealed))
+                for sealed in files
+            ]
+            connection.execute(insert(tables.segments), rows)
 
 
 def _row(sealed: _Sealed) -> dict[str, Any]:
@@ -184,4 +255,5 @@ def _row(sealed: _Sealed) -> dict[str, Any]:
         "checksum": file.checksum,
         "ranges": index.ranges_to_json(sealed.ranges),
         "sealed": True,
+        "content": sealed.content.text,
     }

@@ -9,6 +9,7 @@ import typer
 
 from eventstore.errors import UsageError
 from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.log_verify import verify
 from tailrace.cli.output import when
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from eventstore.schema import TopicSchema
     from tailrace.cli.change import Document
 
-app = typer.Typer(help="Read the log itself.")
+app = typer.Typer(help="Read the log itself, and check it.")
+app.command()(verify)
 
 ROW_OPS: Mapping[str, str] = {
     "r": "read", "c": "create", "u": "update", "d": "delete", "t": "truncate", "m": "message",

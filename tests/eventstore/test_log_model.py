@@ -70,6 +70,7 @@ class LogMachine(RuleBasedStateMachine):
         self.writers = {source: self.store.take_over(source) for source in SOURCES}
 
     def teardown(self) -> None:
+        assert self.store.verify().findings == ()
         self.store.close()
 
     @rule(

@@ -26,6 +26,7 @@ TABLES = (
     "epochs",
     "blobs",
     "segments",
+    "lineage",
     "state_runs",
     "archived",
     "epoch_files",
@@ -46,6 +47,7 @@ def upgrade() -> None:
     _set_aside()
     _epochs()
     _segments()
+    _lineage()
     _retention()
     _upkeep()
     _generations()
@@ -223,6 +225,7 @@ def _epochs() -> None:
         sa.Column("transactions", sa.BigInteger(), nullable=False),
         sa.Column("rows", sa.BigInteger(), nullable=False),
         sa.Column("hash", sa.Text(), nullable=False),
+        sa.Column("content", sa.Text(), nullable=False),
         sa.Column("topics", sa.Text(), nullable=False),
         sa.Column("parts", sa.Text(), nullable=False),
         sa.Column("blob_bytes", sa.BigInteger(), nullable=True),
@@ -266,6 +269,8 @@ def _segments() -> None:
         sa.Column("checksum", sa.Text(), nullable=False),
         sa.Column("ranges", sa.Text(), nullable=False),
         sa.Column("sealed", sa.Boolean(), nullable=False),
+        sa.Column("content", sa.Text(), nullable=False),
+        sa.Column("origin", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_segments_topic_id")),
         sa.PrimaryKeyConstraint("path", name=op.f("pk_segments")),
     )
@@ -307,6 +312,19 @@ def _retention() -> None:
         sa.PrimaryKeyConstraint("place", "path", name=op.f("pk_archived")),
     )
     op.create_index(op.f("ix_archived_topic_id"), "archived", ["topic_id"], unique=False)
+
+
+def _lineage() -> None:
+    op.create_table(
+        "lineage",
+        sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("entries", sa.BigInteger(), nullable=False),
+        sa.Column("hash", sa.Text(), nullable=False),
+        sa.Column("rows", sa.BigInteger(), nullable=False),
+        sa.Column("content", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_lineage_topic_id")),
+        sa.PrimaryKeyConstraint("topic_id", name=op.f("pk_lineage")),
+    )
 
 
 def _upkeep() -> None:

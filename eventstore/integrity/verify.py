@@ -1,0 +1,169 @@
+"""Verification: the log against itself, beside whatever runs.
+
+1. Take a lease: files that are replaced from now on stay (``leases.pinned``).
+2. List the files, then read the blobs by pages, each page in one snapshot. A blob that is sealed before its page comes
+   is in a file of the next step.
+3. Take a picture of the catalog in one snapshot. Its rows must fit each other; a listed file that it does not name and
+   that has no name of ours is foreign.
+4. Read the files that it names. One that is missing is told only when a newer snapshot still names it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from eventstore import registry
+from eventstore.integrity import contents, picture, structure
+from eventstore.integrity.findings import Finding, Problem, Verified
+from eventstore.integrity.picture import Named, Picture, Topic
+from eventstore.maintain import leases, orphans
+from eventstore.model import TopicId
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+
+Report = Callable[[str], None]
+_DERIVED = re.compile(r"derived/[^/]+/\d+/\d+-[0-9a-f-]+\.(run|delta)\.parquet(\.partial)?")
+_MARKER = "log-id"
+
+
+def verify(
+    store: Store,
+    topics: Sequence[TopicId] = (),
+    *,
+    quick: bool = False,
+    report: Report = lambda _: None,
+) -> Verified:
+    """Look at the whole log, or at some topics alone. ``quick``: at the catalog and whether files are there, not at
+    what is in them. ``report`` is told what is under way. Raises UsageError for an unknown topic; what is wrong with
+    the log is in the result."""
+    for topic in topics:
+        store.topic(topic)
+    with leases.pinned(store.catalog, "log verify"):
+        return _Verification(store, frozenset(topics), quick, report).run()
+
+
+class _Verification:
+    def __init__(self, store: Store, topics: frozenset[TopicId], quick: bool, report: Report) -> None:
+        self._store = store
+        self._topics = topics
+        self._quick = quick
+        self._report = report
+        self._findings: list[Finding] = []
+        self._files = 0
+        self._bytes = 0
+        self._unregistered = 0
+
+    def run(self) -> Verified:
+        listed = list(self._store.storage.list())
+        if not self._quick:
+            self._blobs()
+        with self._store.catalog.read() as connection:
+            seen = picture.take(connection)
+        chosen = self._chosen(seen.topics)
+        self._report("the catalog")
+        for topic in chosen:
+            self._findings += structure.tiles(topic, seen.epoch)
+            self._findings += structure.lineage(topic)
+        if not self._topics:
+            self._whole(seen, listed)
+        self._contents(seen, chosen)
+        return Verified(
+            log_id=self._store.log_id,
+            epoch=seen.epoch,
+            hash=seen.hash,
+            topics=len(chosen),
+            files=self._files,
+            bytes=self._bytes,
+            unregistered=self._unregistered,
+            quick=self._quick,
+            findings=tuple(self._still(self._findings)),
+        )
+
+    def _chosen(self, topics: Mapping[int, Topic]) -> list[Topic]:
+        return [topic for topic in topics.values() if not self._topics or topic.name in self._topics]
+
+    def _blobs(self) -> None:
+        with self._store.catalog.read() as connection:
+            head = registry.head_epoch(connection)
+        after = 0
+        while after < head:
+            with self._store.catalog.read() as connection:
+                topics = self._chosen(picture.topics_of(connection))
+                after, found, size = contents.blobs(connection, topics, after, head)
+            self._findings += found
+            self._bytes += size
+            self._report(f"epoch {after:,} of {head:,}")
+
+    def _whole(self, seen: Picture, listed: Collection[str]) -> None:
+        """What is no single topic's: epochs, derived steps, and files that nothing names."""
+        folded: str | None = ""
+        if seen.epoch_files:
+            folded = contents.last_hash(self._store.storage, seen.epoch_files[-1])
+        self._findings += structure.epochs(seen, folded)
+        self._findings += structure.appended_files(seen)
+        self._findings += structure.steps(seen)
+        named = seen.named
+        folders = {f"log/{topic.name.source}/{topic.id}/" for topic in seen.topics.values()}
+        for path in listed:
+            if path in named or path == _MARKER:
+                continue
+            folder = path[: path.rindex("/") + 1] if "/" in path else ""
+            ours = orphans.is_ours(path) and (folder in folders or folder == "epochs/")
+            if ours or _DERIVED.fullmatch(path):
+                self._unregistered += 1
+            else:
+                detail = "neither the catalog names it nor has it a name that Tailrace gives"
+                self._findings.append(Finding(Problem.FOREIGN, path, detail))
+
+    def _contents(self, seen: Picture, chosen: Sequence[Topic]) -> None:
+        others = [] if self._topics else seen.others
+        epochs = [] if self._topics else seen.epoch_files
+        total = sum(len(topic.segments) for topic in chosen) + len(epochs) + len(others)
+        for topic in chosen:
+            for row in topic.segments:
+                if self._whole_file(Named(row.path, row.checksum, row.bytes), total):
+                    memory = self._store.settings.upkeep.memory_bytes
+                    self._findings += contents.segment_rows(self._store.storage, topic, row, memory)
+        for named in others:
+            self._whole_file(named, total)
+        rows = sum(row.rows for row in seen.epochs)
+        for row in epochs:
+            if self._whole_file(Named(row.path, row.checksum, row.bytes), total):
+                found, brought = contents.epoch_file(self._store.storage, row)
+                self._findings += found
+                rows += brought
+        held = sum(sum(topic.ends) for topic in chosen)
+        if not self._topics and not self._quick and not self._findings and rows != held:
+            detail = f"the epochs brought {rows} rows, the topics hold {held}"
+            self._findings.append(Finding(Problem.CHANGED, "the log", detail))
+
+    def _whole_file(self, named: Named, total: int) -> bool:
+        """Whether it is worth looking inside."""
+        self._files += 1
+        storage = self._store.storage
+        if self._quick:
+            if not storage.exists(named.path):
+                self._findings.append(Finding(Problem.MISSING, named.path, "the catalog names it"))
+            return False
+        found = list(contents.checked(storage, named))
+        self._findings += found
+        self._bytes += named.bytes or 0
+        self._report(f"file {self._files:,} of {total:,}")
+        return not found
+
+    def _still(self, findings: Sequence[Finding]) -> Iterator[Finding]:
+        """Without files that were let go since the picture was taken (kept frames, derived steps)."""
+        if not any(finding.problem is Problem.MISSING for finding in findings):
+            yield from findings
+            return
+        with self._store.catalog.read() as connection:
+            now = picture.take(connection)
+        named = now.named - now.retired
+        before = {path for path in (finding.place for finding in findings) if "/" in path}
+        for finding in findings:
+            gone = finding.problem is Problem.MISSING and finding.place in before - named
+            if not gone:
+                yield finding
