@@ -15,7 +15,7 @@ from eventstore.integrity import structure
 from eventstore.integrity.findings import Finding, Problem
 from eventstore.integrity.picture import AnyRow, Named, Topic, blob_place
 from eventstore.maintain.rewrite import Rows
-from eventstore.storage import LocalStorage
+from eventstore.storage import Storage
 
 PAGE_EPOCHS = 256
 _UNREADABLE = (pa.ArrowException, IntegrityError, OSError, ValueError, KeyError)
@@ -85,7 +85,7 @@ def _appended(
     yield from structure.changed_parts(row, appended)
 
 
-def checked(storage: LocalStorage, named: Named) -> Iterator[Finding]:
+def checked(storage: Storage, named: Named) -> Iterator[Finding]:
     """The bytes of a file as a whole."""
     try:
         data = storage.open(named.path)
@@ -102,7 +102,7 @@ def _damage(size: int, expected: int | None) -> str:
     return "its bytes are not those that were written"
 
 
-def segment_rows(storage: LocalStorage, topic: Topic, row: AnyRow, memory_bytes: int) -> Iterator[Finding]:
+def segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int) -> Iterator[Finding]:
     """The rows of a file whose bytes are whole: their places, and their content when it is known."""
     try:
         yield from _segment_rows(storage, topic, row, memory_bytes)
@@ -111,7 +111,7 @@ def segment_rows(storage: LocalStorage, topic: Topic, row: AnyRow, memory_bytes:
         yield Finding(Problem.DAMAGED, row.path, f"{topic.name}: it cannot be read: {text}")
 
 
-def _segment_rows(storage: LocalStorage, topic: Topic, row: AnyRow, memory_bytes: int) -> Iterator[Finding]:
+def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int) -> Iterator[Finding]:
     ref = index.file_ref(topic.name, row)
     if not row.sealed:
         held = segment.open_file(storage, ref).metadata.num_rows
@@ -144,7 +144,7 @@ def _segment_rows(storage: LocalStorage, topic: Topic, row: AnyRow, memory_bytes
         yield Finding(Problem.CHANGED, row.path, text)
 
 
-def epoch_file(storage: LocalStorage, row: AnyRow) -> tuple[list[Finding], int]:
+def epoch_file(storage: Storage, row: AnyRow) -> tuple[list[Finding], int]:
     """A file of epochs whose bytes are whole: what is wrong, and how many rows its epochs brought."""
     try:
         with timeline.open_file(storage, row) as file:
@@ -159,7 +159,7 @@ def epoch_file(storage: LocalStorage, row: AnyRow) -> tuple[list[Finding], int]:
     return [], int(table["rows"].to_numpy().sum())
 
 
-def last_hash(storage: LocalStorage, row: AnyRow) -> str | None:
+def last_hash(storage: Storage, row: AnyRow) -> str | None:
     """The hash of a file's last epoch; None when it cannot be read, which others tell."""
     try:
         with timeline.open_file(storage, row) as file:

@@ -18,6 +18,7 @@ from eventstore import registry
 from eventstore.integrity import contents, picture, structure
 from eventstore.integrity.findings import Finding, Problem, Verified
 from eventstore.integrity.picture import Named, Picture, Topic
+from eventstore.log import MARKER
 from eventstore.maintain import leases, orphans
 from eventstore.model import TopicId
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from eventstore.log import Store
 
 Report = Callable[[str], None]
-_DERIVED = re.compile(r"derived/[^/]+/\d+/\d+-[0-9a-f-]+\.(run|delta)\.parquet(\.partial)?")
-_MARKER = "log-id"
+# Files of derived steps, and what a storage writes to see whether it may.
+_OTHERS = re.compile(r"derived/[^/]+/\d+/\d+-[0-9a-f-]+\.(run|delta)\.parquet(\.partial)?|probe/[0-9a-f]+")
 
 
 def verify(
@@ -108,11 +109,11 @@ class _Verification:
         named = seen.named
         folders = {f"log/{topic.name.source}/{topic.id}/" for topic in seen.topics.values()}
         for path in listed:
-            if path in named or path == _MARKER:
+            if path in named or path == MARKER:
                 continue
             folder = path[: path.rindex("/") + 1] if "/" in path else ""
             ours = orphans.is_ours(path) and (folder in folders or folder == "epochs/")
-            if ours or _DERIVED.fullmatch(path):
+            if ours or _OTHERS.fullmatch(path):
                 self._unregistered += 1
             else:
                 detail = "neither the catalog names it nor has it a name that Tailrace gives"

@@ -72,7 +72,7 @@ def rewrite(storage: Storage, inputs: Sequence[SegmentRef], path: str, memory_by
             each.close()
 
 
-def require_content(storage: LocalStorage, written: SegmentRef, expected: Content, memory_bytes: int) -> None:
+def require_content(storage: Storage, written: SegmentRef, expected: Content, memory_bytes: int) -> None:
     """Read a file that is about to replace others. Raises IntegrityError when it does not hold what they hold."""
     rows = Rows(storage, written, memory_bytes // _PARTS)
     try:
@@ -81,7 +81,7 @@ def require_content(storage: LocalStorage, written: SegmentRef, expected: Conten
         rows.close()
     if found != expected:
         raise IntegrityError(
-            f"{storage.root / str(written.path)} does not hold the rows that it was made of; nothing was replaced",
+            f"{storage.place(str(written.path))} does not hold the rows that it was made of; nothing was replaced",
             hint="report this; the log is as it was",
         )
 

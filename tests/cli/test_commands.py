@@ -19,8 +19,8 @@ COMMANDS = [
     ["source"], ["source", "list"], ["topic"], ["topic", "list"], ["topic", "show"], ["log"], ["log", "tail"],
     ["log", "show"], ["log", "verify"], ["projection"], ["projection", "list"], ["projection", "check"],
     ["projection", "promote"], ["projection", "rollback"], ["projection", "gc"], ["group"], ["group", "list"],
-    ["group", "show"], ["group", "reset"], ["group", "parked"], ["group", "replay"], ["group", "discard"], ["group", "delete"],
-    ["store"], ["store", "info"], ["store", "seal"], ["store", "maintain"],
+    ["group", "show"], ["group", "reset"], ["group", "parked"], ["group", "replay"], ["group", "discard"],
+    ["group", "delete"], ["store"], ["store", "info"], ["store", "seal"], ["store", "maintain"],
 ]  # fmt: skip
 HEAVY = {"numba", "pandas", "pyarrow", "pyspark", "sqlalchemy"}
 

@@ -24,6 +24,7 @@ from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, writer
 from tests.eventstore.test_log_seal import fill
 from tests.fixtures.scale import Scale
 from tests.fixtures.stores import StoreFactory
+from tests.support.folders import segments_folder
 
 AT_ONCE = UpkeepSettings(keep_seconds=0, keep_epochs=4)
 # Where what is done to the store has nothing to do with the kind of its catalog.
@@ -68,7 +69,7 @@ def change(store: Store, statement: Any) -> None:
 
 
 def overwrite(store: Store, path: str, data: bytes) -> None:
-    (store.storage.root / path).write_bytes(data)
+    (segments_folder(store) / path).write_bytes(data)
 
 
 def test_it_is_clean_after_every_step_of_upkeep(new_store: StoreFactory) -> None:
@@ -135,7 +136,7 @@ def _flipped(data: bytes, at: float, bit: int) -> bytes:
 def test_files_that_are_missing_foreign_or_exchanged_are_named(store: Store) -> None:
     one, other = (row.path for row in segments(store, sealed=True)[:2])
     contents = {path: store.storage.open(path).to_pybytes() for path in (one, other)}
-    (store.storage.root / one).unlink()
+    (segments_folder(store) / one).unlink()
     assert problems(store) == {one: Problem.MISSING}
     assert {f.place for f in store.verify(quick=True).findings} == {one}
     overwrite(store, one, contents[other])
@@ -144,10 +145,10 @@ def test_files_that_are_missing_foreign_or_exchanged_are_named(store: Store) -> 
     for path, data in contents.items():
         overwrite(store, path, data)
     for path in ("log/shop/1/copy.parquet", "notes.txt", "log/bank/7/t1-00.parquet"):
-        (store.storage.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (segments_folder(store) / path).parent.mkdir(parents=True, exist_ok=True)
         overwrite(store, path, b"something")
         assert problems(store) == {path: Problem.FOREIGN}
-        (store.storage.root / path).unlink()
+        (segments_folder(store) / path).unlink()
     left_behind = "log/shop/1/t1-00ff.parquet"  # by a capture that was killed
     overwrite(store, left_behind, b"something")
     assert store.verify().unregistered == 1
@@ -180,7 +181,7 @@ def test_a_file_that_is_taken_out_with_its_row_is_found_also_when_the_rest_is_mo
     store.seal()
     table = tables.segments
     before, gone, *following = [row for row in segments(store) if row.topic_id == 2]
-    (store.storage.root / gone.path).unlink()
+    (segments_folder(store) / gone.path).unlink()
     change(store, delete(table).where(table.c.path == gone.path))
     found = store.verify(quick=True).findings
     gap = next(finding for finding in found if finding.problem is Problem.GAP)
@@ -228,7 +229,7 @@ def test_what_capture_wrote_is_what_its_epochs_hash_covers(store: Store) -> None
     assert problems(store)[f"epoch {fresh.first_epoch}"] is Problem.CHANGED
     values = {"path": fresh.path, "checksum": fresh.checksum, "bytes": fresh.bytes}
     change(store, update(table).where(table.c.path == path).values(values))
-    (store.storage.root / path).unlink()
+    (segments_folder(store) / path).unlink()
     with store.catalog.read() as connection:
         one, two = connection.execute(select(blobs).limit(2)).all()
         epoch = connection.execute(select(epochs).where(epochs.c.append_id == one.append_id)).one()
