@@ -8,6 +8,7 @@ visible to a reader of the store as one epoch. Rounds take turns: theirs, ours, 
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -25,15 +26,18 @@ from eventstore.settings import SourceSettings
 from tailrace.embedded import PostgresServer
 
 _LOOK_SECONDS = 0.005
+_REAPED_SECONDS = 0.2  # a process of the server is gone from its list before it has ended
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """``reading``: from the slot's snapshot (theirs: from the start) to the goal; ``process``: from start to exit."""
+    """``reading``: from the slot's snapshot (theirs: from the start) to the goal; ``process``: from start to exit. CPU
+    is that of the client's process, and of all of the server's processes that served it."""
 
     reading: float
     process: float
     cpu: float
+    server_cpu: float
     peak_mib: float
 
 
@@ -47,12 +51,14 @@ def copy(server: PostgresServer, output: Path) -> Run:
         "-c",
         "COPY orders TO STDOUT",
     ]
+    served = _served(server)
     client = Client([*command, server.dsn()], output)
     seconds, cpu, peak = client.finish()
-    return Run(seconds, seconds, cpu, peak)
+    return Run(seconds, seconds, cpu, _served(server) - served, peak)
 
 
 def load(server: PostgresServer, installation: Installation, rows: int) -> Run:
+    served = _served(server)
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         command = installation.command("capture", "--until-idle")
         client = Client(command, installation.folder / "capture.log")
@@ -63,7 +69,21 @@ def load(server: PostgresServer, installation: Installation, rows: int) -> Run:
         finally:
             client.kill()
         connection.execute("SELECT pg_drop_replication_slot(%s)", [installation.slot])
-    return Run(reached - began, process, cpu, peak)
+    return Run(reached - began, process, cpu, _served(server) - served, peak)
+
+
+def _served(server: PostgresServer) -> float:
+    """CPU seconds of the server's processes that have ended. Waits until all that serve somebody have."""
+    query = (
+        "SELECT FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        " AND backend_type IN ('client backend', 'walsender')"
+    )
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        while connection.execute(query).fetchone() is not None:
+            time.sleep(_LOOK_SECONDS)
+    time.sleep(_REAPED_SECONDS)
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
 def _slot_since(connection: psycopg.Connection[tuple[object, ...]], slot: str, client: Client) -> float:
@@ -96,7 +116,16 @@ def measure(rows: int, rounds: int, folder: Path) -> tuple[list[tuple[Run, Run]]
     return done, int(str(found[0]))
 
 
-_HEAD = ["client", "rows/s", "ratio", "seconds", "with start-up", "peak MiB", "client CPU s/M"]
+_HEAD = [
+    "client",
+    "rows/s",
+    "ratio",
+    "seconds",
+    "with start-up",
+    "peak MiB",
+    "client CPU s/M",
+    "server CPU s/M",
+]
 
 
 def rows_of(rows: int, rounds: Sequence[tuple[Run, Run]]) -> list[list[str]]:
@@ -115,6 +144,7 @@ def rows_of(rows: int, rounds: Sequence[tuple[Run, Run]]) -> list[list[str]]:
             f"{median([run.process for run in runs]):.2f}",
             f"{max(run.peak_mib for run in runs):,.0f}",
             f"{median([run.cpu for run in runs]) / rows * 1e6:.2f}",
+            f"{median([run.server_cpu for run in runs]) / rows * 1e6:.2f}",
         ]
         lines.append([name, *numbers])
     return lines

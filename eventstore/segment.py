@@ -150,13 +150,34 @@ def _to_parquet(arranged: Arranged) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     texts = [path for path, kind in _leaves(table.schema) if _is_text(kind)]
     unlike = [path for path in texts if not _repeats(_leaf(table, path))]
+    same = _same(table)
     with parquet_writer(sink, table.schema, unlike) as writer:
         start = 0
         for length in _group_lengths(arranged.counts):
-            part = table.slice(start, length) if order is None else table.take(order.slice(start, length))
+            part = (
+                table.slice(start, length)
+                if order is None
+                else _take(table, order.slice(start, length), same)
+            )
             writer.write_table(part, row_group_size=ROWS_PER_GROUP)
             start += length
     return sink.getvalue()
+
+
+def _same(table: pa.Table) -> frozenset[str]:
+    """Columns that hold nothing but nulls: most rows have no old image, and nothing raw."""
+    return frozenset(name for name in table.column_names if table[name].null_count == table.num_rows)
+
+
+def _take(table: pa.Table, order: pa.Array, same: Collection[str]) -> pa.Table:
+    """``table.take(order)``, where the cells of the columns ``same`` are alike."""
+    if len(order) > table.num_rows:  # truncates, repeated in each partition
+        return table.take(order)
+    columns = [
+        table[name].slice(0, len(order)) if name in same else table[name].take(order)
+        for name in table.column_names
+    ]
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def parquet_writer(sink: pa.NativeFile, schema: pa.Schema, unlike: Collection[str] = ()) -> pq.ParquetWriter:

@@ -18,6 +18,7 @@ from eventstore.errors import OperatorError
 
 try:
     import numba
+    from numba import extending
 except ModuleNotFoundError as error:
     raise OperatorError(
         f"capture needs {error.name}, which is not installed", hint="pip install 'tailrace[capture]'"
@@ -70,6 +71,13 @@ def part(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """A part of kernels of the same module, compiled into each of them: a call would hand over every field of every
     array."""
     return _compiled(function, forceinline=True, no_cpython_wrapper=True)
+
+
+def primitive(typing: Callable[..., Any]) -> Any:
+    """A function of kernels that Python cannot spell, as numba's ``intrinsic`` takes it: given the types of its
+    arguments it gives its signature and what writes its code."""
+    decorate: Any = extending.intrinsic
+    return decorate(typing)
 
 
 def _compiled(function: Callable[_P, _T], **options: bool) -> Callable[_P, _T]:

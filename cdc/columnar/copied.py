@@ -7,13 +7,15 @@ Source: PostgreSQL documentation, "COPY", File Formats, Text Format; what a serv
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from cdc.columnar import kernels
-from cdc.columnar.compiled import kernel
+from cdc.columnar.compiled import kernel, part
+from cdc.columnar.foreign import copy_16, copy_memory, lowest, marks_64
 from cdc.columnar.kernels import NULL, Bytes, Cells, Ints, Ints32
 from eventstore import keys
 
@@ -22,98 +24,154 @@ _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\
 _UNESCAPE: Bytes = np.zeros(256, np.uint8)
 for _letter, _character in _ESCAPED.items():
     _UNESCAPE[ord(_letter)] = ord(_character)
+# Unsigned, and for the type checker whole numbers like any.
+_NONE, _ONE = (cast(int, np.uint64(number)) for number in (0, 1))
+_SLACK = 15  # bytes that a copy in steps of 16 may write behind its end
+_LONG = 64
 _KEY_BYTES = 256  # of most keys
 _POSITION_MAX = (1 << 31) - 1
 
 
+@part
+def _marks(data: Bytes, data_at: int, base: int) -> int:
+    """Which of the 64 bytes from ``base`` on, as far as there are so many, are a tab, a newline or a backslash."""
+    if base + 64 <= len(data):
+        return marks_64(data_at + base, _TAB, _NEWLINE, _BACKSLASH)
+    marks = _NONE
+    for at in range(base, len(data)):
+        byte = data[at]
+        if byte in (_TAB, _NEWLINE, _BACKSLASH):
+            marks |= _ONE << (at - base)
+    return marks
+
+
+@part
+def _begins_escape(data: Bytes, at: int, begin: int, unescape: Bytes) -> bool:
+    """Whether a server writes this backslash, in the cell that begins at ``begin``: for NULL, or for a character."""
+    if at + 2 >= len(data):
+        return False
+    if data[at + 1] == _N:
+        return at == begin and (data[at + 2] == _TAB or data[at + 2] == _NEWLINE)
+    return bool(unescape[data[at + 1]])
+
+
 @kernel
-def measure_rows(data: Bytes, unescape: Bytes, sizes: Ints) -> int:
-    """Add up the bytes of each column's texts. Returns the number of rows, -1 when this is not what a server writes."""
-    rows, place, at = 0, 0, 0
-    while at < len(data):
-        begin, size = at, 0
-        while at < len(data) and data[at] != _TAB and data[at] != _NEWLINE:
-            if data[at] != _BACKSLASH:
-                at += 1
-                size += 1
+def find_cells(data: Bytes, data_at: int, unescape: Bytes, ends: Ints32, sizes: Ints, escapes: Ints) -> bool:
+    """Where each cell of each row ends (at its tab or newline), and by column how many bytes are between, and how many
+    escapes. ``data_at`` is the address of the data. False when this is not what a server writes in exactly so many
+    cells (``ends``)."""
+    place, cell, begin, escaped = 0, 0, 0, -1
+    for base in range(0, len(data), 64):
+        marks = _marks(data, data_at, base)
+        while marks:
+            at = base + lowest(marks)
+            marks &= marks - _ONE
+            if at == escaped:  # the second backslash of two
                 continue
-            if at + 2 >= len(data):
-                return -1
-            if data[at + 1] == _N:
-                if at != begin or (data[at + 2] != _TAB and data[at + 2] != _NEWLINE):
-                    return -1
-            elif unescape[data[at + 1]]:
-                size += 1
-            else:
-                return -1
-            at += 2
-        if at >= len(data) or place >= len(sizes):
-            return -1
-        sizes[place] += size
-        place += 1
-        if data[at] == _NEWLINE:
-            if place != len(sizes):
-                return -1
-            place = 0
-            rows += 1
-        at += 1
-    return rows if place == 0 else -1
+            if data[at] == _BACKSLASH:
+                if not _begins_escape(data, at, begin, unescape):
+                    return False
+                escapes[place] += 1
+                escaped = at + 1
+                continue
+            is_last = data[at] == _NEWLINE
+            if cell >= len(ends) or is_last != (place + 1 == len(sizes)):
+                return False
+            ends[cell] = at
+            sizes[place] += at - begin
+            cell += 1
+            place = 0 if is_last else place + 1
+            begin = at + 1
+    return cell == len(ends) and begin == len(data)
+
+
+@part
+def _copy(to: int, begin: int, size: int, behind: int) -> None:
+    """``size`` bytes from ``begin`` on, where ``behind`` bytes can be read, to ``to``: in steps of 16, which may write
+    15 bytes more, for most cells are short."""
+    if size > _LONG or size + 16 > behind:
+        copy_memory(to, begin, size)
+        return
+    for step in range(0, size, 16):
+        copy_16(to + step, begin + step)
 
 
 @kernel
-def split_rows(data: Bytes, unescape: Bytes, starts: Ints, out: Bytes, offsets: Ints, valid: Bytes) -> None:
-    """The texts that ``measure_rows`` found sound, column by column in ``out`` from ``starts`` on; ``offsets`` from
-    there (one more than rows each) and validity bits as an Arrow array has them, 0 before."""
-    columns = len(starts)
-    stride, bits = len(offsets) // columns, len(valid) // columns
-    row, place, at = 0, 0, 0
-    while at < len(data):
-        begin, to = starts[place], offsets[place * stride + row]
-        null = data[at] == _BACKSLASH and data[at + 1] == _N
-        if null:
-            at += 2
-        while data[at] != _TAB and data[at] != _NEWLINE:
-            byte = data[at]
-            if byte == _BACKSLASH:
+def copy_column(
+    data: Bytes, data_at: int, ends: Ints32, place: int, columns: int, out_at: int, offsets: Ints
+) -> None:
+    """The bytes of a column without backslashes to the address ``out_at``, where there is room for 15 more than they
+    are; ``offsets`` as an Arrow array has them, one more than rows."""
+    to = 0
+    for row in range(len(offsets) - 1):
+        cell = row * columns + place
+        begin = ends[cell - 1] + 1 if cell else 0
+        size = ends[cell] - begin
+        _copy(out_at + to, data_at + begin, size, len(data) - begin)
+        to += size
+        offsets[row + 1] = to
+
+
+@kernel
+def unescape_column(
+    data: Bytes,
+    unescape: Bytes,
+    ends: Ints32,
+    place: int,
+    columns: int,
+    out: Bytes,
+    offsets: Ints,
+    valid: Bytes,
+) -> int:
+    """``copy_column`` of one with backslashes, which are taken out, or mean NULL: validity bits as an Arrow array has
+    them, 0 before. Returns how many are NULL."""
+    to, nulls = 0, 0
+    for row in range(len(offsets) - 1):
+        cell = row * columns + place
+        at = ends[cell - 1] + 1 if cell else 0
+        end = ends[cell]
+        if end - at == 2 and data[at] == _BACKSLASH and data[at + 1] == _N:
+            nulls += 1
+        else:
+            valid[row >> 3] |= np.uint8(1 << (row & 7))
+            while at < end:
+                byte = data[at]
+                if byte == _BACKSLASH:
+                    at += 1
+                    byte = unescape[data[at]]
+                out[to] = byte
                 at += 1
-                byte = unescape[data[at]]
-            out[begin + to] = byte
-            at += 1
-            to += 1
-        offsets[place * stride + row + 1] = to
-        if not null:
-            valid[place * bits + (row >> 3)] |= np.uint8(1 << (row & 7))
-        place += 1
-        if data[at] == _NEWLINE:
-            place = 0
-            row += 1
-        at += 1
+                to += 1
+        offsets[row + 1] = to
+    return nulls
 
 
-def columns_of(data: bytes, rows: int, columns: int) -> list[pa.Array] | None:
+def columns_of(data: Bytes, rows: int, columns: int) -> list[pa.Array] | None:
     """Whole rows as one large binary array per column, null for NULL. None when they are not exactly so many rows of so
     many columns."""
-    bytes_of: Bytes = np.frombuffer(data, np.uint8)
-    sizes = np.zeros(columns, np.int64)
-    if measure_rows(bytes_of, _UNESCAPE, sizes) != rows:
+    ends: Ints32 = np.empty(rows * columns, np.int32)
+    sizes, escapes = np.zeros(columns, np.int64), np.zeros(columns, np.int64)
+    at = data.ctypes.data
+    if len(data) > _POSITION_MAX or not find_cells(data, at, _UNESCAPE, ends, sizes, escapes):
         return None
-    starts = np.cumsum(sizes) - sizes
-    out = np.empty(int(sizes.sum()), np.uint8)
-    offsets = np.zeros((columns, rows + 1), np.int64)
-    valid = np.zeros((columns, (rows + 7) >> 3), np.uint8)
-    split_rows(bytes_of, _UNESCAPE, starts, out, offsets.reshape(-1), valid.reshape(-1))
-    return [
-        pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(),
-            rows,
-            [
-                pa.py_buffer(valid[at]),
-                pa.py_buffer(offsets[at]),
-                pa.py_buffer(out[starts[at] :][: sizes[at]]),
-            ],
-        )
-        for at in range(columns)
-    ]
+    # As one piece each: from 4 MiB on numpy has the system use large pages.
+    room = np.cumsum(sizes + _SLACK)
+    texts: Bytes = np.empty(int(room[-1]), np.uint8)
+    offsets: NDArray[np.int64] = np.empty((columns, rows + 1), np.int64)
+    offsets[:, 0] = 0
+    found = []
+    for place in range(columns):
+        out = texts[room[place] - sizes[place] - _SLACK : room[place]]
+        valid, nulls = None, 0
+        if escapes[place]:
+            bits = np.zeros((rows + 7) >> 3, np.uint8)
+            nulls = unescape_column(data, _UNESCAPE, ends, place, columns, out, offsets[place], bits)
+            valid = pa.py_buffer(bits) if nulls else None
+        else:
+            copy_column(data, at, ends, place, columns, out.ctypes.data, offsets[place])
+        buffers = [valid, pa.py_buffer(offsets[place]), pa.py_buffer(out[: offsets[place, rows]])]
+        found.append(pa.LargeBinaryArray.from_buffers(pa.large_binary(), rows, buffers, nulls))
+    return found
 
 
 def hash_columns(columns: Sequence[pa.Array]) -> pa.Array:

@@ -8,7 +8,7 @@ TRUNCATE and rewriting ALTER TABLE are not MVCC-safe, a table they touched in be
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import LiteralString, TypeVar
@@ -18,9 +18,11 @@ import pyarrow as pa
 from psycopg import Connection, pq, sql
 
 from cdc.columnar.copied import columns_of
+from cdc.columnar.kernels import Bytes
 from cdc.postgres import problems
 from cdc.postgres.connect import Address, connect, encoding_of, quote, translated
 from cdc.postgres.describe import Table, as_published, read_tables
+from cdc.postgres.inbox import Inbox, Messages, Outcome
 from cdc.postgres.publication import Publication
 from cdc.postgres.rendering import read_bases
 from cdc.postgres.silence import wait_readable
@@ -238,8 +240,11 @@ def copy_chunks(
             yield from _copy_binary(connection, address, unit, columns)
             return
         pgconn = connection.pgconn
-        for rows in _copied(pgconn, unit.statement(columns, encoding_of(pgconn)), unit, address):
-            yield parse_rows(rows, len(columns))
+        sent = _copied(pgconn, unit.statement(columns, encoding_of(pgconn)), unit, address)
+        for rows in sent:
+            texts = parse_rows(rows.data, len(rows), len(columns))
+            del rows  # what is made of them needs the memory
+            yield texts
 
 
 def in_either_form(read: Callable[[Form], T]) -> T:
@@ -277,7 +282,9 @@ def _copy_binary(
     pgconn = connection.pgconn
     pgconn.exec_(f"SET LOCAL client_encoding = '{encoding_of(pgconn)}'".encode())
     for messages in _copied(pgconn, unit.binary_statement(columns, plain), unit, address):
-        rows = [row for row in (copied_row(each, len(columns)) for each in messages) if row is not None]
+        rows = [
+            row for row in (copied_row(each, len(columns)) for each in messages.each()) if row is not None
+        ]
         if rows:
             yield [
                 _texts(render, cells) for render, cells in zip(renders, zip(*rows, strict=True), strict=True)
@@ -290,30 +297,20 @@ def _texts(render: Render, cells: Iterable[memoryview | None]) -> pa.Array:
     return _text_if_it_is(pa.array(texts, pa.large_binary()))
 
 
-def _copied(pgconn: pq.abc.PGconn, statement: str, unit: Unit, address: Address) -> Iterator[list[bytes]]:
+def _copied(pgconn: pq.abc.PGconn, statement: str, unit: Unit, address: Address) -> Iterator[Messages]:
     """Chunks of whole rows: the server sends one CopyData message per row (copyto.c), which is checked later."""
     doing = f"reading table {unit.schema}.{unit.name}"
     begun = pgconn.exec_(statement.encode())
     if begun.status != pq.ExecStatus.COPY_OUT:
         raise problems.from_result(begun, doing, address.text)
-    lines: list[bytes] = []
-    size, more = 0, _CELL_BYTES * begun.nfields
-    get, append = pgconn.get_copy_data, lines.append
+    inbox = Inbox(pgconn, CHUNK_BYTES, _CELL_BYTES * begun.nfields)
     try:
-        while True:
-            count, data = get(1)
-            if count < 0:
-                break
-            if not count:
-                wait_readable(pgconn, doing, address)
-                pgconn.consume_input()
-                continue
-            append(bytes(data))
-            size += count + more
-            if size >= CHUNK_BYTES:
-                yield lines
-                lines, size = [], 0
-                append = lines.append
+        with closing(inbox):
+            while (outcome := inbox.fill()) is not Outcome.END:
+                if outcome is Outcome.FULL:
+                    yield inbox.take()
+                else:
+                    wait_readable(pgconn, doing, address)
     except psycopg.OperationalError as error:
         raise problems.failure(None, str(error), doing, address.text) from None
     failed = None
@@ -322,19 +319,16 @@ def _copied(pgconn: pq.abc.PGconn, statement: str, unit: Unit, address: Address)
             failed = problems.from_result(result, doing, address.text)
     if failed is not None:
         raise failed
-    if lines:
-        yield lines
+    if rows := inbox.take():
+        yield rows
 
 
-def parse_rows(rows: list[bytes], columns: int) -> list[pa.Array]:
-    """Rows in COPY's text format, taken out of their list: what is made of them needs the memory. Columns are strings;
-    where a cell is not UTF-8 (the source's encoding is SQL_ASCII), binary. Raises IntegrityError when they are not
-    rows of so many columns."""
-    count, data = len(rows), b"".join(rows)
-    rows.clear()
-    found = columns_of(data, count, columns)
+def parse_rows(data: Bytes, rows: int, columns: int) -> list[pa.Array]:
+    """Rows in COPY's text format, end to end. Columns are strings; where a cell is not UTF-8 (the source's encoding is
+    SQL_ASCII), binary. Raises IntegrityError when they are not so many rows of so many columns."""
+    found = columns_of(data, rows, columns)
     if found is None:
-        raise IntegrityError(f"what COPY sent cannot be read as {count} rows", hint="report this")
+        raise IntegrityError(f"what COPY sent cannot be read as {rows} rows", hint="report this")
     return [_text_if_it_is(column) for column in found]
 
 

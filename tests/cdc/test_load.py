@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import psycopg
 import pyarrow as pa
 import pytest
@@ -83,12 +84,42 @@ def test_any_text_and_null_survive_copy(database: str, cells: list[tuple[str | N
             assert sorted(alone, key=str) == sorted((a for a, _ in cells), key=str)
 
 
+def parsed(rows: list[bytes], columns: int) -> list[pa.Array]:
+    return parse_rows(np.frombuffer(bytearray(b"".join(rows)), np.uint8), len(rows), columns)
+
+
 def test_rows_that_go_missing_are_noticed() -> None:
     sent = [b"a\t\\N\n", b"\\N\tb\n"]
-    assert [column.to_pylist() for column in parse_rows([*sent], 2)] == [["a", None], [None, "b"]]
+    assert [column.to_pylist() for column in parsed(sent, 2)] == [["a", None], [None, "b"]]
     for wrong, columns in ((sent, 1), (sent, 3), ([*sent, b""], 2), (sent[:1] * 2 + [sent[0][:-1]], 2)):
         with pytest.raises(IntegrityError, match=f"cannot be read as {len(wrong)} rows"):
-            parse_rows([*wrong], columns)
+            parsed(wrong, columns)
+
+
+CHARACTERS = st.sampled_from("\t\n\\\b\rNa\u00e9")
+
+
+@given(
+    st.lists(st.tuples(*[st.none() | st.text(CHARACTERS, max_size=40)] * 2), max_size=20),
+    st.integers(0, 70),
+)
+def test_rows_are_taken_apart_wherever_they_lie(
+    cells: list[tuple[str | None, str | None]], width: int
+) -> None:
+    """Kernels look at 64 bytes at once and copy 16: a cell in front moves the others across these bounds."""
+    table = [("x" * width, *row) for row in cells]
+    found = parsed([written(row) for row in table], 3)
+    assert [tuple(row) for row in zip(*(column.to_pylist() for column in found), strict=True)] == table
+
+
+def written(row: tuple[str | None, ...]) -> bytes:
+    """A row in COPY's text format, as CopyAttributeOutText in copyto.c writes it."""
+    escapes = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t", "\v": "v", "\\": "\\"}
+    cells = [
+        "\\N" if cell is None else "".join("\\" + escapes[c] if c in escapes else c for c in cell)
+        for cell in row
+    ]
+    return "\t".join(cells).encode() + b"\n"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +127,7 @@ def test_rows_that_go_missing_are_noticed() -> None:
 )
 def test_what_no_server_writes_is_refused(sent: bytes) -> None:
     with pytest.raises(IntegrityError, match="cannot be read as 1 rows"):
-        parse_rows([sent], 1)
+        parsed([sent], 1)
 
 
 @given(st.lists(st.tuples(st.none() | st.text(max_size=5), st.none() | st.binary(max_size=3)), max_size=30))
