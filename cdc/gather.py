@@ -7,6 +7,7 @@ anything else it stops in front of it, so what is allowed when is said in one pl
 from __future__ import annotations
 
 from cdc.columnar.compiled import kernel, part
+from cdc.columnar.foreign import copy_bytes
 from cdc.columnar.kernels import Bytes, Ints
 
 IDLE, OPEN, SKIPPING = range(3)
@@ -110,8 +111,8 @@ def take(chunk: Bytes, ends: Ints, state: Ints, out: Bytes, out_ends: Ints) -> i
         elif tag != _C or not _commits(chunk, at, size, state):
             return OTHER
         to = state[SIZE]
-        for byte in range(size):
-            out[to + byte] = chunk[at + byte]
+        spare = min(len(chunk) - at, len(out) - to)
+        copy_bytes(out.ctypes.data + to, chunk.ctypes.data + at, size, spare)
         state[SIZE] = to + size
         out_ends[state[MESSAGES]] = to + size
         state[MESSAGES] += 1

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cdc.columnar import kernels
 from cdc.columnar.compiled import kernel, part
-from cdc.columnar.foreign import copy_16, copy_memory, lowest, marks_64
+from cdc.columnar.foreign import copy_bytes, lowest, marks_64
 from cdc.columnar.kernels import NULL, Bytes, Cells, Ints, Ints32
 from eventstore import keys
 
@@ -27,7 +27,6 @@ for _letter, _character in _ESCAPED.items():
 # Unsigned, and for the type checker whole numbers like any.
 _NONE, _ONE = (cast(int, np.uint64(number)) for number in (0, 1))
 _SLACK = 15  # bytes that a copy in steps of 16 may write behind its end
-_LONG = 64
 _KEY_BYTES = 256  # of most keys
 _POSITION_MAX = (1 << 31) - 1
 
@@ -85,17 +84,6 @@ def find_cells(data: Bytes, data_at: int, unescape: Bytes, ends: Ints32, sizes: 
     return cell == len(ends) and begin == len(data)
 
 
-@part
-def _copy(to: int, begin: int, size: int, behind: int) -> None:
-    """``size`` bytes from ``begin`` on, where ``behind`` bytes can be read, to ``to``: in steps of 16, which may write
-    15 bytes more, for most cells are short."""
-    if size > _LONG or size + 16 > behind:
-        copy_memory(to, begin, size)
-        return
-    for step in range(0, size, 16):
-        copy_16(to + step, begin + step)
-
-
 @kernel
 def copy_column(
     data: Bytes, data_at: int, ends: Ints32, place: int, columns: int, out_at: int, offsets: Ints
@@ -107,7 +95,7 @@ def copy_column(
         cell = row * columns + place
         begin = ends[cell - 1] + 1 if cell else 0
         size = ends[cell] - begin
-        _copy(out_at + to, data_at + begin, size, len(data) - begin)
+        copy_bytes(out_at + to, data_at + begin, size, len(data) - begin)
         to += size
         offsets[row + 1] = to
 

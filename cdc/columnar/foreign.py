@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cdc.columnar.compiled import primitive
+from cdc.columnar.compiled import part, primitive
 
 # After the above, which says what is missing when numba is.
 from llvmlite import ir  # isort: skip
@@ -17,6 +17,7 @@ from numba.core import cgutils, types  # isort: skip
 
 _INT, _WORD = ir.IntType(32), ir.IntType(64)
 _BYTE = ir.IntType(8)
+_LONG = 64  # bytes, of which a call is no longer what a copy takes
 _16_BYTES, _64_BYTES = ir.VectorType(_BYTE, 16), ir.VectorType(_BYTE, 64)
 
 
@@ -89,3 +90,14 @@ marks_64: Callable[[int, int, int, int], int] = primitive(_marks_64)
 """Which of the 64 bytes from an address on are one of three: bit i for byte i, unsigned."""
 lowest: Callable[[int], int] = primitive(_lowest)
 """The number of the lowest bit that is set in an unsigned word, of at least one."""
+
+
+@part
+def copy_bytes(to: int, begin: int, size: int, spare: int) -> None:
+    """``copy_memory`` where most sizes are small: in steps of 16 when so many bytes, ``spare``, can be read at the one
+    address and written at the other; what lies behind ``size`` is then overwritten."""
+    if size > _LONG or size + 16 > spare:
+        copy_memory(to, begin, size)
+        return
+    for step in range(0, size, 16):
+        copy_16(to + step, begin + step)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdc.columnar.compiled import kernel, part
+from cdc.columnar.foreign import copy_bytes
 
 Bytes = NDArray[np.uint8]
 Ints32 = NDArray[np.int32]
@@ -361,8 +362,8 @@ def copy(data: Bytes, cells: Cells, first: Ints32, place: int, offsets: Ints32, 
         size = offsets[row + 1] - offsets[row]
         if size > 0:
             begin, to = cells.at[first[row] + place], offsets[row]
-            for byte in range(size):
-                out[to + byte] = data[begin + byte]
+            spare = min(len(data) - begin, len(out) - to)
+            copy_bytes(out.ctypes.data + to, data.ctypes.data + begin, size, spare)
 
 
 @kernel
