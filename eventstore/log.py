@@ -340,6 +340,16 @@ class Store:
                 after = page.through
         return refs
 
+    def files(self, topic: TopicId) -> list[SegmentRef]:
+        """Sealed and large files of a topic, in its order, for readers of their own (``storage.place`` is where one
+        is). What is newer than the last ``seal`` is in the catalog. They stay for ``upkeep.keep_seconds`` after they
+        were replaced."""
+        topic_id = self._topic_id(topic)
+        table = tables.segments
+        query = select(table).where(table.c.topic_id == topic_id).order_by(table.c.first_row)
+        with self.catalog.read() as connection:
+            return [index.file_ref(topic, row) for row in connection.execute(query)]
+
     def read(
         self,
         topic: TopicId,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eventstore.log import Store
+    from eventstore.model import TopicId
     from projections import (
         Changes,
         Events,
@@ -31,6 +32,7 @@ _HOMES = {
     "SearchIndex": "projections",
     "State": "projections",
     "Store": "eventstore.log",
+    "TopicId": "eventstore.model",
     "load_settings": "tailrace.config",
     "open_reader": "projections",
     "projection": "projections",
@@ -44,6 +46,7 @@ __all__ = [
     "SearchIndex",
     "State",
     "Store",
+    "TopicId",
     "__version__",
     "load_settings",
     "open_reader",

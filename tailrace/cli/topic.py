@@ -69,6 +69,31 @@ def show(
         invocation.output.table(("id", "column", "type", "held as", "key"), rows, title=title)
 
 
+@app.command()
+def files(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="SOURCE.SCHEMA.TABLE or SOURCE.CATEGORY.", show_default=False)],
+) -> None:
+    """List a topic's Parquet files, for DuckDB, pandas, Spark and others. `tailrace store seal` brings what is new."""
+    from eventstore.model import TopicId
+
+    invocation = of(context)
+    with invocation.store() as store:
+        info = store.topic(TopicId.parse(topic))
+        found = store.files(info.id)
+        for each in found:
+            place = store.storage.place(str(each.path))
+            if invocation.output.json:
+                invocation.output.document(
+                    {"file": place, "version": each.version, "rows": each.rows, "bytes": each.bytes,
+                     "first_epoch": each.first_epoch, "last_epoch": each.last_epoch}
+                )  # fmt: skip
+            else:
+                invocation.output.line(place)
+    if not found:
+        invocation.output.note(f"{info.id.text} has no files yet: tailrace store seal makes them")
+
+
 def held_as(column: Column) -> str:
     """The type in which a column is held, and what capture makes of its values."""
     if column.policy == "drop":
