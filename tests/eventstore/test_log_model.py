@@ -275,7 +275,7 @@ def test_the_log_equals_its_model(
     run_state_machine_as_test(
         lambda: LogMachine(open_store),  # type: ignore[arg-type]  # any factory will do
         settings=settings(
-            max_examples=scale.pick(smoke=4, full=150),
+            max_examples=scale.pick(smoke=4, full=50),
             stateful_step_count=scale.pick(smoke=15, full=40),
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -184,7 +184,7 @@ def test_a_group_equals_its_model(catalog_url: str, store_dir: Path, scale: Scal
     run_state_machine_as_test(
         lambda: GroupMachine(open_store),  # type: ignore[arg-type]  # any factory will do
         settings=settings(
-            max_examples=scale.pick(smoke=3, full=150),
+            max_examples=scale.pick(smoke=3, full=50),
             stateful_step_count=scale.pick(smoke=15, full=40),
             deadline=None,
             phases=[Phase.explicit, Phase.generate],
