@@ -118,7 +118,7 @@ class AddedLoad:
 
     def _emptied(self, topic: TopicId, exported: Exported, loaded: Loaded) -> Iterable[PreparedSegment]:
         """A truncate in front of rows that are read again: what was known before no longer counts."""
-        if next(self._store.read(topic, columns=["_op"]), None) is None:
+        if not self._store.had_rows(topic):
             return ()
         schema = loaded.schemas[topic]
         rows = truncate(schema, exported.consistent_point - 1, loaded.commit_ts)

@@ -185,7 +185,7 @@ class Weaver:
         woven.verdicts.append((attempt, kept is not None))
 
     def _emptied(self, topic: LoadedTopic, mark: ControlMessage) -> list[TopicRows]:
-        if next(self._store.read(topic.id, columns=["_op"]), None) is None:
+        if not self._store.had_rows(topic.id):
             return []
         rows = truncate(topic.schema, mark.commit_lsn, mark.commit_ts)
         return [TopicRows(topic.id, topic.schema.version, rows)]

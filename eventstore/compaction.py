@@ -95,6 +95,16 @@ class Compactor:
         ]
         self._parts = _joined(parts, PIECE_BYTES)
 
+    def kept(self) -> tuple[Ints, list[Move]]:
+        """Instead of ``finish``: the offsets (ascending) of the rows that must be kept to know the state, now and under
+        whatever comes later, and the cells that only rows of other keys know."""
+        if not self._parts:
+            return np.empty(0, np.int64), []
+        newest = newest_rows(self._parts, self._layout)
+        moves = hidden_cells(self._parts, newest, self._layout)
+        offsets = np.concatenate([part.offsets for part in self._parts])
+        return offsets[newest.needed()], sorted(set(moves.values()), key=_position)
+
     def finish(self, resolve_moved: ResolveMoved | None = None) -> pa.Table:
         """The state. Nothing may be added afterwards."""
         if not self._parts:

@@ -44,6 +44,7 @@ class GenerationInfo:
     state: GenerationState
     frozen_at: int | None
     created_at: datetime
+    inputs: tuple[InputNeed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,7 @@ class DerivedCatalog:
                 state=GenerationState(row.state),
                 frozen_at=row.frozen_at,
                 created_at=_moment(row.created_at),
+                inputs=inputs_of(row.inputs),
             )
             for row in rows
         ]
@@ -393,6 +395,11 @@ class DerivedCatalog:
             )
             for row in rows
         ]
+
+
+def inputs_of(text: str) -> tuple[InputNeed, ...]:
+    """``generations.inputs``."""
+    return tuple(InputNeed(*entry) for entry in json.loads(text))
 
 
 def _moment(micros: int) -> datetime:

@@ -84,6 +84,10 @@ class UnknownCell(TailraceError):
     """The log does not know a cell's value (an unchanged TOASTed value that was never sent)."""
 
 
+class HistoryGone(TailraceError):
+    """What is asked for lies before the topic's log start: retention removed it. Ask for a later position."""
+
+
 class IncompleteTopic(TailraceError):
     """The topic is between positions at which its state is known (first load, repair); wait or ask for another."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,13 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from sqlalchemy import Connection, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
-from eventstore import aside, index, loads, registry, segment, tables
+from eventstore import aside, loads, reading, registry, segment, starts, tables
 from eventstore import cut as cuts
 from eventstore.catalog import Catalog, open_catalog
 from eventstore.derived import DerivedCatalog
@@ -38,6 +37,7 @@ from eventstore.position import Cut
 from eventstore.requests import Requests
 from eventstore.schema import TopicSchema
 from eventstore.settings import StoreSettings
+from eventstore.starts import LogStart
 from eventstore.storage import LocalStorage, Storage
 from eventstore.storage.places import open_storage
 from eventstore.timeline import Timeline, Which
@@ -249,6 +249,14 @@ class Store:
                 hint="`tailrace status` shows the progress; ask for a later position",
             )
 
+    def require_history(self, topic: TopicId, cut: Cut) -> None:
+        """Raises HistoryGone when retention removed rows behind the cut."""
+        topic_id = self._topic_id(topic)
+        with self.catalog.read() as connection:
+            start = starts.read(connection, topic_id)
+            if not start.has(topic, cut):
+                raise starts.gone(connection, self.storage, topic, start)
+
     # writing
 
     def register_source(self, name: str, *, slot: str, publication: str, system_id: str) -> SourceState:
@@ -324,21 +332,25 @@ class Store:
         return self.looked_up(lambda connection: cuts.Resolver(connection, self.storage).resolve(asked))
 
     def segments(self, topic: TopicId, cut: Cut, after_epoch: int = 0) -> list[SegmentRef]:
-        """References to all rows of a topic after an epoch and up to a cut, in epoch order, blobs inlined.
+        """References to all rows of a topic after an epoch (0: from its start) and up to a cut, in epoch order, blobs
+        inlined. Raises HistoryGone when retention removed some of them.
 
         Read each with ``segment.read_segment``, which drops what lies outside. Holds the plain bytes of all small
         epochs: for long ranges of an unsealed log use ``read``, which goes by pages. Their files stay for
         ``upkeep.keep_seconds`` when they are replaced; whoever may read them later resolves inside ``pinned``.
         """
+        return reading.segments(self, topic, self._topic_id(topic), cut, after_epoch)
+
+    def state_segments(self, topic: TopicId, cut: Cut) -> list[SegmentRef]:
+        """References to all rows that make a topic's state at a cut: those of its state run, where retention removed
+        the first ones, then ``segments``. Raises HistoryGone for a cut before the topic's start."""
+        return reading.state_segments(self, topic, self._topic_id(topic), cut)
+
+    def log_start(self, topic: TopicId) -> LogStart:
+        """Where the topic's rows begin since retention removed earlier ones; epoch 0: nothing was removed."""
         topic_id = self._topic_id(topic)
-        refs: list[SegmentRef] = []
         with self.catalog.read() as connection:
-            after = after_epoch
-            while after < cut.epoch:
-                page = index.page(connection, topic, topic_id, cut, after)
-                refs += page.refs
-                after = page.through
-        return refs
+            return starts.read(connection, topic_id)
 
     def files(self, topic: TopicId) -> list[SegmentRef]:
         """Sealed and large files of a topic, in its order, for readers of their own (``storage.place`` is where one
@@ -364,48 +376,23 @@ class Store:
 
         Batches have the columns of ``segment.stored_schema`` of their version, or those named, in that order; the
         version is in the schema metadata (``tailrace:version``). ``offsets`` restricts to partitions and half-open
-        offset ranges: ``{0: (first, end)}``. Raises UsageError for an unknown topic, IntegrityError naming what is
-        damaged.
+        offset ranges: ``{0: (first, end)}``. ``after_epoch`` 0 begins where the topic does (``log_start``; a compacted
+        one with what is left of its first rows, by partition in offset order). Raises UsageError for an unknown topic,
+        HistoryGone when retention removed what is asked for, IntegrityError naming what is damaged.
         """
         topic_id = self._topic_id(topic)
-        end = self.cut() if cut is None else cut
         if offsets is not None:
             partitions = set(offsets) & set(offsets if partitions is None else partitions)
-        needed = None if columns is None else {*columns, "_partition", "_offset", "_epoch"}
-        after = after_epoch
-        given: dict[int, int] = {}  # by partition: the next offset
-        missing = ""
-        while after < end.epoch:
-            with self.catalog.read() as connection:
-                page = index.page(connection, topic, topic_id, end, after)
-                versions = {schema.version: schema for schema in registry.schemas(connection, topic_id)}
-            for ref in page.refs:
-                if ref.path is not None and ref.path == missing:
-                    self.storage.open(ref.path)  # still named, so it is lost: raises
-                if all(given.get(r.partition, 0) >= r.first_offset + r.rows for r in ref.ranges):
-                    continue
-                try:
-                    table = segment.read_segment(self.storage, ref, versions[ref.version], needed, partitions)
-                except MissingFile:
-                    if ref.path is None:
-                        raise
-                    missing = ref.path
-                    break  # merged away since the page was resolved: resolve it again
-                if ref.sealed:
-                    # Sealed files are sorted by partition first; within an epoch, that is the order of before.
-                    order = np.argsort(table["_epoch"].to_numpy(), kind="stable")
-                    table = table.take(pa.array(order))
-                table = _not_given(table, given)
-                if offsets is not None:
-                    table = _within(table, offsets)
-                if columns is not None:
-                    table = table.select([name for name in table.column_names if name in columns])
-                metadata = {b"tailrace:version": str(ref.version).encode()}
-                yield from table.replace_schema_metadata(metadata).to_batches(max_chunksize=_BATCH_ROWS)
-                given.update({r.partition: r.first_offset + r.rows for r in ref.ranges})
-            else:
-                after = page.through
-                given.clear()
+        end = self.cut() if cut is None else cut
+        return reading.read(
+            self, reading.Rows(topic, topic_id, end, partitions, offsets, columns), after_epoch
+        )
+
+    def had_rows(self, topic: TopicId) -> bool:
+        """Whether the topic ever had a row, also when retention removed all of them."""
+        topic_id = self._topic_id(topic)
+        with self.catalog.read() as connection:
+            return any(json.loads(registry.next_offsets(connection, topic_id)))
 
     def follow(
         self,
@@ -483,12 +470,16 @@ class Store:
 
         return list(fold(self, self.settings.upkeep.keep_epochs))
 
-    def maintain(self, report: Callable[[str], None] = lambda _: None) -> Round:
-        """One round of upkeep: seal, merge, fold, and remove what nobody needs. ``report`` is told what is under way.
-        Raises Busy when another process is at it, Fenced when another one took over."""
+    def maintain(
+        self, report: Callable[[str], None] = lambda _: None, *, force_past: Collection[str] = ()
+    ) -> Round:
+        """One round of upkeep: seal, merge, remove rows by the topics' retention, fold, and remove files that nobody
+        needs. ``report`` is told what is under way; retention passes the registered readers named ``force_past``.
+        Raises Busy when another process is at it, Fenced when another one took over, UsageError for a policy that a
+        topic cannot have."""
         from eventstore.maintain.rounds import maintain
 
-        return maintain(self, report=report)
+        return maintain(self, report=report, force_past=force_past)
 
     def verify(
         self,
@@ -530,23 +521,3 @@ def _unknown_topic(topic: TopicId, names: Sequence[str]) -> UsageError:
         return UsageError(f"no topic {topic} in the log", hint=f"did you mean {' or '.join(close)}?")
     shown = ", ".join(sorted(names)[:10]) or "none yet"
     return UsageError(f"no topic {topic} in the log", hint=f"its topics are: {shown}")
-
-
-def _not_given(table: pa.Table, given: Mapping[int, int]) -> pa.Table:
-    """The rows of a merged file that were not given out before it replaced others."""
-    for partition, following in given.items():
-        again = pc.and_(pc.equal(table["_partition"], partition), pc.less(table["_offset"], following))
-        if pc.any(again, min_count=0).as_py():
-            table = table.filter(pc.invert(again))
-    return table
-
-
-def _within(table: pa.Table, offsets: Mapping[int, tuple[int, int]]) -> pa.Table:
-    keep = None
-    for partition, (first, end) in offsets.items():
-        inside = pc.and_(
-            pc.equal(table["_partition"], partition),
-            pc.and_(pc.greater_equal(table["_offset"], first), pc.less(table["_offset"], end)),
-        )
-        keep = inside if keep is None else pc.or_(keep, inside)
-    return table.slice(0, 0) if keep is None else table.filter(keep)

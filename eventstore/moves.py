@@ -25,6 +25,11 @@ Tables = Iterable[tuple[TopicSchema, pa.Table]]
 # within each partition.
 ReadAll = Callable[[Sequence[int] | None, Callable[[TopicSchema], Sequence[str]]], Tables]
 
+
+def _unseen(key_hash: int, offset: int) -> None:
+    """Nobody asks which rows an answer rests on."""
+
+
 _NARROW = ("_hash", "_op", "_lsn", "_ordinal", "_epoch")
 
 
@@ -35,8 +40,11 @@ class MovedCells:
     target: TopicSchema
     read: ReadAll
 
-    def resolve(self, moves: Sequence[Move]) -> Mapping[Move, Found]:
-        """The cells that are known. Each round goes one key change further back, so there is an end."""
+    def resolve(
+        self, moves: Sequence[Move], seen: Callable[[int, int], None] = _unseen
+    ) -> Mapping[Move, Found]:
+        """The cells that are known. Each round goes one key change further back, so there is an end. ``seen`` is told
+        key hash and offset of every row that an answer rests on, apart from the creates themselves."""
         found: dict[Move, Found] = {}
         waiting = {move: (move.epoch, move.lsn, move.ordinal) for move in moves}
         while waiting:
@@ -45,7 +53,7 @@ class MovedCells:
             history = self._history(hashes, tuple(columns.values()))
             further: dict[Move, Place] = {}
             for move, place in waiting.items():
-                answer = None if history is None else history.before(place, move.column)
+                answer = None if history is None else history.before(place, move.column, seen)
                 if isinstance(answer, Found):
                     found[move] = answer
                 elif answer is not None:
@@ -109,13 +117,14 @@ class _History:
                 self._deletes[self._places[at]] = at
             self._by_hash.setdefault(key_hash, []).append(at)
 
-    def before(self, create: Place, column: Column) -> Found | Place | None:
+    def before(self, create: Place, column: Column, seen: Callable[[int, int], None]) -> Found | Place | None:
         """The cell as it was below the key change whose create half is at ``create``: the value, the place of the
         key change to look behind next, or None when nobody knows."""
         epoch, lsn, ordinal = create
         deleted = self._deletes.get((epoch, lsn, ordinal - 1))
         if deleted is None:
             return None
+        seen(int(self._rows.hashes[deleted]), int(self._rows.offsets[deleted]))
         floor = max((place for place in self._truncates if place < create), default=(-1, -1, -1))
         same_hash = self._by_hash[int(self._rows.hashes[deleted])]
         for row in reversed(same_hash):
@@ -123,7 +132,10 @@ class _History:
                 continue
             if self._places[row] < floor or self._rows.ops[row] == DELETE:
                 return None
-            if (row, column.id) not in self._unsent:
+            known = (row, column.id) not in self._unsent
+            if known or self._rows.ops[row] in (CREATE, READ):
+                seen(int(self._rows.hashes[row]), int(self._rows.offsets[row]))
+            if known:
                 return self._found(row, column)
             if self._rows.ops[row] in (CREATE, READ):
                 return self._places[row] if self._rows.moved[row] else None

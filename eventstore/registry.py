@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -113,6 +114,14 @@ def next_offsets(connection: Connection, topic_id: int) -> str:
     table = tables.topic_offsets
     query = select(table.c.next_offsets).where(table.c.topic_id == topic_id)
     return str(connection.execute(query).scalar_one())
+
+
+def offset_bounds(connection: Connection, topic_id: int) -> list[tuple[int, int]]:
+    """Of every partition the first offset that readers can get, and the next one."""
+    table = tables.topic_offsets
+    query = select(table.c.log_starts, table.c.next_offsets).where(table.c.topic_id == topic_id)
+    first, following = connection.execute(query).one()
+    return list(zip(json.loads(first), json.loads(following), strict=True))
 
 
 def schemas(connection: Connection, topic_id: int, until: int | None = None) -> list[TopicSchema]:

@@ -4,7 +4,8 @@ Three roles without login, named by the catalog's schema; logins become members 
 
 - *reader*: consumers, projections' readers, verification. Reads everything; writes leases and the tables of groups.
 - *writer*: capture and projections. Reads everything; adds to the log, and cannot change or delete what is in it.
-- *maintainer*: upkeep. Reads everything; replaces segments and epochs by others, and cannot append.
+- *maintainer*: upkeep. Reads everything; replaces segments and epochs by others, removes a topic's first
+  ones, and cannot append.
 
 ``capture`` does upkeep in a child process, so its login is a member of both unless ``store.upkeep`` is off there.
 """
@@ -71,6 +72,11 @@ PRIVILEGES: Mapping[Role, Mapping[str, str]] = {
         "lineage": "UPDATE",
         "epoch_files": "INSERT, DELETE",
         "retired": "INSERT, DELETE",
+        "topic_offsets": "UPDATE (log_starts, whole_from, start_epoch)",
+        "state_runs": "INSERT, DELETE",
+        "archived": "INSERT, DELETE",
+        "groups": "UPDATE",  # whom retention is forced past is left a position
+        "group_partitions": "INSERT",
         "upkeep": "INSERT, DELETE",
     },
 }

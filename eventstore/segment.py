@@ -153,7 +153,7 @@ def _to_parquet(arranged: Arranged) -> pa.Buffer:
     same = _same(table)
     with parquet_writer(sink, table.schema, unlike) as writer:
         start = 0
-        for length in _group_lengths(arranged.counts):
+        for length in group_lengths(arranged.counts):
             part = (
                 table.slice(start, length)
                 if order is None
@@ -244,7 +244,7 @@ def _is_fieldless(kind: pa.DataType) -> bool:
     return bool(pa.types.is_struct(kind)) and kind.num_fields == 0
 
 
-def _group_lengths(counts: Sequence[tuple[int, int]]) -> list[int]:
+def group_lengths(counts: Sequence[tuple[int, int]]) -> list[int]:
     """Rows per write, each a whole number of partitions: large partitions alone, small neighbours together."""
     lengths: list[int] = []
     pending = 0

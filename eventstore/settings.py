@@ -7,9 +7,18 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
 
 from eventstore.addresses import password_of
+from eventstore.retention import FORMS, Retention, seconds_of
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 HASH_KEY_BYTES_MIN = 16
@@ -84,6 +93,41 @@ def _segments(place: str | Path) -> str | Path:
     return Path(place)
 
 
+def _retention(value: object) -> object:
+    if isinstance(value, Retention):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"must be {FORMS}")
+    return Retention.parse(value)
+
+
+def _duration(value: object) -> object:
+    return seconds_of(value) if isinstance(value, str) else value
+
+
+Seconds = Annotated[float, BeforeValidator(_duration), Field(ge=0)]
+
+
+class TopicSettings(_Frozen):
+    """How long rows of topics are kept. Keys of the table are names of topics, or patterns with * and ?; a name goes
+    before patterns, a later pattern before an earlier one."""
+
+    retention: Annotated[Retention, BeforeValidator(_retention)] = Retention()
+    compact_after: Annotated[Seconds, Field(description="compact leaves rows alone that are younger")] = (
+        86_400.0
+    )
+    tombstones: Annotated[
+        Seconds, Field(description="so long after it a delete stays in what compact leaves to readers")
+    ] = 7 * 86_400.0
+
+    @model_validator(mode="after")
+    def _has_what_it_is_for(self) -> Self:
+        for name in ("compact_after", "tombstones"):
+            if name in self.model_fields_set and not self.retention.compact:
+                raise ValueError(f'{name} is for retention = "compact", which this is not')
+        return self
+
+
 class StoreSettings(_Frozen):
     """Where the log lives. ``name`` prefixes slots, publications, generations and buckets."""
 
@@ -98,6 +142,9 @@ class StoreSettings(_Frozen):
         bool, Field(description="every Spark worker has the segments folder at this path")
     ] = False
     upkeep: UpkeepSettings = UpkeepSettings()
+    topics: Annotated[
+        dict[str, TopicSettings], Field(description="in the file they are tables of their own: [topics.NAME]")
+    ] = {}
     s3: ObjectStoreSettings = ObjectStoreSettings()
 
     @property
@@ -171,6 +218,7 @@ class Settings(_Frozen):
 
     store: StoreSettings = StoreSettings()
     sources: dict[Name, SourceSettings] = {}
+    topics: dict[str, TopicSettings] = {}
     sinks: dict[Name, SinkSettings] = {}
     projections: ProjectionSettings = ProjectionSettings()
     spark: SparkSettings = SparkSettings()

@@ -96,12 +96,12 @@ def plan_state(
     ``columns`` defaults to all; ``on_unreadable`` is one policy or one per column. ``split`` (a power of two)
     defaults to the smallest that keeps a bucket's decoded changes within ``BUCKET_BYTES``; ``incomplete`` plans a state
     that is not known as far as it is. Raises UsageError for an unknown column or policy, IncompleteTopic when the
-    topic's state is not known at the cut.
+    topic's state is not known at the cut, HistoryGone when retention removed what it was made of.
     """
     info = store.topic(topic)
     if not incomplete:
         store.require_complete(topic, cut)
-    refs = tuple(store.segments(topic, cut))
+    refs = tuple(store.state_segments(topic, cut))
     versions = {schema.version: schema for schema in store.schemas(topic)}
     target = unify([*(versions[ref.version] for ref in refs), *store.schemas_at(topic, cut)])
     names = tuple(column.name for column in target.columns) if columns is None else tuple(columns)
@@ -157,8 +157,8 @@ def compute_state(storage: Storage | Path, wanted: StateInput, bucket: int) -> p
     """
     local = LocalStorage(storage) if isinstance(storage, Path) else storage
     layout = wanted.layout
-    resolver = MovedCells(wanted.target, _reader(local, wanted))
-    return compact(_changes(local, wanted, bucket, layout), layout, resolve_moved=resolver.resolve)
+    resolver = MovedCells(wanted.target, reader_of(local, wanted))
+    return compact(changes_of(local, wanted, bucket, layout), layout, resolve_moved=resolver.resolve)
 
 
 def readable_state(storage: Storage | Path, wanted: StateInput, bucket: int) -> pa.Table:
@@ -230,9 +230,10 @@ def source_texts(store: Store, topic: TopicId, cut: Cut, columns: Sequence[str])
         yield pa.table(cells)
 
 
-def _changes(
+def changes_of(
     storage: Storage, wanted: StateInput, bucket: int, layout: Layout
 ) -> Iterator[tuple[TopicSchema, pa.Table]]:
+    """The rows of a bucket in offset order, with what a layout needs of them: what ``compact`` takes."""
     partition = bucket // wanted.split
     for ref in wanted.refs:
         if all(piece.partition != partition for piece in ref.ranges):
@@ -252,11 +253,13 @@ def _of_bucket(table: pa.Table, wanted: StateInput, bucket: int) -> pa.Table:
     return table.filter(pc.or_(mine, pc.equal(table["_op"].combine_chunks(), "t")))
 
 
-def _reader(
+def reader_of(
     storage: Storage, wanted: StateInput
 ) -> Callable[
     [Sequence[int] | None, Callable[[TopicSchema], Sequence[str]]], Iterator[tuple[TopicSchema, pa.Table]]
 ]:
+    """How ``MovedCells`` reads rows of other buckets."""
+
     def read(
         epochs: Sequence[int] | None, columns: Callable[[TopicSchema], Sequence[str]]
     ) -> Iterator[tuple[TopicSchema, pa.Table]]:

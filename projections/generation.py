@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from eventstore.derived import DerivedRun, GenerationInfo, GenerationState
+from eventstore.derived import DerivedRun, GenerationInfo, GenerationState, InputNeed
 from eventstore.errors import IntegrityError, UsageError
 from eventstore.position import Cut, Fence
 from projections.derived import StepFiles, schema_from_bytes
@@ -68,6 +68,7 @@ class Generation:
     state: GenerationState
     frozen_at: int | None
     created_at: datetime
+    inputs: tuple[InputNeed, ...] = ()
 
     @classmethod
     def of(cls, info: GenerationInfo) -> Generation:
@@ -84,6 +85,7 @@ class Generation:
             state=info.state,
             frozen_at=info.frozen_at,
             created_at=info.created_at,
+            inputs=info.inputs,
         )
 
     def target(self, store_name: str) -> Target:

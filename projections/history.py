@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.errors import Fenced, IncompleteTopic, UsageError
+from eventstore.derived import InputNeed
+from eventstore.errors import Fenced, HistoryGone, IncompleteTopic, UsageError
 from eventstore.model import SegmentRef, TopicId, TopicKind
 from eventstore.position import Cut
 from eventstore.schema import TopicSchema, unify
@@ -105,6 +106,29 @@ def plan_reads(store: Store, projection: Projection, cut: Cut, parallelism: int)
         with suppress(Fenced):  # upkeep began to seal meanwhile
             store.seal()
     return _plan(store, projection, cut)
+
+
+def needs(store: Store, projection: Projection) -> tuple[InputNeed, ...]:
+    """What a generation that is begun now will read, for retention to know."""
+    found = []
+    for source in projection.inputs.values():
+        kind = "state" if isinstance(source, State) else "changes"
+        start = store.log_start(source.topic_id).epoch
+        found.append(InputNeed(source.topic_id.text, kind, start))
+    return tuple(found)
+
+
+def require_changes(store: Store, label: str, name: str, inputs: Sequence[InputNeed]) -> None:
+    """Raises HistoryGone when a generation that is computed of all changes of a topic was passed by retention: its
+    result would silently be that of fewer."""
+    for need in inputs:
+        start = store.log_start(TopicId.parse(need.topic)).epoch
+        if need.kind == "changes" and start > need.start:
+            raise HistoryGone(
+                f"{label} is computed of all changes of {need.topic} behind epoch {need.start}; retention removed "
+                f"those up to epoch {start}",
+                hint=f"tailrace rebuild {name} computes it of what is left",
+            )
 
 
 def _plan(store: Store, projection: Projection, cut: Cut) -> ReadPlan:

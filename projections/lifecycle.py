@@ -29,7 +29,7 @@ from projections.context import ProjectionContext
 from projections.derived import folder_of
 from projections.failure import explained
 from projections.generation import Generation, Pin, files_of, spec_to_text
-from projections.history import ReadPlan, frames, plan_reads
+from projections.history import ReadPlan, frames, needs, plan_reads
 from projections.model import Projection, ProjectionFailed
 from projections.plan import Full, Nothing, Plan
 from projections.promotion import Promoted, RolledBack, reconcile, reconcile_if_possible, rollback
@@ -169,6 +169,7 @@ def _create(ctx: ProjectionContext, projection: Projection, pin: Pin | None, cut
         state=GenerationState.BUILDING,
         frozen_at=None,
         created_at=datetime.now(UTC),
+        inputs=needs(ctx.store, projection),
     )
     for remark in ctx.sink(planned).check(ctx.target(planned)):
         ctx.report(f"{projection.name}: {remark}", 0, None, "")
@@ -190,6 +191,7 @@ def _numbered(ctx: ProjectionContext, planned: Generation) -> Generation:
             partitions=planned.partitions,
             split=planned.split,
             as_of=planned.pin.to_json() if planned.pin else None,
+            inputs=planned.inputs,
         )
         generation = replace(planned, number=number)
         if sink.live(store_name, planned.projection) != number:

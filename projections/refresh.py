@@ -18,7 +18,7 @@ from projections.context import ProjectionContext
 from projections.derived import StepFiles, folder_of, next_runs
 from projections.failure import explained
 from projections.generation import Generation, files_of
-from projections.history import frames, plan_reads
+from projections.history import frames, plan_reads, require_changes
 from projections.model import Projection, ProjectionFailed
 from projections.plan import Full, Nothing, Plan, plan
 
@@ -134,8 +134,10 @@ def compute_at(
 ) -> list[BucketOutcome]:
     """Run the projection over the log at ``cut`` and each bucket of its result through ``task``.
 
-    Raises ProjectionFailed when the result's columns are not the generation's.
+    Raises ProjectionFailed when the result's columns are not the generation's, HistoryGone when changes that it is
+    computed of were removed.
     """
+    require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
     with ctx.store.pinned(f"projection {projection.name}"):  # tasks open files long after they were named
         return _computed(ctx, projection, generation, cut, task)
 

@@ -61,11 +61,14 @@ def load_configuration(path: Path | None = None, env: str | None = None) -> Conf
     chosen = env or os.environ.get(ENV_VARIABLE) or None
     overlaid = _overlay(file, _parse(file), chosen)
     expanded = _Expansion(file).table(overlaid, ())
+    _refuse_topics_in_store(file, expanded)
     anchored = _anchor(expanded, file.parent)
     try:
         settings = Settings.model_validate(anchored)
     except ValidationError as error:
         raise _rendered(file, chosen, error) from None
+    store = settings.store.model_copy(update={"topics": settings.topics})
+    settings = settings.model_copy(update={"store": store})
     _check_addresses(file, settings)
     _require_hidden_keys(file, overlaid)
     inline = [_dotted(keys) for keys in _inline_passwords(overlaid)]
@@ -223,6 +226,15 @@ def _anchor(document: dict[str, Any], folder: Path) -> dict[str, Any]:
 def anchored(segments: str, folder: Path) -> str:
     """A folder relative to the configuration's; what has a scheme is left as it is."""
     return segments if "://" in segments else str(folder / segments)
+
+
+def _refuse_topics_in_store(file: Path, document: Mapping[str, Any]) -> None:
+    """Topics have tables of their own in the file, wherever the store keeps them. Raises UsageError."""
+    store = document.get("store")
+    if isinstance(store, dict) and "topics" in store:
+        raise UsageError(
+            f"{file}: store.topics: unknown key", hint='write a table for each: [topics."shop.public.*"]'
+        )
 
 
 def _anchored_catalog(url: str, folder: Path) -> str:

@@ -9,7 +9,7 @@ What replaces others is read back first: it must hold the content of its inputs,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -32,18 +32,33 @@ _PROBE_ROWS = (
 )
 
 
+Keep = Callable[[pa.Table], pa.Array | pa.ChunkedArray]
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
+    """``counts`` and ``kept``: of the rows that were written, their number by partition and their content."""
+
     bytes: int
     checksum: str
     contents: tuple[Content, ...]  # of each input
+    counts: Mapping[int, int]
+    kept: Content
 
 
-def rewrite(storage: Storage, inputs: Sequence[SegmentRef], path: str, memory_bytes: int) -> Written:
-    """Write the rows of ``inputs`` (in the topic's order) as the durable file ``path``. Raises IntegrityError when an
-    input is damaged or has other columns than the first."""
+def rewrite(
+    storage: Storage,
+    inputs: Sequence[SegmentRef],
+    path: str,
+    memory_bytes: int,
+    keep: Keep | None = None,
+) -> Written:
+    """Write the rows of ``inputs`` (in the topic's order) as the durable file ``path``, all or those for which ``keep``
+    gives true. Raises IntegrityError when an input is damaged or has other columns than the first."""
     files = [Rows(storage, ref, memory_bytes // _PARTS) for ref in inputs]
     contents = [Content()] * len(files)
+    counts: dict[int, int] = {}
+    kept = Content()
     try:
         schema = files[0].schema
         for each in files:
@@ -61,12 +76,16 @@ def rewrite(storage: Storage, inputs: Sequence[SegmentRef], path: str, memory_by
                 for partition in sorted({piece.partition for ref in inputs for piece in ref.ranges}):
                     for at, each in enumerate(files):
                         for batch in each.of_partition(partition):
-                            contents[at] += content_of(batch)
-                            groups.add(batch)
+                            content = content_of(batch)
+                            contents[at] += content
+                            chosen = batch if keep is None else batch.filter(keep(batch))
+                            kept += content if chosen.num_rows == batch.num_rows else content_of(chosen)
+                            counts[partition] = counts.get(partition, 0) + chosen.num_rows
+                            groups.add(chosen)
                     groups.end_partition()
                 groups.flush()
         failpoints.hit("segment_written")
-        return Written(sink.bytes, sink.hash.hexdigest(), tuple(contents))
+        return Written(sink.bytes, sink.hash.hexdigest(), tuple(contents), counts, kept)
     finally:
         for each in files:
             each.close()

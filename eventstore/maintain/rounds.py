@@ -1,4 +1,4 @@
-"""A round of upkeep: seal, merge, fold, remove. Safe beside everything, whoever runs it, wherever and whenever.
+"""A round of upkeep: seal, merge, retention, fold, remove. Safe beside everything, wherever and whenever it is run.
 
 At any moment one process does it (``leases.maintaining``). It may be killed at any point: the next round goes on.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -16,10 +16,14 @@ from sqlalchemy import Connection, delete, func, insert, select
 
 from eventstore import registry, tables
 from eventstore.maintain import terms, tiers
+from eventstore.maintain.cutoff import Held
+from eventstore.maintain.cutoff import check as check_retention
 from eventstore.maintain.fold import fold
 from eventstore.maintain.leases import maintaining, oldest_need
 from eventstore.maintain.merge import merge
 from eventstore.maintain.orphans import collect_orphans
+from eventstore.maintain.retain import Removed, retain
+from eventstore.maintain.retain import is_due as retention_is_due
 from eventstore.maintain.retired import collect_retired
 from eventstore.maintain.seal import seal
 from eventstore.times import from_micros, now_micros
@@ -44,12 +48,22 @@ class Round:
     removed_files: int = 0
     removed_bytes: int = 0
     orphans: int = 0
+    removed: tuple[Removed, ...] = ()
+    held: tuple[Held, ...] = ()
     seconds: float = 0.0
 
     @property
     def idle(self) -> bool:
+        """Nothing was done, whatever was held back."""
         done = (self.sealed_epochs, self.merged_files, self.folded_epochs, self.removed_files, self.orphans)
-        return not any(done)
+        return not any(done) and not self.removed
+
+    @classmethod
+    def from_json(cls, text: str) -> Round:
+        values = json.loads(text)
+        values["removed"] = tuple(Removed(**each) for each in values["removed"])
+        values["held"] = tuple(Held(**each) for each in values["held"])
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +86,21 @@ class Standing:
         return sum(files for files, _ in self.tiers.values())
 
 
-def maintain(store: Store, *, report: Callable[[str], None] = lambda _: None) -> Round:
-    """Seal all small epochs, merge, fold, remove. Raises Busy or Fenced."""
+def maintain(
+    store: Store,
+    *,
+    report: Callable[[str], None] = lambda _: None,
+    force_past: Collection[str] = (),
+) -> Round:
+    """Seal all small epochs, merge, remove what retention says, fold, remove files. ``force_past``: names of registered
+    readers whom retention passes. Raises Busy or Fenced; UsageError, when all else is done, for a policy that a topic
+    cannot have, and at once when nobody is called as in ``force_past``."""
     began = time.monotonic()
     with maintaining(store.catalog):
         with store.catalog.write() as connection:
             # Those who were killed have left files of these terms. Sealing takes one only when there is something to
             # seal: jobs seal, too, and would be stopped.
-            for name in (terms.MERGE, terms.FOLD):
+            for name in (terms.MERGE, terms.RETAIN, terms.FOLD):
                 terms.advance(connection, name)
             head = registry.head_epoch(connection)
         report("sealing")
@@ -88,12 +109,20 @@ def maintain(store: Store, *, report: Callable[[str], None] = lambda _: None) ->
         for each in merge(store, store.settings.upkeep.memory_bytes):
             merged.append(each)
             report(f"merging: {sum(m.files for m in merged):,} files to {len(merged):,}")
+        removed, held = [], []
+        report("retention")
+        for outcome in retain(store, force_past):
+            if isinstance(outcome, Held):
+                held.append(outcome)
+            else:
+                removed.append(outcome)
+                report(f"retention: {outcome.topic} begins behind epoch {outcome.epoch:,}")
         folded = []
         for step in fold(store, store.settings.upkeep.keep_epochs):
             folded.append(step)
             report(f"folding: {sum(f.rows for f in folded):,} epochs")
         report("removing")
-        removed, removed_bytes = collect_retired(store, store.settings.upkeep.keep_seconds)
+        removed_files, removed_bytes = collect_retired(store, store.settings.upkeep.keep_seconds)
         orphans = collect_orphans(store)
         done = Round(
             head=head,
@@ -103,12 +132,15 @@ def maintain(store: Store, *, report: Callable[[str], None] = lambda _: None) ->
             read_bytes=sum(each.bytes_read for each in merged),
             written_bytes=sum(each.bytes_written for each in merged),
             folded_epochs=sum(each.rows for each in folded),
-            removed_files=removed,
+            removed_files=removed_files,
             removed_bytes=removed_bytes,
             orphans=orphans,
+            removed=tuple(removed),
+            held=tuple(held),
             seconds=round(time.monotonic() - began, 3),
         )
         _record(store, done)
+        check_retention(store)
     return done
 
 
@@ -136,12 +168,14 @@ def is_due(store: Store) -> bool:
         due = connection.scalar(waiting.limit(1))
         last = _last(connection)
     fresh = head - (last[1].head if last is not None else 0)
+    if retention_is_due(store):
+        return True
     return fresh >= store.settings.upkeep.seal_epochs or size >= SEAL_BYTES or due is not None
 
 
 def _last(connection: Connection) -> tuple[datetime | None, Round] | None:
     row = connection.execute(select(tables.upkeep)).one_or_none()
-    return None if row is None else (from_micros(row.finished_at), Round(**json.loads(row.report)))
+    return None if row is None else (from_micros(row.finished_at), Round.from_json(row.report))
 
 
 def standing(store: Store) -> Standing:

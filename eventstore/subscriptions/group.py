@@ -13,11 +13,11 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal, Self
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from eventstore import registry
-from eventstore.errors import UsageError
+from eventstore.errors import HistoryGone, UsageError
 from eventstore.model import Op, TopicId
 from eventstore.position import Cut
 from eventstore.subscriptions import membership, parking, positions
@@ -57,6 +57,14 @@ class PartitionProgress:
     def lag(self) -> int:
         """Events that the group has not done yet."""
         return self.end_offset - self.next_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Of a topic, rows up to ``epoch`` are done; ``why`` later ones must stay, for people."""
+
+    epoch: int
+    why: str
 
 
 class Group:
@@ -158,13 +166,59 @@ class Group:
                     self._starts[Slot(topic, partition)] = Start(offset, self.start.epoch)
         return self._starts
 
-    def ends(self, topics: Collection[TopicId]) -> dict[TopicId, list[int]]:
-        """The next offset of every partition."""
+    def bounds(self, topics: Collection[TopicId]) -> dict[TopicId, list[tuple[int, int]]]:
+        """Of every partition the first offset that readers can get, and the next one."""
         with self.store.catalog.read() as connection:
             ids = registry.topic_ids(connection, list(topics))
-            return {topic: json.loads(registry.next_offsets(connection, ids[topic])) for topic in ids}
+            return {topic: registry.offset_bounds(connection, ids[topic]) for topic in ids}
+
+    def need(self, topic: TopicId) -> Need | None:
+        """What of a topic must stay for this group; None when it reads another one, or is done with all of it. What is
+        gone already it is told at its next poll: that does not hold the rest."""
+        if not _matches(topic, self.patterns):
+            return None
+        bounds = self.bounds([topic])[topic]
+        starts, rows = self.starts(), self._positions()
+        needs = []
+        for partition, (first, end) in enumerate(bounds):
+            slot = Slot(topic, partition)
+            at = rows.get(slot) or starts[slot]
+            if first <= at.next_offset < end:
+                needs.append(Need(at.epoch - 1, f"it is at offset {at.next_offset} of partition {partition}"))
+        needs += [
+            Need(each.epoch - 1, f"offset {each.offset} of {each.slot} is parked")
+            for each in self.parked()
+            if each.slot.topic == topic and each.offset >= bounds[each.slot.partition][0]
+        ]
+        return min(needs, key=lambda need: need.epoch, default=None)
+
+    def leave_behind(self, connection: Connection, topic: TopicId) -> None:
+        """Inside a transaction on the groups' database, before retention passes the group: positions that were never
+        stored are, so that the next poll finds them before the log's start."""
+        membership.lock(connection, self.name)
+        membership.add_positions(
+            connection, self.name, {slot: at for slot, at in self.starts().items() if slot.topic == topic}
+        )
+
+    def passed(self, slot: Slot, next_offset: int, first: int) -> HistoryGone:
+        """What a member is told whose position lies before the first row there is: retention was forced past it."""
+        return HistoryGone(
+            f"group {self.name!r} was passed by retention: it is at offset {next_offset} of {slot}, which begins at "
+            f"{first} now; {first - next_offset:,} rows are gone that it did not get",
+            hint=f"tailrace group reset {self.name} --to earliest --topic {slot.topic} goes on with what is left",
+        )
 
     # how far it is
+
+    def _positions(self) -> dict[Slot, Start]:
+        """Stored positions; partitions that nobody has joined for yet have none."""
+        table = group_tables.partitions
+        query = select(table).where(table.c.group_name == self.name)
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        return {
+            Slot(TopicId.parse(row.topic), row.partition): Start(row.next_offset, row.epoch) for row in rows
+        }
 
     def members(self) -> list[str]:
         table = group_tables.members
@@ -174,18 +228,18 @@ class Group:
 
     def progress(self) -> list[PartitionProgress]:
         """Every partition, in order; those that nobody has joined for yet begin at the start."""
-        ends = self.ends(self.topics())
+        bounds = self.bounds(self.topics())
         table = group_tables.partitions
         with self._database.read() as connection:
             rows = connection.execute(select(table).where(table.c.group_name == self.name)).all()
         found = {Slot(TopicId.parse(row.topic), row.partition): row for row in rows}
         starts = self.starts()
-        row_bytes = {topic: positions.bytes_per_row(self.store, topic) for topic in ends}
+        row_bytes = {topic: positions.bytes_per_row(self.store, topic) for topic in bounds}
         progress = []
         for slot in sorted(starts):
             row = found.get(slot)
             at = starts[slot] if row is None else Start(row.next_offset, row.epoch)
-            end = ends[slot.topic][slot.partition]
+            _, end = bounds[slot.topic][slot.partition]
             progress.append(
                 PartitionProgress(
                     slot=slot,
@@ -235,6 +289,9 @@ class Group:
         chosen = [topic for topic in self.topics() if topics is None or _matches(topic, topics)]
         if not chosen:
             raise UsageError("no topic of the group matches", hint=f"it reads {', '.join(self.patterns)}")
+        if to != "earliest":
+            for topic in chosen:
+                self.store.require_history(topic, cut)
         starts = self.starts()
         wanted = {
             Slot(topic, partition): Start(offset, cut.epoch)
@@ -274,6 +331,10 @@ def _make(
     store: Store, database: Catalog, name: str, topics: Sequence[str], start: AsOf | None
 ) -> tuple[str, str]:
     cut = _resolve(store, "latest" if start is None else start)
+    if start != "earliest":
+        for info in store.topics():
+            if _matches(info.id, topics):
+                store.require_history(info.id, cut)
     values = {
         "name": name,
         "topics": json.dumps(list(topics), ensure_ascii=False),

@@ -126,7 +126,8 @@ class Member:
     def poll(self, timeout: float | None = 0.0) -> Batch | None:
         """The next batch, waiting up to ``timeout`` seconds for one (None: for ever, until ``stop``).
 
-        Raises Fenced when another process has this member's name, or it was silent for longer than its lease.
+        Raises Fenced when another process has this member's name, or it was silent for longer than its lease,
+        HistoryGone when retention was forced past the group: reset it, then join again.
         """
         deadline = Deadline(timeout)
         self._look_for_effects()
@@ -256,14 +257,17 @@ class Member:
 
     def _next(self) -> Batch | None:
         """The next batch, partitions by turns. One that is wanted elsewhere gives nothing more."""
-        ends = self.group.ends({slot.topic for slot in self._turn})
+        bounds = self.group.bounds({slot.topic for slot in self._turn})
         for _ in range(len(self._turn)):
             slot = self._turn.pop(0)
             self._turn.append(slot)
             held = self._held[slot]
             if held.holding.wanted is not None:
                 continue
-            found = self._fetch(held, ends[slot.topic][slot.partition])
+            first, end = bounds[slot.topic][slot.partition]
+            if held.cursor.position.next_offset < first:
+                raise self.group.passed(slot, held.cursor.position.next_offset, first)
+            found = self._fetch(held, end)
             if found is not None:
                 return found
         return None

@@ -215,6 +215,13 @@ def set_positions(
         )
 
 
+def add_positions(connection: Connection, group: str, starts: Mapping[Slot, Start]) -> None:
+    """Store where the group begins in partitions that have no position yet."""
+    known = _owners(connection, group)
+    for slot in starts.keys() - known.keys():
+        _add(connection, group, slot, starts[slot])
+
+
 def stale(group: str, slot: Slot) -> Fenced:
     return Fenced(
         f"{slot} of group {group!r} has another owner now; this batch was not committed",

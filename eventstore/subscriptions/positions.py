@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
 
-from eventstore import index, registry, segment, tables
+from eventstore import index, registry, segment, starts, tables
 from eventstore.model import SegmentRef, TopicId
 from eventstore.position import Cut
 from eventstore.timeline import Timeline, Which
@@ -18,15 +18,19 @@ if TYPE_CHECKING:
 
 def offsets_at(store: Store, topic: TopicId, cut: Cut) -> list[int]:
     """The first offset behind a cut, of every partition of a topic. Reads metadata, and of the last segment inside
-    two columns: no other one can be cut in two."""
+    two columns: no other one can be cut in two. Where retention removed what lies behind the cut, the offsets at which
+    the topic's rows begin now."""
     with store.catalog.read() as connection:
         topic_id = registry.topic_ids(connection, [topic])[topic]
         following = json.loads(registry.next_offsets(connection, topic_id))
         if cut.epoch == registry.head_epoch(connection) and not cut.below_lsn:
             return [int(offset) for offset in following]
-    found = [0] * len(following)
+        start = starts.read(connection, topic_id)
+    if not start.has(topic, cut):
+        return list(start.offsets)
+    found = list(start.whole)
     last: SegmentRef | None = None
-    after = 0
+    after = start.epoch
     while after < cut.epoch:
         with store.catalog.read() as connection:
             page = index.page(connection, topic, topic_id, cut, after)

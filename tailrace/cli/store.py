@@ -9,10 +9,11 @@ import typer
 
 from tailrace.cli.init import catalog_label
 from tailrace.cli.invocation import NOTHING_TO_DO, of
-from tailrace.cli.output import count, size, when
+from tailrace.cli.output import count, duration, size, when
 from tailrace.cli.upgrade import upgrade
 
 if TYPE_CHECKING:
+    from eventstore.maintain.cutoff import Held
     from eventstore.maintain.rounds import Round
 
 app = typer.Typer(help="The log as a whole.")
@@ -62,15 +63,28 @@ def seal(
 
 
 @app.command()
-def maintain(context: typer.Context) -> None:
-    """Keep the log in order: seal, merge small files, move old epochs to files, remove files that nobody needs.
+def maintain(
+    context: typer.Context,
+    force_past: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--force-past",
+            metavar="NAME",
+            help="A group or projection (GROUP, or group:GROUP, projection:NAME) that retention passes; it is told.",
+        ),
+    ] = None,
+) -> None:
+    """Keep the log in order: seal, merge small files, remove rows by the topics' retention, move old epochs to files,
+    remove files that nobody needs.
 
     A running capture does it by itself (store.upkeep.every_seconds). Safe at any time, beside everything; when it is
     stopped or killed, the next one goes on.
     """
     invocation = of(context)
+    if force_past:
+        invocation.confirm(f"remove rows that {', '.join(force_past)} did not get")
     with invocation.store() as store, invocation.output.progress("upkeep") as progress:
-        done = store.maintain(progress.say)
+        done = store.maintain(progress.say, force_past=force_past or ())
     if invocation.output.json:
         invocation.output.document(asdict(done))
         return
@@ -80,14 +94,21 @@ def maintain(context: typer.Context) -> None:
 
 def described(done: Round) -> list[str]:
     """What a round did, for people."""
+    held = [_held(each) for each in done.held]
     if done.idle:
-        return ["nothing to do"]
+        return ["nothing to do", *held]
     lines = []
     if done.sealed_epochs:
         lines.append(f"sealed {count(done.sealed_epochs, 'epoch')}")
     if done.merged_files:
         sizes = f"{size(done.read_bytes)} to {size(done.written_bytes)}"
         lines.append(f"merged {count(done.merged_files, 'file')} to {done.written_files:,} ({sizes})")
+    for each in done.removed:
+        forced = f", past {', '.join(each.forced)}" if each.forced else ""
+        lines.append(
+            f"{each.topic} begins behind epoch {each.epoch:,}{forced}: removed {count(each.events, 'row')}, "
+            f"{each.kept_events:,} that make its state stay"
+        )
     if done.folded_epochs:
         lines.append(f"moved {count(done.folded_epochs, 'epoch')} from the catalog to files")
     if done.removed_files:
@@ -95,7 +116,14 @@ def described(done: Round) -> list[str]:
         lines.append(f"removed {replaced} ({size(done.removed_bytes)})")
     if done.orphans:
         lines.append(f"removed {count(done.orphans, 'orphaned file')}")
-    return [*lines, f"in {done.seconds:.1f} s"]
+    return [*lines, *held, f"in {done.seconds:.1f} s"]
+
+
+def _held(each: Held) -> str:
+    return (
+        f"{each.topic}: {each.reader} holds back {count(each.events, 'row')} ({size(each.bytes)}, the oldest "
+        f"{duration(each.seconds)} old): {each.why}"
+    )
 
 
 @app.command()

@@ -1,0 +1,193 @@
+"""Reading a topic: references to its rows, and the rows themselves, page by page.
+
+Pages are resolved in snapshots of their own. Between two of them files may be merged (then rows that were given out
+are known by their offsets) and the topic's start may move (then nobody is told less than there was without an error).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from eventstore import index, registry, segment, starts
+from eventstore.errors import MissingFile
+from eventstore.model import SegmentRef, TopicId
+from eventstore.position import Cut
+from eventstore.schema import TopicSchema
+from eventstore.starts import LogStart
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+
+_BATCH_ROWS = 65_536
+_TRIES = 5  # each can fail only because retention moved the topic's start meanwhile
+
+
+def segments(store: Store, topic: TopicId, topic_id: int, cut: Cut, after_epoch: int) -> list[SegmentRef]:
+    """``Store.segments``."""
+    refs: list[SegmentRef] = []
+    after = after_epoch
+    while True:
+        with store.catalog.read() as connection:
+            start = starts.read(connection, topic_id)
+            if 0 < after < start.epoch or (cut.epoch and not start.has(topic, cut)):
+                raise starts.gone(connection, store.storage, topic, start)
+            after = max(after, start.epoch)
+            if after >= cut.epoch:
+                return refs
+            page = index.page(connection, topic, topic_id, cut, after)
+        refs += page.refs
+        after = page.through
+
+
+def state_segments(store: Store, topic: TopicId, topic_id: int, cut: Cut) -> list[SegmentRef]:
+    """``Store.state_segments``."""
+    for _ in range(_TRIES - 1):
+        found = _state_segments(store, topic, topic_id, cut)
+        if found is not None:
+            return found
+    return _state_segments(store, topic, topic_id, cut) or []
+
+
+def _state_segments(store: Store, topic: TopicId, topic_id: int, cut: Cut) -> list[SegmentRef] | None:
+    """None when the topic's start moved while its pages were looked up."""
+    with store.catalog.read() as connection:
+        start = starts.read(connection, topic_id)
+        if not start.has(topic, cut):
+            raise starts.gone(connection, store.storage, topic, start)
+        refs = starts.run(connection, topic, topic_id)
+    after = start.epoch
+    while after < cut.epoch:
+        with store.catalog.read() as connection:
+            if starts.read(connection, topic_id).epoch != start.epoch:
+                return None
+            page = index.page(connection, topic, topic_id, cut, after)
+        refs += page.refs
+        after = page.through
+    return refs
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a reader of rows asks for."""
+
+    topic: TopicId
+    topic_id: int
+    cut: Cut
+    partitions: Collection[int] | None
+    offsets: Mapping[int, tuple[int, int]] | None
+    columns: Sequence[str] | None
+
+    @property
+    def needed(self) -> set[str] | None:
+        return None if self.columns is None else {*self.columns, "_partition", "_offset", "_epoch"}
+
+    def table(self, store: Store, ref: SegmentRef, version: TopicSchema) -> pa.Table:
+        return segment.read_segment(store.storage, ref, version, self.needed, self.partitions)
+
+    def given(self, table: pa.Table, version: int) -> Iterator[pa.RecordBatch]:
+        if self.offsets is not None:
+            table = _within(table, self.offsets)
+        if self.columns is not None:
+            table = table.select([name for name in table.column_names if name in self.columns])
+        metadata = {b"tailrace:version": str(version).encode()}
+        yield from table.replace_schema_metadata(metadata).to_batches(max_chunksize=_BATCH_ROWS)
+
+
+def read(store: Store, wanted: Rows, after_epoch: int) -> Iterator[pa.RecordBatch]:
+    """``Store.read``."""
+    start = _begin(store, wanted, after_epoch)
+    if start.compacted and after_epoch < start.epoch:
+        yield from _of_run(store, wanted, start, after_epoch)
+    after = max(after_epoch, start.epoch)
+    given: dict[int, int] = {}  # by partition: the next offset
+    missing = ""
+    while after < wanted.cut.epoch:
+        with store.catalog.read() as connection:
+            now = starts.read(connection, wanted.topic_id)
+            if now.epoch > after:
+                raise starts.gone(connection, store.storage, wanted.topic, now)
+            page = index.page(connection, wanted.topic, wanted.topic_id, wanted.cut, after)
+            versions = {each.version: each for each in registry.schemas(connection, wanted.topic_id)}
+        for ref in page.refs:
+            if ref.path is not None and ref.path == missing:
+                store.storage.open(ref.path)  # still named, so it is lost: raises
+            if all(given.get(r.partition, 0) >= r.first_offset + r.rows for r in ref.ranges):
+                continue
+            try:
+                table = wanted.table(store, ref, versions[ref.version])
+            except MissingFile:
+                if ref.path is None:
+                    raise
+                missing = ref.path
+                break  # merged away since the page was resolved: resolve it again
+            if ref.sealed:
+                # Sealed files are sorted by partition first; within an epoch, that is the order of before.
+                order = np.argsort(table["_epoch"].to_numpy(), kind="stable")
+                table = table.take(pa.array(order))
+            yield from wanted.given(_not_given(table, given), ref.version)
+            given.update({r.partition: r.first_offset + r.rows for r in ref.ranges})
+        else:
+            after = page.through
+            given.clear()
+
+
+def _begin(store: Store, wanted: Rows, after_epoch: int) -> LogStart:
+    """Raises HistoryGone when the first of what is asked for is not there any more."""
+    with store.catalog.read() as connection:
+        start = starts.read(connection, wanted.topic_id)
+        if wanted.offsets is not None:
+            starts.require_offsets(connection, store.storage, wanted.topic, start, wanted.offsets)
+        elif 0 < after_epoch < start.epoch:
+            raise starts.gone(connection, store.storage, wanted.topic, start)
+        if after_epoch < wanted.cut.epoch and not start.has(wanted.topic, wanted.cut):
+            raise starts.gone(connection, store.storage, wanted.topic, start)
+    return start
+
+
+def _of_run(store: Store, wanted: Rows, start: LogStart, after_epoch: int) -> Iterator[pa.RecordBatch]:
+    """What readers may get of a compacted prefix: by partition in offset order, with gaps."""
+    with store.catalog.read() as connection:
+        if starts.read(connection, wanted.topic_id) != start:
+            raise starts.gone(connection, store.storage, wanted.topic, start)
+        refs = starts.run(connection, wanted.topic, wanted.topic_id)
+        versions = {each.version: each for each in registry.schemas(connection, wanted.topic_id)}
+    for ref in refs:
+        try:
+            table = wanted.table(store, ref, versions[ref.version])
+        except MissingFile:
+            with store.catalog.read() as connection:
+                now = starts.read(connection, wanted.topic_id)
+                if now.epoch != start.epoch:
+                    raise starts.gone(connection, store.storage, wanted.topic, now) from None
+            raise
+        first = np.array(start.offsets, np.int64)[table["_partition"].to_numpy()]
+        readable = pc.greater_equal(table["_offset"], pa.array(first))
+        yield from wanted.given(
+            table.filter(pc.and_(readable, pc.greater(table["_epoch"], after_epoch))), ref.version
+        )
+
+
+def _not_given(table: pa.Table, given: Mapping[int, int]) -> pa.Table:
+    """The rows of a merged file that were not given out before it replaced others."""
+    for partition, following in given.items():
+        again = pc.and_(pc.equal(table["_partition"], partition), pc.less(table["_offset"], following))
+        if pc.any(again, min_count=0).as_py():
+            table = table.filter(pc.invert(again))
+    return table
+
+
+def _within(table: pa.Table, offsets: Mapping[int, tuple[int, int]]) -> pa.Table:
+    keep = None
+    for partition, (first, end) in offsets.items():
+        inside = pc.and_(
+            pc.equal(table["_partition"], partition),
+            pc.and_(pc.greater_equal(table["_offset"], first), pc.less(table["_offset"], end)),
+        )
+        keep = inside if keep is None else pc.or_(keep, inside)
+    return table.slice(0, 0) if keep is None else table.filter(keep)

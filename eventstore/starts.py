@@ -1,0 +1,96 @@
+"""Where a topic's rows begin since retention removed earlier ones, and what is left of those: its state run.
+
+``epoch``: no row up to it is in segments any more; the state is known from it on. Readers of rows get those from
+``offsets`` on; from ``whole`` on every one is there, before that (compacted topics) the last of each key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from eventstore import index, tables
+from eventstore.errors import HistoryGone
+from eventstore.model import SegmentRef, TopicId
+from eventstore.position import Cut
+from eventstore.storage import Storage
+from eventstore.timeline import Timeline, Which
+from eventstore.times import from_micros
+
+
+@dataclass(frozen=True, slots=True)
+class LogStart:
+    """Of one topic; offsets by partition."""
+
+    epoch: int
+    offsets: tuple[int, ...]
+    whole: tuple[int, ...]
+
+    @property
+    def compacted(self) -> bool:
+        """Whether readers get rows of the state run."""
+        return self.offsets != self.whole
+
+    def has(self, topic: TopicId, cut: Cut) -> bool:
+        """Whether the topic's state is known at a cut: one inside the epochs that are gone is before the start."""
+        if cut.epoch < self.epoch:
+            return False
+        inside = cut.inside.get(topic.source, cut.epoch)
+        return topic.source not in cut.below_lsn or inside > self.epoch or self.epoch == 0
+
+
+def read(connection: Connection, topic_id: int) -> LogStart:
+    table = tables.topic_offsets
+    query = select(table.c.start_epoch, table.c.log_starts, table.c.whole_from)
+    row = connection.execute(query.where(table.c.topic_id == topic_id)).one()
+    return LogStart(row.start_epoch, tuple(json.loads(row.log_starts)), tuple(json.loads(row.whole_from)))
+
+
+def run(connection: Connection, topic: TopicId, topic_id: int) -> list[SegmentRef]:
+    """The files of a topic's state run, in the topic's order. Their offsets have gaps."""
+    table = tables.state_runs
+    rows = connection.execute(select(table).where(table.c.topic_id == topic_id).order_by(table.c.number))
+    return [run_ref(topic, row) for row in rows]
+
+
+def run_ref(topic: TopicId, row: Row[*tuple[Any, ...]]) -> SegmentRef:
+    return SegmentRef(
+        topic=topic,
+        version=row.version,
+        first_epoch=row.first_epoch,
+        last_epoch=row.last_epoch,
+        rows=row.rows,
+        bytes=row.bytes,
+        ranges=index.ranges_from_json(row.ranges),
+        path=row.path,
+        sealed=True,
+        checksum=row.checksum,
+    )
+
+
+def gone(connection: Connection, storage: Storage, topic: TopicId, start: LogStart) -> HistoryGone:
+    """The error for whoever asks for more than retention left; names the earliest moment there is."""
+    last = Timeline(connection, storage).last(Which(upto=start.epoch, dated=True))
+    moment = from_micros(None if last is None else last.commit_ts)
+    when = "" if moment is None else f", committed {moment:%Y-%m-%dT%H:%M:%SZ}"
+    return HistoryGone(
+        f"{topic} begins behind epoch {start.epoch}{when}: retention removed what came before",
+        hint=f"the earliest state is that of epoch {start.epoch}, the earliest row that of the epoch behind it",
+    )
+
+
+def require_offsets(
+    connection: Connection,
+    storage: Storage,
+    topic: TopicId,
+    start: LogStart,
+    wanted: Mapping[int, tuple[int, int]],
+) -> None:
+    """Raises HistoryGone when one of these half-open ranges of offsets, by partition, begins before the topic does."""
+    for partition, (first, end) in wanted.items():
+        if partition < len(start.offsets) and first < min(end, start.offsets[partition]):
+            raise gone(connection, storage, topic, start)

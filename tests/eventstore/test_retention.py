@@ -1,0 +1,399 @@
+"""Retention: old rows go by each topic's policy, and the state stays what it was. Nothing goes that somebody needs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from eventstore import failpoints, tables
+from eventstore.derived import InputNeed
+from eventstore.errors import Fenced, HistoryGone, UsageError
+from eventstore.log import Store
+from eventstore.maintain import cutoff, retain, seal, terms
+from eventstore.maintain.rounds import is_due
+from eventstore.model import EpochBatch, TopicId, TopicRows
+from eventstore.retention import Retention
+from eventstore.settings import TopicSettings, UpkeepSettings
+from eventstore.state import state
+from eventstore.times import to_micros
+from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, content, writer
+from tests.fixtures.stores import StoreFactory
+
+AT_ONCE = UpkeepSettings(keep_seconds=0)
+
+SetClock = Callable[[float], None]
+
+
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
+    """Retention's clock: a row of LSN n committed at second n."""
+
+    def set_to(seconds: float) -> None:
+        monkeypatch.setattr(cutoff, "now_micros", lambda: to_micros(at(seconds)))
+
+    return set_to
+
+
+def opened(new_store: StoreFactory, **topics: Any) -> Store:
+    chosen = {f"shop.public.{name}": TopicSettings(**settings) for name, settings in topics.items()}
+    return new_store(topics=chosen, upkeep=AT_ONCE)
+
+
+def fill(store: Store, first: int, last: int) -> None:
+    """An epoch a second: each order changes every five seconds, and one is deleted now and then."""
+    capture = store.take_over("shop") if store.source("shop") else writer(store)
+    for lsn in range(first, last + 1):
+        change = ("d", lsn % 5 + 100) if lsn % 4 == 0 else ("u", lsn % 5 + 100)
+        more: dict[str, Any] = {"completes": [ORDERS, CUSTOMERS]} if lsn == 1 else {}
+        capture.append(batch(lsn, [("c", lsn + 1000), change], [("c", lsn)], **more))
+
+
+def state_at(store: Store, epoch: int, topic: TopicId = ORDERS) -> list[dict[str, Any]]:
+    found = state(store, topic, store.cut(epoch), on_unreadable="null")
+    return sorted((row for table in found for row in table.to_pylist()), key=lambda row: row["id"])
+
+
+def states(store: Store, *epochs: int) -> dict[int, list[dict[str, Any]]]:
+    return {epoch: state_at(store, epoch) for epoch in epochs}
+
+
+def named_files(store: Store) -> set[str]:
+    with store.catalog.read() as connection:
+        return {
+            path
+            for table in (tables.segments, tables.state_runs)
+            for path in connection.scalars(select(table.c.path))
+        }
+
+
+def test_rows_older_than_their_time_go_and_every_later_state_stays(
+    new_store: StoreFactory, set_clock: SetClock
+) -> None:
+    store = opened(new_store, orders={"retention": "10 s"})
+    fill(store, 1, 40)
+    before = states(store, 30, 31, 40)
+    rows_before, others = content(store), content(store, CUSTOMERS)
+    set_clock(40)
+    assert is_due(store)
+    (removed,) = store.maintain().removed
+    assert (removed.topic, removed.epoch) == ("shop.public.orders", 30)
+    assert removed.events == sum(row["_epoch"] <= 30 for row in rows_before)
+    assert content(store) == [row for row in rows_before if row["_epoch"] > 30]
+    assert content(store, CUSTOMERS) == others
+    assert states(store, *before) == before
+    with pytest.raises(HistoryGone, match=r"begins behind epoch 30, committed 2026-01-01T12:00:30Z"):
+        state_at(store, 29)
+    with pytest.raises(HistoryGone):
+        content(store, after_epoch=7)
+    with pytest.raises(HistoryGone):
+        content(store, offsets={0: (0, 3)})
+    with pytest.raises(HistoryGone):
+        state_at(store, store.cut("0/1D").epoch)
+    assert not is_due(store)
+    fill(store, 41, 60)
+    before = states(store, 50, 60)
+    set_clock(60)
+    assert store.maintain().removed[0].epoch == 50
+    assert states(store, *before) == before
+    assert {path for path in store.storage.list("log") if path.endswith(".parquet")} == named_files(store)
+
+
+def test_the_oldest_files_beyond_a_size_go(new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seal, "CHUNK_EPOCHS", 4)
+    store = new_store()
+    fill(store, 1, 40)
+    store.seal()
+    whole, largest = stored_bytes(store)
+    limit = whole // 2
+    before = states(store, *range(4, 41, 4))
+    limited = opened(new_store, orders={"retention": Retention(bytes=limit)})
+    (removed,) = limited.maintain().removed
+    assert limit <= stored_bytes(store)[0] < limit + largest
+    assert removed.epoch == store.log_start(ORDERS).epoch > 0
+    assert states(store, removed.epoch, 40) == {epoch: before[epoch] for epoch in (removed.epoch, 40)}
+    assert not retain.is_due(limited)
+
+
+def stored_bytes(store: Store) -> tuple[int, int]:
+    """Of the orders: all files, and the largest."""
+    table = tables.segments
+    query = select(func.sum(table.c.bytes), func.max(table.c.bytes)).join(tables.topics)
+    with store.catalog.read() as connection:
+        whole, largest = connection.execute(query.where(tables.topics.c.name == ORDERS.text)).one()
+    return int(whole), int(largest)
+
+
+def test_compact_leaves_readers_the_last_row_of_each_key_then_everything(
+    new_store: StoreFactory, set_clock: SetClock
+) -> None:
+    settings = {"retention": "compact", "compact_after": "10s", "tombstones": "20s"}
+    store = opened(new_store, orders=settings)
+    fill(store, 1, 40)
+    before, all_rows = states(store, 30, 40), content(store)
+    set_clock(40)
+    store.maintain()
+    last: dict[tuple[int, int], dict[str, Any]] = {}
+    for row in all_rows:
+        if row["_epoch"] <= 30:
+            last[row["_partition"], row["key"]["id"]] = row
+    living = [row for row in last.values() if row["_op"] != "d"]
+    tombstones = [row for row in all_rows if row["_op"] == "d" and 20 < row["_epoch"] <= 30]
+    later = [row for row in all_rows if row["_epoch"] > 30]
+    found = content(store)
+    assert found[-len(later) :] == later
+    left = sorted([*living, *tombstones], key=lambda row: (row["_partition"], row["_offset"]))
+    assert found[: -len(later)] == left
+    assert states(store, *before) == before
+
+
+def test_compact_and_delete_hides_old_rows_from_readers_and_not_from_the_state(
+    new_store: StoreFactory, set_clock: SetClock
+) -> None:
+    settings = {"retention": "compact + 20s", "compact_after": "5s", "tombstones": "0"}
+    store = opened(new_store, orders=settings)
+    fill(store, 1, 40)
+    before = states(store, 35, 40)
+    set_clock(40)
+    store.maintain()
+    found = content(store)
+    for partition in range(4):
+        epochs = [row["_epoch"] for row in found if row["_partition"] == partition]
+        assert epochs == sorted(epochs)
+        assert epochs[0] > 20
+    assert states(store, *before) == before
+    assert any(row["_epoch"] <= 20 for row in before[40])
+
+
+def test_events_have_no_state_so_they_are_limited_but_never_compacted(
+    new_store: StoreFactory, set_clock: SetClock
+) -> None:
+    from eventstore.schema import EVENT_SCHEMA
+
+    accounts = TopicId.events("shop", "account")
+    chosen = {"shop.*": TopicSettings(retention="compact"), "shop.account": TopicSettings(retention="10s")}
+    store = new_store(topics=chosen, upkeep=AT_ONCE)
+    capture = writer(store)
+    for lsn in range(1, 31):
+        new = [(accounts, EVENT_SCHEMA)] if lsn == 1 else []
+        capture.append(
+            EpochBatch(
+                "shop",
+                lsn,
+                lsn + 1,
+                lsn + 1,
+                at(lsn),
+                1,
+                [TopicRows(accounts, 1, _event(lsn))],
+                new_schemas=new,
+            )
+        )
+    set_clock(30)
+    assert [each.topic for each in store.maintain().removed] == ["shop.account"]
+    assert [row["_epoch"] for row in content(store, accounts)] == list(range(21, 31))
+    with store.catalog.read() as connection:
+        assert connection.scalar(select(func.count()).select_from(tables.state_runs)) == 0
+    refusing = new_store(topics={"shop.*": TopicSettings(retention="compact")}, upkeep=AT_ONCE)
+    with pytest.raises(
+        UsageError, match=r'shop\.account: "compact" keeps the last row of each key, but events'
+    ):
+        refusing.maintain()
+
+
+def _event(lsn: int) -> Any:
+    import pyarrow as pa
+
+    from eventstore.keys import hash_texts
+    from eventstore.schema import EVENT_SCHEMA, change_schema
+
+    after = {"stream": "a", "version": lsn, "type": "T", "schema_version": 1, "data": "{}", "metadata": "{}",
+             "event_id": str(lsn), "recorded_at": at(lsn)}  # fmt: skip
+    row = dict.fromkeys(change_schema(EVENT_SCHEMA).names) | {
+        "_hash": hash_texts(["a"]), "_op": "c", "_lsn": lsn, "_txn": lsn, "_ordinal": 0, "_commit_ts": at(lsn),
+        "key": {"stream": "a"}, "after": after, "_before": "none",
+    }  # fmt: skip
+    return pa.Table.from_pylist([row], schema=change_schema(EVENT_SCHEMA))
+
+
+def test_nothing_goes_that_a_group_has_not_done_and_whom_one_forces_past_is_told(
+    new_store: StoreFactory, set_clock: SetClock
+) -> None:
+    store = opened(new_store, orders={"retention": "5s"})
+    fill(store, 1, 30)
+    group = store.group("invoicing", topics=["shop.public.*"], start="earliest")
+    set_clock(30)
+    done = store.maintain()
+    assert done.removed == ()
+    (held,) = done.held
+    assert (held.topic, held.reader) == ("shop.public.orders", "group invoicing")
+    assert held.events > 0
+    with group.join(member="one", batch_rows=10) as member:
+        for _ in range(4):
+            found = member.poll()
+            assert found is not None
+            found.commit()
+    done = store.maintain()
+    left = {each.slot.partition: each for each in group.progress() if each.slot.topic == ORDERS}
+    starts = store.log_start(ORDERS).offsets
+    assert all(starts[partition] <= each.next_offset for partition, each in left.items())
+    with pytest.raises(UsageError, match="no registered reader is called 'inovicing'"):
+        store.maintain(force_past=["inovicing"])
+    done = store.maintain(force_past=["invoicing"])
+    assert [each.forced for each in done.removed] == [("group invoicing",)]
+    with (
+        group.join(member="one") as member,
+        pytest.raises(HistoryGone, match="group 'invoicing' was passed by retention: it is at offset"),
+    ):
+        list(iter(member.poll, None))
+    group.reset("earliest", ["shop.public.orders"])
+    given: list[int] = []
+    with group.join(member="one") as member:
+        while (found := member.poll()) is not None:
+            given += found.rows["_epoch"].to_pylist() if found.topic == ORDERS else []
+            found.commit()
+    assert sorted(given) == sorted(row["_epoch"] for row in content(store))
+    assert store.maintain().held == ()
+
+
+def test_a_group_begins_where_the_topic_does_and_not_before(
+    new_store: StoreFactory, set_clock: SetClock
+) -> None:
+    store = opened(new_store, orders={"retention": "5s"})
+    fill(store, 1, 30)
+    set_clock(30)
+    store.maintain()
+    with pytest.raises(HistoryGone, match="orders begins behind epoch 25"):
+        store.group("late", topics=["shop.public.orders"], start=10)
+    group = store.group("late", topics=["shop.public.orders"], start="earliest")
+    with group.join() as member:
+        found = [row["_epoch"] for b in iter(member.poll, None) for row in b.rows.to_pylist()]
+    assert min(found) == 26
+
+
+def test_a_projections_fence_holds_what_comes_behind_it(new_store: StoreFactory, set_clock: SetClock) -> None:
+    store = opened(new_store, orders={"retention": "5s"}, customers={"retention": "5s"})
+    fill(store, 1, 30)
+    needs = [InputNeed(ORDERS.text, "state", 0), InputNeed(CUSTOMERS.text, "changes", 0)]
+    number = store.derived.create_generation(
+        "totals", fingerprint="f", sink="mart", key=["id"], schema=b"", partitions=1, split=1, inputs=needs
+    )
+    store.derived.commit_derived(
+        "totals", number, from_epoch=0, to_epoch=12, kind="full", files=[], rows=0, commit_ts=None
+    )
+    set_clock(30)
+    done = store.maintain()
+    assert [(each.topic, each.epoch) for each in done.removed] == [(ORDERS.text, 12)]
+    assert [each.reader for each in done.held] == ["projection totals", "projection totals"]
+    assert state_at(store, 12)
+    done = store.maintain(force_past=["projection:totals"])
+    assert {each.topic: each.epoch for each in done.removed} == {ORDERS.text: 25, CUSTOMERS.text: 25}
+
+
+def test_a_load_holds_the_rows_that_it_is_put_together_of(
+    new_store: StoreFactory, set_clock: SetClock
+) -> None:
+    store = opened(new_store, orders={"retention": "5s"})
+    fill(store, 1, 20)
+    capture = store.take_over("shop")
+    capture.append(batch(21, [("u", 101)], suspends=[(ORDERS, "read again")]))
+    fill(store, 22, 40)
+    set_clock(40)
+    done = store.maintain()
+    assert [each.epoch for each in done.removed] == [20]
+    assert [(each.reader, each.why) for each in done.held] == [("load", "read again")]
+    with pytest.raises(UsageError):
+        store.maintain(force_past=["load"])
+
+
+MAINTAINER = """
+import sys
+from pathlib import Path
+from eventstore.log import Store
+from eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
+settings = StoreSettings(catalog=sys.argv[1], segments=Path("segments"), upkeep=UpkeepSettings(keep_seconds=0),
+                         topics={"shop.public.orders": TopicSettings(retention="1d")})
+with Store.open(settings, root=Path(sys.argv[2])) as store:
+    store.maintain()
+"""
+
+
+@pytest.mark.parametrize("place", ["retention_written", "retention_swapped", "retired_removed"])
+def test_killed_retention_has_removed_all_or_nothing_and_is_finished_by_the_next(
+    new_store: StoreFactory, catalog_url: str, store_dir: Path, place: str
+) -> None:
+    store = opened(new_store, orders={"retention": "1d"})
+    fill(store, 1, 30)
+    before, others = state_at(store, 30), content(store, CUSTOMERS)
+    died = subprocess.run(
+        [sys.executable, "-c", MAINTAINER, catalog_url, str(store_dir)],
+        env={**os.environ, failpoints.VARIABLE: place},
+        timeout=60,
+        check=False,
+    )
+    assert died.returncode == -9
+    assert state_at(store, 30) == before
+    assert content(store) == [] if store.log_start(ORDERS).epoch else len(content(store)) == 60
+    store.maintain()
+    assert store.log_start(ORDERS).epoch == 30
+    assert (state_at(store, 30), content(store, CUSTOMERS)) == (before, others)
+    store.maintain()
+    assert {path for path in store.storage.list("log") if path.endswith(".parquet")} == named_files(store)
+
+
+def test_of_two_maintainers_the_earlier_is_fenced_and_changes_nothing(
+    new_store: StoreFactory, set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(new_store, orders={"retention": "5s"})
+    fill(store, 1, 30)
+    store.seal()
+    set_clock(30)
+    before, passed = content(store), failpoints.hit
+
+    def overtaken(name: str) -> None:
+        if name == "retention_written":
+            terms.begin(store.catalog, terms.RETAIN)
+        passed(name)
+
+    monkeypatch.setattr(failpoints, "hit", overtaken)
+    with pytest.raises(Fenced):
+        list(retain.retain(store))
+    assert content(store) == before
+
+
+def test_a_reader_in_the_middle_gets_all_or_an_error_never_less(
+    new_store: StoreFactory, set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eventstore import index
+
+    monkeypatch.setattr(index, "_PAGE_EPOCHS", 4)
+    store = opened(new_store, orders={"retention": "5s"})
+    fill(store, 1, 30)
+    everything = content(store)
+    set_clock(30)
+    reader = store.read(ORDERS)
+    first = [row for _, found in zip(range(3), reader, strict=False) for row in found.to_pylist()]
+    store.maintain()
+    with suppress(HistoryGone):
+        first += [row for found in reader for row in found.to_pylist()]
+        assert first == everything
+    assert first == everything[: len(first)]
+
+
+def test_who_began_before_keeps_its_files(new_store: StoreFactory, set_clock: SetClock) -> None:
+    store = opened(new_store, orders={"retention": "5s"})
+    fill(store, 1, 30)
+    store.seal()
+    set_clock(30)
+    with store.pinned("a job"):
+        refs = store.segments(ORDERS, store.cut(10))
+        assert store.maintain().removed[0].epoch == 25
+        assert sum(ref.rows for ref in refs if store.storage.exists(str(ref.path))) >= 20
+    store.maintain()
+    assert not any(store.storage.exists(str(ref.path)) for ref in refs)
