@@ -18,7 +18,7 @@ import pyarrow as pa
 from sqlalchemy import Connection, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
-from eventstore import aside, loads, reading, registry, segment, starts, tables
+from eventstore import aside, index, loads, reading, registry, segment, starts, tables
 from eventstore import cut as cuts
 from eventstore.catalog import Catalog, open_catalog
 from eventstore.derived import DerivedCatalog
