@@ -65,7 +65,7 @@ golden: $(STAMP) ## Make the golden recordings of tests/cdc/golden anew, from a 
 
 .PHONY: soak
 soak: $(STAMP) ## The open-ended tests at full scale (an hour or more); the result is docs/soak.md
-	@$(BIN)/python -m pytest --scale full --timeout 7200 -m "not servers" --report=docs/soak.md $(SPREAD)
+	@$(BIN)/python -m pytest --scale full -m "not servers" --report=docs/soak.md $(SPREAD)
 
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types and the arrows between packages
