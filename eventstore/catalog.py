@@ -20,7 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from eventstore import formats
 from eventstore.addresses import ESCAPES, misread
-from eventstore.errors import IntegrityError, OperatorError, TailraceError, TransientError, UsageError
+from eventstore.errors import Fenced, IntegrityError, OperatorError, TailraceError, TransientError, UsageError
 from eventstore.formats import INIT
 
 _BUSY_SECONDS = 30  # how long a SQLite writer waits for another one; appends hold the lock for milliseconds
@@ -219,6 +219,18 @@ def explained(catalog: Catalog) -> Iterator[None]:
         raise TransientError(f"{catalog.label}: all connections are busy", hint="try again") from None
 
 
+# What the triggers of a store that has moved say (``eventstore.move.barrier``): the text begins, the SQLSTATE is.
+MOVED_TEXT = "moved to "
+MOVED_STATE = "TR001"
+
+
+def _moved(message: str, label: str) -> Fenced:
+    return Fenced(
+        f"{label}: this store was {message}; nothing was written",
+        hint="set store.catalog and store.segments to that",
+    )
+
+
 def _translate(error: DBAPIError, label: str) -> TailraceError | None:
     original = error.orig
     message = str(original).strip().splitlines()[0] if original is not None and str(original).strip() else ""
@@ -228,6 +240,8 @@ def _translate(error: DBAPIError, label: str) -> TailraceError | None:
 
 
 def _translate_sqlite(message: str, label: str) -> TailraceError | None:
+    if message.startswith(MOVED_TEXT):
+        return _moved(message, label)
     lowered = message.lower()
     if "locked" in lowered or "busy" in lowered:
         return TransientError(
@@ -265,6 +279,8 @@ _TRANSIENT_CLASSES = ("08", "57", "53", "40")  # connection, operator interventi
 def _translate_postgres(
     state: str | None, error: DBAPIError, message: str, label: str
 ) -> TailraceError | None:
+    if state == MOVED_STATE:
+        return _moved(message, label)
     if state in _OPERATOR_STATES:
         return OperatorError(f"{label}: {message}", hint=_OPERATOR_STATES[state])
     if state is None and ("authentication failed" in message or "does not exist" in message):

@@ -51,6 +51,13 @@ NAMES = frozenset(
         "retention_swapped",  # the topic begins later, what it no longer needs is retired
         "retired_removed",  # a retired file is gone, its name is not
         "file_removed",
+        # a move of the store
+        "move_claimed",  # the new place is taken, the old one open
+        "move_closed",  # nobody writes to the old place any more
+        "move_file_copied",  # a file is in its new place, not compared
+        "move_rows_copied",  # all rows are in the new catalog, which refuses to be opened
+        "move_arrived",  # the new catalog is open, the old one does not know
+        "move_marked",  # the old catalog says that the store has moved
     }
 )
 

@@ -33,13 +33,14 @@ from eventstore.model import (
     TopicId,
     TopicInfo,
 )
+from eventstore.move import barrier
 from eventstore.position import Cut
 from eventstore.requests import Requests
 from eventstore.schema import TopicSchema
 from eventstore.settings import StoreSettings
 from eventstore.starts import LogStart
 from eventstore.storage import LocalStorage, Storage
-from eventstore.storage.places import open_storage
+from eventstore.storage.places import MARKER, open_storage
 from eventstore.timeline import Timeline, Which
 from eventstore.wake import Deadline, Waker, waker_of
 from eventstore.writer import SourceWriter
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 _SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _BATCH_ROWS = 65_536
-MARKER = "log-id"  # a file beside the segments
 POLL_SECONDS = 1.0
 _PAGE_EPOCHS = 1000
 _LOOKS = 5  # each can miss a file only when a merge ended and its files were removed meanwhile
@@ -95,6 +95,7 @@ class Store:
         try:
             spool = (storage.root if isinstance(storage, LocalStorage) else base / ".tailrace") / "spool"
             store = cls(chosen, catalog, storage, spool)
+            barrier.check(catalog)
             store._check_pair(create)
             if create and catalog.kind == "postgres":  # consumers may not make tables there
                 store.groups_database  # noqa: B018
@@ -420,6 +421,7 @@ class Store:
                     continue
                 if not deadline.left:
                     return
+                barrier.check(self.catalog)
                 listener.wait(min(poll, deadline.left))
 
     # subscriptions

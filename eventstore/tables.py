@@ -55,6 +55,20 @@ log_head = Table(
     CheckConstraint("id = 1", name="one_row"),
 )
 
+# Where the log went, or where it comes from while it is not whole here: one row, from a move's begin.
+moved = Table(
+    "moved",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("log_id", Text, nullable=False),
+    Column("arriving", Boolean, nullable=False),
+    Column("catalog", Text, nullable=False),  # of the other place, for people
+    Column("segments", Text, nullable=False),
+    Column("began_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    CheckConstraint("id = 1", name="one_row"),
+)
+
 # Terms of those who write files outside a source's writer (seal, merge, fold, retention): a file of an ended term can
 # never be registered. ``retired`` counts retired files.
 terms = Table(

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from eventstore.errors import UsageError
-from eventstore.settings import Settings, SinkSettings
+from eventstore.settings import Settings, SinkSettings, StoreSettings
 
 FILE_NAME = "tailrace.toml"
 CONFIG_VARIABLE = "TAILRACE_CONFIG"
@@ -81,6 +81,25 @@ def load_configuration(path: Path | None = None, env: str | None = None) -> Conf
         f"{keys}: a password is written in the file; use ${{VAR}} or ${{file:…}}" for keys in inline
     )
     return Configuration(file, chosen, settings, warnings)
+
+
+def placed(
+    configuration: Configuration, catalog: str, segments: str, endpoint: str | None, region: str | None
+) -> StoreSettings:
+    """The store's settings with another place, given on the command line and read as the file's values are. Raises
+    UsageError."""
+    expanded = _Expansion(Path("command line")).table({"catalog": catalog, "segments": segments}, ())
+    store = configuration.settings.store
+    s3 = {"endpoint": endpoint or store.s3.endpoint, "region": region or store.s3.region}
+    document = store.model_dump() | {
+        "catalog": _anchored_catalog(expanded["catalog"], configuration.folder),
+        "segments": anchored(expanded["segments"], configuration.folder),
+        "s3": s3,
+    }
+    try:
+        return StoreSettings.model_validate(document)
+    except ValidationError as error:
+        raise _rendered(Path("command line"), None, error) from None
 
 
 def find_file(path: Path | None = None) -> Path:

@@ -79,6 +79,16 @@ def oldest_need(connection: Connection) -> int | None:
     return min(connection.scalars(query), default=None)
 
 
+def holders(connection: Connection) -> list[str]:
+    """Who is at work on the log's files, for people."""
+    rows = connection.execute(select(tables.leases).where(tables.leases.c.expires_at > now_micros()))
+    return [
+        f"{row.holder}, since {from_micros(row.created_at):%H:%M:%S} UTC"
+        for row in rows
+        if not _died(row.holder)
+    ]
+
+
 def forget_expired(connection: Connection) -> None:
     table = tables.leases
     connection.execute(delete(table).where(table.c.role == READER, table.c.expires_at <= now_micros()))

@@ -101,8 +101,12 @@ def checked(path: str) -> str:
     return path
 
 
-def taken(place: str) -> IntegrityError:
-    return IntegrityError(
+class Taken(IntegrityError):
+    """There is a file of that name already."""
+
+
+def taken(place: str) -> Taken:
+    return Taken(
         f"{place} exists already; files of the log are never overwritten",
         hint="check that no other store uses the place that store.segments names",
     )

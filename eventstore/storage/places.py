@@ -10,6 +10,7 @@ from eventstore.storage.base import Storage
 from eventstore.storage.folder import LocalStorage
 from eventstore.storage.objects import ObjectStorage
 
+MARKER = "log-id"  # a file beside the segments: the log that they belong to
 # What AWS' own tools look at; Arrow does not.
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 

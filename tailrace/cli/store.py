@@ -9,6 +9,7 @@ import typer
 
 from tailrace.cli.init import catalog_label
 from tailrace.cli.invocation import NOTHING_TO_DO, of
+from tailrace.cli.move import move
 from tailrace.cli.output import count, duration, size, when
 from tailrace.cli.upgrade import upgrade
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The log as a whole.")
 app.command()(upgrade)
+app.command()(move)
 
 
 @app.command()

@@ -43,7 +43,8 @@ class S3Server(EmbeddedServer):
 
     def ask(self, method: str, path: str, body: bytes = b"") -> dict[str, str]:
         """One plain HTTP request; gives the answer's headers."""
-        request = urllib.request.Request(self.endpoint + path, data=body or None, method=method)
+        kind = {"Content-Type": "text/plain"} if body else {}
+        request = urllib.request.Request(self.endpoint + path, data=body or None, method=method, headers=kind)
         with urllib.request.urlopen(request, timeout=30) as answer:
             return dict(answer.headers)
 

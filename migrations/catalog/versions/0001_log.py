@@ -12,6 +12,7 @@ phase = "pre"
 TABLES = (
     "log",
     "log_head",
+    "moved",
     "terms",
     "sources",
     "topics",
@@ -71,6 +72,18 @@ def _log() -> None:
         sa.Column("hash", sa.Text(), nullable=False),
         sa.CheckConstraint("id = 1", name=op.f("ck_log_head_one_row")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_log_head")),
+    )
+    op.create_table(
+        "moved",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("log_id", sa.Text(), nullable=False),
+        sa.Column("arriving", sa.Boolean(), nullable=False),
+        sa.Column("catalog", sa.Text(), nullable=False),
+        sa.Column("segments", sa.Text(), nullable=False),
+        sa.Column("began_at", sa.BigInteger(), nullable=False),
+        sa.Column("ended_at", sa.BigInteger()),
+        sa.CheckConstraint("id = 1", name=op.f("ck_moved_one_row")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_moved")),
     )
     op.create_table(
         "terms",
