@@ -18,9 +18,9 @@ from eventstore import registry
 from eventstore.integrity import contents, picture, structure
 from eventstore.integrity.findings import Finding, Problem, Verified
 from eventstore.integrity.picture import Named, Picture, Topic
-from eventstore.log import MARKER
 from eventstore.maintain import leases, orphans
 from eventstore.model import TopicId
+from eventstore.storage.places import MARKER
 
 if TYPE_CHECKING:
     from eventstore.log import Store

@@ -119,6 +119,7 @@ def test_what_is_left_behind_takes_nothing_more_and_says_where_the_store_went(
         with ExitStack() as joined:
             member = joined.enter_context(group.join("pod"))
             given = member.poll()
+            assert given is not None
             move(HERE, there, store_dir)
             late: list[Any] = [
                 lambda: capture.append(batch(2000, orders=[("c", 1)])),
@@ -126,7 +127,7 @@ def test_what_is_left_behind_takes_nothing_more_and_says_where_the_store_went(
                 lambda: store.seal(),
                 lambda: store.maintain(),
                 lambda: store.derived.record_run(RUN),
-                lambda: given and given.commit(),
+                given.commit,
                 lambda: joined.close(),
                 lambda: store.group("another", ["shop.*"]),
                 lambda: next(store.follow(after_epoch=10_000, timeout=5)),

@@ -12,10 +12,17 @@ import pytest
 
 from eventstore.errors import IntegrityError, MissingFile
 from eventstore.storage import LocalStorage, MemoryStorage, ObjectStorage, Storage
+from tests.support.object_store import S3Server
 
 LARGE = bytes(range(256)) * (
     12 << 12
 )  # 12 MiB: more than one part of an upload, and than is read into memory
+
+ENCRYPTED = (
+    b'<ServerSideEncryptionConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Rule>'
+    b"<ApplyServerSideEncryptionByDefault><SSEAlgorithm>aws:kms</SSEAlgorithm>"
+    b"</ApplyServerSideEncryptionByDefault></Rule></ServerSideEncryptionConfiguration>"
+)
 
 
 @pytest.fixture(params=["folder", "objects", "memory"])
@@ -128,6 +135,16 @@ def test_storages_go_to_other_processes_by_their_names_alone(storage: Storage) -
     storage.write("a", b"1")
     moved: Storage = pickle.loads(pickle.dumps(storage))
     assert moved == storage and moved.open("a").to_pybytes() == b"1"
+
+
+def test_the_default_encryption_of_a_bucket_covers_what_is_written(s3: S3Server, bucket: str) -> None:
+    """Arrow sends no header that asks for it; the server shows it on a plain HEAD."""
+    s3.ask("PUT", f"/{bucket}?encryption", ENCRYPTED)
+    storage = ObjectStorage(bucket, "log", s3.endpoint)
+    storage.write("small", b"1")
+    storage.write("large", LARGE)
+    for name in ("small", "large"):
+        assert s3.ask("HEAD", f"/{bucket}/log/{name}")["x-amz-server-side-encryption"] == "aws:kms"
 
 
 Misuse = Callable[[MemoryStorage], object]
