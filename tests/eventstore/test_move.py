@@ -99,6 +99,7 @@ def test_a_store_moves_to_postgres_and_objects_and_back_and_goes_on(
             TopicId.table("shop", "public", "later"), SCHEMA
         )  # numbered behind those that came
         assert store.maintain().sealed_epochs
+        assert store.verify().findings == ()
         after = facts(store)
     back = elsewhere()
     move(there, back, store_dir)
@@ -107,6 +108,7 @@ def test_a_store_moves_to_postgres_and_objects_and_back_and_goes_on(
         assert [row["_lsn"] for row in content(store)][-1] == 1000
         store.take_over("shop").append(batch(1001, customers=[("c", 1)]))
         assert content(store, CUSTOMERS)[-1]["_lsn"] == 1001
+        assert store.verify().findings == ()
 
 
 def test_what_is_left_behind_takes_nothing_more_and_says_where_the_store_went(
