@@ -13,9 +13,21 @@ from cdc.postgres.describe import Table
 from cdc.postgres.slot import Exported
 from cdc.postgres.snapshot import Unit, copy_chunks, share_locks, snapshot_session
 from cdc.task import Task
+from eventstore.log import Store
 from eventstore.model import PreparedSegment, TopicId
 from eventstore.schema import EVENT_SCHEMA
 from eventstore.writer import SourceWriter
+
+
+def not_removed(store: Store, topic: TopicId, recorded: pa.Array) -> pa.Array:
+    """Which events, by the text of their ``recorded_at``, retention has not removed from the log. An event is recorded
+    before it commits, and removed by its commit: so one that is recorded later than the last that went is still to be
+    there; of the others, those that are not there went."""
+    removed = store.removed_until(topic)
+    if removed is None:
+        return pa.array([True] * len(recorded), pa.bool_())
+    # Session settings print every time alike, in UTC: the order of texts is that of times.
+    return pc.greater(recorded.cast(pa.string()), f"{removed:%Y-%m-%d %H:%M:%S.%f}")
 
 
 class EventsRepair:
@@ -72,9 +84,12 @@ class EventsRepair:
         ]
 
     def _missing(self, topic: TopicId, cells: Sequence[pa.Array]) -> list[pa.Array]:
-        at = [column.name for column in EVENT_SCHEMA.columns].index("event_id")
+        names = [column.name for column in EVENT_SCHEMA.columns]
         known = self._ids(topic)
-        mask = pa.array([text not in known for text in cells[at].to_pylist()], pa.bool_())
+        missing = pa.array(
+            [text not in known for text in cells[names.index("event_id")].to_pylist()], pa.bool_()
+        )
+        mask = pc.and_(missing, not_removed(self._store, topic, cells[names.index("recorded_at")]))
         return [each.filter(mask) for each in cells]
 
     def _ids(self, topic: TopicId) -> set[str]:

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from psycopg import Connection
 
 from cdc.digests import DigestBuilder, Digests, Ints, compare, keys_of
 from cdc.directory import Topics, is_events
+from cdc.eventsrepair import not_removed
 from cdc.first import Waiting
 from cdc.identity import check_system, require_source
 from cdc.policy import Policies
@@ -242,7 +244,8 @@ class _Verification:
             return self._skip(topic, error.message)
 
     def _events(self, topic: TopicId, table: Table | None) -> TopicComparison:
-        """Events that the source has and the log has not, or not like that; the source may have pruned others."""
+        """Events that the source has and the log has not, or not like that; the source may have pruned others, and
+        retention those that the log began with."""
         if table is None:
             return self._skip(topic, "the source has no table of domain events any more")
         category = topic.parts[1]
@@ -252,6 +255,7 @@ class _Verification:
         def of_category() -> Iterator[Sequence[pa.Array]]:
             for first, *texts in self._source_rows(units, names):
                 mask = pa.array([cell == category for cell in first.to_pylist()])
+                mask = pc.and_(mask, not_removed(self._store, topic, texts[-1]))  # recorded_at
                 yield [cells.filter(mask) for cells in texts]
 
         side = _Sides(key_at=[0, 1], source=of_category, log=lambda: self._logged_events(topic), prunes=True)

@@ -22,6 +22,9 @@ from eventstore.times import from_micros, now_micros, to_micros
 _FORMS = "write an epoch (123), an LSN (0/16B3748 or SOURCE=0/16B3748) or an ISO time (2026-05-01T12:00:00Z)"
 
 
+_NO_ROWS = pa.table({"_lsn": pa.array([], pa.int64()), "_commit_ts": pa.array([], pa.timestamp("us", "UTC"))})
+
+
 @dataclass(frozen=True, slots=True)
 class AtEpoch:
     epoch: int
@@ -156,10 +159,12 @@ class Resolver:
             return int(epoch.first_lsn)
         rows = self._transactions(epoch)
         later = rows.filter(pc.greater(rows["_commit_ts"].cast(pa.int64()), micros))
+        if not later.num_rows:  # retention removed them: what is left of the epoch had committed by then
+            return int(epoch.last_lsn or 0) + 1
         return int(pc.min(later["_lsn"]).as_py())
 
     def _transactions(self, epoch: Epoch) -> pa.Table:
-        """``_lsn`` and ``_commit_ts`` of all rows of an epoch."""
+        """``_lsn`` and ``_commit_ts`` of all rows of an epoch that are still there."""
         ids = [int(text) for text in epoch.topics.split(",") if text]
         names = self.connection.execute(
             select(tables.topics.c.id, tables.topics.c.name).where(tables.topics.c.id.in_(ids))
@@ -170,7 +175,7 @@ class Resolver:
             page = index.page(self.connection, topic, row.id, Cut(epoch.epoch), epoch.epoch - 1)
             columns = ("_lsn", "_commit_ts")
             found += [segment.read_segment(self.storage, ref, columns=columns) for ref in page.refs]
-        return pa.concat_tables(table.select(["_lsn", "_commit_ts"]) for table in found)
+        return pa.concat_tables([_NO_ROWS, *(table.select(["_lsn", "_commit_ts"]) for table in found)])
 
     def _below(
         self, lsns: Mapping[str, int], head: int, incarnations: Mapping[str, int], at_least: int = 0

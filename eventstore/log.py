@@ -389,6 +389,15 @@ class Store:
             self, reading.Rows(topic, topic_id, end, partitions, offsets, columns), after_epoch
         )
 
+    def removed_until(self, topic: TopicId) -> datetime | None:
+        """Commit time (UTC) of the last epoch whose rows of the topic retention removed; None when it removed none."""
+        topic_id = self._topic_id(topic)
+
+        def look(connection: Connection) -> datetime | None:
+            return starts.moment(connection, self.storage, starts.read(connection, topic_id))
+
+        return self.looked_up(look)
+
     def had_rows(self, topic: TopicId) -> bool:
         """Whether the topic ever had a row, also when retention removed all of them."""
         topic_id = self._topic_id(topic)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
@@ -72,11 +73,18 @@ def run_ref(topic: TopicId, row: Row[*tuple[Any, ...]]) -> SegmentRef:
     )
 
 
+def moment(connection: Connection, storage: Storage, start: LogStart) -> datetime | None:
+    """Commit time of the last epoch before a start."""
+    if not start.epoch:
+        return None
+    last = Timeline(connection, storage).last(Which(upto=start.epoch, dated=True))
+    return from_micros(None if last is None else last.commit_ts)
+
+
 def gone(connection: Connection, storage: Storage, topic: TopicId, start: LogStart) -> HistoryGone:
     """The error for whoever asks for more than retention left; names the earliest moment there is."""
-    last = Timeline(connection, storage).last(Which(upto=start.epoch, dated=True))
-    moment = from_micros(None if last is None else last.commit_ts)
-    when = "" if moment is None else f", committed {moment:%Y-%m-%dT%H:%M:%SZ}"
+    committed = moment(connection, storage, start)
+    when = "" if committed is None else f", committed {committed:%Y-%m-%dT%H:%M:%SZ}"
     return HistoryGone(
         f"{topic} begins behind epoch {start.epoch}{when}: retention removed what came before",
         hint=f"the earliest state is that of epoch {start.epoch}, the earliest row that of the epoch behind it",

@@ -31,6 +31,7 @@ from eventstore.moves import MovedCells
 from eventstore.position import Cut
 from eventstore.segment import read_segment
 from eventstore.state import StateInput, changes_of, plan_state, reader_of
+from eventstore.storage import Storage
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -42,16 +43,16 @@ def write_run(
     """The files of the state run at ``epoch``; nothing names them yet. ``tombstones_after``: deletes of later epochs
     stay (None: none)."""
     wanted = plan_state(store, topic, Cut(epoch), columns=[], incomplete=True)
-    unsent = _unsent_columns(store, wanted.refs)
+    unsent = unsent_columns(store.storage, wanted.refs)
     names = [column.name for column in wanted.target.columns if column.id in unsent]
     if names:
         wanted = plan_state(store, topic, Cut(epoch), columns=names, incomplete=True)
-    surviving = survivors(store, wanted)
+    surviving = survivors(store.storage, wanted)
     if wanted.target.bag:
         tombstones_after = None  # a bag counts deletes against creates: one alone would take away another row
 
     def keep(table: pa.Table) -> pa.Array:
-        mask = _among(table, surviving)
+        mask = among(table, surviving)
         if tombstones_after is not None:
             inside = pc.and_(
                 pc.greater(table["_epoch"], tombstones_after), pc.less_equal(table["_epoch"], epoch)
@@ -62,24 +63,24 @@ def write_run(
     yield from filtered(store.storage, wanted.refs, keep, name, store.settings.upkeep.memory_bytes)
 
 
-def _unsent_columns(store: Store, refs: Sequence[SegmentRef]) -> set[int]:
+def unsent_columns(storage: Storage, refs: Sequence[SegmentRef]) -> set[int]:
     """Ids of columns with cells that were not sent: of the others no cell has to be read."""
     found: set[int] = set()
     for ref in refs:
-        marks = read_segment(store.storage, ref, columns=["_unchanged"])["_unchanged"]
+        marks = read_segment(storage, ref, columns=["_unchanged"])["_unchanged"]
         if marks.null_count < len(marks):
             found.update(pc.unique(pc.list_flatten(marks)).to_pylist())
     return found
 
 
-def survivors(store: Store, wanted: StateInput) -> Mapping[int, Ints]:
+def survivors(storage: Storage, wanted: StateInput) -> Mapping[int, Ints]:
     """By partition, the offsets (ascending) of the rows to keep."""
     layout = wanted.layout
     found: dict[int, list[Ints]] = {partition: [] for partition in range(wanted.partitions)}
     moves: list[Move] = []
     for bucket in range(wanted.buckets):
         compactor = Compactor(layout)
-        for version, table in changes_of(store.storage, wanted, bucket, layout):
+        for version, table in changes_of(storage, wanted, bucket, layout):
             for rows in conform(table, version, layout):
                 compactor.add(rows)
         offsets, hidden = compactor.kept()
@@ -91,14 +92,14 @@ def survivors(store: Store, wanted: StateInput) -> Mapping[int, Ints]:
         found[partition].append(np.array([offset], np.int64))
 
     if moves:
-        MovedCells(wanted.target, reader_of(store.storage, wanted)).resolve(moves, seen)
+        MovedCells(wanted.target, reader_of(storage, wanted)).resolve(moves, seen)
     return {
         partition: np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
         for partition, parts in found.items()
     }
 
 
-def _among(table: pa.Table, surviving: Mapping[int, Ints]) -> pa.Array:
+def among(table: pa.Table, surviving: Mapping[int, Ints]) -> pa.Array:
     """Rows (all of one partition) whose offsets survive."""
     if not table.num_rows:
         return pa.array([], pa.bool_())

@@ -66,6 +66,9 @@ def show(
         info = store.topic(TopicId.parse(topic))
         history = row_history(store, info, key)
         events = events_of(store, info.id.source, history)
+        removed = store.removed_until(info.id)
+    if removed is not None:
+        invocation.output.note(f"retention removed rows of {info.id.text} up to {when(removed)}")
     if not history:
         raise UsageError(
             f"{info.id.text} has no row with key {', '.join(key)} in its history",
@@ -101,14 +104,18 @@ def newest(store: Store, topics: Sequence[TopicId], head: int, count: int) -> li
 
 
 def _between(store: Store, topics: Sequence[TopicId], after_epoch: int, epoch: int) -> list[Document]:
-    """Rows of epochs in (after_epoch, epoch], in commit order."""
+    """Rows of epochs in (after_epoch, epoch] that are still there, in commit order."""
     from eventstore.position import Cut
     from tailrace.cli.change import documents
 
+    begins = {topic: store.log_start(topic).epoch for topic in topics}
     found = [
         (row["epoch"], topic.source, row["lsn"], row["ordinal"], index, row)
-        for topic in topics
-        for batch in store.read(topic, after_epoch=after_epoch, cut=Cut(epoch))
+        for topic, start in begins.items()
+        if start <= epoch
+        for batch in store.read(
+            topic, after_epoch=max(after_epoch, start) if after_epoch else 0, cut=Cut(epoch)
+        )
         for index, row in enumerate(documents(topic, batch))
     ]
     found.sort(key=lambda entry: (entry[0], _numeric(entry[2]), entry[3]))

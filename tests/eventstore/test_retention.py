@@ -10,21 +10,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from sqlalchemy import func, select
 
-from eventstore import failpoints, tables
+from cdc.eventsrepair import not_removed
+from eventstore import failpoints, index, tables
 from eventstore.derived import InputNeed
 from eventstore.errors import Fenced, HistoryGone, UsageError
+from eventstore.keys import hash_texts
 from eventstore.log import Store
 from eventstore.maintain import cutoff, retain, seal, terms
 from eventstore.maintain.rounds import is_due
 from eventstore.model import EpochBatch, TopicId, TopicRows
 from eventstore.retention import Retention
+from eventstore.schema import EVENT_SCHEMA, change_schema
 from eventstore.settings import TopicSettings, UpkeepSettings
 from eventstore.state import state
 from eventstore.times import to_micros
-from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, content, writer
+from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, content, rows, writer
 from tests.fixtures.stores import StoreFactory
 
 AT_ONCE = UpkeepSettings(keep_seconds=0)
@@ -177,8 +181,6 @@ def test_compact_and_delete_hides_old_rows_from_readers_and_not_from_the_state(
 def test_events_have_no_state_so_they_are_limited_but_never_compacted(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
-    from eventstore.schema import EVENT_SCHEMA
-
     accounts = TopicId.events("shop", "account")
     chosen = {"shop.*": TopicSettings(retention="compact"), "shop.account": TopicSettings(retention="10s")}
     store = new_store(topics=chosen, upkeep=AT_ONCE)
@@ -202,6 +204,9 @@ def test_events_have_no_state_so_they_are_limited_but_never_compacted(
     assert [row["_epoch"] for row in content(store, accounts)] == list(range(21, 31))
     with store.catalog.read() as connection:
         assert connection.scalar(select(func.count()).select_from(tables.state_runs)) == 0
+    # What a repair finds in the source and not in the log was not lost when retention removed it.
+    recorded = pa.array([b"2026-01-01 12:00:19.5+00", b"2026-01-01 12:00:20+00", b"2026-01-01 12:00:20.5+00"])
+    assert not_removed(store, accounts, recorded).to_pylist() == [False, False, True]
     refusing = new_store(topics={"shop.*": TopicSettings(retention="compact")}, upkeep=AT_ONCE)
     with pytest.raises(
         UsageError, match=r'shop\.account: "compact" keeps the last row of each key, but events'
@@ -209,12 +214,7 @@ def test_events_have_no_state_so_they_are_limited_but_never_compacted(
         refusing.maintain()
 
 
-def _event(lsn: int) -> Any:
-    import pyarrow as pa
-
-    from eventstore.keys import hash_texts
-    from eventstore.schema import EVENT_SCHEMA, change_schema
-
+def _event(lsn: int) -> pa.Table:
     after = {"stream": "a", "version": lsn, "type": "T", "schema_version": 1, "data": "{}", "metadata": "{}",
              "event_id": str(lsn), "recorded_at": at(lsn)}  # fmt: skip
     row = dict.fromkeys(change_schema(EVENT_SCHEMA).names) | {
@@ -279,6 +279,23 @@ def test_a_group_begins_where_the_topic_does_and_not_before(
     assert min(found) == 26
 
 
+def test_a_time_inside_an_epoch_whose_later_rows_went_is_found_all_the_same(
+    new_store: StoreFactory, set_clock: SetClock
+) -> None:
+    store = opened(new_store, orders={"retention": "5s"})
+    capture = writer(store)
+    early = TopicRows(CUSTOMERS, 1, rows(10, [("c", 1)]))
+    late = TopicRows(ORDERS, 1, rows(11, [("c", 1)]))
+    capture.append(EpochBatch("shop", 11, 12, 12, at(11), 2, [early, late]))
+    capture.append(batch(40, [], [("c", 2)]))
+    before = content(store, CUSTOMERS, cut=store.cut(at(10.5)))
+    set_clock(40)
+    assert store.maintain().removed[0].topic == ORDERS.text
+    assert content(store, CUSTOMERS, cut=store.cut(at(10.5))) == before != []
+    with pytest.raises(HistoryGone):
+        list(state(store, ORDERS, store.cut(at(10.5)), on_unreadable="null"))
+
+
 def test_a_projections_fence_holds_what_comes_behind_it(new_store: StoreFactory, set_clock: SetClock) -> None:
     store = opened(new_store, orders={"retention": "5s"}, customers={"retention": "5s"})
     fill(store, 1, 30)
@@ -317,6 +334,7 @@ def test_a_load_holds_the_rows_that_it_is_put_together_of(
 MAINTAINER = """
 import sys
 from pathlib import Path
+from eventstore.keys import hash_texts
 from eventstore.log import Store
 from eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
 settings = StoreSettings(catalog=sys.argv[1], segments=Path("segments"), upkeep=UpkeepSettings(keep_seconds=0),
@@ -373,8 +391,6 @@ def test_of_two_maintainers_the_earlier_is_fenced_and_changes_nothing(
 def test_a_reader_in_the_middle_gets_all_or_an_error_never_less(
     new_store: StoreFactory, set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eventstore import index
-
     monkeypatch.setattr(index, "_PAGE_EPOCHS", 4)
     store = opened(new_store, orders={"retention": "5s"})
     fill(store, 1, 30)
