@@ -46,7 +46,6 @@ NAMES = frozenset(
         "merge_swapped",  # catalog points to the merged file, those it replaced are retired
         "fold_written",  # a file of epochs is durable, catalog not touched
         "fold_swapped",  # the catalog's rows or smaller files gave way to it
-        "archive_copied",  # files are in the archive, nothing says so
         "retention_written",  # state run and what is left of a cut file are durable, catalog not touched
         "retention_swapped",  # the topic begins later, what it no longer needs is retired
         "retired_removed",  # a retired file is gone, its name is not

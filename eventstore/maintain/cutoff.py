@@ -97,6 +97,11 @@ def topics(store: Store) -> list[TopicRow]:
     return found
 
 
+def held_back(store: Store) -> list[Held]:
+    """What registered readers and loads keep from being removed now."""
+    return [each for topic in topics(store) for each in plan(store, topic)[1]]
+
+
 def plan(
     store: Store, topic: TopicRow, force_past: Collection[str] = ()
 ) -> tuple[Step | None, list[Held], set[str]]:

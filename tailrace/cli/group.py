@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tailrace.cli.invocation import of
-from tailrace.cli.output import when
+from tailrace.cli.output import duration, size, when
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,12 +39,16 @@ def list_groups(context: typer.Context) -> None:
 
 @app.command()
 def show(context: typer.Context, group: Name) -> None:
-    """Show a group's partitions: who has them, where they are, what is left."""
+    """Show a group's partitions: who has them, where they are, what is left, what retention it holds back."""
+    from eventstore.maintain.cutoff import held_back
+
     invocation = of(context)
     with invocation.store() as store:
         found = store.group(group)
         progress = found.progress()
         summary = _summary(found, progress)
+        held = [each for each in held_back(store) if each.reader == f"group {group}"]
+    summary["holds_back"] = [asdict(each) for each in held]
     if invocation.output.json:
         invocation.output.document({**summary, "partitions": [_document(each) for each in progress]})
         return
@@ -54,6 +59,11 @@ def show(context: typer.Context, group: Name) -> None:
     ]  # fmt: skip
     columns = ("topic", "partition", "member", "next offset", "end", "lag", "behind", "committed")
     invocation.output.table(columns, rows)
+    for each in held:
+        age = duration(each.seconds)
+        invocation.output.note(
+            f"it holds back retention of {each.topic}: {each.events:,} rows ({size(each.bytes)}, the oldest {age} old)"
+        )
     if summary["parked"]:
         invocation.output.note(f"{summary['parked']:,} events are parked: tailrace group parked {group}")
 
