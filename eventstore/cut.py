@@ -175,7 +175,8 @@ class Resolver:
             page = index.page(self.connection, topic, row.id, Cut(epoch.epoch), epoch.epoch - 1)
             columns = ("_lsn", "_commit_ts")
             found += [segment.read_segment(self.storage, ref, columns=columns) for ref in page.refs]
-        return pa.concat_tables([_NO_ROWS, *(table.select(["_lsn", "_commit_ts"]) for table in found)])
+        chosen = [table.select(["_lsn", "_commit_ts"]) for table in found]
+        return pa.concat_tables(chosen) if chosen else _NO_ROWS
 
     def _below(
         self, lsns: Mapping[str, int], head: int, incarnations: Mapping[str, int], at_least: int = 0

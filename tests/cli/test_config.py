@@ -182,6 +182,16 @@ def test_a_reference_that_leads_nowhere_names_the_key_and_the_way_out(
             "[sources.a]\ndsn='x'\n[sources.a.columns]\n'public.t.c' = 'hash'",
             'sources.a: a column has the policy "hash", which needs hash_key = "${VAR}" or "${file:…}"',
         ),
+        (
+            "[topics.'shop.*']\nretention = '90 years'",
+            'topics."shop.*".retention: must be "keep", a time ("30d": a number and one of s, min, h, d, w)',
+        ),
+        ("[topics.a]\nretention = '1d + 2d'", "topics.a.retention: must be"),
+        (
+            "[topics.a]\nretention = '1d'\ncompact_after = '1h'",
+            'topics.a: compact_after is for retention = "compact", which this is not',
+        ),
+        ("[store.topics.a]\nretention = '1d'", "store.topics: unknown key"),
         ("[store\nname = 1", "is not TOML"),
         ("env = 1", "env: must hold one table per environment"),
     ],

@@ -75,3 +75,22 @@ def test_a_group_is_reset_and_deleted_unless_it_has_members(project: Project, st
     assert missing.code == 2 and "there is no group 'mail'" in missing.err
     assert "no groups yet" in project.ok("group", "list").err
     assert Path(project.folder / ".tailrace" / "catalog-groups.db").exists()
+
+
+def test_what_a_group_holds_back_from_retention_is_said_and_passed_by_name_only(
+    project: Project, store: Store
+) -> None:
+    source = '[sources.shop]\ndsn = "postgresql://127.0.0.1:1/x"\n'
+    project.configure(source + '[topics."shop.public.*"]\nretention = "1d"\n')
+    writer(store).append(batch(9, completes=[ORDERS]))
+    held = project.ok("store", "maintain").out
+    assert "shop.public.orders: group mail holds back 20 rows" in held and "is parked" in held
+    assert "it holds back retention of shop.public.orders: 20 rows" in project.ok("group", "show", "mail").err
+    unknown = project.run("store", "maintain", "--force-past", "mali")
+    assert unknown.code == 2 and "no registered reader is called 'mali'" in unknown.err
+    passed = project.ok("store", "maintain", "--force-past", "mail").out
+    assert "shop.public.orders begins behind epoch 5, past group mail: removed 20 rows" in passed
+    assert "5 that make its state stay" in passed
+    assert project.ok("log", "tail").out == ""
+    shown = project.run("log", "show", "shop.public.orders", "1")
+    assert "retention removed rows of shop.public.orders up to" in shown.err

@@ -287,7 +287,8 @@ def test_a_time_inside_an_epoch_whose_later_rows_went_is_found_all_the_same(
     capture = writer(store)
     early = TopicRows(CUSTOMERS, 1, rows(10, [("c", 1)]))
     late = TopicRows(ORDERS, 1, rows(11, [("c", 1)]))
-    capture.append(EpochBatch("shop", 11, 12, 12, at(11), 2, [early, late]))
+    both = [ORDERS, CUSTOMERS]
+    capture.append(EpochBatch("shop", 11, 12, 12, at(11), 2, [early, late], completes=both))
     capture.append(batch(40, [], [("c", 2)]))
     before = content(store, CUSTOMERS, cut=store.cut(at(10.5)))
     set_clock(40)
