@@ -74,6 +74,7 @@ PRIVILEGES: Mapping[Role, Mapping[str, str]] = {
         "retired": "INSERT, DELETE",
         "topic_offsets": "UPDATE (log_starts, whole_from, start_epoch)",
         "state_runs": "INSERT, DELETE",
+        "archived": "INSERT, DELETE",
         "groups": "UPDATE",  # whom retention is forced past is left a position
         "group_partitions": "INSERT",
         "upkeep": "INSERT, DELETE",

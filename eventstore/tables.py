@@ -297,6 +297,23 @@ state_runs = Table(
     Column("checksum", Text, nullable=False),
     Column("ranges", Text, nullable=False),  # JSON [[partition, first_offset, rows], ...]; offsets have gaps
 )
+# Files that were copied to an archive before retention removed them. They tile the topic's rows up to its start.
+archived = Table(
+    "archived",
+    metadata,
+    Column("place", Text, primary_key=True),  # the archive's address
+    Column("path", Text, primary_key=True),  # of the file in it
+    Column("topic_id", Integer, ForeignKey("topics.id"), nullable=False, index=True),
+    Column("version", Integer, nullable=False),
+    Column("first_epoch", BigInteger, nullable=False),
+    Column("last_epoch", BigInteger, nullable=False),
+    Column("first_row", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("checksum", Text, nullable=False),
+    Column("ranges", Text, nullable=False),
+    Column("archived_at", BigInteger, nullable=False),
+)
 # Epochs that are no longer in ``epochs``: a prefix, in files (``timeline``).
 epoch_files = Table(
     "epoch_files",

@@ -29,6 +29,7 @@ TABLES = (
     "segments",
     "lineage",
     "state_runs",
+    "archived",
     "epoch_files",
     "retired",
     "leases",
@@ -306,6 +307,24 @@ def _retention() -> None:
         sa.PrimaryKeyConstraint("path", name=op.f("pk_state_runs")),
     )
     op.create_index(op.f("ix_state_runs_topic_id"), "state_runs", ["topic_id"], unique=False)
+    op.create_table(
+        "archived",
+        sa.Column("place", sa.Text(), nullable=False),
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("first_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("last_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("first_row", sa.BigInteger(), nullable=False),
+        sa.Column("rows", sa.BigInteger(), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("checksum", sa.Text(), nullable=False),
+        sa.Column("ranges", sa.Text(), nullable=False),
+        sa.Column("archived_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_archived_topic_id")),
+        sa.PrimaryKeyConstraint("place", "path", name=op.f("pk_archived")),
+    )
+    op.create_index(op.f("ix_archived_topic_id"), "archived", ["topic_id"], unique=False)
 
 
 def _lineage() -> None:
