@@ -57,6 +57,7 @@ NAMES = frozenset(
         "move_rows_copied",  # all rows are in the new catalog, which refuses to be opened
         "move_arrived",  # the new catalog is open, the old one does not know
         "move_marked",  # the old catalog says that the store has moved
+        "backup_copied",  # every file is in the copy, its catalog is still the one before
     }
 )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.cli.backup import backup, hold
 from tailrace.cli.init import catalog_label
 from tailrace.cli.invocation import NOTHING_TO_DO, of
 from tailrace.cli.move import move
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The log as a whole.")
 app.command()(upgrade)
 app.command()(move)
+app.command()(backup)
+app.command()(hold)
 
 
 @app.command()

@@ -20,7 +20,8 @@ COMMANDS = [
     ["log", "show"], ["log", "verify"], ["projection"], ["projection", "list"], ["projection", "check"],
     ["projection", "promote"], ["projection", "rollback"], ["projection", "gc"], ["group"], ["group", "list"],
     ["group", "show"], ["group", "reset"], ["group", "parked"], ["group", "replay"], ["group", "discard"],
-    ["group", "delete"], ["store"], ["store", "info"], ["store", "seal"], ["store", "maintain"],
+    ["group", "delete"], ["store"], ["store", "info"], ["store", "seal"], ["store", "maintain"], ["store", "backup"],
+    ["store", "hold"],
 ]  # fmt: skip
 HEAVY = {"numba", "pandas", "pyarrow", "pyspark", "sqlalchemy"}
 

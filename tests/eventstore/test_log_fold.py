@@ -152,6 +152,7 @@ def test_a_killed_fold_changes_nothing_and_is_finished_by_the_next(
         [sys.executable, "-c", FOLDER, catalog_url, str(store_dir)], env=environment, timeout=60, check=False
     )
     assert died.returncode == -9
+    assert store.verify().findings == ()
     assert some_answers(store) == before
     store.maintain()
     assert some_answers(store) == before

@@ -221,12 +221,14 @@ def test_killed_upkeep_changes_nothing_and_is_finished_by_the_next(
         check=False,
     )
     assert died.returncode == -9
+    assert store.verify().findings == ()
     assert everything(store) == before
     store.maintain()  # whoever died on this host is succeeded at once
     assert everything(store) == before
     assert files_on_disk(store) == set(paths(store))
     with store.catalog.read() as connection:
         assert connection.scalar(select(func.count()).select_from(tables.retired)) == 0
+    assert store.verify().findings == ()
 
 
 @pytest.mark.usefixtures("small_chunks")

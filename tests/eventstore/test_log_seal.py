@@ -143,6 +143,7 @@ def test_a_killed_sealer_changes_nothing(
         [sys.executable, "-c", SEALER, catalog_url, str(store_dir)], env=environment, timeout=60, check=False
     )
     assert died.returncode == -9
+    assert store.verify().findings == ()
     assert everything(store) == before
     left = set(store.storage.list("log"))
     assert left
