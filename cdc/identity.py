@@ -123,5 +123,5 @@ def _require_slot(slot: SlotInfo | None, server: Server, state: SourceState, add
         raise Mismatch(
             f"slot {slot.name} of {address.text} was confirmed up to {format_lsn(slot.confirmed_flush)}, the log "
             f"reaches only {format_lsn(state.through_lsn)}: changes between are lost (was the catalog restored?)",
-            hint=REPAIR_HINT,
+            hint=f"put back a later backup, or `tailrace source repair {state.name}`: it compares tables with the log",
         )

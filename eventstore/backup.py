@@ -21,9 +21,9 @@ from sqlalchemy import create_engine
 from eventstore import failpoints
 from eventstore.errors import IntegrityError, OperatorError, UsageError
 from eventstore.integrity import picture
-from eventstore.log import MARKER
 from eventstore.maintain import leases
 from eventstore.storage import LocalStorage
+from eventstore.storage.places import MARKER
 from eventstore.subscriptions.database import groups_file
 
 if TYPE_CHECKING:

@@ -55,7 +55,7 @@ def tell(invocation: Invocation, found: Verified) -> None:
         return
     output.line(
         f"{count(len(found.findings), 'finding')}; nothing was changed\n"
-        "  hint: put back what is damaged or missing from a backup, then verify again; what the"
+        "  hint: put back what is damaged or missing from a backup (docs/operations.md), then verify again; what the"
         " source still holds can be read again: tailrace source snapshot",
         style="bold red",
     )
