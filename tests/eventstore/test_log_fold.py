@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from eventstore.subscriptions.positions import first_commit_after
 from tests.eventstore.shop import ORDERS, at, batch, register
 from tests.eventstore.test_log_seal import everything, fill
 from tests.fixtures.stores import StoreFactory
+from tests.support import forking
 
 FOLDER = """
 import sys
@@ -148,8 +148,8 @@ def test_a_killed_fold_changes_nothing_and_is_finished_by_the_next(
     store.seal()
     before = some_answers(store)
     environment = {**os.environ, failpoints.VARIABLE: place}
-    died = subprocess.run(
-        [sys.executable, "-c", FOLDER, catalog_url, str(store_dir)], env=environment, timeout=60, check=False
+    died = forking.run(
+        [sys.executable, "-c", FOLDER, catalog_url, str(store_dir)], env=environment, timeout=60
     )
     assert died.returncode == -9
     assert store.verify().findings == ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from tests.eventstore.shop import CUSTOMERS, ORDERS, assert_dense, at, batch, co
 from tests.eventstore.test_log_seal import everything, fill
 from tests.fixtures.scale import Scale
 from tests.fixtures.stores import StoreFactory
+from tests.support import forking
 from tests.support.folders import segments_folder
 
 AT_ONCE = UpkeepSettings(keep_seconds=0)
@@ -214,11 +214,8 @@ def test_killed_upkeep_changes_nothing_and_is_finished_by_the_next(
     fill(store, 36)
     before = everything(store)
     environment = {**os.environ, failpoints.VARIABLE: place}
-    died = subprocess.run(
-        [sys.executable, "-c", MAINTAINER, catalog_url, str(store_dir)],
-        env=environment,
-        timeout=60,
-        check=False,
+    died = forking.run(
+        [sys.executable, "-c", MAINTAINER, catalog_url, str(store_dir)], env=environment, timeout=60
     )
     assert died.returncode == -9
     assert store.verify().findings == ()

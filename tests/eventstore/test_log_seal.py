@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -28,6 +27,7 @@ from tests.eventstore.shop import (
     writer,
 )
 from tests.fixtures.stores import StoreFactory
+from tests.support import forking
 from tests.support.folders import segments_folder
 
 SEALER = """
@@ -139,8 +139,8 @@ def test_a_killed_sealer_changes_nothing(
     fill(store, 12)
     before = everything(store)
     environment = {**os.environ, failpoints.VARIABLE: place}
-    died = subprocess.run(
-        [sys.executable, "-c", SEALER, catalog_url, str(store_dir)], env=environment, timeout=60, check=False
+    died = forking.run(
+        [sys.executable, "-c", SEALER, catalog_url, str(store_dir)], env=environment, timeout=60
     )
     assert died.returncode == -9
     assert store.verify().findings == ()

@@ -22,6 +22,7 @@ from tests.fixtures.servers import ServerFactory
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog, settings_in
 from tests.projections.test_lifecycle import BAD_TOTALS, TOTALS, rows_of, view
+from tests.support import forking
 
 NAMES = ("customer_totals", "order_cache", "product_search")
 HOME = Path(__file__).parents[2]
@@ -66,15 +67,7 @@ def run_python(arguments: list[str], failpoint: str | None) -> subprocess.Comple
     environment.pop("TAILRACE_FAILPOINT", None)
     if failpoint:
         environment["TAILRACE_FAILPOINT"] = failpoint
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=HOME,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
+    return forking.run([sys.executable, *arguments], cwd=HOME, env=environment, timeout=200)
 
 
 def job(

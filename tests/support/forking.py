@@ -1,5 +1,5 @@
-"""``python -m module …`` as a process of its own that needs no second to import: forked off a server which holds all
-modules already.
+"""``python -m module …`` or ``python -c text …`` as a process of its own that needs no second to import: forked off a
+server which holds all modules already.
 
 ``Forked`` is a ``subprocess.Popen``: pid, signals, pipes, environment, folder, session and exit code are a real
 process's. Its parent is the server, one per test process, which has one thread and only ever imports. What reads the
@@ -28,6 +28,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 REPOSITORY = Path(__file__).parents[2]
 EARLY = ("ARROW_", "JE_", "LD_", "MALLOC_", "NUMBA_", "OMP_", "OPENBLAS_", "TMPDIR", "XDG_")
@@ -50,14 +51,14 @@ _INT = struct.Struct("i")
 class Request:
     """A process to be. Beside it travel its three standard streams, and a pipe that is told its pid and its end."""
 
-    argv: list[str]  # module, arguments
+    argv: list[str]  # as behind the interpreter's name
     cwd: str
     environment: dict[str, str]
     new_session: bool
 
 
 class Forked(subprocess.Popen[str]):
-    """``Popen([sys.executable, "-m", …])``. Methods here stand in for those of it that call fork and waitpid."""
+    """``Popen([sys.executable, "-m" or "-c", …])``. Its methods stand in for those that call fork and waitpid."""
 
     _status = -1  # the pipe that tells pid and end
 
@@ -68,7 +69,7 @@ class Forked(subprocess.Popen[str]):
         restore_signals: bool, gid: None, gids: None, uid: None, umask: int, start_new_session: bool, *_: object,
     ) -> None:  # fmt: skip
         request = Request(
-            module_of(args), os.fspath(cwd or Path.cwd()), dict(env or os.environ), start_new_session
+            behind_interpreter(args), os.fspath(cwd or Path.cwd()), dict(env or os.environ), start_new_session
         )
         refuse_early(request.environment)
         given = (p2cread, c2pwrite, errwrite)
@@ -128,10 +129,10 @@ def run(
     return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
-def module_of(argv: Sequence[str]) -> list[str]:
-    if list(argv[:2]) != [sys.executable, "-m"]:
-        raise ValueError(f"only modules can be forked, not {argv!r}")
-    return list(argv[2:])
+def behind_interpreter(argv: Sequence[str]) -> list[str]:
+    if argv[0] != sys.executable or argv[1] not in ("-m", "-c"):
+        raise ValueError(f"only Python with -m or -c can be forked, not {argv!r}")
+    return list(argv[1:])
 
 
 def refuse_early(environment: Mapping[str, str]) -> None:
@@ -212,13 +213,19 @@ def become(request: Request, path: Sequence[str]) -> None:
     os.environ.clear()
     os.environ.update(request.environment)
     sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]
+    option, program, *arguments = request.argv
+    first = request.cwd if option == "-m" else ""
     chosen = python_path()
-    sys.path[:] = [request.cwd, *chosen, *(folder for folder in path if folder not in chosen)]
-    sys.argv = list(request.argv)
+    sys.path[:] = [first, *chosen, *(folder for folder in path if folder not in chosen)]
+    sys.argv = [option, *arguments]
     failpoints.arm(os.environ.get(failpoints.VARIABLE, ""))
     code: object = 0
     try:
-        runpy.run_module(request.argv[0], run_name="__main__", alter_sys=True)
+        if option == "-m":
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            sys.modules["__main__"] = main = ModuleType("__main__")
+            exec(compile(program, "<string>", "exec"), main.__dict__)
     except SystemExit as asked:
         code = asked.code or 0
     leave(code)

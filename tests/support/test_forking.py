@@ -162,6 +162,17 @@ def test_output_that_was_not_read_in_time_is_read_later(start: Start, tmp_path: 
         assert process.communicate(timeout=60)[0] in ("", f"{process.pid}\n")
 
 
+def test_a_text_is_run_as_a_program(start: Start, tmp_path: Path) -> None:
+    program = "import json, sys\ndef told(): return __name__, sys.argv, sys.path[:2]\n"
+    program += "print(json.dumps(told()))\nsys.exit(3)"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = forking.run(
+        [sys.executable, "-c", program, "a", "-m"], timeout=60, cwd=tmp_path, env=environment, start=start
+    )
+    assert json.loads(done.stdout) == ["__main__", ["-c", "a", "-m"], ["", str(REPOSITORY)]]
+    assert done.returncode == 3
+
+
 def test_many_at_once_do_not_get_in_each_others_way(start: Start, tmp_path: Path) -> None:
     codes: dict[int, int] = {}
 
@@ -186,8 +197,8 @@ def test_fail_points_are_those_of_the_childs_environment(tmp_path: Path) -> None
 def test_what_a_fork_would_get_wrong_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="TMPDIR before the fork"):
         run(Forked, tmp_path, env={**os.environ, "TMPDIR": "/elsewhere"})
-    with pytest.raises(ValueError, match="only modules"):
-        forking.run([sys.executable, "-c", "pass"], timeout=60)
+    with pytest.raises(ValueError, match="only Python with -m or -c"):
+        forking.run([sys.executable, "probe.py"], timeout=60)
 
 
 def test_the_server_has_one_thread(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from eventstore.subscriptions.group import Group
 from eventstore.subscriptions.member import Member
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, writer
 from tests.fixtures.stores import StoreFactory
+from tests.support.forking import Forked
 
 QUICK = 0.4  # seconds of a lease in these tests
 
@@ -393,10 +394,10 @@ with Store.open(settings, root=Path(sys.argv[2])) as store:
 """
 
 
-def consumers(catalog_url: str, store_dir: Path, names: str) -> Iterator[subprocess.Popen[bytes]]:
+def consumers(catalog_url: str, store_dir: Path, names: str) -> Iterator[Forked]:
     for name in names:
         arguments = [catalog_url, str(store_dir), name, str(store_dir / "seen.txt")]
-        yield subprocess.Popen([sys.executable, "-c", CONSUMER, *arguments], stderr=subprocess.DEVNULL)
+        yield Forked([sys.executable, "-c", CONSUMER, *arguments], stderr=subprocess.DEVNULL, text=True)
 
 
 def test_members_that_are_killed_lose_nothing_and_keep_the_order(
