@@ -71,12 +71,13 @@ class Forked(subprocess.Popen[str]):
         request = Request(
             behind_interpreter(args), os.fspath(cwd or Path.cwd()), dict(env or os.environ), start_new_session
         )
-        refuse_early(request.environment)
+        connection, early = server()
+        refuse_changed(early, early_of(request.environment))
         given = (p2cread, c2pwrite, errwrite)
         streams = [stream if fd == -1 else fd for stream, fd in enumerate(given)]
         self._status, told = os.pipe()
         try:
-            socket.send_fds(server(), [json.dumps(asdict(request)).encode()], [*streams, told])
+            socket.send_fds(connection, [json.dumps(asdict(request)).encode()], [*streams, told])
         finally:
             os.close(told)
         self.pid = self._told()
@@ -135,27 +136,31 @@ def behind_interpreter(argv: Sequence[str]) -> list[str]:
     return list(argv[1:])
 
 
-def refuse_early(environment: Mapping[str, str]) -> None:
-    names = {name for name in {*environment, *os.environ} if name.startswith(EARLY)}
-    if changed := sorted(name for name in names if environment.get(name) != os.environ.get(name)):
+def early_of(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(EARLY)}
+
+
+def refuse_changed(read: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    if changed := sorted(name for name, _ in read.items() ^ wanted.items()):
         raise ValueError(
             f"libraries have read {', '.join(changed)} before the fork; start a real interpreter"
         )
 
 
 @cache
-def server() -> socket.socket:
-    """Our end of the connection to this process's server, which ends with it."""
+def server() -> tuple[socket.socket, dict[str, str]]:
+    """Our end of the connection to this process's server, which ends with it; what its libraries have read."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")}
+        of_each = ("PYTHONPATH", "TAILRACE_")  # those of a child
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(of_each)}
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.forking", str(theirs.fileno())],
             cwd=REPOSITORY, env={**environment, **OF_SERVER}, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
         )  # fmt: skip
     atexit.register(process.wait)
     atexit.register(ours.close)
-    return ours
+    return ours, early_of(environment)
 
 
 def serve(connection: socket.socket) -> Request | None:
@@ -215,7 +220,7 @@ def become(request: Request, path: Sequence[str]) -> None:
     sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]
     option, program, *arguments = request.argv
     first = request.cwd if option == "-m" else ""
-    chosen = python_path()
+    chosen = list(dict.fromkeys(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))))
     sys.path[:] = [first, *chosen, *(folder for folder in path if folder not in chosen)]
     sys.argv = [option, *arguments]
     failpoints.arm(os.environ.get(failpoints.VARIABLE, ""))
@@ -229,10 +234,6 @@ def become(request: Request, path: Sequence[str]) -> None:
     except SystemExit as asked:
         code = asked.code or 0
     leave(code)
-
-
-def python_path() -> list[str]:
-    return [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
 
 
 def leave(code: object) -> None:
@@ -249,7 +250,7 @@ def leave(code: object) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then let go of us
-    of_python = sys.path[1 + len(python_path()) :]
+    of_python = sys.path[1:]
     for name in MODULES:
         importlib.import_module(name)
     from cdc.columnar.decode import prepare

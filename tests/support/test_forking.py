@@ -89,7 +89,8 @@ def waiting(start: Start, folder: Path, *arguments: str) -> Iterator[subprocess.
 def test_a_process_begins_as_a_new_interpreter(tmp_path: Path, new_session: bool) -> None:
     (tmp_path / "probe.py").write_text(PROBE)
     told = []
-    environment = {**os.environ, "PYTHONPATH": f"/nowhere:{REPOSITORY}", "ONE": "ä = 1", "COLUMNS": "99"}
+    folders = ["/nowhere", str(REPOSITORY), str(Path(json.__file__).parents[1]), "/nowhere"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "ONE": "ä = 1", "COLUMNS": "99"}
     environment.pop("HOME", None)
     for start in STARTS.values():
         with start(
@@ -194,7 +195,12 @@ def test_fail_points_are_those_of_the_childs_environment(tmp_path: Path) -> None
     assert run(Forked, tmp_path).returncode == 0
 
 
-def test_what_a_fork_would_get_wrong_is_refused(tmp_path: Path) -> None:
+def test_what_a_fork_would_get_wrong_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forking.server()
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    with pytest.raises(ValueError, match="NUMBA_DISABLE_JIT before the fork"):
+        run(Forked, tmp_path)
+    monkeypatch.delenv("NUMBA_DISABLE_JIT")
     with pytest.raises(ValueError, match="TMPDIR before the fork"):
         run(Forked, tmp_path, env={**os.environ, "TMPDIR": "/elsewhere"})
     with pytest.raises(ValueError, match="only Python with -m or -c"):
