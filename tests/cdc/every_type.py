@@ -195,6 +195,9 @@ FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespa
 LEFT JOIN pg_catalog.pg_type e ON e.typarray = t.oid
 LEFT JOIN pg_catalog.pg_class c ON c.oid = CASE WHEN t.typrelid <> 0 THEN t.typrelid ELSE e.typrelid END
 WHERE t.typtype IN ('b', 'c', 'd', 'e', 'r', 'm') AND t.typisdefined
+  -- rows of pg_attribute and a few more hold an anyarray: no table can have such a column
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type p ON p.oid = a.atttypid
+                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND p.typtype = 'p')
 ORDER BY t.oid
 """
 
