@@ -184,7 +184,7 @@ CREATE TABLE public."odd ""table""" (a integer, b public.pair);
 '''
 
 _TYPES = """
-SELECT t.oid::bigint, pg_catalog.format_type(t.oid, NULL), t.typname, t.typtype::text, t.typbasetype::bigint,
+SELECT t.oid::bigint, pg_catalog.format_type(t.oid, -1), t.typname, t.typtype::text, t.typbasetype::bigint,
        coalesce((SELECT e.oid FROM pg_catalog.pg_type e WHERE e.typarray = t.oid), 0)::bigint,
        coalesce((SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid), 0)::bigint,
        coalesce((SELECT r.rngtypid FROM pg_catalog.pg_range r WHERE r.rngmultitypid = t.oid), 0)::bigint,
@@ -195,9 +195,6 @@ FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespa
 LEFT JOIN pg_catalog.pg_type e ON e.typarray = t.oid
 LEFT JOIN pg_catalog.pg_class c ON c.oid = CASE WHEN t.typrelid <> 0 THEN t.typrelid ELSE e.typrelid END
 WHERE t.typtype IN ('b', 'c', 'd', 'e', 'r', 'm') AND t.typisdefined
-  -- rows of pg_attribute and a few more hold an anyarray: no table can have such a column
-  AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type p ON p.oid = a.atttypid
-                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND p.typtype = 'p')
 ORDER BY t.oid
 """
 
@@ -217,6 +214,8 @@ class Kind:
     name: str
     oid: int
     values: tuple[Value, ...]
+    system: bool = False
+    """A row of a table or view of the system's."""
 
 
 @dataclass
@@ -233,8 +232,15 @@ class Catalog:
 
     def __post_init__(self) -> None:
         rows = self.connection.execute(_TYPES).fetchall()
-        self._types = {row[0]: row for row in rows if self.system_rows or not row[-1]}
+        self._types = {
+            row[0]: row for row in rows if not row[-1] or (self.system_rows and self._stored(row[1]))
+        }
         self._texts: dict[int, list[str]] = {}
+
+    def _stored(self, name: str) -> bool:
+        """Whether a table may have such a column: not of rows that hold an anyarray somewhere, as pg_statistic's do."""
+        made = self.connection.pgconn.exec_(f"CREATE TEMP TABLE probe (c {name}); DROP TABLE probe".encode())
+        return made.status == pq.ExecStatus.COMMAND_OK
 
     def kinds(self) -> list[Kind]:
         """Every type of which there are values, then some with type modifiers."""
@@ -242,7 +248,7 @@ class Catalog:
         for oid, row in self._types.items():
             texts = self.texts(oid)
             if texts:
-                found.append(self._kind(row[1], oid, texts))
+                found.append(self._kind(row[1], oid, texts, system=bool(row[-1])))
             else:
                 self.without_values.append(row[2].removeprefix("_"))
         for name, edges in self._with_typmod().items():
@@ -266,9 +272,9 @@ class Catalog:
     def _array_of(self, oid: int) -> int:
         return next(int(number) for number, row in self._types.items() if row[5] == oid)
 
-    def _kind(self, name: str, oid: int, texts: list[str]) -> Kind:
+    def _kind(self, name: str, oid: int, texts: list[str], *, system: bool) -> Kind:
         short = [text for text in texts if len(text) < LONG_TEXT]
-        return Kind(name, oid, (*_as_values(texts), *self._changed(name, oid, short)))
+        return Kind(name, oid, (*_as_values(texts), *self._changed(name, oid, short)), system)
 
     def texts(self, oid: int) -> list[str]:
         """Values of a type as texts of its output function."""
