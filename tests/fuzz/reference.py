@@ -67,6 +67,8 @@ class Reference:
                     route = self._relations.resolve(relid, self._lsn)
                     if isinstance(route, TableRoute):
                         self._add(route, "t", None, None)
+                    else:
+                        self.ignored += 1
 
     def _inside(self, relids: tuple[int, ...]) -> tuple[int, ...]:
         if not self._open:
