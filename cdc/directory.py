@@ -33,23 +33,25 @@ class TopicsChanged(TransientError):
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """A source's topics when a session begins. ``schemas``: by table oid, also of incomplete ones."""
+    """A source's topics when a session begins, with their ``latest`` versions."""
 
     tables: Mapping[TopicId, TopicInfo]
     others: tuple[TopicId, ...]
+    latest: Mapping[TopicId, TopicSchema]
     schemas: Mapping[int, tuple[TopicId, TopicSchema]]
+    """By table oid, also of incomplete topics. Two topics have had one table when it was renamed to the name of the
+    other: it is the table of the one whose version is newer."""
     aside: Mapping[TopicId, SetAside] = field(default_factory=dict)
 
     @classmethod
     def read(cls, store: Store, source: str) -> Topics:
         infos = store.topics(source)
         tables = {info.id: info for info in infos if info.kind is TopicKind.TABLE}
-        schemas: dict[int, tuple[TopicId, TopicSchema]] = {}
-        for topic in tables:
-            latest = max(store.schemas(topic), key=lambda schema: schema.version)
-            schemas[latest.relid] = (topic, latest)
+        latest = {topic: max(store.schemas(topic), key=lambda schema: schema.version) for topic in tables}
+        in_order = sorted(latest.items(), key=lambda each: each[1].from_lsn)
+        schemas = {schema.relid: (topic, schema) for topic, schema in in_order}
         others = tuple(info.id for info in infos if info.kind is not TopicKind.TABLE)
-        return cls(tables, others, schemas, {each.topic: each for each in store.set_aside(source)})
+        return cls(tables, others, latest, schemas, {each.topic: each for each in store.set_aside(source)})
 
     @property
     def incomplete(self) -> tuple[TopicId, ...]:
@@ -66,10 +68,12 @@ class Topics:
         return self.tables[topic].complete_since is not None or (aside is not None and aside.keeps)
 
     def schema(self, topic: TopicId) -> TopicSchema:
-        return next(schema for other, schema in self.schemas.values() if other == topic)
+        return self.latest[topic]
 
     def relid(self, topic: TopicId) -> int:
-        return next(relid for relid, (other, _) in self.schemas.items() if other == topic)
+        """The oid of its table; 0, which no table has, when that is another topic's now."""
+        relid = self.latest[topic].relid
+        return relid if self.schemas[relid][0] == topic else 0
 
 
 class Describer:

@@ -1,0 +1,27 @@
+"""Which table is a topic's, when tables were renamed and dropped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdc.directory import Topics
+from eventstore.log import Store
+from eventstore.model import TopicId
+from eventstore.schema import Column, TopicSchema
+from eventstore.settings import StoreSettings
+
+COLUMNS = (Column(1, "id", 23, type_name="integer", key=True),)
+
+
+def test_a_table_renamed_to_the_name_of_another_is_that_topics_and_the_first_one_has_none(
+    tmp_path: Path,
+) -> None:
+    with Store.open(StoreSettings(), create=True, root=tmp_path) as store:
+        store.register_source("shop", slot="s", publication="p", system_id="1")
+        first, second = (TopicId.table("shop", "public", name) for name in ("items", "goods"))
+        store.register_topic(first, TopicSchema(1, COLUMNS, relid=7))
+        store.register_topic(second, TopicSchema(1, COLUMNS, relid=7, from_lsn=100))
+        topics = Topics.read(store, "shop")
+        assert (topics.relid(first), topics.relid(second)) == (0, 7)
+        assert topics.schema(first).relid == topics.schema(second).relid == 7
+        assert topics.schemas[7][0] == second
