@@ -115,13 +115,35 @@ def test_a_streamed_transaction_is_begun_again_after_a_reconnect(site: Site) -> 
     with RunningCapture(site) as capture, psycopg.connect(site.dsn) as one:
         connected(capture, site)
         fill(one, 1, 1500)
-        execute(site.dsn, "SELECT pg_logical_emit_message(true, 'mark', '')")
+        wait_until(lambda: streamed(site) >= 1, alive=lambda: capture.running)
         ((pid,),) = connected(capture, site)
         query(site.dsn, f"SELECT pg_terminate_backend({pid}, 10000)")
         fill(one, 2001, 3500)
         one.commit()
         capture.catch_up()
         assert len(rows(capture.store, table("customers"))) == 3000
+        assert_equals_source(site)
+        assert_sound(capture.store)
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_a_prepared_transaction_comes_whole_when_it_is_committed(site: Site, protocol: int) -> None:
+    """One whose changes the server streams, and one that fits; one is rolled back after it was prepared."""
+    with RunningCapture(site.with_settings(protocol=protocol)) as capture:
+        connected(capture, site)
+        for number, name, last in ((1, "large", 1500), (2001, "small", 2003), (4001, "dropped", 5500)):
+            with psycopg.connect(site.dsn) as one:
+                fill(one, number, last)
+                one.execute(f"PREPARE TRANSACTION '{name}'".encode())
+        execute(site.dsn, "INSERT INTO public.orders SELECT 1, 1, 1, NULL, '{}'")
+        capture.catch_up()
+        assert rows(capture.store, table("customers")) == [], "nothing is committed yet"
+        execute(site.dsn, "COMMIT PREPARED 'small'", "ROLLBACK PREPARED 'dropped'", "COMMIT PREPARED 'large'")
+        capture.catch_up()
+        found = rows(capture.store, table("customers"))
+        assert sorted(row["key"]["id"] for row in found) == [*range(1, 1501), *range(2001, 2004)]
+        assert len({row["_lsn"] for row in found}) == len({row["_txn"] for row in found}) == 2
         assert_equals_source(site)
         assert_sound(capture.store)
 

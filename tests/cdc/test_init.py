@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from cdc.choice import Level
+from cdc.postgres.connect import Address, connect, connect_replication
 from cdc.source import prepare_source
 from eventstore.errors import OperatorError, UsageError
 from eventstore.log import Store
@@ -25,6 +26,7 @@ from tests.support.capturing import (
     execute,
     query,
     rows,
+    server_version,
     table,
     wait_until,
 )
@@ -275,6 +277,28 @@ def test_how_transactions_of_a_role_or_database_begin_by_default_does_not_matter
             lambda: capture.store.topic(later).complete_since is not None, alive=lambda: capture.running
         )
         assert_equals_source(site, [("public", "t"), ("public", "later")])
+
+
+@pytest.mark.versions
+def test_time_limits_of_a_role_or_database_end_nothing(site: Site) -> None:
+    """No session of ours has one, of either kind: a load is long, and its snapshot's session is idle meanwhile."""
+    known = [
+        "statement_timeout",
+        "lock_timeout",
+        "idle_in_transaction_session_timeout",
+        "idle_session_timeout",
+    ]
+    if server_version(site.dsn) >= 17:
+        known.append("transaction_timeout")
+    of_role = f'ALTER ROLE CURRENT_USER IN DATABASE "{site.dsn.rpartition("/")[2]}"'
+    execute(site.dsn, *(f"{of_role} SET {name} = '50s'" for name in known))
+    assert query(site.dsn, "SHOW statement_timeout") == [("50s",)]
+    address = Address.parse(site.dsn)
+    with connect(address) as connection:
+        pgconns = [connection.pgconn, connect_replication(address)]
+        shown = [[each.exec_(f"SHOW {name}".encode()).get_value(0, 0) for name in known] for each in pgconns]
+        pgconns[1].finish()
+    assert shown == [[b"0"] * len(known)] * 2
 
 
 def test_events_of_before_and_after_stand_in_the_log_in_order(site: Site) -> None:

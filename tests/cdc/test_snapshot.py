@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from cdc.asked import SNAPSHOT
 from eventstore.log import Store
 from eventstore.model import TopicId
 from eventstore.requests import RequestState
+from tailrace.cli.snapshot import how_far
 from tailrace.embedded import PostgresServer
 from tests.fixtures.scale import Scale
 from tests.support.capturing import (
@@ -162,11 +164,13 @@ def test_a_killed_load_goes_on_with_the_chunk_it_was_at(site: Site) -> None:
     with CaptureProcess(site) as first:
         first.catch_up()
     with site.open() as store:
-        store.requests.ask(SNAPSHOT, [ITEMS])
+        (request,) = store.requests.ask(SNAPSHOT, [ITEMS])
         with CaptureProcess(site, failpoint="chunk_read:6") as killed:
             assert killed.wait() == -9, killed.output
         load = store.load(ITEMS)
         assert load is not None and 0 < load.rows < ROWS and not load.done
+        shown = how_far(store, request, {ITEMS: (time.monotonic() - 10, 0)})
+        assert re.search(rf": {load.rows} of about \d+ rows, \d+/s, \d+ s left", shown), shown
         with CaptureProcess(site) as process:
             wait_until(lambda: store.load(ITEMS) is None, 60, lambda: process.running)
             process.catch_up()

@@ -85,19 +85,30 @@ def test_status_and_metrics_show_how_far_a_capture_in_another_process_is(
     taken = shop.run("capture", "--metrics-port", str(postgres.port))
     assert taken.code == 7 and f"metrics cannot be served on 127.0.0.1:{postgres.port}" in taken.err
     shop.configure((shop.folder / "tailrace.toml").read_text() + "\n[metrics]\nport = 0\n")
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            f"ALTER DATABASE {connection.info.dbname} SET logical_decoding_work_mem = '64kB'".encode()
+        )
     capture = shop.start("capture")
     port = served_port(capture)
     position = ("tailrace_source_position_bytes", "durable")
     before = scraped(port, lambda found: found[position] > 0)
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("UPDATE orders SET amount = amount + 1")
+        connection.execute("SELECT pg_logical_emit_message(true, 'bulk', repeat('x', 100000))")
         row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
     assert row is not None
     reached = parse_lsn(row[0])
     after = scraped(
         port,
-        lambda found: found[position] >= reached and found["tailrace_capture_transactions_total", ""] >= 1,
+        lambda found: (
+            found[position] >= reached
+            and found["tailrace_capture_transactions_total", ""] >= 1
+            and found["tailrace_slot_spilled_transactions_total", ""] >= 1
+        ),
     )
+    assert before["tailrace_slot_spilled_transactions_total", ""] == 0
+    assert after["tailrace_slot_spilled_bytes_total", ""] >= 100_000
 
     for found in (before, after):
         assert_descending([found["tailrace_source_position_bytes", rung] for rung in RUNGS])
