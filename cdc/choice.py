@@ -75,12 +75,7 @@ def problem_of(table: Table) -> tuple[str, str] | None:
     if table.persistence == "u":
         return "an unlogged table has no WAL", f"ALTER TABLE {name} SET LOGGED"
     if not table.columns:
-        return "it has no columns", ""
-    if clashing := taken_names(table.columns):
-        return (
-            f"its column {clashing[0]} has the name of one that the log adds to a row's state",
-            f"ALTER TABLE {name} RENAME COLUMN {quote(clashing[0])} TO …; or publish it without that column",
-        )
+        return "it has no columns", "add one"
     if table.published_badly:
         return (
             f"{table.published_badly}: the server refuses UPDATE and DELETE of it",
@@ -90,6 +85,11 @@ def problem_of(table: Table) -> tuple[str, str] | None:
         return (
             f"{table.key_problem}, so changed rows cannot be identified",
             _identity_hint(table, name),
+        )
+    if clashing := taken_names(table.columns):
+        return (
+            f"its column {clashing[0]} has the name of one that the log adds to a row's state",
+            f"ALTER TABLE {name} RENAME COLUMN {quote(clashing[0])} TO …; or publish it without that column",
         )
     return None
 

@@ -103,7 +103,7 @@ class Watcher:
             )
         for table in tables:
             if table.relid in publication.entries and (problem := problem_of(table)) is not None:
-                keyless = not table.key and not table.published_badly
+                keyless = table.columns and not table.key and not table.published_badly
                 refused = "; the server refuses UPDATE and DELETE of it" if keyless else ""
                 self._progress.tell(
                     f"published table {table.text}: {problem[0]}{refused}: "

@@ -372,9 +372,27 @@ def test_what_was_changed_behind_our_back_is_told(site: Site) -> None:
         execute(
             site.dsn,
             "ALTER TABLE public.customers DROP CONSTRAINT customers_pkey",
+            "ALTER TABLE public.orders REPLICA IDENTITY NOTHING",
+            "CREATE TABLE public.bare ()",
+            "CREATE TABLE public.clash (id int PRIMARY KEY, _lsn int)",
+            "CREATE TABLE public.twofold (id int, _lsn int)",
+            "CREATE TABLE public.listed (id int PRIMARY KEY, n int)",
+            "CREATE TABLE public.filtered (id int PRIMARY KEY, n int)",
+            "ALTER PUBLICATION acme_shop ADD TABLE bare, clash, twofold, listed (n), filtered WHERE (n > 1)",
             "ALTER PUBLICATION acme_shop SET (publish = 'insert, update, truncate')",
         )
-        for said in ("table public.customers: no primary key", "loses changes: it does not publish delete"):
+        refused = "the server refuses UPDATE and DELETE of it"
+        unidentified = f"so changed rows cannot be identified; {refused}: "
+        for said in (
+            "loses changes: it does not publish delete",
+            f"table public.customers: no primary key, {unidentified}add a primary key, or ",
+            f"table public.orders: REPLICA IDENTITY NOTHING, {unidentified}ALTER TABLE ",
+            "table public.bare: it has no columns: add one, or take it out",
+            "table public.clash: its column _lsn has the name of one that the log adds to a row's state: ALTER",
+            f"table public.twofold: no primary key, {unidentified}add a primary key, or ",
+            f"table public.listed: its column list leaves out id of the replica identity: {refused}: ALTER",
+            f"table public.filtered: its row filter looks at n, which the replica identity does not cover: {refused}: ",
+        ):
             wait_until(
                 lambda said=said: any(said in message for message in capture.status.messages),  # type: ignore[misc]
                 alive=lambda: capture.running,
