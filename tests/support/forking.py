@@ -137,7 +137,12 @@ def behind_interpreter(argv: Sequence[str]) -> list[str]:
 
 
 def early_of(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(EARLY)}
+    """What libraries read when they are loaded, but for what the server has anyhow."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(EARLY) and OF_SERVER.get(name) != value
+    }
 
 
 def refuse_changed(read: Mapping[str, str], wanted: Mapping[str, str]) -> None:
