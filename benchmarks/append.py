@@ -26,9 +26,11 @@ from benchmarks.results import table, write_section
 from cdc.columnar.decode import BlockDecoder
 from cdc.policy import Policies
 from eventstore.log import Store
-from eventstore.model import EpochBatch, TopicRows
+from eventstore.model import EpochBatch, TopicId, TopicRows
+from eventstore.schema import TopicSchema
 from eventstore.settings import StoreSettings
 from eventstore.times import from_micros
+from eventstore.writer import SourceWriter
 
 Keep = Callable[[pa.Table], None]
 Way = Callable[[Path], AbstractContextManager[Keep]]
@@ -44,13 +46,19 @@ def split(rows: pa.Table, size: int) -> list[pa.Table]:
     return [rows.slice(first, size) for first in range(0, rows.num_rows, size)]
 
 
+def writer_of(store: Store, topics: Mapping[TopicId, TopicSchema]) -> SourceWriter:
+    """The writer of a new source with these topics."""
+    store.register_source("shop", slot="s", publication="p", system_id="1")
+    for topic, schema in topics.items():
+        store.register_topic(topic, schema)
+    return store.take_over("shop")
+
+
 @contextmanager
 def appended(folder: Path) -> Iterator[Keep]:
     settings = StoreSettings(catalog="sqlite:///catalog.db", segments=Path("segments"))
     with Store.open(settings, create=True, root=folder) as store:
-        store.register_source("shop", slot="s", publication="p", system_id="1")
-        store.register_topic(TOPIC, SCHEMA)
-        writer = store.take_over("shop")
+        writer = writer_of(store, {TOPIC: SCHEMA})
 
         def keep(rows: pa.Table) -> None:
             lsn = int(rows["_lsn"][rows.num_rows - 1].as_py())

@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 from pydantic import BaseModel
 
-from benchmarks.append import epochs, split
+from benchmarks.append import epochs, split, writer_of
 from benchmarks.decode import SCHEMA
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
@@ -33,7 +33,6 @@ from eventstore.settings import StoreSettings
 from eventstore.streams import event
 from eventstore.subscriptions.batch import Batch
 from eventstore.times import from_micros
-from eventstore.writer import SourceWriter
 
 SETTINGS = StoreSettings(catalog="sqlite:///catalog.db", segments=Path("segments"))
 ORDERS = TopicId.table("shop", "public", "orders")
@@ -53,10 +52,8 @@ class Filler:
     """Appends to the topics of one source, at ever higher positions."""
 
     def __init__(self, store: Store) -> None:
-        store.register_source("shop", slot="s", publication="p", system_id="1")
-        for topic, schema in {ORDERS: SCHEMA, BACKLOG: SCHEMA, LIVE: SCHEMA, PAYMENTS: EVENT_SCHEMA}.items():
-            store.register_topic(topic, schema)
-        self._writer: SourceWriter = store.take_over("shop")
+        topics = {ORDERS: SCHEMA, BACKLOG: SCHEMA, LIVE: SCHEMA, PAYMENTS: EVENT_SCHEMA}
+        self._writer = writer_of(store, topics)
         self._lsns = itertools.count(1)
 
     def append(self, topic: TopicId, schema: TopicSchema, rows: pa.Table) -> int:

@@ -23,7 +23,7 @@ from eventstore.errors import IntegrityError, OperatorError, UsageError
 from eventstore.integrity import picture
 from eventstore.maintain import leases
 from eventstore.storage import LocalStorage
-from eventstore.storage.places import MARKER
+from eventstore.storage.places import MARKER, read_marker
 from eventstore.subscriptions.database import groups_file
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def backup(store: Store, folder: Path, *, report: Callable[[str], None] = lambda
 def _require_same_log(store: Store, target: LocalStorage) -> None:
     if not target.exists(MARKER):
         return
-    found = target.open(MARKER).to_pybytes().decode(errors="replace").strip()
+    found = read_marker(target)
     if found != store.log_id:
         raise UsageError(f"{target.root} holds another log ({found})", hint="choose another folder")
 

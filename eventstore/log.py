@@ -40,7 +40,7 @@ from eventstore.schema import TopicSchema
 from eventstore.settings import StoreSettings
 from eventstore.starts import LogStart
 from eventstore.storage import LocalStorage, Storage
-from eventstore.storage.places import MARKER, open_storage
+from eventstore.storage.places import MARKER, open_storage, read_marker, write_marker
 from eventstore.timeline import Timeline, Which
 from eventstore.wake import Deadline, Waker, waker_of
 from eventstore.writer import SourceWriter
@@ -113,9 +113,9 @@ class Store:
             ):  # of several creators one writes it, the others wait here
                 connection.execute(update(tables.log).values(log_id=self.log_id))
                 if not self.storage.exists(MARKER):
-                    self.storage.write(MARKER, f"{self.log_id}\n".encode())
+                    write_marker(self.storage, self.log_id)
         try:
-            found = self.storage.open(MARKER).to_pybytes().decode(errors="replace").strip()
+            found = read_marker(self.storage)
         except MissingFile:
             raise OperatorError(
                 f"{self.storage.label} is not the place of the segments of {self.catalog.label}: it has no {MARKER}",

@@ -10,9 +10,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, literal, select
 
 from eventstore import index, tables
 from eventstore.errors import HistoryGone
@@ -54,23 +53,8 @@ def read(connection: Connection, topic_id: int) -> LogStart:
 def run(connection: Connection, topic: TopicId, topic_id: int) -> list[SegmentRef]:
     """The files of a topic's state run, in the topic's order. Their offsets have gaps."""
     table = tables.state_runs
-    rows = connection.execute(select(table).where(table.c.topic_id == topic_id).order_by(table.c.number))
-    return [run_ref(topic, row) for row in rows]
-
-
-def run_ref(topic: TopicId, row: Row[*tuple[Any, ...]]) -> SegmentRef:
-    return SegmentRef(
-        topic=topic,
-        version=row.version,
-        first_epoch=row.first_epoch,
-        last_epoch=row.last_epoch,
-        rows=row.rows,
-        bytes=row.bytes,
-        ranges=index.ranges_from_json(row.ranges),
-        path=row.path,
-        sealed=True,
-        checksum=row.checksum,
-    )
+    query = select(table, literal(True).label("sealed")).where(table.c.topic_id == topic_id)
+    return [index.file_ref(topic, row) for row in connection.execute(query.order_by(table.c.number))]
 
 
 def moment(connection: Connection, storage: Storage, start: LogStart) -> datetime | None:

@@ -9,7 +9,6 @@ capture waits behind it. Merging epoch files is like merging segments (``merge``
 from __future__ import annotations
 
 import io
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -172,7 +171,7 @@ def _write(store: Store, groups: Iterator[pa.Table] | Sequence[pa.Table], term: 
         for table in groups:
             writer.write_table(table, row_group_size=max(1, table.num_rows))
     data = out.getbuffer()
-    path = f"epochs/{terms.FOLD}-t{term}-{uuid.uuid4().hex}.parquet"
+    path = f"{terms.new_file('epochs', terms.FOLD, term)}.parquet"
     store.storage.write(path, pa.py_buffer(data))
     failpoints.hit("segment_written")
     return {"path": path, "bytes": len(data), "checksum": segment.checksum(data)}

@@ -12,7 +12,6 @@ A crash before 4 leaves an orphan, after it nothing to do.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -76,10 +75,12 @@ def _groups(store: Store, topic_id: int) -> list[list[_Row]]:
 def _merge_one(store: Store, topic: TopicId, group: Sequence[_Row], term: int, memory_bytes: int) -> Merged:
     inputs = [index.file_ref(topic, row) for row in group]
     ranges = rewrite.joined_ranges([piece for ref in inputs for piece in ref.ranges], str(topic))
-    path = f"log/{topic.source}/{group[0].topic_id}/{terms.MERGE}-t{term}-{uuid.uuid4().hex}.parquet"
+    folder = f"log/{topic.source}/{group[0].topic_id}"
+    path = f"{terms.new_file(folder, terms.MERGE, term)}.parquet"
     written = rewrite.rewrite(store.storage, inputs, path, memory_bytes)
     failpoints.hit("merge_written")
-    _require_recorded(group, written.contents)
+    for row, found in zip(group, written.contents, strict=True):
+        rewrite.require_recorded(row, found)
     content = sum(written.contents, Content())
     lsns = [lsn for row in group for lsn in (row.first_lsn, row.last_lsn) if lsn is not None]
     values = {
@@ -105,15 +106,6 @@ def _merge_one(store: Store, topic: TopicId, group: Sequence[_Row], term: int, m
     _swap(store, group, values, term)
     failpoints.hit("merge_swapped")
     return Merged(len(group), sum(row.bytes for row in group), written.bytes)
-
-
-def _require_recorded(group: Sequence[_Row], contents: Sequence[Content]) -> None:
-    for row, content in zip(group, contents, strict=True):
-        if row.content and row.content != content.text:
-            raise IntegrityError(
-                f"{row.path} does not hold the content that the catalog has of it; nothing was changed",
-                hint="`tailrace log verify` says what else is wrong; restore the store from a backup",
-            )
 
 
 def _swap(store: Store, group: Sequence[_Row], values: dict[str, Any], term: int) -> None:

@@ -11,7 +11,6 @@ A crash before 3 leaves orphans, after it nothing to do. Domain events and messa
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,13 +20,13 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from eventstore import chain, failpoints, index, tables
 from eventstore.content import Content
-from eventstore.errors import Fenced, IntegrityError, UsageError
+from eventstore.errors import Fenced, UsageError
 from eventstore.maintain import cutoff, lineage, readers, terms
 from eventstore.maintain.cutoff import Held, SegmentRow, Step
 from eventstore.maintain.filtering import Part
 from eventstore.maintain.readers import Reader
 from eventstore.maintain.retired import retire
-from eventstore.maintain.rewrite import require_content, rewrite
+from eventstore.maintain.rewrite import require_content, require_recorded, rewrite
 from eventstore.maintain.staterun import write_run
 from eventstore.model import PartitionRange, TopicInfo, TopicKind
 from eventstore.position import Cut
@@ -88,7 +87,7 @@ def _carry_out(store: Store, step: Step, term: int) -> Removed:
     folder = f"log/{step.info.id.source}/{step.topic_id}"
 
     def name() -> str:
-        return f"{folder}/{terms.RETAIN}-t{term}-{uuid.uuid4().hex}.parquet"
+        return f"{terms.new_file(folder, terms.RETAIN, term)}.parquet"
 
     run: list[Part] = []
     if _has_state(store, step.info):
@@ -136,11 +135,7 @@ def _rest(store: Store, step: Step, row: SegmentRow, path: str) -> dict[str, Any
         store.settings.upkeep.memory_bytes,
         keep=lambda rows: pc.greater(rows["_epoch"], step.cut),
     )
-    if row.content and row.content != sum(written.contents, Content()).text:
-        raise IntegrityError(
-            f"{row.path} does not hold the content that the catalog has of it; nothing was changed",
-            hint="`tailrace log verify` says what else is wrong; restore the store from a backup",
-        )
+    require_recorded(row, sum(written.contents, Content()))
     ranges = [
         PartitionRange(piece.partition, piece.first_offset + piece.rows - kept, kept)
         for piece in ref.ranges

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
+from sqlalchemy import Row
 
 from eventstore import failpoints, segment
 from eventstore.content import Content, content_of
@@ -89,6 +90,15 @@ def rewrite(
     finally:
         for each in files:
             each.close()
+
+
+def require_recorded(row: Row[*tuple[Any, ...]], found: Content) -> None:
+    """Raises IntegrityError when a file that was read does not hold what its row of ``segments`` says, if that does."""
+    if row.content and row.content != found.text:
+        raise IntegrityError(
+            f"{row.path} does not hold the content that the catalog has of it; nothing was changed",
+            hint="`tailrace log verify` says what else is wrong; restore the store from a backup",
+        )
 
 
 def require_content(storage: Storage, written: SegmentRef, expected: Content, memory_bytes: int) -> None:

@@ -12,7 +12,6 @@ A crash before 3 leaves orphans, after it nothing to do. Large epochs are files 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -186,7 +185,7 @@ def _write_run(
         commit_times=None,
     )
     part = run[0].part
-    name = f"log/{topic.source}/{part.topic_id}/{terms.SEAL}-t{term}-{uuid.uuid4().hex}"
+    name = terms.new_file(f"log/{topic.source}/{part.topic_id}", terms.SEAL, term)
     file = segment.write_arranged(store.storage, topic, part.version, arranged, name)
     content = content_of(joined)
     memory_bytes = store.settings.upkeep.memory_bytes

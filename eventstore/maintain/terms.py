@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
@@ -16,6 +18,11 @@ RETAIN = "retain"
 # Who names files; the term is in the name.
 WRITERS = (SEAL, MERGE, FOLD, RETAIN)
 RETIRED = "retired"  # counts retired files
+
+
+def new_file(folder: str, writer: str, term: int) -> str:
+    """A name, without an ending, that nobody else gives; ``orphans`` reads writer and term from it."""
+    return f"{folder}/{writer}-t{term}-{uuid.uuid4().hex}"
 
 
 def begin(catalog: Catalog, name: str) -> int:

@@ -22,7 +22,7 @@ from eventstore.move.files import Copied, copy_files, named_files
 from eventstore.move.rows import copy_rows
 from eventstore.settings import StoreSettings
 from eventstore.storage import Storage
-from eventstore.storage.places import MARKER, open_storage
+from eventstore.storage.places import MARKER, open_storage, read_marker, write_marker
 from eventstore.subscriptions import tables as group_tables
 from eventstore.subscriptions.database import groups_file, open_groups
 
@@ -159,13 +159,13 @@ class Move:
     def _claim_storage(self) -> None:
         storage = self.target.storage
         try:
-            found = storage.open(MARKER).to_pybytes().decode(errors="replace").strip()
+            found = read_marker(storage)
         except MissingFile:
             if next(storage.files(), None) is not None:
                 raise OperatorError(
                     f"{storage.label} holds other files", hint="name an empty folder, or another prefix"
                 ) from None
-            storage.write(MARKER, f"{self.source.log_id}\n".encode())
+            write_marker(storage, self.source.log_id)
             return
         if found != self.source.log_id:
             raise OperatorError(

@@ -15,6 +15,15 @@ MARKER = "log-id"  # a file beside the segments: the log that they belong to
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
+def read_marker(storage: Storage) -> str:
+    """The log that the segments there belong to. Raises MissingFile when nothing says so."""
+    return bytes(storage.open(MARKER)).decode(errors="replace").strip()
+
+
+def write_marker(storage: Storage, log_id: str) -> None:
+    storage.write(MARKER, f"{log_id}\n".encode())
+
+
 def open_storage(settings: StoreSettings, base: Path) -> Storage:
     """The storage that the settings name; a relative folder is relative to ``base``. Nothing is looked at yet."""
     place = str(settings.segments)

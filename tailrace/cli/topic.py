@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.invocation import of
+from tailrace.cli.log import TopicArgument
 
 if TYPE_CHECKING:
     from eventstore.model import TopicInfo
@@ -44,7 +45,7 @@ def list_topics(
 @app.command()
 def show(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(help="SOURCE.SCHEMA.TABLE or SOURCE.CATEGORY.", show_default=False)],
+    topic: TopicArgument,
 ) -> None:
     """Show a topic's columns in all versions."""
     from eventstore.model import TopicId
@@ -72,7 +73,7 @@ def show(
 @app.command()
 def files(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(help="SOURCE.SCHEMA.TABLE or SOURCE.CATEGORY.", show_default=False)],
+    topic: TopicArgument,
 ) -> None:
     """List a topic's Parquet files, for DuckDB, pandas, Spark and others. `tailrace store seal` brings what is new."""
     from eventstore.model import TopicId
