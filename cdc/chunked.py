@@ -158,7 +158,7 @@ class ChunkedLoad:
         workers = min(self._settings.load_workers, len(todo))
         halt = threading.Event()
         if not workers:
-            return
+            return  # all read by a session before
         with ThreadPoolExecutor(workers, "tailrace-chunk") as pool:
             running = [pool.submit(self._reader(topic, throttle, halt).read, todo) for _ in range(workers)]
             try:
@@ -185,7 +185,8 @@ class ChunkedLoad:
         """Read rows again, by key, that the log knows only in part: an update that did not send a TOASTed value came
         in front of a chunk that did not hold the row any more, or was dropped with it."""
         worker = self._reader(topic, throttle, self._stop)
-        while not self._stop.is_set():
+        while True:
+            self._task.require_going()
             load = self._store.load(topic.id)
             if load is None:
                 raise TopicsChanged(f"the load of {topic.id.text} was ended")

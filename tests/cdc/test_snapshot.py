@@ -16,6 +16,8 @@ import pytest
 from psycopg import sql
 
 from cdc.asked import SNAPSHOT
+from cdc.chunked import ChunkedLoad
+from cdc.task import Task
 from eventstore.log import Store
 from eventstore.model import TopicId
 from eventstore.requests import RequestState
@@ -23,6 +25,7 @@ from tailrace.cli.snapshot import how_far
 from tailrace.embedded import PostgresServer
 from tests.fixtures.scale import Scale
 from tests.support.capturing import (
+    SOURCE,
     CaptureProcess,
     RunningCapture,
     Site,
@@ -177,6 +180,33 @@ def test_a_killed_load_goes_on_with_the_chunk_it_was_at(site: Site) -> None:
             assert chunk_rows(store) == ROWS, "chunks that were in the log were read again"
             assert_equals_source(site)
         assert_sound(store)
+
+
+def test_a_load_that_is_ended_between_two_steps_is_not_taken_for_whole(site: Site) -> None:
+    with CaptureProcess(site) as first:
+        first.catch_up()
+    reading = threading.Event()
+
+    class Rates(dict[TopicId, int]):
+        """Asked for when the load has begun and reads its first chunk next."""
+
+        def get(self, topic: TopicId, default: int | None = None) -> int | None:  # type: ignore[override]
+            reading.set()
+            time.sleep(0.3)
+            return default
+
+    with site.open() as store:
+        store.requests.ask(SNAPSHOT, [ITEMS])
+        with CaptureProcess(site, failpoint="chunk_read:2") as killed:
+            assert killed.wait() == -9, killed.output
+        state = store.source(SOURCE)
+        assert state is not None
+        task = Task.of(store, SOURCE, site.settings)
+        load = ChunkedLoad(task, state.publication, {ITEMS: store.schemas(ITEMS)[-1]}, Rates())
+        load.start()
+        assert reading.wait(30)
+        load.close()
+        assert load.finished() == [], "nothing was read"
 
 
 def test_a_load_is_as_slow_as_it_is_told_to_be_and_a_request_for_nothing_is_refused(site: Site) -> None:
