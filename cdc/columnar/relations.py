@@ -310,7 +310,8 @@ def fit(
             "to a row's state",
             hint="rename it, and read the table again: tailrace source snapshot",
         )
-    columns = _identify(relation, described, previous)
+    older = previous if previous and previous.relid in (0, relation.relid) else None
+    columns = _with_fills_of(older, _identify(relation, described, older))
     if _has_key_flags(relation):
         columns = [replace(c, key=s.is_key) for c, s in zip(columns, relation.columns, strict=True)]
     bag = described.bag and not _has_key_flags(relation)
@@ -318,16 +319,20 @@ def fit(
 
 
 def _next(described: TopicSchema, previous: TopicSchema, commit_lsn: int) -> TopicSchema:
-    """The topic's next version as the event trigger described it: identity is exact. The fill of a column that there
-    was before stays: the catalog forgets it when the table is rewritten (VACUUM FULL), the log's older rows do not."""
-    before = {column.id: column for column in previous.columns}
-    columns = [
+    """The topic's next version as the event trigger described it: identity is exact."""
+    return _version(_with_fills_of(previous, described.columns), described.relid, previous, commit_lsn)
+
+
+def _with_fills_of(previous: TopicSchema | None, columns: Iterable[Column]) -> list[Column]:
+    """The fill of a column that there was before stays: the catalog forgets it when the table is rewritten (VACUUM
+    FULL, a generated column), but the log's rows from before that column go without it still."""
+    before = {column.id: column for column in previous.columns} if previous else {}
+    return [
         replace(column, fill=before[column.id].fill)
         if column.id in before and before[column.id].type_oid == column.type_oid
         else column
-        for column in described.columns
+        for column in columns
     ]
-    return _version(columns, described.relid, previous, commit_lsn)
 
 
 def _version(
@@ -367,7 +372,7 @@ def _has_key_flags(relation: Relation) -> bool:
     return relation.identity in "di" and any(column.is_key for column in relation.columns)
 
 
-def _identify(relation: Relation, described: TopicSchema, previous: TopicSchema | None) -> list[Column]:
+def _identify(relation: Relation, described: TopicSchema, older: TopicSchema | None) -> list[Column]:
     """The relation's columns with their attnums.
 
     By name from the catalog; by name from the version before (renamed or dropped since); by place and type from
@@ -377,7 +382,6 @@ def _identify(relation: Relation, described: TopicSchema, previous: TopicSchema 
     columns that bore their names (dropped and added again since). A column of which nobody knows any more was dropped
     since: its attnum is one of the gaps after its left neighbour, and no other column will ever have it.
     """
-    older = previous if previous and previous.relid in (0, relation.relid) else None
     catalog_first = _found(relation, described, older)
     if older is None:
         found = _rising(catalog_first)

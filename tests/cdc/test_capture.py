@@ -151,6 +151,14 @@ def test_an_added_column_is_a_new_version_with_its_fill_value(site: Site) -> Non
             (7, "level", "7"),
             (8, "remark", None),
         ]
+        execute(  # a rewrite, after which the catalog does not know any more what filled the column
+            site.dsn,
+            "VACUUM FULL public.customers",
+            "ALTER TABLE public.customers ADD COLUMN more text DEFAULT 'm'",
+            "INSERT INTO public.customers (id, name) VALUES (3, 'newer')",
+        )
+        capture.catch_up()
+        assert capture.store.schemas(table("customers"))[-1].version == 3
         assert capture.store.topic(table("customers")).complete_since is not None
         assert_equals_source(site)
 

@@ -233,6 +233,15 @@ def test_the_fill_of_an_added_column_comes_from_the_catalog() -> None:
     assert (fitted.version, fitted.from_lsn) == (2, 70)
 
 
+def test_the_fill_of_a_column_stays_when_the_catalog_has_forgotten_it() -> None:
+    previous = schema(Column(1, "id", INT4, key=True), Column(4, "b", TEXT, fill="x"))
+    described = schema(Column(1, "id", INT4, key=True), Column(4, "b", TEXT), Column(5, "c", TEXT))
+    sent = relation(("id", INT4, True), ("b", TEXT, False), ("c", TEXT, False))
+    assert [column.fill for column in fit(sent, described, previous, 70).columns] == [None, "x", None]
+    replaced = replace(previous, relid=8)  # another table of the name: its columns are others
+    assert [column.fill for column in fit(sent, described, replaced, 70).columns] == [None, None, None]
+
+
 def test_a_type_the_catalog_changed_later_is_that_of_the_stream() -> None:
     described = schema(Column(1, "id", INT8, type_name="bigint", key=True))
     fitted = fit(relation(("id", INT4, True)), described, None, 70)

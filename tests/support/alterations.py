@@ -383,17 +383,30 @@ def assert_equals_locked_source(capture: RunningCapture) -> None:
         for table, topic in complete(capture).items():
             expected, found = source_rows(connection, table), log_rows(capture.store, topic)
             assert found[0] == expected[0], f"{topic} has {found[0]}, {table.text} {expected[0]}"
-            assert found[1] == expected[1], f"{topic}: other rows than {table.text}"
+            assert found[1] == expected[1], _difference(topic, table, found, expected)
 
 
-def source_rows(connection: Connection, table: Table) -> tuple[list[str], list[tuple[str | None, ...]]]:
+Rows = tuple[list[str], list[tuple[str | None, ...]]]
+"""Names of columns, and the rows in order."""
+
+
+def _difference(topic: TopicId, table: Table, found: Rows, expected: Rows) -> str:
+    log, source = set(found[1]), set(expected[1])
+    return (
+        f"{topic} has other rows than {table.text}, with columns {', '.join(found[0])}: "
+        f"{len(found[1])} and {len(expected[1])} rows;\nonly the log has {sorted(log - source, key=repr)[:5]}"
+        f"\nonly the source has {sorted(source - log, key=repr)[:5]}"
+    )
+
+
+def source_rows(connection: Connection, table: Table) -> Rows:
     names = [column.name for column in table.columns]
     cells = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names)
     found = connection.execute(sql.SQL("SELECT {} FROM {}").format(cells, sql.Identifier(*table.label)))
     return names, sorted(found.fetchall(), key=repr)  # type: ignore[arg-type]
 
 
-def log_rows(store: Store, topic: TopicId) -> tuple[list[str], list[tuple[str | None, ...]]]:
+def log_rows(store: Store, topic: TopicId) -> Rows:
     names: list[str] = []
     rows: list[tuple[str | None, ...]] = []
     for table in state(store, topic, store.cut(), on_unreadable="text"):
