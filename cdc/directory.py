@@ -40,16 +40,15 @@ class Topics:
     latest: Mapping[TopicId, TopicSchema]
     schemas: Mapping[int, tuple[TopicId, TopicSchema]]
     """By table oid, also of incomplete topics. Two topics have had one table when it was renamed to the name of the
-    other: it is the table of the one whose version is newer."""
+    other: it is the table of the one whose version the log got later."""
     aside: Mapping[TopicId, SetAside] = field(default_factory=dict)
 
     @classmethod
     def read(cls, store: Store, source: str) -> Topics:
         infos = store.topics(source)
         tables = {info.id: info for info in infos if info.kind is TopicKind.TABLE}
-        latest = {topic: max(store.schemas(topic), key=lambda schema: schema.version) for topic in tables}
-        in_order = sorted(latest.items(), key=lambda each: each[1].from_lsn)
-        schemas = {schema.relid: (topic, schema) for topic, schema in in_order}
+        latest = {topic: schema for topic, schema in store.latest_schemas(source).items() if topic in tables}
+        schemas = {schema.relid: (topic, schema) for topic, schema in latest.items()}
         others = tuple(info.id for info in infos if info.kind is not TopicKind.TABLE)
         return cls(tables, others, latest, schemas, {each.topic: each for each in store.set_aside(source)})
 

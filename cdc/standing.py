@@ -49,14 +49,13 @@ def loadable_tables(
     topics: Topics, publication: Publication | None, tables: Sequence[Table]
 ) -> dict[int, TopicId]:
     """By oid of their table the incomplete topics that can be read now. A table may have been renamed, or another one
-    have its name."""
+    have its name; of two that it may be the table of, it is that of the one with its name."""
     published = publication.tables if publication else {}
-    by_label = {label: relid for relid, label in published.items()}
+    by_label: dict[tuple[str, ...], int] = {label: relid for relid, label in published.items()}
     known = {table.relid: table for table in as_published(tables, publication)}
     found = {}
-    for topic in topics.to_load:
-        _, schema, name = topic.parts
-        relid = by_label.get((schema, name), topics.relid(topic))
+    for topic in sorted(topics.to_load, key=lambda topic: topic.parts[1:] in by_label):
+        relid = by_label.get(topic.parts[1:], topics.relid(topic))
         if relid in published and relid in known and problem_of(known[relid]) is None:
             found[relid] = topic
     return found

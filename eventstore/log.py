@@ -199,6 +199,11 @@ class Store:
         with self.catalog.read() as connection:
             return registry.schemas(connection, topic_id)
 
+    def latest_schemas(self, source: str) -> dict[TopicId, TopicSchema]:
+        """Of every topic of a source its latest version, in the order in which the log got them."""
+        with self.catalog.read() as connection:
+            return registry.latest_schemas(connection, source)
+
     def load(self, topic: TopicId) -> Load | None:
         """The load by chunks that is under way, None when there is none."""
         topic_id = self._topic_id(topic)

@@ -133,6 +133,20 @@ def schemas(connection: Connection, topic_id: int, until: int | None = None) -> 
     return [TopicSchema.from_json(text) for text in connection.scalars(query)]
 
 
+def latest_schemas(connection: Connection, source: str) -> dict[TopicId, TopicSchema]:
+    """Of every topic of a source its latest version, in the order in which the log got them."""
+    table = tables.topic_schemas
+    latest = topic_query().where(tables.topics.c.source == source).subquery()
+    found = connection.execute(
+        select(latest.c.name, table.c.definition, table.c.epoch).join(
+            latest, (latest.c.id == table.c.topic_id) & (latest.c.version == table.c.version)
+        )
+    ).all()
+    versions = [(row.epoch, TopicSchema.from_json(row.definition), TopicId.parse(row.name)) for row in found]
+    versions.sort(key=lambda each: (each[0], each[1].from_lsn))
+    return {topic: schema for _, schema, topic in versions}
+
+
 def add_schema(
     connection: Connection, topic_id: int, topic: TopicId, schema: TopicSchema, *, epoch: int
 ) -> None:
