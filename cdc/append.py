@@ -296,6 +296,9 @@ class Appender:
         if change.told and not _retyped_values(change.previous, change.current):
             kinds.discard(ChangeKind.RETYPED)
         reasons = [text for kind, text in _READ_AGAIN.items() if kind in kinds]
+        if not change.told and {ChangeKind.ADDED, ChangeKind.DROPPED} <= kinds:
+            # For a while the one may have borne the other's name, and the stream have shown no difference.
+            reasons.append("a column was dropped and another added")
         held = {column.id for column in change.previous.columns}
         if not change.told and any(
             column.id not in held

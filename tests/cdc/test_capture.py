@@ -218,6 +218,28 @@ def test_a_column_dropped_and_added_again_makes_the_topic_be_read_again(site: Si
         assert_equals_source(site)
 
 
+def test_a_column_that_took_anothers_name_unseen_makes_the_topic_be_read_again(site: Site) -> None:
+    """For a while the stream showed the same names and types, so what rows had in the one was stored as the other."""
+    execute(site.dsn, "INSERT INTO public.full_identity SELECT i, 'x' || i, i FROM generate_series(1, 100) i")
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        execute(
+            site.dsn,
+            "ALTER TABLE public.full_identity DROP COLUMN n",
+            "ALTER TABLE public.full_identity ADD COLUMN n int",
+            "UPDATE public.full_identity SET n = 7 WHERE id < 50",
+            "ALTER TABLE public.full_identity RENAME COLUMN n TO m",
+            "UPDATE public.full_identity SET m = 8 WHERE id = 1",
+        )
+        capture.catch_up()
+        wait_until(
+            lambda: (capture.store.topic(table("full_identity")).complete_since or 0) > 1,
+            alive=lambda: capture.running,
+        )
+        assert_equals_source(site)
+
+
 def test_a_renamed_table_stays_in_its_topic(site: Site) -> None:
     execute(site.dsn, "INSERT INTO public.by_index VALUES (1, 'a', 'x')")
     site.init()
