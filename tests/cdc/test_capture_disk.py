@@ -115,3 +115,32 @@ def test_a_full_disk_is_a_named_stop_that_loses_nothing(
         assert_sound(capture.store)
     partial = list(disk.rglob(f"*{PARTIAL}"))
     assert len(partial) <= 1, "what ended terms left is collected; that of the last one at the next start"
+
+
+def test_a_first_load_that_does_not_fit_is_a_named_stop_and_begun_again_when_there_is_room(
+    database: str, store_dir: Path, disk: Path
+) -> None:
+    store = StoreSettings(
+        name="acme", catalog=f"sqlite:///{store_dir / 'catalog.db'}", segments=disk / "segments"
+    )
+    site = Site(store_dir, database, store, SourceSettings(dsn=SecretStr(database)))
+    execute(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT i, gen_random_uuid()::text || gen_random_uuid()::text"
+        " FROM generate_series(1, 60000) i",
+    )
+    site.init()
+    ballast = fill(disk)
+    os.truncate(ballast, ballast.stat().st_size - (1 << 20))  # room for the half of it
+    stopped = stop_of(site, writing=False)
+    assert stopped.exit_code == 7
+    assert str(disk / "segments") in stopped.message and "no space left for" in stopped.message
+    with site.open() as log:
+        assert log.head() is None, "nothing of it is visible"
+
+    ballast.unlink()
+    with RunningCapture(site) as capture:
+        capture.catch_up(90)
+        assert_equals_source(site, [("public", "t")])
+        assert_sound(capture.store)

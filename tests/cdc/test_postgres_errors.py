@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -15,7 +15,17 @@ from cdc.postgres.connect import Address, connect, connect_replication
 from cdc.postgres.problems import RowTooLarge, SlotActive, SlotLost, failure, refusal
 from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
 from tailrace.embedded import PostgresServer
-from tests.support.capturing import RunningCapture, Site, execute, query, server_version, slot_pid, wait_until
+from tests.support.capturing import (
+    RunningCapture,
+    Site,
+    execute,
+    query,
+    rows,
+    server_version,
+    slot_pid,
+    table,
+    wait_until,
+)
 
 pytestmark = pytest.mark.timeout(120)
 SECRET = "s3cr3t-Päßwort"
@@ -213,6 +223,32 @@ def test_a_lost_slot_says_why(postgres_server: Callable[..., PostgresServer], st
         error = complaint(lambda: capture.ended() and capture.raise_error())
         assert isinstance(error, SlotLost) and "missing" in error.message
         capture.forgive()
+
+
+def test_a_slot_dropped_under_a_running_capture_ends_it_with_what_mends_it(
+    database: str, store_dir: Path
+) -> None:
+    execute(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    site = Site.at(store_dir, database)
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        execute(database, "INSERT INTO t VALUES (1)")
+        capture.catch_up()
+        while True:  # a capture whose connection is cut takes its slot again at once
+            with suppress(psycopg.errors.ObjectInUse):
+                execute(
+                    database,
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                    " WHERE slot_name = 'acme_shop' AND active",
+                    "SELECT pg_drop_replication_slot('acme_shop')",
+                )
+                break
+        error = complaint(lambda: capture.ended() and capture.raise_error())
+        assert isinstance(error, SlotLost) and "missing" in error.message
+        assert "tailrace source repair" in error.hint
+        capture.forgive()
+        assert len(rows(capture.store, table("t"))) == 1, "what was captured stays"
 
 
 def test_a_log_older_than_the_slot_is_refused(database: str, store_dir: Path) -> None:
