@@ -50,7 +50,9 @@ if TYPE_CHECKING:
     from eventstore.maintain.fold import Folded
     from eventstore.maintain.merge import Merged
     from eventstore.maintain.rounds import Round
+    from eventstore.model import Op
     from eventstore.subscriptions.group import Group
+    from eventstore.subscriptions.tail import Followed
 
 _SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _BATCH_ROWS = 65_536
@@ -439,6 +441,31 @@ class Store:
                 listener.wait(min(poll, deadline.left))
 
     # subscriptions
+
+    def tail(
+        self,
+        topics: Sequence[str] = ("*",),
+        *,
+        start: str | int | datetime = "latest",
+        until: str | int | datetime | None = None,
+        ops: Collection[Op | str] | None = None,
+        keys: Collection[tuple[str, ...] | str] | None = None,
+        since: datetime | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[Followed]:
+        """Rows of topics (names or patterns, ``!`` leaves out) epoch by epoch, as Arrow, changes or typed events,
+        without a group: whoever goes on later keeps the ``epoch`` that ended last, and starts there.
+
+        ``start``: "earliest", "latest", behind any position that ``cut`` takes, or offsets in partitions of one topic
+        ("2:1500,3:20"). Follows what comes, also topics that come, until ``timeout`` seconds pass without an epoch
+        (0: ends at the head); ``until`` ends it at a position. ``ops``, ``keys`` (texts of the key's columns) and
+        ``since`` filter: partitions and epochs without such rows are not read. Raises UsageError for what cannot be
+        asked, HistoryGone when retention removed what is asked for.
+        """
+        from eventstore.subscriptions.selection import Filter  # subscriptions import the store
+        from eventstore.subscriptions.tail import tail
+
+        return tail(self, topics, start, until, Filter.of(ops, keys, since), timeout)
 
     def group(
         self, name: str, topics: Sequence[str] | None = None, *, start: str | int | datetime | None = None

@@ -43,32 +43,15 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Rows of ``topic``/``partition`` with offsets from ``first_offset`` up to ``end_offset``, exclusive. ``rows`` has
-    ``segment.stored_schema`` of the version in its metadata, without those that a filter left out. ``dropped`` rows
-    before ``first_offset`` were left out because the consumer was too slow."""
+class Rows:
+    """Rows of one topic: ``rows`` has ``segment.stored_schema`` of the version in its metadata."""
 
     topic: TopicId
-    partition: int
-    first_offset: int
-    end_offset: int
-    last_epoch: int
     rows: pa.Table
-    dropped: int = 0
-    _commit: Commit | None = field(default=None, repr=False)
 
     @property
     def version(self) -> int:
         return int((self.rows.schema.metadata or {})[b"tailrace:version"])
-
-    def commit(self, transaction: Connection | Session | None = None) -> None:
-        """Everything of the partition up to ``end_offset`` is done.
-
-        With the ``transaction`` (SQLAlchemy) that holds the effects, the position becomes part of it. Raises Fenced
-        when the partition is in other hands; nothing was committed then.
-        """
-        if self._commit is not None:
-            self._commit(self, transaction)
 
     def changes(self) -> Iterator[Change]:
         """The rows as values, in order."""
@@ -92,6 +75,28 @@ class Batch:
             found = recorded(self.topic, row, wanted)
             if found is not None:
                 yield found
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Rows):
+    """Rows of ``topic``/``partition`` with offsets from ``first_offset`` up to ``end_offset``, exclusive, without those
+    that a filter left out. ``dropped`` rows before ``first_offset`` were left out because the consumer was too slow."""
+
+    partition: int
+    first_offset: int
+    end_offset: int
+    last_epoch: int
+    dropped: int = 0
+    _commit: Commit | None = field(default=None, repr=False)
+
+    def commit(self, transaction: Connection | Session | None = None) -> None:
+        """Everything of the partition up to ``end_offset`` is done.
+
+        With the ``transaction`` (SQLAlchemy) that holds the effects, the position becomes part of it. Raises Fenced
+        when the partition is in other hands; nothing was committed then.
+        """
+        if self._commit is not None:
+            self._commit(self, transaction)
 
 
 def column_names(schema: pa.Schema) -> dict[int, str]:

@@ -2,59 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from eventstore import keys
-from eventstore.model import Op
+from eventstore.position import Cut
+from eventstore.subscriptions import positions
 from eventstore.subscriptions.assignment import Slot
 from eventstore.subscriptions.batch import Batch
 from eventstore.subscriptions.membership import Start
-from eventstore.times import to_micros
+from eventstore.subscriptions.selection import Filter
 
 if TYPE_CHECKING:
     from eventstore.log import Store
 
 BATCH_ROWS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which rows are given: all, or those with one of these operations, of one of these keys, and committed at
-    ``since`` or later. A key is the texts of its columns, in order. A truncate concerns every key."""
-
-    ops: frozenset[Op] | None = None
-    key_hashes: tuple[int, ...] | None = None
-    since: datetime | None = None
-
-    @classmethod
-    def of(
-        cls,
-        ops: Collection[Op | str] | None,
-        keys_: Collection[tuple[str, ...] | str] | None,
-        since: datetime | None,
-    ) -> Filter:
-        chosen = None if ops is None else frozenset(Op(op) for op in ops)
-        hashes = None
-        if keys_ is not None:
-            parts = [(key,) if isinstance(key, str) else key for key in keys_]
-            hashes = tuple(keys.hash_texts(key) for key in parts)
-        return cls(chosen, hashes, since)
-
-    def apply(self, rows: pa.Table) -> pa.Table:
-        if self.ops is not None:
-            rows = rows.filter(pc.is_in(rows["_op"], pa.array(sorted(op.value for op in self.ops))))
-        if self.key_hashes is not None:
-            named = pc.is_in(rows["_hash"], pa.array(self.key_hashes, pa.int64()))
-            rows = rows.filter(pc.or_(named, pc.equal(rows["_op"], Op.TRUNCATE.value)))
-        if self.since is not None:
-            rows = rows.filter(pc.greater_equal(rows["_commit_ts"].cast(pa.int64()), to_micros(self.since)))
-        return rows
 
 
 class Cursor:
@@ -79,6 +42,12 @@ class Cursor:
         self._drop_beyond = drop_beyond
         self._rows: Iterator[pa.RecordBatch] | None = None
         self._rest: pa.Table | None = None
+        self._can_hold_keys = True
+        self._reached_since = chosen.since is None
+        if chosen.key_hashes is not None:
+            self._can_hold_keys = slot.partition in (
+                chosen.partitions(store.topic(slot.topic).partitions) or ()
+            )
 
     def move(self, start: Start) -> None:
         """Go on somewhere else."""
@@ -88,7 +57,19 @@ class Cursor:
     def next(self, end: int) -> Batch | None:
         """The next rows below offset ``end`` (the partition's next one); None when there are none.
 
-        A batch may be empty when a filter left out all of its rows: its offsets are passed all the same."""
+        A batch may be empty when a filter left out all of its rows: its offsets are passed all the same, unread when
+        no row there can be of the keys or new enough."""
+        if self.position.next_offset < end and (beyond := self._unread()) is not None:
+            passed = Batch(
+                topic=self.slot.topic,
+                partition=self.slot.partition,
+                first_offset=self.position.next_offset,
+                end_offset=beyond.next_offset,
+                last_epoch=beyond.epoch,
+                rows=pa.table({}),
+            )
+            self.move(beyond)
+            return passed
         dropped = 0
         if self._drop_beyond is not None and end - self.position.next_offset > self._drop_beyond:
             dropped = end - self.position.next_offset - self._drop_beyond
@@ -108,6 +89,22 @@ class Cursor:
             rows=self._filter.apply(rows),
             dropped=dropped,
         )
+
+    def _unread(self) -> Start | None:
+        """Where to go on without reading what lies before; None when the next rows have to be looked at."""
+        if self._can_hold_keys and self._reached_since:
+            return None
+        topic, partition = self.slot.topic, self.slot.partition
+        head, offsets = positions.end_of(
+            self._store, topic
+        )  # before the look at times: what comes later may be new
+        beyond = Start(offsets[partition], head)
+        if self._can_hold_keys:
+            first = self._filter.first_epoch(self._store, topic)
+            if first is not None:
+                self._reached_since = True
+                beyond = Start(positions.offsets_at(self._store, topic, Cut(first - 1))[partition], first)
+        return beyond if beyond.next_offset > self.position.next_offset else None
 
     def _take(self, end: int) -> pa.Table | None:
         if self._rest is None:

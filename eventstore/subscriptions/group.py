@@ -7,10 +7,9 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal, Self
 
 from sqlalchemy import Connection, delete, insert, select
@@ -23,11 +22,13 @@ from eventstore.position import Cut
 from eventstore.subscriptions import membership, parking, positions
 from eventstore.subscriptions import tables as group_tables
 from eventstore.subscriptions.assignment import Slot
-from eventstore.subscriptions.cursor import BATCH_ROWS, Filter
+from eventstore.subscriptions.cursor import BATCH_ROWS
 from eventstore.subscriptions.effects import Effects
 from eventstore.subscriptions.member import Member, Options
 from eventstore.subscriptions.membership import Start
 from eventstore.subscriptions.parking import Parked
+from eventstore.subscriptions.selection import Filter, check_patterns, matches
+from eventstore.subscriptions.tail import check_offsets, offsets_in
 from eventstore.times import from_micros, now_micros
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Group:
                 )
             if not name or len(name) > 200 or "\0" in name:
                 raise UsageError(f"{name!r} cannot be the name of a group", hint="1 to 200 characters")
-            _check_patterns(topics)
+            check_patterns(topics)
             found = _make(store, database, name, topics, start)
         patterns = tuple(json.loads(found[0]))
         if topics is not None and tuple(topics) != patterns:
@@ -155,7 +156,7 @@ class Group:
 
     def topics(self) -> list[TopicId]:
         """The topics of the log that match its patterns now."""
-        return [info.id for info in self.store.topics() if _matches(info.id, self.patterns)]
+        return [info.id for info in self.store.topics() if matches(info.id, self.patterns)]
 
     def starts(self) -> dict[Slot, Start]:
         """Where the group begins in each partition there is."""
@@ -175,7 +176,7 @@ class Group:
     def need(self, topic: TopicId) -> Need | None:
         """What of a topic must stay for this group; None when it reads another one, or is done with all of it. What is
         gone already it is told at its next poll: that does not hold the rest."""
-        if not _matches(topic, self.patterns):
+        if not matches(topic, self.patterns):
             return None
         bounds = self.bounds([topic])[topic]
         starts, rows = self.starts(), self._positions()
@@ -276,7 +277,8 @@ class Group:
     def reset(
         self, to: AsOf | Literal["earliest"], topics: Sequence[str] | None = None, *, force: bool = False
     ) -> None:
-        """Set the group back, or forward, to a position; of topics matching patterns, or of all.
+        """Set the group back, or forward, to a position; of topics matching patterns, or of all. Offsets
+        ("2:1500,3:20") set those partitions of one topic.
 
         Raises UsageError while it has members, unless ``force``: then what they are at is refused when they commit.
         """
@@ -285,22 +287,40 @@ class Group:
                 f"group {self.name!r} has members: {', '.join(self.members())}",
                 hint="stop them first; --force takes their partitions from them",
             )
-        cut = _resolve(self.store, to)
-        chosen = [topic for topic in self.topics() if topics is None or _matches(topic, topics)]
+        chosen = [topic for topic in self.topics() if topics is None or matches(topic, topics)]
         if not chosen:
             raise UsageError("no topic of the group matches", hint=f"it reads {', '.join(self.patterns)}")
-        if to != "earliest":
-            for topic in chosen:
-                self.store.require_history(topic, cut)
+        offsets = offsets_in(to)
+        wanted = self._at(chosen, to) if offsets is None else self._at_offsets(chosen, offsets)
         starts = self.starts()
-        wanted = {
-            Slot(topic, partition): Start(offset, cut.epoch)
-            for topic in chosen
-            for partition, offset in enumerate(positions.offsets_at(self.store, topic, cut))
-        }
         with self._database.write() as connection:
             membership.lock(connection, self.name)
             membership.set_positions(connection, self.name, starts, wanted)
+
+    def _at(self, topics: Sequence[TopicId], to: AsOf) -> dict[Slot, Start]:
+        cut = _resolve(self.store, to)
+        if to != "earliest":
+            for topic in topics:
+                self.store.require_history(topic, cut)
+        return {
+            Slot(topic, partition): Start(offset, cut.epoch)
+            for topic in topics
+            for partition, offset in enumerate(positions.offsets_at(self.store, topic, cut))
+        }
+
+    def _at_offsets(self, topics: Sequence[TopicId], offsets: Mapping[int, int]) -> dict[Slot, Start]:
+        if len(topics) != 1:
+            raise UsageError(
+                f"offsets are those of one topic's partitions, but {len(topics)} topics of the group match",
+                hint=f"name the topic: --topic {topics[0].text}",
+            )
+        check_offsets(self.store, self.store.topic(topics[0]), offsets)
+        return {
+            Slot(topics[0], partition): Start(
+                offset, positions.epoch_of(self.store, topics[0], partition, offset)
+            )
+            for partition, offset in offsets.items()
+        }
 
     def delete(self, *, force: bool = False) -> None:
         """Forget the group, its positions and what it parked. Raises UsageError while it has members."""
@@ -333,7 +353,7 @@ def _make(
     cut = _resolve(store, "latest" if start is None else start)
     if start != "earliest":
         for info in store.topics():
-            if _matches(info.id, topics):
+            if matches(info.id, topics):
                 store.require_history(info.id, cut)
     values = {
         "name": name,
@@ -365,18 +385,3 @@ def _cut_to(cut: Cut) -> str:
 def _cut_from(text: str) -> Cut:
     data = json.loads(text)
     return Cut(data["epoch"], data["below_lsn"], None, data["inside"])
-
-
-def _check_patterns(patterns: Sequence[str]) -> None:
-    if isinstance(patterns, str) or not all(patterns):
-        raise UsageError(
-            f"{patterns!r} are no topics",
-            hint='a list of names or patterns: topics=["shop.account", "shop.public.*"]',
-        )
-
-
-def _matches(topic: TopicId, patterns: Sequence[str]) -> bool:
-    """Names or patterns with * and ?; one that starts with ``!`` leaves out."""
-    included = any(fnmatchcase(topic.text, each) for each in patterns if not each.startswith("!"))
-    excluded = any(fnmatchcase(topic.text, each[1:]) for each in patterns if each.startswith("!"))
-    return included and not excluded

@@ -16,11 +16,12 @@ from eventstore.errors import Fenced, TransientError, UsageError
 from eventstore.subscriptions import membership, parking
 from eventstore.subscriptions.assignment import Slot
 from eventstore.subscriptions.batch import Batch
-from eventstore.subscriptions.cursor import Cursor, Filter
+from eventstore.subscriptions.cursor import Cursor
 from eventstore.subscriptions.delivery import Delivery, Handler, Retries
 from eventstore.subscriptions.effects import Effects
 from eventstore.subscriptions.membership import Holding, Start, Watch
 from eventstore.subscriptions.parking import Failed
+from eventstore.subscriptions.selection import Filter
 from eventstore.wake import Deadline
 
 if TYPE_CHECKING:

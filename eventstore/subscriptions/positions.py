@@ -47,6 +47,33 @@ def offsets_at(store: Store, topic: TopicId, cut: Cut) -> list[int]:
     return found
 
 
+def epoch_of(store: Store, topic: TopicId, partition: int, offset: int) -> int:
+    """An epoch before which no row of a partition from ``offset`` on stands: exactly that of the row, where it is not
+    inside a file of several epochs."""
+    with store.catalog.read() as connection:
+        topic_id = registry.topic_ids(connection, [topic])[topic]
+        head, start = registry.head_epoch(connection), starts.read(connection, topic_id)
+    if offset < start.whole[partition]:
+        return 0
+    after = start.epoch
+    while after < head:
+        with store.catalog.read() as connection:
+            page = index.page(connection, topic, topic_id, Cut(head), after)
+        for ref in page.refs:
+            if any(r.partition == partition and r.first_offset + r.rows > offset for r in ref.ranges):
+                return ref.first_epoch
+        after = page.through
+    return head
+
+
+def end_of(store: Store, topic: TopicId) -> tuple[int, list[int]]:
+    """The head, and the offset that follows in every partition of a topic, of one moment."""
+    with store.catalog.read() as connection:
+        topic_id = registry.topic_ids(connection, [topic])[topic]
+        offsets = json.loads(registry.next_offsets(connection, topic_id))
+        return registry.head_epoch(connection), [int(offset) for offset in offsets]
+
+
 def bytes_per_row(store: Store, topic: TopicId) -> float:
     """What a row of the topic takes on disk on average; 0 while none of it is in a file."""
     table = tables.segments

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from eventstore.model import TopicId
-from eventstore.position import format_lsn
+from eventstore.position import format_lsn, parse_lsn
+
+if TYPE_CHECKING:
+    from eventstore.subscriptions.tail import Followed
 
 _FIELD_ID = b"PARQUET:field_id"
 Document = dict[str, Any]
+ROW_OPS: Mapping[str, str] = {
+    "r": "read", "c": "create", "u": "update", "d": "delete", "t": "truncate", "m": "message",
+}  # fmt: skip
+SORTED_ROWS_MAX = 200_000  # of one epoch; of a larger one (a load) rows stay as they are stored
 
 
-def documents(topic: TopicId, batch: pa.RecordBatch) -> Iterator[Document]:
+def in_commit_order(followed: Iterable[Followed]) -> Iterator[Document]:
+    """Documents of rows that come epoch by epoch, within an epoch by commit. A truncate, which stands in every
+    partition, is given once."""
+    seen: set[tuple[Any, ...]] = set()
+    held: list[Document] = []
+    for piece in followed:
+        for document in documents(piece.topic, piece.rows):
+            mark = (document["topic"], document["lsn"], document["ordinal"])
+            if document["op"] == "t" and mark in seen:
+                continue
+            if document["op"] == "t":
+                seen.add(mark)
+            held.append(document)
+        if piece.ends_epoch or len(held) >= SORTED_ROWS_MAX:
+            yield from sorted(held, key=lambda row: (parse_lsn(row["lsn"]), row["ordinal"]))
+            held = []
+        if piece.ends_epoch:
+            seen.clear()
+
+
+def documents(topic: TopicId, batch: pa.RecordBatch | pa.Table) -> Iterator[Document]:
     """One JSON-ready document per row. Cells that the typed column cannot hold appear as the source's text; columns
     whose value was not sent (unchanged TOAST) are left out of ``after`` and named in ``unchanged``."""
     names = _column_names(batch.schema)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.cli.invocation import of
+from tailrace.cli.output import count as plural
 from tailrace.cli.output import duration, size, when
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from eventstore.maintain.cutoff import Held
     from eventstore.subscriptions.group import Group, PartitionProgress
 
 app = typer.Typer(help="Consumer groups: how far they are, what they put aside.")
@@ -23,16 +25,18 @@ Force = Annotated[bool, typer.Option("--force", help="Although it has members: t
 
 @app.command("list")
 def list_groups(context: typer.Context) -> None:
-    """List groups, with their lag."""
+    """List groups, with their lag, and what retention each holds back."""
+    from eventstore.maintain.cutoff import held_back
+
     invocation = of(context)
     with invocation.store() as store:
-        found = [_summary(group, group.progress()) for group in store.groups()]
+        held = held_back(store)
+        found = [_summary(group, group.progress(), held) for group in store.groups()]
     for document in found if invocation.output.json else ():
         invocation.output.document(document)
-    columns = ("group", "topics", "members", "lag", "lag_bytes", "lag_seconds", "parked")
+    columns = ("group", "topics", "members", "events", "bytes", "behind", "parked", "holds back")
     if found:
-        rows = [[_cell(document[column]) for column in columns] for document in found]
-        invocation.output.table([column.replace("_", " ") for column in columns], rows)
+        invocation.output.table(columns, [_listed(document) for document in found])
     else:
         invocation.output.note("no groups yet: Store.group makes them")
 
@@ -46,9 +50,8 @@ def show(context: typer.Context, group: Name) -> None:
     with invocation.store() as store:
         found = store.group(group)
         progress = found.progress()
-        summary = _summary(found, progress)
         held = [each for each in held_back(store) if each.reader == f"group {group}"]
-    summary["holds_back"] = [asdict(each) for each in held]
+        summary = _summary(found, progress, held)
     if invocation.output.json:
         invocation.output.document({**summary, "partitions": [_document(each) for each in progress]})
         return
@@ -77,7 +80,7 @@ def reset(
         typer.Option(
             "--to",
             metavar="POSITION",
-            help="earliest, latest, an epoch, an LSN or a time.",
+            help="earliest, latest, an epoch, an LSN, a time; PARTITION:OFFSET[,…] of one topic.",
             show_default=False,
         ),
     ],
@@ -167,7 +170,7 @@ def delete(context: typer.Context, group: Name, force: Force = False) -> None:
         invocation.output.document({"group": group, "deleted": True})
 
 
-def _summary(group: Group, progress: Sequence[PartitionProgress]) -> dict[str, Any]:
+def _summary(group: Group, progress: Sequence[PartitionProgress], held: Sequence[Held]) -> dict[str, Any]:
     return {
         "group": group.name,
         "topics": list(group.patterns),
@@ -176,7 +179,23 @@ def _summary(group: Group, progress: Sequence[PartitionProgress]) -> dict[str, A
         "lag_bytes": sum(each.lag_bytes for each in progress),
         "lag_seconds": max((each.lag_seconds for each in progress), default=0.0),
         "parked": len(group.parked()),
+        "holds_back": [asdict(each) for each in held if each.reader == f"group {group.name}"],
     }
+
+
+def _listed(summary: dict[str, Any]) -> tuple[object, ...]:
+    """A group on a line: how far behind it is in events, bytes and seconds; what cannot be removed because of it."""
+    held = [f"{each['topic']}: {plural(each['events'], 'row')}" for each in summary["holds_back"]]
+    return (
+        summary["group"],
+        ", ".join(summary["topics"]),
+        ", ".join(summary["members"]) or "-",
+        summary["lag"],
+        size(summary["lag_bytes"]),
+        duration(summary["lag_seconds"]),
+        summary["parked"],
+        ", ".join(held) or "-",
+    )
 
 
 def _document(each: PartitionProgress) -> dict[str, Any]:
@@ -191,13 +210,3 @@ def _document(each: PartitionProgress) -> dict[str, Any]:
         "lag_seconds": each.lag_seconds,
         "committed_at": each.committed_at,
     }
-
-
-def _cell(value: object) -> object:
-    match value:
-        case list():
-            return ", ".join(map(str, value)) or "-"
-        case float():
-            return round(value)
-        case _:
-            return value

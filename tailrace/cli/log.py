@@ -2,52 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from eventstore.errors import UsageError
-from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.invocation import of
+from tailrace.cli.log_tail import tail
 from tailrace.cli.log_verify import verify
 from tailrace.cli.output import when
 
 if TYPE_CHECKING:
     from eventstore.log import Store
-    from eventstore.model import TopicId, TopicInfo
+    from eventstore.model import TopicInfo
     from eventstore.schema import TopicSchema
     from tailrace.cli.change import Document
 
 app = typer.Typer(help="Read the log itself, and check it.")
+app.command()(tail)
 app.command()(verify)
 
-ROW_OPS: Mapping[str, str] = {
-    "r": "read", "c": "create", "u": "update", "d": "delete", "t": "truncate", "m": "message",
-}  # fmt: skip
 TopicArgument = Annotated[
     str, typer.Argument(help="SOURCE.SCHEMA.TABLE or SOURCE.CATEGORY.", show_default=False)
 ]
-
-
-@app.command()
-def tail(
-    context: typer.Context,
-    topics: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
-    count: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many rows.")] = 20,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as new epochs come.")] = False,
-) -> None:
-    """Print the newest rows of topics, in commit order."""
-    invocation = of(context)
-    with invocation.store() as store:
-        chosen = _chosen(store, topics)
-        head = store.head()
-        epoch = head.epoch if head else 0
-        for document in newest(store, chosen, epoch, count):
-            _print(invocation, document)
-        if follow:
-            for info in store.follow(chosen, after_epoch=epoch):
-                for document in _between(store, chosen, info.epoch - 1, info.epoch):
-                    _print(invocation, document)
 
 
 @app.command()
@@ -82,62 +60,6 @@ def show(
         ("epoch", "committed", "txn", "change", "what changed", "event behind it"),
         list(_history_rows(history, events)),
     )
-
-
-def _chosen(store: Store, names: Sequence[str] | None) -> list[TopicId]:
-    from eventstore.model import TopicId
-
-    if names:
-        return [store.topic(TopicId.parse(name)).id for name in names]
-    return [info.id for info in store.topics()]
-
-
-def newest(store: Store, topics: Sequence[TopicId], head: int, count: int) -> list[Document]:
-    """The last ``count`` rows, looking back over ever more epochs until there are enough."""
-    window = 16
-    while count:
-        found = _between(store, topics, max(0, head - window), head)
-        if len(found) >= count or window >= head:
-            return found[-count:]
-        window *= 4
-    return []
-
-
-def _between(store: Store, topics: Sequence[TopicId], after_epoch: int, epoch: int) -> list[Document]:
-    """Rows of epochs in (after_epoch, epoch] that are still there, in commit order."""
-    from eventstore.position import Cut
-    from tailrace.cli.change import documents
-
-    begins = {topic: store.log_start(topic).epoch for topic in topics}
-    found = [
-        (row["epoch"], topic.source, row["lsn"], row["ordinal"], index, row)
-        for topic, start in begins.items()
-        if start <= epoch
-        for batch in store.read(
-            topic, after_epoch=max(after_epoch, start) if after_epoch else 0, cut=Cut(epoch)
-        )
-        for index, row in enumerate(documents(topic, batch))
-    ]
-    found.sort(key=lambda entry: (entry[0], _numeric(entry[2]), entry[3]))
-    return _without_copies([row for *_, row in found])
-
-
-def _numeric(lsn: str) -> int:
-    from eventstore.position import parse_lsn
-
-    return parse_lsn(lsn)
-
-
-def _without_copies(rows: Iterable[Document]) -> list[Document]:
-    """A truncate stands in every partition; people want to see it once."""
-    seen: set[tuple[Any, ...]] = set()
-    result = []
-    for row in rows:
-        mark = (row["topic"], row["lsn"], row["ordinal"], row["op"])
-        if row["op"] != "t" or mark not in seen:
-            result.append(row)
-        seen.add(mark)
-    return result
 
 
 def row_history(store: Store, info: TopicInfo, key: Sequence[str]) -> list[Document]:
@@ -180,13 +102,17 @@ def _rows_of_key(store: Store, info: TopicInfo, key_hash: int) -> Iterator[Docum
 def events_of(store: Store, source: str, history: Sequence[Document]) -> dict[str, list[Document]]:
     """Domain events and logical messages of the transactions in ``history``, by commit LSN."""
     from eventstore.model import TopicKind
+    from eventstore.position import Cut
+    from eventstore.subscriptions.selection import Filter
+    from eventstore.subscriptions.tail import between
+    from tailrace.cli.change import in_commit_order
 
     epochs = sorted({row["epoch"] for row in history if row["txn"]})
     lsns = {row["lsn"] for row in history if row["txn"]}
-    topics = [info.id for info in store.topics(source) if info.kind is not TopicKind.TABLE]
+    topics = [info for info in store.topics(source) if info.kind is not TopicKind.TABLE]
     found: dict[str, list[Document]] = {}
     for epoch in epochs:
-        for row in _between(store, topics, epoch - 1, epoch):
+        for row in in_commit_order(between(store, topics, epoch - 1, Cut(epoch), Filter())):
             if row["lsn"] in lsns:
                 found.setdefault(row["lsn"], []).append(row)
     return found
@@ -195,7 +121,7 @@ def events_of(store: Store, source: str, history: Sequence[Document]) -> dict[st
 def _history_rows(
     history: Sequence[Document], events: Mapping[str, Sequence[Document]]
 ) -> Iterator[tuple[object, ...]]:
-    from tailrace.cli.change import difference
+    from tailrace.cli.change import ROW_OPS, difference
 
     current: Document | None = None
     for row in history:
@@ -223,14 +149,3 @@ def event_line(event: Mapping[str, Any]) -> str:
     from tailrace.cli.change import shown
 
     return f"{after['type']} on {after['stream']} v{after['version']}: {shown(after['data'])}"
-
-
-def _print(invocation: Invocation, document: Document) -> None:
-    from tailrace.cli.change import one_line
-
-    if invocation.output.json:
-        invocation.output.document(document)
-        return
-    moment = when(document["commit_ts"])
-    where = f"{document['epoch']:>8,}  {document['lsn']:>12}  {moment}"
-    invocation.output.line(f"{where}  {ROW_OPS[document['op']]:<8} {document['topic']}  {one_line(document)}")

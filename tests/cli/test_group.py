@@ -86,6 +86,8 @@ def test_what_a_group_holds_back_from_retention_is_said_and_passed_by_name_only(
     held = project.ok("store", "maintain").out
     assert "shop.public.orders: group mail holds back 20 rows" in held and "is parked" in held
     assert "it holds back retention of shop.public.orders: 20 rows" in project.ok("group", "show", "mail").err
+    (listed,) = [line for line in project.ok("group", "list").out.splitlines() if line.startswith("mail")]
+    assert listed.endswith("shop.public.orders: 20 rows")
     unknown = project.run("store", "maintain", "--force-past", "mali")
     assert unknown.code == 2 and "no registered reader is called 'mali'" in unknown.err
     passed = project.ok("store", "maintain", "--force-past", "mail").out

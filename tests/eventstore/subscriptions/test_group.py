@@ -12,6 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -278,9 +279,7 @@ def test_a_stale_members_effects_are_refused_and_an_unreported_commit_is_not_rep
         again = new.poll()
         assert again is not None
         assert (again.partition, again.first_offset) != (done.partition, done.first_offset)
-        late = Batch(
-            done.topic, done.partition, done.end_offset, done.end_offset + 1, 1, done.rows, 0, done._commit
-        )
+        late = replace(done, first_offset=done.end_offset, end_offset=done.end_offset + 1, last_epoch=1)
         with pytest.raises(Fenced), Session(engine) as session, session.begin():
             late.commit(session)
     engine.dispose()

@@ -1,0 +1,199 @@
+"""Rows of many topics in the log's order, from a position on, without a group: ``Store.tail``.
+
+The topics' rows are merged by epoch, so that whoever stops knows where to go on. A compacted topic's first rows, which
+are of many epochs, come as if they were of the epoch at which the topic begins.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from eventstore.errors import UsageError
+from eventstore.model import TopicId, TopicInfo
+from eventstore.position import Cut
+from eventstore.subscriptions.batch import Rows
+from eventstore.subscriptions.positions import end_of
+from eventstore.subscriptions.selection import Filter, check_patterns, matches
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+
+AsOf = str | int | datetime
+_OFFSETS = re.compile(r"\s*\d+:\d+\s*(,\s*\d+:\d+\s*)*", re.ASCII)
+_BEHIND_ALL = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Followed(Rows):
+    """Rows of one topic in one ``epoch``, by (partition, offset). ``ends_epoch``: no more of that epoch come, so it is
+    a position to go on from."""
+
+    epoch: int
+    ends_epoch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Behind a cut (None: with what there is first), or at offsets of partitions. ``lenient``: where a topic begins
+    later, with that."""
+
+    cut: Cut | None = None
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    lenient: bool = False
+
+    def after(self, topic: TopicId, first: int) -> int:
+        """The epoch after which to read a topic whose rows begin behind epoch ``first``."""
+        if self.cut is None:
+            return 0
+        after = self.cut.inside.get(topic.source, self.cut.epoch + 1) - 1
+        return max(after, first) if self.lenient and after else after
+
+    def apply(self, topic: TopicId, rows: pa.Table) -> pa.Table:
+        """Without what the cut, which may go through an epoch, has already."""
+        limit = None if self.cut is None else self.cut.below_lsn.get(topic.source)
+        if self.cut is None or limit is None:
+            return rows
+        behind = pc.greater(rows["_epoch"], self.cut.inside[topic.source])
+        return rows.filter(pc.or_(behind, pc.greater_equal(rows["_lsn"], limit)))
+
+
+def offsets_in(text: object) -> dict[int, int] | None:
+    """``"2:1500"`` or ``"2:1500,3:20"``: offsets by partition; None for any other position."""
+    if not isinstance(text, str) or not _OFFSETS.fullmatch(text):
+        return None
+    pairs = [pair.split(":") for pair in text.split(",")]
+    return {int(partition): int(offset) for partition, offset in pairs}
+
+
+def check_offsets(store: Store, info: TopicInfo, offsets: Mapping[int, int]) -> None:
+    """Raises UsageError for partitions and offsets that a topic does not have."""
+    starts, (_, ends) = store.log_start(info.id).offsets, end_of(store, info.id)
+    for partition, offset in offsets.items():
+        if partition >= info.partitions:
+            raise UsageError(
+                f"{info.id} has no partition {partition}",
+                hint=f"its partitions are 0 to {info.partitions - 1}",
+            )
+        first, end = starts[partition], ends[partition]
+        if not first <= offset <= end:
+            raise UsageError(
+                f"partition {partition} of {info.id} has no offset {offset}",
+                hint=f"its offsets go from {first} to {end}, which is the next one",
+            )
+
+
+def tail(
+    store: Store,
+    patterns: Sequence[str],
+    start: AsOf,
+    until: AsOf | None,
+    chosen: Filter,
+    timeout: float | None,
+) -> Iterator[Followed]:
+    """``Store.tail``."""
+    check_patterns(patterns)
+    infos = _matching(store, patterns)
+    begin = _begin(store, infos, start)
+    end = store.cut(until)
+    if begin.cut is not None and begin.cut.epoch > end.epoch:
+        raise UsageError(f"{start} lies behind {until}", hint="the first position comes before the last one")
+    found = merged(store, infos, begin, end, chosen)
+    if until is not None or timeout == 0:
+        return found
+    on = Begin(Cut(end.epoch), begin.offsets)
+    return itertools.chain(found, _following(store, patterns, on, end.epoch, chosen, timeout))
+
+
+def _following(
+    store: Store, patterns: Sequence[str], begin: Begin, done: int, chosen: Filter, timeout: float | None
+) -> Iterator[Followed]:
+    for info in store.follow(after_epoch=done, timeout=timeout):
+        if info.epoch <= done:
+            continue
+        head = store.head()
+        assert head is not None
+        yield from merged(store, _matching(store, patterns), begin, Cut(head.epoch), chosen)
+        done = head.epoch
+        begin = replace(begin, cut=Cut(done))
+
+
+def _matching(store: Store, patterns: Sequence[str]) -> list[TopicInfo]:
+    return [info for info in store.topics() if matches(info.id, patterns)]
+
+
+def _begin(store: Store, infos: Sequence[TopicInfo], start: AsOf) -> Begin:
+    if start == "earliest":
+        return Begin()
+    offsets = offsets_in(start)
+    if offsets is not None:
+        if len(infos) != 1:
+            raise UsageError(
+                f"{start} is an offset in a partition of one topic, but {len(infos)} topics match",
+                hint="name one topic, or begin at an epoch, an LSN or a time",
+            )
+        check_offsets(store, infos[0], offsets)
+        return Begin(None, offsets)
+    cut = store.cut(None if start == "latest" else start)
+    for info in infos:
+        store.require_history(info.id, cut)
+    return Begin(cut)
+
+
+def between(
+    store: Store, infos: Sequence[TopicInfo], after: int, end: Cut, chosen: Filter
+) -> Iterator[Followed]:
+    """What there still is of these topics in the epochs behind ``after`` (0: and what came first) up to a cut."""
+    begin = Begin(Cut(after), lenient=True) if after else Begin()
+    return merged(store, infos, begin, end, chosen)
+
+
+def merged(
+    store: Store, infos: Sequence[TopicInfo], begin: Begin, end: Cut, chosen: Filter
+) -> Iterator[Followed]:
+    """What lies between, of these topics, epoch by epoch. Raises HistoryGone when retention removed some of it."""
+    streams = [_of_topic(store, info, begin, end, chosen) for info in infos]
+    held: Followed | None = None
+    for each in heapq.merge(*streams, key=lambda each: each.epoch):
+        if held is not None:
+            yield replace(held, ends_epoch=held.epoch != each.epoch)
+        held = each
+    if held is not None:
+        yield replace(held, ends_epoch=True)
+
+
+def _of_topic(store: Store, info: TopicInfo, begin: Begin, end: Cut, chosen: Filter) -> Iterator[Followed]:
+    first, start = chosen.first_epoch(store, info.id), store.log_start(info.id).epoch
+    if first is None:
+        return
+    after = begin.after(info.id, start)
+    if first - 1 > max(after, start):
+        after = first - 1
+    if after >= end.epoch:
+        return
+    offsets = {partition: (offset, _BEHIND_ALL) for partition, offset in begin.offsets.items()}
+    batches = store.read(
+        info.id, after_epoch=after, cut=end, partitions=chosen.partitions(info.partitions), offsets=offsets or None
+    )  # fmt: skip
+    for batch in batches:
+        rows = chosen.apply(begin.apply(info.id, pa.Table.from_batches([batch])))
+        for piece in _by_epoch(rows, start):
+            yield Followed(info.id, piece, max(piece["_epoch"][-1].as_py(), start))
+
+
+def _by_epoch(rows: pa.Table, start: int) -> Iterator[pa.Table]:
+    """Pieces of one epoch each; rows up to ``start`` are those of a state run and stay together."""
+    epochs = np.maximum(rows["_epoch"].to_numpy(), start)
+    bounds = [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist(), rows.num_rows]
+    for first, end in itertools.pairwise(bounds):
+        if first < end:
+            yield rows.slice(first, end - first)
