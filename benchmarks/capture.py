@@ -92,7 +92,6 @@ class Workload:
     name: LiteralString
     title: str
     changes: int
-    once: bool = False  # whatever the rounds asked for: it is there for its memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +230,7 @@ def workloads(options: Options) -> list[Workload]:
             f"{_LARGE_BYTES:,} bytes, {options['large']:,} transactions × {per}",
             options["large"] * per,
         ),
-        Workload("bulk", f"1 transaction × {options['huge']:,}, one round", options["huge"], once=True),
+        Workload("bulk", f"1 transaction × {options['huge']:,}", options["huge"]),
     ]
     return [workload for workload in every if workload.changes]
 
@@ -240,7 +239,7 @@ SIZES = (
     Size("transactions", 200_000, 4_000, "transactions of five changes"),
     Size("bulk", 1_600_000, 50_000, "changes of the one large transaction"),
     Size("wide", 20_000, 400, f"transactions of five changes, {_WIDE_COLUMNS} columns"),
-    Size("huge", 5_000_000, 0, "changes of a transaction far larger than memory may become, one round"),
+    Size("huge", 5_000_000, 0, "changes of a transaction far larger than memory may become"),
     Size("large", 10_000, 200, f"transactions of five changes, a value of {_LARGE_BYTES} bytes in each"),
 )
 
@@ -252,8 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for workload in workloads(options):
             folder = Path(name, f"{workload.name}{workload.changes}")
             folder.mkdir()
-            rounds = 1 if workload.once else options.repeat
-            lines += rows_of(workload, measure(workload, rounds, folder))
+            lines += rows_of(workload, measure(workload, options.repeat, folder))
     body = (
         "The same backlog for both. Seconds run from the slot becoming active: to the exit of pg_recvlogical, which "
         "throws away what it receives; to the last change being visible to a reader of the store, with files and "
