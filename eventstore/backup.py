@@ -8,10 +8,11 @@ so those of an earlier copy in the same folder are not copied again.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,22 +59,46 @@ def backup(store: Store, folder: Path, *, report: Callable[[str], None] = lambda
     try:
         target.root.mkdir(parents=True, exist_ok=True)
         _require_same_log(store, target)
-        with leases.pinned(store.catalog, "backup"):
-            report("the catalog")
-            databases = [path for path in (groups_file(source), source) if path.exists()]
-            for path in databases:
-                _copy_database(path, folder / (path.name + _NEW))
-            seen = _picture(folder / (source.name + _NEW))
-            done = _copy_files(store, seen, target, report)
-        failpoints.hit("backup_copied")
-        for path in databases:
-            _replace(folder / (path.name + _NEW), folder / path.name)
+        with _alone(folder):
+            done = _copy(store, source, target, folder, report)
     except OSError as error:
         raise OperatorError(
             f"{folder} cannot be written: {error.strerror or error}",
             hint="free space, or choose another folder",
         ) from error
     return done
+
+
+def _copy(
+    store: Store, source: Path, target: LocalStorage, folder: Path, report: Callable[[str], None]
+) -> Backup:
+    with leases.pinned(store.catalog, "backup"):
+        report("the catalog")
+        databases = [path for path in (groups_file(source), source) if path.exists()]
+        for path in databases:
+            _copy_database(path, folder / (path.name + _NEW))
+        seen = _picture(folder / (source.name + _NEW))
+        done = _copy_files(store, seen, target, report)
+    failpoints.hit("backup_copied")
+    for path in databases:
+        _replace(folder / (path.name + _NEW), folder / path.name)
+    return done
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two at once would put one's catalog in its place before the other's files are there. The lock ends with us."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another backup into {folder} is under way", hint="wait for it, or choose another folder"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _require_same_log(store: Store, target: LocalStorage) -> None:

@@ -101,6 +101,31 @@ def test_a_killed_backup_leaves_the_one_before_and_the_next_finishes_it(
 
 
 @sqlite_catalog
+def test_of_two_backups_into_one_folder_the_second_is_refused(
+    new_store: StoreFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = new_store(inline_bytes=0), new_store()
+    capture = writer(store)
+    capture.append(batch(1, orders=[("c", 1)]))
+    passed = failpoints.hit
+
+    def meanwhile(name: str) -> None:
+        if name == "backup_copied":
+            capture.append(batch(2, orders=[("c", 2)]))
+            with pytest.raises(UsageError, match=r"another backup into .* is under way"):
+                backup(other, tmp_path)
+        passed(name)
+
+    monkeypatch.setattr(failpoints, "hit", meanwhile)
+    assert backup(store, tmp_path).epoch == 1
+    monkeypatch.undo()
+    with copy_of(tmp_path) as copy:
+        assert copy.verify().findings == ()
+        assert len(content(copy)) == 1
+    assert backup(other, tmp_path).epoch == 2
+
+
+@sqlite_catalog
 def test_a_copy_goes_to_no_other_logs_folder(new_store: StoreFactory, tmp_path: Path) -> None:
     writer(new_store())
     other = StoreSettings(catalog="sqlite:///catalog.db", segments=Path("segments"))
