@@ -50,6 +50,13 @@ NAMES = frozenset(
         "retention_swapped",  # the topic begins later, what it no longer needs is retired
         "retired_removed",  # a retired file is gone, its name is not
         "file_removed",
+        # a consumer
+        "group_joined",
+        "partition_taken",  # in the consumer's own database, where effects are; the group has it already
+        "partitions_shared",  # the group knows who has what, this member does not yet
+        "batch_given",  # fetched, the consumer has not seen it
+        "position_committed",
+        "effects_found",  # of a commit in the consumer's database, not reported to the group
         # a move of the store
         "move_claimed",  # the new place is taken, the old one open
         "move_closed",  # nobody writes to the old place any more

@@ -4,8 +4,10 @@ A reader that was handed references (a Spark job, a verification) may open their
 first, and resolves after: every file that is retired from then on stays until the lease ends. What was retired before,
 the reader is never referred to. Short readers need none; they find the page again (``Store.read``).
 
-Times are those of the hosts. A clock that jumps ahead by more than a lease ends leases early: their readers then fail
-with MissingFile, at worst, and begin again; nothing is lost.
+Times are those of the catalog: its server's, or with SQLite this host's. A clock that jumps ahead by more than a lease
+ends leases early: readers then fail with MissingFile, at worst, and begin again; of two who keep the log in order the
+earlier is fenced. A clock that is set back leaves leases that end too late: whoever meets one cuts it down to the
+length of a lease, which those who live renew and the dead do not.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from eventstore import tables
@@ -39,10 +42,10 @@ class Busy(TransientError):
 @contextmanager
 def pinned(catalog: Catalog, purpose: str) -> Iterator[None]:
     """Keep every file that readers are referred to from now on, until the block ends (or this process has died)."""
-    lease = uuid.uuid4().hex
     with catalog.write() as connection:
-        connection.execute(insert(tables.leases).values(_row(connection, lease, READER, purpose)))
-    with _renewed(catalog, lease):
+        row = _row(connection, uuid.uuid4().hex, READER, purpose)
+        connection.execute(insert(tables.leases).values(row))
+    with _renewed(catalog, row):
         yield
 
 
@@ -53,35 +56,37 @@ def maintaining(catalog: Catalog) -> Iterator[None]:
     table = tables.leases
     try:
         with catalog.write() as connection:
+            _cut_down(connection)
             found = connection.execute(select(table).where(table.c.id == MAINTAINER)).one_or_none()
-            if found is not None:
-                if found.expires_at > now_micros() and not _died(found.holder):
-                    raise Busy(
-                        f"upkeep is under way: {found.holder}, since {from_micros(found.created_at):%H:%M:%S} UTC",
-                        hint="nothing to do; it does the same",
-                    )
-                connection.execute(
-                    delete(table).where(table.c.id == MAINTAINER, table.c.holder == found.holder)
-                )
-            connection.execute(insert(table).values(_row(connection, MAINTAINER, MAINTAINER, "upkeep")))
+            held = found is not None and found.expires_at > now(connection) and not _died(found.holder)
+            if found is not None and not held:
+                connection.execute(delete(table).where(*_same(found._asdict())))
+            if not held:
+                row = _row(connection, MAINTAINER, MAINTAINER, "upkeep")
+                connection.execute(insert(table).values(row))
+        if found is not None and held:
+            raise Busy(
+                f"upkeep is under way: {found.holder}, since {from_micros(found.created_at):%H:%M:%S} UTC",
+                hint="nothing to do; it does the same",
+            )
     except Duplicate:
         raise Busy(
             "upkeep is under way: it began at this moment", hint="nothing to do; it does the same"
         ) from None
-    with _renewed(catalog, MAINTAINER):
+    with _renewed(catalog, row):
         yield
 
 
 def oldest_need(connection: Connection) -> int | None:
     """Number of the last file that was retired before the oldest living reader began; None without a reader."""
     table = tables.leases
-    query = select(table.c.retired).where(table.c.role == READER, table.c.expires_at > now_micros())
+    query = select(table.c.retired).where(table.c.role == READER, table.c.expires_at > now(connection))
     return min(connection.scalars(query), default=None)
 
 
 def holders(connection: Connection) -> list[str]:
     """Who is at work on the log's files, for people."""
-    rows = connection.execute(select(tables.leases).where(tables.leases.c.expires_at > now_micros()))
+    rows = connection.execute(select(tables.leases).where(tables.leases.c.expires_at > now(connection)))
     return [
         f"{row.holder}, since {from_micros(row.created_at):%H:%M:%S} UTC"
         for row in rows
@@ -90,19 +95,35 @@ def holders(connection: Connection) -> list[str]:
 
 
 def forget_expired(connection: Connection) -> None:
+    _cut_down(connection)
     table = tables.leases
-    connection.execute(delete(table).where(table.c.role == READER, table.c.expires_at <= now_micros()))
+    connection.execute(delete(table).where(table.c.role == READER, table.c.expires_at <= now(connection)))
 
 
-def _row(connection: Connection, lease: str, role: str, purpose: str) -> dict[str, object]:
-    now = now_micros()
+def now(connection: Connection) -> int:
+    """µs since 1970. Hosts that share a catalog compare times of one clock: its server's."""
+    if connection.dialect.name == "postgresql":
+        seconds = connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one()
+        return int(seconds * 1_000_000)
+    return now_micros()
+
+
+def _cut_down(connection: Connection) -> None:
+    """Leases that end later than any that begins now were given before the clock was set back."""
+    table = tables.leases
+    latest = now(connection) + int(LEASE_SECONDS * 1e6)
+    connection.execute(update(table).where(table.c.expires_at > latest).values(expires_at=latest))
+
+
+def _row(connection: Connection, lease: str, role: str, purpose: str) -> dict[str, Any]:
+    began = now(connection)
     return {
         "id": lease,
         "role": role,
         "holder": f"{purpose} by {socket.gethostname()}:{os.getpid()}",
         "retired": terms.current(connection, terms.RETIRED),
-        "created_at": now,
-        "expires_at": now + int(LEASE_SECONDS * 1e6),
+        "created_at": began,
+        "expires_at": began + int(LEASE_SECONDS * 1e6),
     }
 
 
@@ -120,19 +141,23 @@ def _died(holder: str) -> bool:
     return False
 
 
+def _same(row: Mapping[str, Any]) -> list[ColumnElement[bool]]:
+    """This lease, and not that of a successor under the same id."""
+    return [tables.leases.c[name] == row[name] for name in ("id", "holder", "created_at")]
+
+
 @contextmanager
-def _renewed(catalog: Catalog, lease: str) -> Iterator[None]:
+def _renewed(catalog: Catalog, row: Mapping[str, Any]) -> Iterator[None]:
     table = tables.leases
-    mine = table.c.id == lease
     ended = threading.Event()
 
     def renew() -> None:
         while not ended.wait(LEASE_SECONDS / _RENEWALS):
             with suppress(TransientError), catalog.write() as connection:
-                expires_at = now_micros() + int(LEASE_SECONDS * 1e6)
-                connection.execute(update(table).where(mine).values(expires_at=expires_at))
+                expires_at = now(connection) + int(LEASE_SECONDS * 1e6)
+                connection.execute(update(table).where(*_same(row)).values(expires_at=expires_at))
 
-    thread = threading.Thread(target=renew, name=f"lease-{lease}", daemon=True)
+    thread = threading.Thread(target=renew, name=f"lease-{row['id']}", daemon=True)
     thread.start()
     try:
         yield
@@ -140,4 +165,4 @@ def _renewed(catalog: Catalog, lease: str) -> Iterator[None]:
         ended.set()
         thread.join()
         with suppress(TransientError), catalog.write() as connection:
-            connection.execute(delete(table).where(mine))
+            connection.execute(delete(table).where(*_same(row)))

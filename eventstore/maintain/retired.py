@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, bindparam, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from eventstore import failpoints, tables
 from eventstore.maintain import leases, terms
-from eventstore.times import now_micros
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 def retire(connection: Connection, files: Sequence[tuple[str, int]]) -> None:
     """Inside the transaction that takes them (path, bytes) out of the catalog."""
     last = terms.advance(connection, terms.RETIRED, len(files))
-    now = now_micros()
+    now = leases.now(connection)
     rows = [
         {"number": last - len(files) + 1 + at, "path": path, "bytes": size, "retired_at": now}
         for at, (path, size) in enumerate(files)
@@ -36,7 +35,10 @@ def collect_retired(store: Store, grace_seconds: float) -> tuple[int, int]:
     with store.catalog.write() as connection:
         leases.forget_expired(connection)
         needed = leases.oldest_need(connection)
-        query = select(table).where(table.c.retired_at <= now_micros() - int(grace_seconds * 1e6))
+        now = leases.now(connection)
+        # Before the clock was set back: their grace begins now, or they would stay until it comes round again.
+        connection.execute(update(table).where(table.c.retired_at > now).values(retired_at=now))
+        query = select(table).where(table.c.retired_at <= now - int(grace_seconds * 1e6))
         if needed is not None:
             query = query.where(table.c.number <= needed)
         due = connection.execute(query.order_by(table.c.number)).all()

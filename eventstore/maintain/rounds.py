@@ -19,7 +19,7 @@ from eventstore.maintain import terms, tiers
 from eventstore.maintain.cutoff import Held
 from eventstore.maintain.cutoff import check as check_retention
 from eventstore.maintain.fold import fold
-from eventstore.maintain.leases import maintaining, oldest_need
+from eventstore.maintain.leases import maintaining, now, oldest_need
 from eventstore.maintain.merge import merge
 from eventstore.maintain.orphans import collect_orphans
 from eventstore.maintain.retain import Removed, retain
@@ -156,9 +156,9 @@ def _record(store: Store, done: Round) -> None:
 def is_due(store: Store) -> bool:
     """Whether a round is worth its start: enough epochs since the last one, many bytes of small ones,
     or replaced files whose time has come."""
-    limit = now_micros() - int(store.settings.upkeep.keep_seconds * 1e6)
     retired = tables.retired
     with store.catalog.read() as connection:
+        limit = now(connection) - int(store.settings.upkeep.keep_seconds * 1e6)
         head = registry.head_epoch(connection)
         _, size = _unsealed(connection)
         waiting = select(retired.c.number).where(retired.c.retired_at <= limit)
@@ -190,7 +190,7 @@ def standing(store: Store) -> Standing:
         readers = connection.scalar(
             select(func.count())
             .select_from(leases)
-            .where(leases.c.role == "reader", leases.c.expires_at > now_micros())
+            .where(leases.c.role == "reader", leases.c.expires_at > now(connection))
         )
         last = _last(connection)
     found: dict[str, tuple[int, int]] = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from sqlalchemy import Connection
 
+from eventstore import failpoints
 from eventstore.catalog import Catalog
 from eventstore.errors import Fenced, TransientError, UsageError
 from eventstore.subscriptions import membership, parking
@@ -88,6 +89,7 @@ class Member:
     def __enter__(self) -> Self:
         with self.database.write() as connection:
             membership.join(connection, self.group.name, self.name, self._token)
+        failpoints.hit("group_joined")
         self._listener = self._stack.enter_context(self._store.waker.listen())
         beating = threading.Thread(target=self._keep_beating, name=f"tailrace-{self.name}", daemon=True)
         beating.start()
@@ -199,6 +201,7 @@ class Member:
             membership.commit(
                 connection, self.group.name, self.name, held.holding, held.committed.next_offset, following
             )
+        failpoints.hit("position_committed")
         held.committed = following
 
     def alive(self) -> None:
@@ -227,6 +230,7 @@ class Member:
             mine = membership.share_out(
                 connection, self.group.name, self.name, self._token, starts, self._watch, now
             )
+        failpoints.hit("partitions_shared")
         self._shared_at = now
         self._take(mine)
 
@@ -241,6 +245,7 @@ class Member:
             at = Start(holding.next_offset, holding.epoch)
             if self._effects is not None:
                 at = self._effects.take(holding)
+                failpoints.hit("partition_taken")
             cursor = Cursor(
                 self._store,
                 holding.slot,
@@ -288,6 +293,7 @@ class Member:
             if self._options.at_most_once:
                 self._commit_to(held, held.cursor.position)
             held.given = batch.end_offset
+            failpoints.hit("batch_given")
             return replace(batch, _commit=self._commit)
 
     # commits
@@ -324,6 +330,7 @@ class Member:
             membership.commit(
                 connection, self.group.name, self.name, held.holding, previous.next_offset, following
             )
+        failpoints.hit("position_committed")
 
     def _look_for_effects(self) -> None:
         """What became of commits inside the consumer's transactions: landed, or rolled back and given again."""
@@ -333,6 +340,7 @@ class Member:
             if not held.in_effects:
                 continue
             landed = self._effects.committed(held.holding)
+            failpoints.hit("effects_found")
             if landed.next_offset < held.committed.next_offset:
                 held.cursor.move(landed)
                 held.given = landed.next_offset
