@@ -71,7 +71,7 @@ PRIVILEGES: Mapping[Role, Mapping[str, str]] = {
         "segments": "INSERT, DELETE",
         "lineage": "UPDATE",
         "epoch_files": "INSERT, DELETE",
-        "retired": "INSERT, DELETE",
+        "retired": "INSERT, DELETE, UPDATE (retired_at)",
         "topic_offsets": "UPDATE (log_starts, whole_from, start_epoch)",
         "state_runs": "INSERT, DELETE",
         "archived": "INSERT, DELETE",
