@@ -58,7 +58,16 @@ def compact(
 class Compactor:
     """Folds rows of one bucket; see the module. ``add`` in offset order, then ``finish`` once."""
 
-    def __init__(self, layout: Layout, *, fold_rows: int = FOLD_ROWS, fold_bytes: int = FOLD_BYTES) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        fold_rows: int = FOLD_ROWS,
+        fold_bytes: int = FOLD_BYTES,
+        later: bool = False,
+    ) -> None:
+        """``later``: the rows are not the first ones of the bucket, so what they end is kept, too; then ``finish`` has
+        no meaning."""
         if not layout.keys:
             raise UsageError(
                 "a topic without a key has no state",
@@ -67,6 +76,7 @@ class Compactor:
         self._layout = layout
         self._fold_rows = fold_rows
         self._fold_bytes = fold_bytes
+        self._later = later
         self._parts: list[Rows] = []
         self._kept = (0, 0)  # rows and bytes that survived the last fold
         self._pending = (0, 0)  # rows and bytes since
@@ -80,7 +90,7 @@ class Compactor:
             self._fold()
 
     def _fold(self) -> None:
-        self._keep(newest_rows(self._parts, self._layout).needed())
+        self._keep(newest_rows(self._parts, self._layout, later=self._later).needed())
         self._kept = (sum(map(len, self._parts)), sum(part.nbytes for part in self._parts))
         self._pending = (0, 0)
 
@@ -100,7 +110,7 @@ class Compactor:
         whatever comes later, and the cells that only rows of other keys know."""
         if not self._parts:
             return np.empty(0, np.int64), []
-        newest = newest_rows(self._parts, self._layout)
+        newest = newest_rows(self._parts, self._layout, later=self._later)
         moves = hidden_cells(self._parts, newest, self._layout)
         offsets = np.concatenate([part.offsets for part in self._parts])
         return offsets[newest.needed()], sorted(set(moves.values()), key=_position)

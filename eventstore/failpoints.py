@@ -48,6 +48,8 @@ NAMES = frozenset(
         "fold_swapped",  # the catalog's rows or smaller files gave way to it
         "retention_written",  # state run and what is left of a cut file are durable, catalog not touched
         "retention_swapped",  # the topic begins later, what it no longer needs is retired
+        "state_run_written",  # a state run is durable, catalog not touched
+        "state_run_swapped",  # readers find it, those it replaced are retired
         "retired_removed",  # a retired file is gone, its name is not
         "file_removed",
         # a consumer

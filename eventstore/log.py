@@ -47,9 +47,11 @@ from eventstore.writer import SourceWriter
 
 if TYPE_CHECKING:
     from eventstore.integrity.findings import Verified
+    from eventstore.maintain.compact import Compacted
     from eventstore.maintain.fold import Folded
     from eventstore.maintain.merge import Merged
     from eventstore.maintain.rounds import Round
+    from eventstore.maintain.staterun import Workers
     from eventstore.model import Op
     from eventstore.subscriptions.group import Group
     from eventstore.subscriptions.tail import Followed
@@ -349,10 +351,11 @@ class Store:
         """
         return reading.segments(self, topic, self._topic_id(topic), cut, after_epoch)
 
-    def state_segments(self, topic: TopicId, cut: Cut) -> list[SegmentRef]:
-        """References to all rows that make a topic's state at a cut: those of its state run, where retention removed
-        the first ones, then ``segments``. Raises HistoryGone for a cut before the topic's start."""
-        return reading.state_segments(self, topic, self._topic_id(topic), cut)
+    def state_segments(self, topic: TopicId, cut: Cut, *, every_row: bool = False) -> list[SegmentRef]:
+        """References to rows that make a topic's state at a cut, in its order: those of its state runs up to there, and
+        all of the epochs for which there is none. ``every_row``: only the run in place of rows that are gone. Raises
+        HistoryGone for a cut before the topic's start."""
+        return reading.state_segments(self, topic, self._topic_id(topic), cut, every_row=every_row)
 
     def log_start(self, topic: TopicId) -> LogStart:
         """Where the topic's rows begin since retention removed earlier ones; epoch 0: nothing was removed."""
@@ -523,6 +526,27 @@ class Store:
         from eventstore.maintain.rounds import maintain
 
         return maintain(self, report=report, force_past=force_past)
+
+    def compact(
+        self,
+        topics: Collection[TopicId] | None = None,
+        *,
+        report: Callable[[str], None] = lambda _: None,
+        workers: Workers | None = None,
+    ) -> list[Compacted]:
+        """Seal, and make state runs of these tables or all (``maintain`` makes those that are worth it): whoever reads
+        their state folds them and what is newer. ``workers``: who does the work instead of this process. Raises Busy
+        when upkeep runs, Fenced when another one took over."""
+        from eventstore.maintain.compact import compact
+        from eventstore.maintain.leases import maintaining
+
+        made = []
+        with maintaining(self.catalog):
+            self.seal()
+            for each in compact(self, topics, at_once=True, workers=workers):
+                made.append(each)
+                report(f"{each.topic} up to epoch {each.epoch:,}")
+        return made
 
     def verify(
         self,

@@ -39,13 +39,15 @@ class Newest:
         return Newest(within(self.rows), sources)
 
 
-def newest_rows(parts: Sequence[Rows], layout: Layout) -> Newest:
-    """Which rows make the state: steps 1 to 3 of the module's account."""
+def newest_rows(parts: Sequence[Rows], layout: Layout, *, later: bool = False) -> Newest:
+    """Which rows make the state: steps 1 to 3 of the module's account. ``later``: there are rows before these, so the
+    last truncate and the deletes of keys that ended deleted are among ``rows``."""
     ops: Codes = np.concatenate([part.ops for part in parts])
     truncates = np.flatnonzero(ops == TRUNCATE)
     start = int(truncates[-1]) + 1 if len(truncates) else 0
+    truncated = np.arange(start - 1 if later and start else start, start)
     if start == len(ops):
-        return Newest(np.empty(0, np.int64), {})
+        return Newest(truncated, {})
     codes, count = key_codes(parts, layout, start)
     if layout.target.bag:
         return Newest(surviving_rows(codes, ops[start:]) + start, {})
@@ -64,7 +66,7 @@ def newest_rows(parts: Sequence[Rows], layout: Layout) -> Newest:
             if len(rows):
                 source, base = _walk_back(rows - start, codes, ops[start:], unsent[start:], moved[start:])
                 sources[column.id] = (rows, _counted_from(start, source), _counted_from(start, base))
-    return Newest(alive, sources)
+    return Newest(np.concatenate([truncated, last]) if later else alive, sources)
 
 
 def _counted_from(start: int, rows: Ints) -> Ints:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore import index, registry, segment, starts
+from eventstore import index, registry, runs, segment, starts
 from eventstore.errors import MissingFile
 from eventstore.model import SegmentRef, TopicId
 from eventstore.position import Cut
@@ -45,30 +45,42 @@ def segments(store: Store, topic: TopicId, topic_id: int, cut: Cut, after_epoch:
         after = page.through
 
 
-def state_segments(store: Store, topic: TopicId, topic_id: int, cut: Cut) -> list[SegmentRef]:
+def state_segments(
+    store: Store, topic: TopicId, topic_id: int, cut: Cut, *, every_row: bool
+) -> list[SegmentRef]:
     """``Store.state_segments``."""
     for _ in range(_TRIES - 1):
-        found = _state_segments(store, topic, topic_id, cut)
+        found = _state_segments(store, topic, topic_id, cut, every_row)
         if found is not None:
             return found
-    return _state_segments(store, topic, topic_id, cut) or []
+    return _state_segments(store, topic, topic_id, cut, every_row) or []
 
 
-def _state_segments(store: Store, topic: TopicId, topic_id: int, cut: Cut) -> list[SegmentRef] | None:
+def _state_segments(
+    store: Store, topic: TopicId, topic_id: int, cut: Cut, every_row: bool
+) -> list[SegmentRef] | None:
     """None when the topic's start moved while its pages were looked up."""
     with store.catalog.read() as connection:
         start = starts.read(connection, topic_id)
         if not start.has(topic, cut):
             raise starts.gone(connection, store.storage, topic, start)
-        refs = starts.run(connection, topic, topic_id)
+        found = runs.of_topic(connection, topic, topic_id)
+    if every_row:
+        found = [run for run in found if run.epoch == start.epoch]
+    refs: list[SegmentRef] = []
     after = start.epoch
-    while after < cut.epoch:
-        with store.catalog.read() as connection:
-            if starts.read(connection, topic_id).epoch != start.epoch:
-                return None
-            page = index.page(connection, topic, topic_id, cut, after)
-        refs += page.refs
-        after = page.through
+    for run in [*runs.chain(found, topic, start, cut), None]:
+        upto = cut if run is None else Cut(run.after)
+        while after < upto.epoch:
+            with store.catalog.read() as connection:
+                if starts.read(connection, topic_id).epoch != start.epoch:
+                    return None
+                page = index.page(connection, topic, topic_id, upto, after)
+            refs += page.refs
+            after = page.through
+        if run is not None:
+            refs += run.refs
+            after = run.epoch
     return refs
 
 
@@ -155,7 +167,7 @@ def _of_run(store: Store, wanted: Rows, start: LogStart, after_epoch: int) -> It
     with store.catalog.read() as connection:
         if starts.read(connection, wanted.topic_id) != start:
             raise starts.gone(connection, store.storage, wanted.topic, start)
-        refs = starts.run(connection, wanted.topic, wanted.topic_id)
+        refs = runs.at_start(runs.of_topic(connection, wanted.topic, wanted.topic_id), start)
         versions = {each.version: each for each in registry.schemas(connection, wanted.topic_id)}
     for ref in refs:
         try:

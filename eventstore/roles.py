@@ -72,7 +72,7 @@ PRIVILEGES: Mapping[Role, Mapping[str, str]] = {
         "lineage": "UPDATE",
         "epoch_files": "INSERT, DELETE",
         "retired": "INSERT, DELETE, UPDATE (retired_at)",
-        "topic_offsets": "UPDATE (log_starts, whole_from, start_epoch)",
+        "topic_offsets": "UPDATE (log_starts, whole_from, start_epoch, looks)",
         "state_runs": "INSERT, DELETE",
         "archived": "INSERT, DELETE",
         "groups": "UPDATE",  # whom retention is forced past is left a position

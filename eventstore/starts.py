@@ -1,4 +1,4 @@
-"""Where a topic's rows begin since retention removed earlier ones, and what is left of those: its state run.
+"""Where a topic's rows begin since retention removed earlier ones.
 
 ``epoch``: no row up to it is in segments any more; the state is known from it on. Readers of rows get those from
 ``offsets`` on; from ``whole`` on every one is there, before that (compacted topics) the last of each key.
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, literal, select
+from sqlalchemy import Connection, select
 
-from eventstore import index, tables
+from eventstore import tables
 from eventstore.errors import HistoryGone
-from eventstore.model import SegmentRef, TopicId
+from eventstore.model import TopicId
 from eventstore.position import Cut
 from eventstore.storage import Storage
 from eventstore.timeline import Timeline, Which
@@ -37,10 +37,15 @@ class LogStart:
 
     def has(self, topic: TopicId, cut: Cut) -> bool:
         """Whether the topic's state is known at a cut: one inside the epochs that are gone is before the start."""
-        if cut.epoch < self.epoch:
-            return False
-        inside = cut.inside.get(topic.source, cut.epoch)
-        return topic.source not in cut.below_lsn or inside > self.epoch or self.epoch == 0
+        return holds(cut, topic, self.epoch)
+
+
+def holds(cut: Cut, topic: TopicId, epoch: int) -> bool:
+    """Whether a cut has all of a topic's rows up to an epoch."""
+    if cut.epoch < epoch:
+        return False
+    inside = cut.inside.get(topic.source, cut.epoch)
+    return topic.source not in cut.below_lsn or inside > epoch or epoch == 0
 
 
 def read(connection: Connection, topic_id: int) -> LogStart:
@@ -48,13 +53,6 @@ def read(connection: Connection, topic_id: int) -> LogStart:
     query = select(table.c.start_epoch, table.c.log_starts, table.c.whole_from)
     row = connection.execute(query.where(table.c.topic_id == topic_id)).one()
     return LogStart(row.start_epoch, tuple(json.loads(row.log_starts)), tuple(json.loads(row.whole_from)))
-
-
-def run(connection: Connection, topic: TopicId, topic_id: int) -> list[SegmentRef]:
-    """The files of a topic's state run, in the topic's order. Their offsets have gaps."""
-    table = tables.state_runs
-    query = select(table, literal(True).label("sealed")).where(table.c.topic_id == topic_id)
-    return [index.file_ref(topic, row) for row in connection.execute(query.order_by(table.c.number))]
 
 
 def moment(connection: Connection, storage: Storage, start: LogStart) -> datetime | None:

@@ -90,18 +90,20 @@ def plan_state(
     on_unreadable: OnUnreadable | Mapping[str, OnUnreadable] = "error",
     split: int | None = None,
     incomplete: bool = False,
+    every_row: bool = False,
 ) -> StateInput:
     """What to read for the state of ``topic`` at ``cut``.
 
     ``columns`` defaults to all; ``on_unreadable`` is one policy or one per column. ``split`` (a power of two)
     defaults to the smallest that keeps a bucket's decoded changes within ``BUCKET_BYTES``; ``incomplete`` plans a state
-    that is not known as far as it is. Raises UsageError for an unknown column or policy, IncompleteTopic when the
-    topic's state is not known at the cut, HistoryGone when retention removed what it was made of.
+    that is not known as far as it is; ``every_row`` one that goes by no state run but that at the topic's start. Raises
+    UsageError for an unknown column or policy, IncompleteTopic when the topic's state is not known at the cut,
+    HistoryGone when retention removed what it was made of.
     """
     info = store.topic(topic)
     if not incomplete:
         store.require_complete(topic, cut)
-    refs = tuple(store.state_segments(topic, cut))
+    refs = tuple(store.state_segments(topic, cut, every_row=every_row))
     versions = {schema.version: schema for schema in store.schemas(topic)}
     target = unify([*(versions[ref.version] for ref in refs), *store.schemas_at(topic, cut)])
     names = tuple(column.name for column in target.columns) if columns is None else tuple(columns)

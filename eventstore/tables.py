@@ -134,6 +134,9 @@ topic_offsets = Table(
     Column("log_starts", Text, nullable=False),  # first offset of every partition that readers can get
     Column("whole_from", Text, nullable=False),  # from where on no row is missing: below, the newest per key
     Column("start_epoch", BigInteger, nullable=False),  # rows up to it are gone; state is known from it on
+    Column(
+        "looks", Text, nullable=False, default="[]"
+    ),  # JSON: epochs up to which a state run saved too little
 )
 # State inside an interval is unknown. Open while ``to_epoch`` is null; both ends exclusive of known state.
 incomplete = Table(
@@ -282,13 +285,16 @@ lineage = Table(
     Column("rows", BigInteger, nullable=False),
     Column("content", Text, nullable=False),
 )
-# What retention left of the rows up to a topic's ``start_epoch``: those that make its state, in the topic's order.
+# Files of state runs (``runs``): of the rows of epochs behind ``after_epoch`` and up to ``epoch`` those that make the
+# state, in the topic's order. The run at ``start_epoch`` is what retention left, the others are a shorter way.
 state_runs = Table(
     "state_runs",
     metadata,
     Column("path", Text, primary_key=True),
     Column("topic_id", Integer, ForeignKey("topics.id"), nullable=False, index=True),
-    Column("number", Integer, nullable=False),  # place among the topic's files
+    Column("after_epoch", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("number", Integer, nullable=False),  # place among the run's files
     Column("version", Integer, nullable=False),
     Column("first_epoch", BigInteger, nullable=False),
     Column("last_epoch", BigInteger, nullable=False),

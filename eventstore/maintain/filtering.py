@@ -7,7 +7,7 @@ until it was worth a file. So no more is decoded than one piece and the rows of 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,9 +61,10 @@ def filtered(
     keep: Keep,
     name: Callable[[], str],
     memory_bytes: int,
+    partitions: Collection[int] | None = None,
 ) -> Iterator[Part]:
-    """Write the rows of ``inputs`` (in the topic's order) for which ``keep`` gives true, as files whose paths ``name``
-    gives. Raises IntegrityError when an input is damaged."""
+    """Write the rows of ``inputs`` (in the topic's order; of some partitions, or all) for which ``keep`` gives true, as
+    files whose paths ``name`` gives. Raises IntegrityError when an input is damaged."""
     pending = _Pending(storage, name)
     for ref in inputs:
         if pending.version not in (None, ref.version):
@@ -71,7 +72,8 @@ def filtered(
         pending.version = ref.version
         file = Rows(storage, ref, memory_bytes // _PARTS)
         try:
-            for partition in sorted({piece.partition for piece in ref.ranges}):
+            found = {piece.partition for piece in ref.ranges}
+            for partition in sorted(found if partitions is None else found.intersection(partitions)):
                 for table in file.of_partition(partition):
                     pending.add(table.filter(keep(table)))
                     if pending.bytes >= memory_bytes // _PARTS:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -27,7 +28,7 @@ from eventstore.maintain.filtering import Part
 from eventstore.maintain.readers import Reader
 from eventstore.maintain.retired import retire
 from eventstore.maintain.rewrite import require_content, require_recorded, rewrite
-from eventstore.maintain.staterun import write_run
+from eventstore.maintain.staterun import run_values, write_run
 from eventstore.model import PartitionRange, TopicInfo, TopicKind
 from eventstore.position import Cut
 from eventstore.segment import read_segment
@@ -86,9 +87,7 @@ def _everybody(store: Store) -> list[Reader]:
 def _carry_out(store: Store, step: Step, term: int) -> Removed:
     folder = f"log/{step.info.id.source}/{step.topic_id}"
 
-    def name() -> str:
-        return f"{terms.new_file(folder, terms.RETAIN, term)}.parquet"
-
+    name = partial(terms.new_parquet, folder, terms.RETAIN, term)
     run: list[Part] = []
     if _has_state(store, step.info):
         after = None
@@ -97,7 +96,7 @@ def _carry_out(store: Store, step: Step, term: int) -> Removed:
                 after = cutoff.older_than(
                     connection, store, step.info, step.topic_id, step.settings.tombstones
                 )
-        run = list(write_run(store, step.info.id, step.cut, name, after))
+        run = write_run(store, step.info.id, step.cut, name, after)
     rests = [_rest(store, step, row, name()) for row in step.split]
     for part in run:
         # What it was made of goes for good, so what was written is looked at first.
@@ -219,17 +218,16 @@ def _swap(
             )
         leaving = (mine, segments.c.first_epoch <= step.cut)
         gone = connection.execute(select(segments).where(*leaving).order_by(segments.c.first_row)).all()
-        former = connection.execute(
-            select(runs.c.path, runs.c.bytes).where(runs.c.topic_id == step.topic_id)
-        ).all()
+        passed = (runs.c.topic_id == step.topic_id, runs.c.epoch <= step.cut)
+        former = connection.execute(select(runs.c.path, runs.c.bytes).where(*passed)).all()
         connection.execute(delete(segments).where(*leaving))
-        connection.execute(delete(runs).where(runs.c.topic_id == step.topic_id))
+        connection.execute(delete(runs).where(*passed))
         retire(connection, [(row.path, row.bytes) for row in (*gone, *former)])
         made = _recorded(connection, step, gone, rests)
         if made:
             connection.execute(insert(segments), made)
         if run:
-            connection.execute(insert(runs), [_run_values(step, at, part) for at, part in enumerate(run)])
+            connection.execute(insert(runs), run_values(step.topic_id, 0, step.cut, run))
 
 
 def _recorded(
@@ -275,18 +273,3 @@ def _look_again(store: Store, step: Step) -> None:
             f"{needing[0].label} began to need rows of {step.info.id} that were about to go; nothing was changed",
             hint="the next round looks again",
         )
-
-
-def _run_values(step: Step, number: int, part: Part) -> dict[str, Any]:
-    return {
-        "topic_id": step.topic_id,
-        "number": number,
-        "path": part.path,
-        "version": part.version,
-        "first_epoch": part.first_epoch,
-        "last_epoch": part.last_epoch,
-        "rows": part.rows,
-        "bytes": part.bytes,
-        "checksum": part.checksum,
-        "ranges": index.ranges_to_json(part.ranges),
-    }

@@ -1,4 +1,4 @@
-"""A round of upkeep: seal, merge, retention, fold, remove. Safe beside everything, wherever and whenever it is run.
+"""A round of upkeep: seal, merge, retention, state runs, fold, remove. Safe beside everything, wherever and whenever.
 
 At any moment one process does it (``leases.maintaining``). It may be killed at any point: the next round goes on.
 """
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, delete, func, insert, select
 
 from eventstore import registry, tables
-from eventstore.maintain import terms, tiers
+from eventstore.maintain import rundue, terms, tiers
+from eventstore.maintain.compact import Compacted, compact
 from eventstore.maintain.cutoff import Held
 from eventstore.maintain.cutoff import check as check_retention
 from eventstore.maintain.fold import fold
@@ -50,19 +51,21 @@ class Round:
     orphans: int = 0
     removed: tuple[Removed, ...] = ()
     held: tuple[Held, ...] = ()
+    runs: tuple[Compacted, ...] = ()
     seconds: float = 0.0
 
     @property
     def idle(self) -> bool:
         """Nothing was done, whatever was held back."""
         done = (self.sealed_epochs, self.merged_files, self.folded_epochs, self.removed_files, self.orphans)
-        return not any(done) and not self.removed
+        return not any(done) and not self.removed and not self.runs
 
     @classmethod
     def from_json(cls, text: str) -> Round:
         values = json.loads(text)
         values["removed"] = tuple(Removed(**each) for each in values["removed"])
         values["held"] = tuple(Held(**each) for each in values["held"])
+        values["runs"] = tuple(Compacted(**each) for each in values["runs"])
         return cls(**values)
 
 
@@ -92,15 +95,16 @@ def maintain(
     report: Callable[[str], None] = lambda _: None,
     force_past: Collection[str] = (),
 ) -> Round:
-    """Seal all small epochs, merge, remove what retention says, fold, remove files. ``force_past``: names of registered
-    readers whom retention passes. Raises Busy or Fenced; UsageError, when all else is done, for a policy that a topic
-    cannot have, and at once when nobody is called as in ``force_past``."""
+    """Seal all small epochs, merge, remove what retention says, make state runs, fold, remove files. ``force_past``:
+    names of registered readers whom retention passes. Raises Busy or Fenced; UsageError, when all else is done, for a
+    policy that a topic cannot have, and at once when nobody is called as in ``force_past``.
+    """
     began = time.monotonic()
     with maintaining(store.catalog):
         with store.catalog.write() as connection:
             # Those who were killed have left files of these terms. Sealing takes one only when there is something to
             # seal: jobs seal, too, and would be stopped.
-            for name in (terms.MERGE, terms.RETAIN, terms.FOLD):
+            for name in (terms.MERGE, terms.RETAIN, terms.STATE, terms.FOLD):
                 terms.advance(connection, name)
             head = registry.head_epoch(connection)
         report("sealing")
@@ -117,6 +121,10 @@ def maintain(
             else:
                 removed.append(outcome)
                 report(f"retention: {outcome.topic} begins behind epoch {outcome.epoch:,}")
+        runs = []
+        for made in compact(store):
+            runs.append(made)
+            report(f"state run: {made.topic} up to epoch {made.epoch:,}")
         folded = []
         for step in fold(store, store.settings.upkeep.keep_epochs):
             folded.append(step)
@@ -137,6 +145,7 @@ def maintain(
             orphans=orphans,
             removed=tuple(removed),
             held=tuple(held),
+            runs=tuple(runs),
             seconds=round(time.monotonic() - began, 3),
         )
         _record(store, done)
@@ -168,7 +177,7 @@ def is_due(store: Store) -> bool:
         due = connection.scalar(waiting.limit(1))
         last = _last(connection)
     fresh = head - (last[1].head if last is not None else 0)
-    if retention_is_due(store):
+    if retention_is_due(store) or next(rundue.due(store), None) is not None:
         return True
     return fresh >= store.settings.upkeep.seal_epochs or size >= SEAL_BYTES or due is not None
 

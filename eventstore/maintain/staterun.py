@@ -1,27 +1,29 @@
-"""State runs: which rows of a topic's prefix make its state, now and under whatever comes later; written as files.
+"""State runs: which rows of some epochs make a topic's state, now and under whatever comes later; written as files.
 
 A state run holds rows of the log as they are, with their offsets, a subsequence in the topic's order. So whatever reads
-the state folds run and later rows alike, under the schema versions they were written in, with their raw texts, and
+the state folds runs and later rows alike, under the schema versions they were written in, with their raw texts, and
 comes to what it came to before. Kept are
 
 - the last row of every living key (of a bag: as many creates as there are rows), and for cells that it did not carry
   (unchanged TOASTed values) the row that did;
 - where the value came with a key change: the rows of the old key on which it rests, and the delete that leads there;
-- of compacted topics, deletes and truncates younger than ``tombstones_after``, for readers that may not know of them.
+- of compacted topics, deletes and truncates younger than ``tombstones_after``, for readers that may not know of them;
+- when there are rows before those of the run: the last truncate, and the deletes of keys that ended deleted.
 
-Incremental on the run before, which is the beginning of the inputs.
+The work is cut into shares of some partitions each. They need no catalog: workers of a cluster may do them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore import keys
+from eventstore import index, keys
 from eventstore.assembly import Move
 from eventstore.compaction import Compactor
 from eventstore.conform import Ints, conform
@@ -37,49 +39,194 @@ if TYPE_CHECKING:
     from eventstore.log import Store
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What is to be done for some partitions of a run. ``wanted`` refers to rows of the run's epochs, ``before`` to
+    those before them that they may lean on. ``more``: offsets, by partition, that other shares need of this one."""
+
+    storage: Storage
+    wanted: StateInput
+    before: tuple[SegmentRef, ...]
+    partitions: tuple[int, ...]
+    after: int
+    epoch: int
+    name: Callable[[], str]
+    memory_bytes: int
+    tombstones_after: int | None = None
+    more: Mapping[int, Ints] = field(default_factory=dict)
+
+    def write(self) -> Written:
+        """Its files; nothing names them yet."""
+        refs = self.wanted.refs
+        unsent = unsent_columns(self.storage, refs, self.partitions)
+        names = tuple(column.name for column in self.wanted.target.columns if column.id in unsent)
+        surviving = survivors(
+            self.storage, replace(self.wanted, columns=names), self.partitions, self.before, self.after
+        )
+        mine = {
+            partition: _joined(surviving.get(partition), self.more.get(partition))
+            for partition in self.partitions
+        }
+
+        def keep(table: pa.Table) -> pa.Array:
+            mask = among(table, mine)
+            inside = pc.and_(
+                pc.greater(table["_epoch"], self.after), pc.less_equal(table["_epoch"], self.epoch)
+            )
+            if self.tombstones_after is not None:
+                young = pc.greater(table["_epoch"], self.tombstones_after)
+                mask = pc.or_(mask, pc.and_(pc.is_in(table["_op"], pa.array(["d", "t"])), young))
+            return pc.and_(mask, inside)
+
+        parts = filtered(self.storage, refs, keep, self.name, self.memory_bytes, self.partitions)
+        elsewhere = {at: offsets for at, offsets in surviving.items() if at not in self.partitions}
+        return Written(tuple(parts), elsewhere)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """``elsewhere``: offsets of rows in other partitions that cells of these ones rest on (keys that changed)."""
+
+    parts: tuple[Part, ...]
+    elsewhere: Mapping[int, Ints]
+
+
+class Workers(Protocol):
+    """Who does the shares, and into how many the work is cut for them."""
+
+    @property
+    def shares(self) -> int: ...
+
+    def write(self, shares: Sequence[Share]) -> Sequence[Written]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """This process, one share after another."""
+
+    shares: int = 1
+
+    def write(self, shares: Sequence[Share]) -> Sequence[Written]:
+        return [share.write() for share in shares]
+
+
 def write_run(
-    store: Store, topic: TopicId, epoch: int, name: Callable[[], str], tombstones_after: int | None
-) -> Iterator[Part]:
-    """The files of the state run at ``epoch``; nothing names them yet. ``tombstones_after``: deletes of later epochs
-    stay (None: none)."""
-    wanted = plan_state(store, topic, Cut(epoch), columns=[], incomplete=True)
-    unsent = unsent_columns(store.storage, wanted.refs)
-    names = [column.name for column in wanted.target.columns if column.id in unsent]
-    if names:
-        wanted = plan_state(store, topic, Cut(epoch), columns=names, incomplete=True)
-    surviving = survivors(store.storage, wanted)
+    store: Store,
+    topic: TopicId,
+    epoch: int,
+    name: Callable[[], str],
+    tombstones_after: int | None = None,
+    *,
+    after: int = 0,
+    workers: Workers | None = None,
+) -> list[Part]:
+    """The files of the state run of epochs behind ``after`` and up to ``epoch``, by partition or in the topic's order;
+    nothing names them yet. ``tombstones_after``: deletes of later epochs stay (None: none)."""
+    # Runs that stand beside the log have lost the deletes that readers are to get.
+    wanted = plan_state(
+        store, topic, Cut(epoch), columns=[], incomplete=True, every_row=tombstones_after is not None
+    )
     if wanted.target.bag:
         tombstones_after = None  # a bag counts deletes against creates: one alone would take away another row
+    before = tuple(
+        replace(ref, last_epoch=min(ref.last_epoch, after)) for ref in wanted.refs if ref.first_epoch <= after
+    )
+    inside = tuple(
+        replace(ref, first_epoch=max(ref.first_epoch, after + 1))
+        for ref in wanted.refs
+        if ref.last_epoch > after
+    )
+    workers = workers or Here()
+    count = max(1, min(workers.shares, wanted.partitions))
+    shares = [
+        Share(
+            storage=store.storage,
+            wanted=replace(wanted, refs=inside),
+            before=before,
+            partitions=tuple(range(first, wanted.partitions, count)),
+            after=after,
+            epoch=epoch,
+            name=name,
+            memory_bytes=store.settings.upkeep.memory_bytes,
+            tombstones_after=tombstones_after,
+        )
+        for first in range(count)
+    ]
+    written = list(workers.write(shares))
+    leaning = [at for at, share in enumerate(shares) if _asked_of(share, written)]
+    if leaning:  # keys changed from one share's partitions to another's: those are done once more
+        again = [replace(shares[at], more=_asked_of(shares[at], written)) for at in leaning]
+        for at, found in zip(leaning, workers.write(again), strict=True):
+            discard(store.storage, written[at].parts)
+            written[at] = found
+    return [part for each in written for part in each.parts]
 
-    def keep(table: pa.Table) -> pa.Array:
-        mask = among(table, surviving)
-        if tombstones_after is not None:
-            inside = pc.and_(
-                pc.greater(table["_epoch"], tombstones_after), pc.less_equal(table["_epoch"], epoch)
-            )
-            mask = pc.or_(mask, pc.and_(pc.is_in(table["_op"], pa.array(["d", "t"])), inside))
-        return mask
 
-    yield from filtered(store.storage, wanted.refs, keep, name, store.settings.upkeep.memory_bytes)
+def _asked_of(share: Share, written: Sequence[Written]) -> dict[int, Ints]:
+    asked: dict[int, Ints] = {}
+    for each in written:
+        for partition, offsets in each.elsewhere.items():
+            if partition in share.partitions:
+                asked[partition] = _joined(asked.get(partition), offsets)
+    return asked
 
 
-def unsent_columns(storage: Storage, refs: Sequence[SegmentRef]) -> set[int]:
+def discard(storage: Storage, parts: Sequence[Part]) -> None:
+    """Remove files that will not be named."""
+    for part in parts:
+        storage.delete(part.path)
+
+
+def run_values(topic_id: int, after: int, epoch: int, parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Rows of ``state_runs``."""
+    return [
+        {
+            "topic_id": topic_id,
+            "after_epoch": after,
+            "epoch": epoch,
+            "number": number,
+            "path": part.path,
+            "version": part.version,
+            "first_epoch": part.first_epoch,
+            "last_epoch": part.last_epoch,
+            "rows": part.rows,
+            "bytes": part.bytes,
+            "checksum": part.checksum,
+            "ranges": index.ranges_to_json(part.ranges),
+        }
+        for number, part in enumerate(parts)
+    ]
+
+
+def unsent_columns(
+    storage: Storage, refs: Sequence[SegmentRef], partitions: Collection[int] | None = None
+) -> set[int]:
     """Ids of columns with cells that were not sent: of the others no cell has to be read."""
     found: set[int] = set()
     for ref in refs:
-        marks = read_segment(storage, ref, columns=["_unchanged"])["_unchanged"]
+        marks = read_segment(storage, ref, columns=["_unchanged"], partitions=partitions)["_unchanged"]
         if marks.null_count < len(marks):
             found.update(pc.unique(pc.list_flatten(marks)).to_pylist())
     return found
 
 
-def survivors(storage: Storage, wanted: StateInput) -> Mapping[int, Ints]:
-    """By partition, the offsets (ascending) of the rows to keep."""
+def survivors(
+    storage: Storage,
+    wanted: StateInput,
+    partitions: Collection[int] | None = None,
+    before: Sequence[SegmentRef] = (),
+    after: int = 0,
+) -> Mapping[int, Ints]:
+    """By partition, the offsets (ascending) of the rows to keep: of these partitions, and of others those that cells of
+    these rest on. ``before``: rows up to the epoch ``after``, where those of ``wanted`` begin behind it."""
     layout = wanted.layout
-    found: dict[int, list[Ints]] = {partition: [] for partition in range(wanted.partitions)}
+    chosen = range(wanted.partitions) if partitions is None else partitions
+    found: dict[int, list[Ints]] = {partition: [] for partition in chosen}
     moves: list[Move] = []
     for bucket in range(wanted.buckets):
-        compactor = Compactor(layout)
+        if bucket // wanted.split not in chosen:
+            continue
+        compactor = Compactor(layout, later=after > 0)
         for version, table in changes_of(storage, wanted, bucket, layout):
             for rows in conform(table, version, layout):
                 compactor.add(rows)
@@ -89,14 +236,17 @@ def survivors(storage: Storage, wanted: StateInput) -> Mapping[int, Ints]:
 
     def seen(key_hash: int, offset: int) -> None:
         partition = keys.partition_of(key_hash, wanted.partitions)
-        found[partition].append(np.array([offset], np.int64))
+        found.setdefault(partition, []).append(np.array([offset], np.int64))
 
     if moves:
-        MovedCells(wanted.target, reader_of(storage, wanted)).resolve(moves, seen)
-    return {
-        partition: np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-        for partition, parts in found.items()
-    }
+        whole = replace(wanted, refs=(*before, *wanted.refs))
+        MovedCells(wanted.target, reader_of(storage, whole)).resolve(moves, seen)
+    return {partition: _joined(*parts) for partition, parts in found.items()}
+
+
+def _joined(*parts: Ints | None) -> Ints:
+    held = [part for part in parts if part is not None]
+    return np.unique(np.concatenate(held)) if held else np.empty(0, np.int64)
 
 
 def among(table: pa.Table, surviving: Mapping[int, Ints]) -> pa.Array:

@@ -15,14 +15,20 @@ SEAL = "seal"
 MERGE = "merge"
 FOLD = "fold"
 RETAIN = "retain"
+STATE = "state"
 # Who names files; the term is in the name.
-WRITERS = (SEAL, MERGE, FOLD, RETAIN)
+WRITERS = (SEAL, MERGE, FOLD, RETAIN, STATE)
 RETIRED = "retired"  # counts retired files
 
 
 def new_file(folder: str, writer: str, term: int) -> str:
     """A name, without an ending, that nobody else gives; ``orphans`` reads writer and term from it."""
     return f"{folder}/{writer}-t{term}-{uuid.uuid4().hex}"
+
+
+def new_parquet(folder: str, writer: str, term: int) -> str:
+    """The name of a Parquet file."""
+    return f"{new_file(folder, writer, term)}.parquet"
 
 
 def begin(catalog: Catalog, name: str) -> int:

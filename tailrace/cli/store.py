@@ -15,6 +15,7 @@ from tailrace.cli.output import count, duration, size, when
 from tailrace.cli.upgrade import upgrade
 
 if TYPE_CHECKING:
+    from eventstore.maintain.compact import Compacted
     from eventstore.maintain.cutoff import Held
     from eventstore.maintain.rounds import Round
 
@@ -97,6 +98,44 @@ def maintain(
         invocation.output.line(line)
 
 
+@app.command()
+def compact(
+    context: typer.Context,
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC]...", help="Default: all tables.", show_default=False),
+    ] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="The workers of the configured Spark do the work.")
+    ] = False,
+    detailed_exitcode: Annotated[
+        bool, typer.Option("--detailed-exitcode", help="3 when no run was made.")
+    ] = False,
+) -> int:
+    """Make state runs now: of a table's rows those that make its state, so that reading it need not fold all history.
+
+    Upkeep makes them when there is enough that is new (store.upkeep.state_bytes). Rows stay as they are.
+    """
+    from eventstore.model import TopicId
+
+    invocation = of(context)
+    with invocation.store() as store, invocation.output.progress("compacting") as progress:
+        chosen = [store.topic(TopicId.parse(name)).id for name in topics or ()] or None
+        workers = None
+        if spark:
+            from projections.compacting import SparkWorkers
+
+            workers = SparkWorkers.of(invocation.settings)
+        made = store.compact(chosen, report=progress.say, workers=workers)
+    for each in made:
+        invocation.output.line(_compacted(each))
+    if not made:
+        invocation.output.line("nothing to do")
+    if invocation.output.json:
+        invocation.output.document([asdict(each) for each in made])
+    return NOTHING_TO_DO if detailed_exitcode and not any(each.bytes for each in made) else 0
+
+
 def described(done: Round) -> list[str]:
     """What a round did, for people."""
     held = [_held(each) for each in done.held]
@@ -114,6 +153,7 @@ def described(done: Round) -> list[str]:
             f"{each.topic} begins behind epoch {each.epoch:,}{forced}: removed {count(each.events, 'row')}, "
             f"{each.kept_events:,} that make its state stay"
         )
+    lines += [_compacted(each) for each in done.runs]
     if done.folded_epochs:
         lines.append(f"moved {count(done.folded_epochs, 'epoch')} from the catalog to files")
     if done.removed_files:
@@ -122,6 +162,13 @@ def described(done: Round) -> list[str]:
     if done.orphans:
         lines.append(f"removed {count(done.orphans, 'orphaned file')}")
     return [*lines, *held, f"in {done.seconds:.1f} s"]
+
+
+def _compacted(each: Compacted) -> str:
+    upto = f"{each.topic} up to epoch {each.epoch:,}"
+    if not each.bytes:
+        return f"no state run of {upto}: {each.kept:,} of {count(each.rows, 'row')} make its state"
+    return f"state run of {upto}: {each.kept:,} of {count(each.rows, 'row')} ({size(each.bytes)})"
 
 
 def _held(each: Held) -> str:

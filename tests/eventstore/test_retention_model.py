@@ -36,12 +36,14 @@ def at_epoch(whole: StateInput, refs: Sequence[SegmentRef]) -> StateInput:
     )
 
 
-def run_of(whole: StateInput, refs: Sequence[SegmentRef]) -> list[SegmentRef]:
-    """The state run of ``refs``, in memory."""
-    wanted = at_epoch(whole, refs)
+def run_of(
+    whole: StateInput, refs: Sequence[SegmentRef], before: Sequence[SegmentRef] = (), after: int = 0
+) -> list[SegmentRef]:
+    """The state run of ``refs``, in memory; ``before``: what makes the state up to the epoch ``after``."""
+    wanted = replace(at_epoch(whole, [*before, *refs]), refs=tuple(refs))
     unsent = unsent_columns(NOWHERE, refs)
     names = tuple(column.name for column in wanted.target.columns if column.id in unsent)
-    surviving = survivors(NOWHERE, replace(wanted, columns=names))
+    surviving = survivors(NOWHERE, replace(wanted, columns=names), None, before, after)
     found = []
     for ref in refs:
         rows = read_segment(NOWHERE, ref)
@@ -78,6 +80,47 @@ def assert_runs_say_the_same(whole: StateInput, cuts: Sequence[int]) -> None:
                     compute_state(NOWHERE, after, bucket),
                 )
                 assert found.equals(expected), (cut, epoch)
+
+
+def assert_runs_stand_for_their_epochs(whole: StateInput, cuts: Sequence[int]) -> None:
+    """Runs that go on from one another make, with all that follows, every later state; also when retention cut through
+    one of them."""
+    refs = list(whole.refs)
+    made: list[SegmentRef] = []
+    after = 0
+    for cut in cuts:
+        made += run_of(whole, [ref for ref in refs if after < ref.last_epoch <= cut], list(made), after)
+        after = cut
+    last = max((ref.last_epoch for ref in refs), default=0)
+    ways = [made]
+    for cut in {cuts[0] - 1, cuts[0], after - 1} - {0}:
+        base = run_of(whole, [ref for ref in refs if ref.last_epoch <= cut])
+        later = [replace(r, first_epoch=max(r.first_epoch, cut + 1)) for r in made if r.last_epoch > cut]
+        ways.append([*base, *later])
+    for epoch in {after, after + 1, last}:
+        before = at_epoch(whole, [ref for ref in refs if ref.last_epoch <= epoch])
+        rest = [ref for ref in before.refs if ref.last_epoch > after]
+        for bucket in range(whole.buckets) if epoch >= after else ():
+            expected = compute_state(NOWHERE, before, bucket)
+            for way in ways:
+                found = compute_state(NOWHERE, replace(before, refs=(*way, *rest)), bucket)
+                assert found.equals(expected), (epoch, len(way))
+
+
+@FEW
+@given(
+    STEPS,
+    st.sampled_from([0, 2]),
+    st.sampled_from([1, 3]),
+    st.sampled_from([1, 2]),
+    st.sets(st.integers(1, 8), min_size=2, max_size=3),
+)
+def test_state_runs_that_go_on_from_one_another_make_every_later_state(
+    steps: list[tuple[Any, ...]], hash_modulus: int, partitions: int, split: int, cuts: set[int]
+) -> None:
+    assert_runs_stand_for_their_epochs(
+        history_of(steps, hash_modulus).state_input(partitions, split), sorted(cuts)
+    )
 
 
 @FEW

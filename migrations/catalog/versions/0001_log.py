@@ -143,6 +143,7 @@ def _sources_and_topics() -> None:
         sa.Column("log_starts", sa.Text(), nullable=False),
         sa.Column("whole_from", sa.Text(), nullable=False),
         sa.Column("start_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("looks", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_topic_offsets_topic_id")),
         sa.PrimaryKeyConstraint("topic_id", name=op.f("pk_topic_offsets")),
     )
@@ -295,6 +296,8 @@ def _retention() -> None:
         "state_runs",
         sa.Column("path", sa.Text(), nullable=False),
         sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("after_epoch", sa.BigInteger(), nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.Column("number", sa.Integer(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("first_epoch", sa.BigInteger(), nullable=False),

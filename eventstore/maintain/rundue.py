@@ -1,0 +1,153 @@
+"""When a table gets a state run beside its rows, and of which epochs. Nothing is changed here.
+
+A topic's epochs are spans, one after another: of some there is a run, of the others a look found that one would save
+too little. New rows are worth a run when they have ``upkeep.state_bytes``. It begins with the oldest span that it is
+not small against, so there are few spans, each several times as large as the one behind it, and a span is read again
+only when what came behind it has at least a quarter of its bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Row, select
+
+from eventstore import registry, runs, starts, tables
+from eventstore.model import TopicId, TopicInfo, TopicKind
+from eventstore.position import Cut
+from eventstore.runs import Run
+from eventstore.starts import LogStart
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+
+# A span is written anew with the next ones when it has at most so many times their bytes.
+GROWTH = 4
+# A run that keeps a larger part of the rows is not worth its place.
+WORTH = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Epochs behind ``after`` and up to ``epoch``; ``bytes`` are read for their part of the state."""
+
+    after: int
+    epoch: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A run of one topic's epochs behind ``after`` and up to ``epoch``, which have ``rows`` in the log. ``looks``: what
+    is noted when it would save too little."""
+
+    info: TopicInfo
+    topic_id: int
+    start: LogStart
+    after: int
+    epoch: int
+    rows: int
+    looks: tuple[int, ...]
+
+    @property
+    def earlier_looks(self) -> tuple[int, ...]:
+        return tuple(epoch for epoch in self.looks if epoch <= self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What there is of a topic: its files up to ``sealed``, its runs, where looks ended."""
+
+    start: LogStart
+    looks: tuple[int, ...]
+    files: Sequence[Row[*tuple[Any, ...]]]
+    runs: Sequence[Run]
+
+    @property
+    def epoch(self) -> int:
+        return max((row.last_epoch for row in self.files), default=0)
+
+    @property
+    def looked(self) -> int:
+        return max([self.start.epoch, *self.looks, *(run.epoch for run in self.runs)])
+
+    def stored(self, after: int, epoch: int) -> int:
+        return sum(row.bytes for row in self.files if after < row.last_epoch <= epoch)
+
+
+def begin(spans: Sequence[Span], new_bytes: int) -> int:
+    """Behind which epoch the run of new rows begins that takes the spans with it that it is not small against."""
+    total, after = new_bytes, spans[-1].epoch if spans else 0
+    for span in reversed(spans):
+        if span.bytes > GROWTH * total:
+            break
+        total, after = total + span.bytes, span.after
+    return after
+
+
+def due(store: Store, topics: Collection[TopicId] | None = None, *, at_once: bool = False) -> Iterator[Due]:
+    """The runs to be made now, of these topics or all. ``at_once``: however few the new rows are."""
+    least = 1 if at_once else store.settings.upkeep.state_bytes
+    if not least:
+        return
+    with store.catalog.read() as connection:
+        oldest = registry.oldest_unsealed(connection)
+        sealed = registry.head_epoch(connection) if oldest is None else oldest - 1
+        found = connection.execute(registry.topic_query().order_by(tables.topics.c.id)).all()
+    for row in found:
+        info = registry.topic_info(row)
+        if info.kind is TopicKind.TABLE and (topics is None or info.id in topics):
+            with store.catalog.read() as connection:
+                held = _held(connection, info.id, row.id, sealed)
+            planned = _of_topic(store, info, row.id, held, least)
+            if planned is not None:
+                yield planned
+
+
+def _held(connection: Connection, topic: TopicId, topic_id: int, sealed: int) -> _Held:
+    segments, offsets = tables.segments, tables.topic_offsets
+    files = connection.execute(
+        select(segments.c.last_epoch, segments.c.rows, segments.c.bytes).where(
+            segments.c.topic_id == topic_id, segments.c.last_epoch <= sealed
+        )
+    ).all()
+    looks = connection.scalar(select(offsets.c.looks).where(offsets.c.topic_id == topic_id))
+    return _Held(
+        start=starts.read(connection, topic_id),
+        looks=tuple(json.loads(looks or "[]")),
+        files=files,
+        runs=runs.of_topic(connection, topic, topic_id),
+    )
+
+
+def _of_topic(store: Store, info: TopicInfo, topic_id: int, held: _Held, least: int) -> Due | None:
+    epoch = held.epoch
+    new_bytes = held.stored(held.looked, epoch)
+    latest = store.schemas(info.id)[-1]
+    if new_bytes < least or not latest.key:
+        return None
+    # Rows without a key are counted, so there is no saying what some of them leave without those before.
+    after = 0 if latest.bag else begin(spans_of(info.id, held), new_bytes)
+    rows = sum(row.rows for row in held.files if row.last_epoch > after)
+    if not after:
+        rows += sum(ref.rows for ref in runs.at_start(held.runs, held.start))
+    return Due(info, topic_id, held.start, after, epoch, rows, held.looks)
+
+
+def spans_of(topic: TopicId, held: _Held) -> list[Span]:
+    """All that was looked at, in order and without gaps."""
+    found: list[Span] = []
+    at = 0
+    chain = runs.chain(held.runs, topic, held.start, Cut(held.epoch))
+    for run in [*chain, None]:
+        upto = held.looked if run is None else run.after
+        for end in sorted({epoch for epoch in (*held.looks, upto) if at < epoch <= upto}):
+            found.append(Span(at, end, held.stored(at, end)))
+            at = end
+        if run is not None:
+            found.append(Span(at, run.epoch, run.bytes))
+            at = run.epoch
+    return found

@@ -1,0 +1,56 @@
+"""State runs written by Spark: a task does a share of a topic's partitions, without a catalog, and sends names back."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from eventstore.maintain.staterun import Share, Written
+from projections.history import parallelism_of
+from projections.session import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from eventstore.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class SparkWorkers:
+    """The tasks of a session, as ``staterun.Workers``. A task that Spark runs twice writes under another name; what
+    nobody names is collected like every orphan."""
+
+    session: SparkSession
+    shares: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> SparkWorkers:
+        """Raises what ``open_session`` raises."""
+        count = parallelism_of(settings.spark.master, settings.spark.shuffle_partitions)
+        return cls(open_session(settings), count)
+
+    def write(self, shares: Sequence[Share]) -> Sequence[Written]:
+        units = pa.table(
+            {
+                "at": pa.array(range(len(shares)), pa.int32()),
+                "unit": pa.array([pickle.dumps(share) for share in shares], pa.binary()),
+            }
+        )
+        frame = self.session.createDataFrame(units).repartition(len(shares), "at")
+        answers: pa.Table = frame.mapInArrow(_written, "at int, written binary").toArrow()
+        found = dict(zip(answers["at"].to_pylist(), answers["written"].to_pylist(), strict=True))
+        return [pickle.loads(found[at]) for at in range(len(shares))]
+
+
+def _written(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Spark task: its shares, one after another."""
+    for batch in batches:
+        for at, unit in zip(batch["at"].to_pylist(), batch["unit"].to_pylist(), strict=True):
+            share: Share = pickle.loads(unit)
+            yield pa.record_batch(
+                {"at": pa.array([at], pa.int32()), "written": [pickle.dumps(share.write())]}
+            )

@@ -1,0 +1,205 @@
+"""State runs beside the log: the state is what it was, read of fewer rows; every row stays for who reads rows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from eventstore import failpoints, runs, tables
+from eventstore.log import Store
+from eventstore.maintain import rundue
+from eventstore.maintain.rounds import is_due
+from eventstore.maintain.rundue import Span
+from eventstore.maintain.staterun import Here
+from eventstore.model import TopicId
+from eventstore.runs import Run
+from eventstore.settings import TopicSettings, UpkeepSettings
+from eventstore.state import plan_state, state
+from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, content, writer
+from tests.fixtures.stores import StoreFactory
+
+# Every new row is worth a run, and what was replaced goes at once.
+EAGER = UpkeepSettings(keep_seconds=0, state_bytes=1)
+SQLITE = pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
+MAINTAINER = """
+import sys
+from pathlib import Path
+from eventstore.log import Store
+from eventstore.settings import StoreSettings, UpkeepSettings
+
+upkeep = UpkeepSettings(keep_seconds=0, state_bytes=1)
+settings = StoreSettings(catalog=sys.argv[1], segments=Path("segments"), upkeep=upkeep)
+Store.open(settings, root=Path(sys.argv[2])).maintain()
+"""
+
+
+def fill(store: Store, first: int, last: int) -> None:
+    """An epoch each: a few orders that change again and again and are deleted now and then; customers only come."""
+    capture = store.take_over("shop") if store.source("shop") else writer(store)
+    for lsn in range(first, last + 1):
+        key = lsn % 5 + 100
+        orders = [("d" if lsn % 4 == 0 else "u", key), ("u", lsn % 3)]
+        more: dict[str, Any] = {"completes": [ORDERS, CUSTOMERS]} if lsn == 1 else {}
+        capture.append(batch(lsn, orders, [("c", lsn)], **more))
+
+
+def state_of(store: Store, epoch: int | None = None, topic: TopicId = ORDERS) -> list[dict[str, object]]:
+    found = state(store, topic, store.cut(epoch), on_unreadable="null")
+    return sorted((row for table in found for row in table.to_pylist()), key=lambda row: row["id"])
+
+
+def rows_read(store: Store) -> int:
+    return plan_state(store, ORDERS, store.cut()).rows()
+
+
+def runs_of(store: Store, topic: TopicId = ORDERS) -> list[tuple[int, int]]:
+    with store.catalog.read() as connection:
+        topic_id = connection.scalar(select(tables.topics.c.id).where(tables.topics.c.name == topic.text))
+        assert topic_id is not None
+        return [(run.after, run.epoch) for run in runs.of_topic(connection, topic, topic_id)]
+
+
+def test_upkeep_makes_runs_that_say_what_all_rows_say(new_store: StoreFactory) -> None:
+    """At every epoch behind a run and before it; rows and their readers do not notice."""
+    store = new_store(upkeep=EAGER)
+    for first in (1, 21, 24, 60):
+        fill(store, first, first + {1: 19, 21: 2, 24: 35, 60: 4}[first])
+        before = {epoch: state_of(store, epoch) for epoch in range(1, store.cut().epoch + 1, 4)}
+        everything = content(store)
+        store.seal()
+        assert is_due(store)
+        made = {each.topic: each for each in store.maintain().runs}
+        assert made["shop.public.orders"].bytes > 0
+        assert made["shop.public.customers"].bytes == 0  # all rows are their state: a run would save nothing
+        assert not is_due(store)
+        assert {epoch: state_of(store, epoch) for epoch in before} == before
+        assert content(store) == everything
+        assert rows_read(store) < len(everything) / 2
+        assert runs_of(store)[0][0] == 0
+        assert runs_of(store, CUSTOMERS) == []
+        assert store.verify().findings == ()
+    assert not list(store.maintain().runs)
+
+
+def test_a_run_goes_on_from_the_one_before_when_it_is_small_against_it() -> None:
+    """So what is read again for runs is a few times what is new."""
+    assert rundue.begin([], 10) == 0
+    assert rundue.begin([Span(0, 9, 1000)], 10) == 9
+    assert rundue.begin([Span(0, 9, 1000), Span(9, 12, 40)], 10) == 9
+    assert rundue.begin([Span(0, 9, 200), Span(9, 12, 40)], 10) == 0
+    spans: list[Span] = []
+    read = 0
+    for step in range(1, 2001):  # nothing is ever overwritten: the most that there can be to read
+        after = rundue.begin(spans, 1)
+        gone = [span for span in spans if span.after >= after]
+        size = 1 + sum(span.bytes for span in gone)
+        spans = [span for span in spans if span.after < after] + [Span(after, step, size)]
+        read += size
+        assert len(spans) <= 8
+    assert read < 2000 * 40
+
+
+@SQLITE
+def test_a_new_run_reads_only_what_is_new(new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store(upkeep=EAGER)
+    fill(store, 1, 40)
+    store.compact()
+    monkeypatch.setattr(rundue, "GROWTH", 0)
+    fill(store, 41, 60)
+    before = state_of(store)
+    (made,) = store.compact([ORDERS])
+    assert (made.after, made.epoch, made.rows) == (40, 60, 40)
+    assert runs_of(store) == [(0, 40), (40, 60)]
+    assert state_of(store) == before
+
+
+@SQLITE
+def test_retention_beside_runs(new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may cut behind, before and through them; its own run stays until it makes the next."""
+    monkeypatch.setattr(rundue, "GROWTH", 0)
+    store = new_store(
+        upkeep=EAGER,
+        topics={"shop.public.orders": TopicSettings(retention="1 s")},
+    )
+    monkeypatch.setattr("eventstore.maintain.cutoff.plan", lambda *_: (None, [], set()))
+    fill(store, 1, 20)
+    store.maintain()
+    fill(store, 21, 40)
+    store.maintain()
+    assert runs_of(store) == [(0, 20), (20, 40)]
+    monkeypatch.undo()
+    monkeypatch.setattr(rundue, "GROWTH", 0)
+    for cut, left in ((10, [(0, 10), (0, 20), (20, 40)]), (30, [(0, 30), (20, 40)]), (40, [(0, 40)])):
+        before = {epoch: state_of(store, epoch) for epoch in range(cut, 41, 3)}
+        monkeypatch.setattr("eventstore.maintain.cutoff.older_than", lambda *_, cut=cut: cut)
+        assert [each.epoch for each in store.maintain().removed] == [cut]
+        assert runs_of(store) == left
+        assert {epoch: state_of(store, epoch) for epoch in before} == before
+        assert store.verify().findings == ()
+
+
+@SQLITE
+def test_shares_of_a_run_make_together_what_one_process_makes(new_store: StoreFactory) -> None:
+    store = new_store(upkeep=EAGER)
+    fill(store, 1, 30)
+    before = state_of(store)
+    (made,) = store.compact([ORDERS], workers=Here(shares=3))
+    assert state_of(store) == before
+    assert made.kept == rows_read(store)
+
+
+@pytest.mark.parametrize("point", ["state_run_written", "state_run_swapped"])
+@SQLITE
+def test_a_killed_round_leaves_the_state_as_it_was(
+    new_store: StoreFactory, catalog_url: str, store_dir: Path, point: str
+) -> None:
+    store = new_store(upkeep=EAGER)
+    fill(store, 1, 12)
+    before = state_of(store)
+    died = subprocess.run(
+        [sys.executable, "-c", MAINTAINER, catalog_url, str(store_dir)],
+        env=os.environ | {failpoints.VARIABLE: point},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert died.returncode == -9, died.stderr
+    assert state_of(store) == before
+    assert bool(runs_of(store)) is (point == "state_run_swapped")
+    store.maintain()
+    assert runs_of(store) == [(0, 12)]
+    assert state_of(store) == before
+    assert store.verify().findings == ()
+
+
+@SQLITE
+def test_verify_names_a_damaged_run(new_store: StoreFactory, store_dir: Path) -> None:
+    store = new_store(upkeep=EAGER)
+    fill(store, 1, 12)
+    store.compact()
+    with store.catalog.read() as connection:
+        path = connection.scalars(select(tables.state_runs.c.path)).first()
+    assert path is not None
+    file = store_dir / "segments" / path
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    assert [finding for finding in store.verify().findings if path in str(finding)]
+
+
+@SQLITE
+def test_a_chain_of_runs_begins_with_the_longest_that_needs_nothing_before(new_store: StoreFactory) -> None:
+    store = new_store()
+    fill(store, 1, 9)
+    start, cut = store.log_start(ORDERS), store.cut
+    found = [Run(0, 4, ()), Run(0, 6, ()), Run(5, 8, ())]
+    assert [(run.after, run.epoch) for run in runs.chain(found, ORDERS, start, cut(9))] == [(0, 6), (6, 8)]
+    assert [(run.after, run.epoch) for run in runs.chain(found, ORDERS, start, cut(5))] == [(0, 4)]
+    assert runs.chain(found, ORDERS, start, cut(3)) == []
