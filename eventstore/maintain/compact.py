@@ -5,8 +5,8 @@ lock is held. 3. One transaction: term still mine, the topic's start still where
 stands for go and are retired.
 
 A crash before 3 leaves orphans, after it nothing to do. A run is made of rows and says nothing that they do not, so it
-may go at any time: whoever rewrites rows takes the topic's runs along, and advances the term so that none under way
-comes of what was.
+may go at any time; but whoever rewrites rows has to rewrite or remove the topic's runs with them, and to advance the
+term, so that none under way comes of what was.
 """
 
 from __future__ import annotations
@@ -112,12 +112,3 @@ def _retire(connection: Connection, topic_id: int, *which: ColumnElement[bool]) 
     if former:
         connection.execute(delete(table).where(*mine))
         retire(connection, [(row.path, row.bytes) for row in former])
-
-
-def forget(connection: Connection, topic_id: int, start_epoch: int) -> None:
-    """Inside the transaction that changes a topic's rows: its runs beside them go, and none under way comes. The one at
-    its start stays: it is all that there is of rows that are gone."""
-    terms.advance(connection, terms.STATE)
-    _retire(connection, topic_id, tables.state_runs.c.epoch != start_epoch)
-    offsets = tables.topic_offsets
-    connection.execute(update(offsets).where(offsets.c.topic_id == topic_id).values(looks="[]"))

@@ -228,7 +228,8 @@ def _is_worth(store: Store, step: Step) -> bool:
     )
     table = tables.state_runs
     with store.catalog.read() as connection:
-        runs = sum(connection.scalars(select(table.c.bytes).where(table.c.topic_id == step.topic_id)))
+        mine = (table.c.topic_id == step.topic_id, table.c.epoch == step.start.epoch)
+        runs = sum(connection.scalars(select(table.c.bytes).where(*mine)))
         if gain >= WORTH * (runs + sum(row.bytes for row in step.split)):
             return True
         seconds = step.settings.retention.seconds
