@@ -24,7 +24,9 @@ STATE_FIELDS = (
 )
 RAW = pa.field("_raw", pa.map_(pa.int32(), pa.binary()))
 UNKNOWN = pa.field("_unknown", pa.list_(pa.int32()))
-STATE_NAMES = frozenset(field.name for field in (*STATE_FIELDS, RAW, UNKNOWN))
+# Of a state that is read: names of the columns whose cells a redaction erased.
+ERASED = pa.field("_erased", pa.list_(pa.string()))
+STATE_NAMES = frozenset(field.name for field in (*STATE_FIELDS, RAW, UNKNOWN, ERASED))
 """A table's columns stand beside these in a state, so none of them may have such a name."""
 
 
@@ -50,10 +52,12 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The value of a moved cell: one cell of the column's type, and its raw text when that cannot hold it."""
+    """The value of a moved cell: one cell of the column's type, and its entry in ``_raw`` when that is ``marked``: the
+    text that the type cannot hold, or None when it was erased."""
 
     cell: pa.Array
     raw: bytes | None = None
+    marked: bool = False
 
 
 def hidden_cells(parts: Sequence[Rows], newest: Newest, layout: Layout) -> dict[tuple[int, int], Move]:
@@ -184,17 +188,17 @@ def _cells(columns: Sequence[pa.Array], gather: _Gather, rows: Ints) -> pa.Array
 
 
 def _raw_column(gathers: Sequence[_Gather], raw: Marks, wanted: slice) -> pa.Array:
-    """Source texts of the cells that the typed columns cannot hold, wherever the cell came from."""
+    """Source texts of the cells that the typed columns cannot hold (null: erased), wherever the cell came from."""
     size = wanted.stop - wanted.start
-    entries: list[tuple[int, int, bytes]] = []
+    entries: list[tuple[int, int, bytes | None]] = []
     for gather in gathers:
         hits = np.flatnonzero(raw.ids == gather.column.id)
-        texts: dict[int, bytes] = {}
+        texts: dict[int, bytes | None] = {}
         if raw.texts is not None and len(hits):
             texts = dict(
                 zip(raw.rows[hits].tolist(), raw.texts.take(pa.array(hits)).to_pylist(), strict=True)
             )
-        texts.update({gather.total + at: f.raw for at, f in enumerate(gather.found) if f.raw is not None})
+        texts.update({gather.total + at: f.raw for at, f in enumerate(gather.found) if f.marked})
         if texts:
             rows = gather.rows[wanted]
             at_rows = np.flatnonzero(np.isin(rows, np.fromiter(texts, np.int64, len(texts))))

@@ -52,6 +52,11 @@ def parts_hash(parts: Iterable[AppendedPart]) -> str:
     return _sha256(described)
 
 
+def receipt_hash(receipt: str) -> str:
+    """What stands for the parts of an epoch that brings no rows and tells of a redaction."""
+    return _sha256(["redaction", receipt])
+
+
 def epoch_hash(previous: str, values: Mapping[str, Any]) -> str:
     """The hash of an epoch from its row and the hash of the one before ("" before the first)."""
     return _sha256([previous, values["content"], *(values[name] for name in _COVERED)])

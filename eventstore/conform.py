@@ -64,7 +64,8 @@ META = ("_hash", "_op", "_lsn", "_ordinal", "_unchanged", "_moved_from", "_raw")
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Sparse marks on rows: ``ids[i]`` (and ``texts[i]``) belongs to row ``rows[i]``; rows ascend."""
+    """Sparse marks on rows: ``ids[i]`` (and ``texts[i]``) belongs to row ``rows[i]``; rows ascend. A null text is that
+    of an erased cell."""
 
     rows: Ints
     ids: Ints

@@ -50,6 +50,8 @@ NAMES = frozenset(
         "retention_swapped",  # the topic begins later, what it no longer needs is retired
         "state_run_written",  # a state run is durable, catalog not touched
         "state_run_swapped",  # readers find it, those it replaced are retired
+        "redact_written",  # files with erased cells are durable, catalog not touched
+        "redact_swapped",  # the catalog points to them, those they replaced are retired
         "retired_removed",  # a retired file is gone, its name is not
         "file_removed",
         # a consumer

@@ -142,4 +142,5 @@ class _History:
         return None
 
     def _found(self, row: int, column: Column) -> Found:
-        return Found(self._cells[column.id].slice(row, 1), self._raw.get((row, column.id)))
+        place = (row, column.id)
+        return Found(self._cells[column.id].slice(row, 1), self._raw.get(place), place in self._raw)

@@ -7,6 +7,7 @@ Three roles without login, named by the catalog's schema; logins become members 
 - *maintainer*: upkeep. Reads everything; replaces segments and epochs by others, removes a topic's first
   ones, and cannot append.
 
+``log redact`` replaces files and tells so by an epoch, so its login is a member of writer and maintainer.
 ``capture`` does upkeep in a child process, so its login is a member of both unless ``store.upkeep`` is off there.
 """
 
@@ -74,6 +75,7 @@ PRIVILEGES: Mapping[Role, Mapping[str, str]] = {
         "retired": "INSERT, DELETE, UPDATE (retired_at)",
         "topic_offsets": "UPDATE (log_starts, whole_from, start_epoch, looks)",
         "state_runs": "INSERT, DELETE",
+        "redactions": "INSERT",
         "archived": "INSERT, DELETE",
         "groups": "UPDATE",  # whom retention is forced past is left a position
         "group_partitions": "INSERT",

@@ -189,7 +189,8 @@ def change_schema(schema: TopicSchema) -> pa.Schema:
     _unchanged  list<i32>  ids of columns whose (TOASTed) value was not sent; null there means unknown, not NULL
     _moved_from struct     the old key, on the create half of a key change
     _raw        map<i32, binary>  source text of cells the typed column cannot hold; id for ``after`` (and ``key``),
-                           -id for ``before`` (and ``_moved_from``, which is on no row that has a ``before``)
+                           -id for ``before`` (and ``_moved_from``, which is on no row that has a ``before``).
+                           A null text: the cell was erased (``eventstore.erased``)
 
     Readers add ``_partition`` int32, ``_offset`` int64 and ``_epoch`` int64 (see ``SegmentRef``).
     """

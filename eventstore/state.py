@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from eventstore import disclosure, keys
-from eventstore.assembly import STATE_FIELDS
+from eventstore.assembly import ERASED, STATE_FIELDS
 from eventstore.compaction import compact
 from eventstore.conform import Layout
 from eventstore.errors import UnknownCell, UnreadableCell, UsageError
@@ -65,8 +65,9 @@ class StateInput:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of what ``readable_state`` gives: position columns, then the chosen columns in the topic's order."""
-        return pa.schema([*STATE_FIELDS, *(self._field(column) for column in self.chosen)])
+        """Of what ``readable_state`` gives: position columns, which cells were erased, then the chosen columns in the
+        topic's order."""
+        return pa.schema([*STATE_FIELDS, ERASED, *(self._field(column) for column in self.chosen)])
 
     @property
     def chosen(self) -> tuple[Column, ...]:
@@ -165,6 +166,7 @@ def compute_state(storage: Storage | Path, wanted: StateInput, bucket: int) -> p
 
 def readable_state(storage: Storage | Path, wanted: StateInput, bucket: int) -> pa.Table:
     """``compute_state`` as plain columns (``wanted.schema``), after the policies for what has no value in its type.
+    Erased cells are NULL under every policy, and ``_erased`` names them.
 
     Raises UnreadableCell (policy ``error``) and UnknownCell (always: unknown is never read as NULL).
     """
@@ -277,9 +279,10 @@ def readable(table: pa.Table, wanted: StateInput) -> pa.Table:
     """A computed state as plain columns; see ``readable_state``."""
     _refuse_unknown(table, wanted)
     raw = _raw_cells(table)
-    arrays = [table[field.name] for field in STATE_FIELDS]
+    arrays = [*(table[field.name] for field in STATE_FIELDS), _erased_names(table.num_rows, wanted, raw)]
     for column in wanted.chosen:
-        cells, texts = table[column.name], raw.get(column.id, {})
+        cells, entries = table[column.name], raw.get(column.id, {})
+        texts = {row: text for row, text in entries.items() if text is not None}
         policy = wanted.on_unreadable.get(column.name, "error")
         if policy == "text":
             cells = _as_texts(table, wanted, column, texts)
@@ -291,13 +294,24 @@ def readable(table: pa.Table, wanted: StateInput) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=wanted.schema)
 
 
-def _raw_cells(table: pa.Table) -> dict[int, dict[int, bytes]]:
-    """Column id -> row -> source text."""
-    cells: dict[int, dict[int, bytes]] = {}
+def _raw_cells(table: pa.Table) -> dict[int, dict[int, bytes | None]]:
+    """Column id -> row -> source text, None where it was erased."""
+    cells: dict[int, dict[int, bytes | None]] = {}
     for row, entries in _marked(table["_raw"]):
         for column_id, text in entries:
             cells.setdefault(column_id, {})[row] = text
     return cells
+
+
+def _erased_names(rows: int, wanted: StateInput, raw: Mapping[int, Mapping[int, bytes | None]]) -> pa.Array:
+    names: dict[int, list[str]] = {}
+    for column in wanted.chosen:
+        for row, text in raw.get(column.id, {}).items():
+            if text is None:
+                names.setdefault(row, []).append(column.name)
+    if not names:
+        return pa.nulls(rows, ERASED.type)
+    return pa.array([names.get(row) for row in range(rows)], ERASED.type)
 
 
 def _marked(marks: pa.ChunkedArray) -> Iterator[tuple[int, list[Any]]]:
@@ -308,13 +322,15 @@ def _marked(marks: pa.ChunkedArray) -> Iterator[tuple[int, list[Any]]]:
 
 
 def _as_texts(
-    table: pa.Table, wanted: StateInput, column: Column, texts: Mapping[int, bytes]
+    table: pa.Table, wanted: StateInput, column: Column, texts: Mapping[int, bytes | None]
 ) -> pa.ChunkedArray:
     try:
         return _printed(table[column.name], texts).cast(pa.string())
     except pa.ArrowInvalid:
-        row = next(row for row in sorted(texts) if not _is_text(texts[row]))
-        raise _unreadable(table, wanted, column, row, texts[row]) from None
+        wrong = (
+            (row, text) for row, text in sorted(texts.items()) if text is not None and not _is_text(text)
+        )
+        raise _unreadable(table, wanted, column, *next(wrong)) from None
 
 
 def _is_text(data: bytes) -> bool:
@@ -325,7 +341,7 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-def _printed(cells: pa.ChunkedArray, texts: Mapping[int, bytes]) -> pa.ChunkedArray:
+def _printed(cells: pa.ChunkedArray, texts: Mapping[int, bytes | None]) -> pa.ChunkedArray:
     """The cells as their source printed them, binary: those of the typed column, and ``texts`` of those it lacks."""
     rendered = pa.chunked_array([postgres_texts(chunk) for chunk in cells.chunks], pa.string()).cast(
         pa.binary()

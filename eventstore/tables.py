@@ -303,6 +303,15 @@ state_runs = Table(
     Column("checksum", Text, nullable=False),
     Column("ranges", Text, nullable=False),  # JSON [[partition, first_offset, rows], ...]; offsets have gaps
 )
+# What was erased of a topic, as the epoch that says so, and the receipt of it.
+redactions = Table(
+    "redactions",
+    metadata,
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("topic_id", Integer, ForeignKey("topics.id"), nullable=False, index=True),
+    Column("erased_at", BigInteger, nullable=False),
+    Column("receipt", Text, nullable=False),  # JSON: ``maintain.receipts.Receipt``
+)
 # Files that were copied to an archive before retention removed them. They tile the topic's rows up to its start.
 archived = Table(
     "archived",

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from eventstore.erased import Erased
     from eventstore.log import Store
     from eventstore.model import TopicId
     from projections import (
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 # install need not have what it does not use.
 _HOMES = {
     "Changes": "projections",
+    "Erased": "eventstore.erased",
     "Events": "projections",
     "PostgresTable": "projections",
     "RedisCache": "projections",
@@ -40,6 +42,7 @@ _HOMES = {
 
 __all__ = [
     "Changes",
+    "Erased",
     "Events",
     "PostgresTable",
     "RedisCache",

@@ -29,7 +29,8 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Verified:
     """A verification's result. ``epoch`` and ``hash``: the log's head when it looked. ``unregistered``: files that no
-    epoch names, being written or left by a crash; upkeep removes the latter. ``bytes`` of what was read."""
+    epoch names, being written or left by a crash; upkeep removes the latter. ``bytes`` of what was read.
+    ``redactions``: how often rows of these topics were erased."""
 
     log_id: str
     epoch: int
@@ -39,6 +40,7 @@ class Verified:
     bytes: int
     unregistered: int
     quick: bool
+    redactions: int
     findings: tuple[Finding, ...]
 
     @property

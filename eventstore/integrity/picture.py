@@ -60,6 +60,7 @@ class Picture:
     others: list[Named]
     retired: frozenset[str]
     steps: Sequence[AnyRow]
+    redactions: Sequence[AnyRow]
 
     @property
     def named(self) -> set[str]:
@@ -103,6 +104,7 @@ def take(connection: Connection) -> Picture:
         others=list(_others(connection, steps)),
         retired=frozenset(connection.scalars(select(tables.retired.c.path))),
         steps=steps,
+        redactions=connection.execute(select(tables.redactions).order_by(tables.redactions.c.epoch)).all(),
     )
 
 

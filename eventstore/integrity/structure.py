@@ -43,6 +43,15 @@ def epochs(picture: Picture, last_folded: str | None) -> Iterator[Finding]:
         yield Finding(Problem.CHANGED, "the log's head", f"its hash is not that of epoch {number}")
 
 
+def redactions(picture: Picture) -> Iterator[Finding]:
+    """The receipts: each is what its epoch's hash covers, as long as that epoch is in the catalog."""
+    contents = {row.epoch: row.content for row in picture.epochs}
+    for row in picture.redactions:
+        if contents.get(row.epoch, chain.receipt_hash(row.receipt)) != chain.receipt_hash(row.receipt):
+            detail = "its receipt is not the one that its epoch's hash was made of"
+            yield Finding(Problem.CHANGED, f"the redaction of epoch {row.epoch}", detail)
+
+
 def _beside(place: str, expected: int, found: int) -> Finding:
     if found > expected:
         return Finding(Problem.GAP, place, f"epochs {expected} to {found - 1} before it are missing")

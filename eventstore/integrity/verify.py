@@ -80,6 +80,7 @@ class _Verification:
             bytes=self._bytes,
             unregistered=self._unregistered,
             quick=self._quick,
+            redactions=sum(row.topic_id in {topic.id for topic in chosen} for row in seen.redactions),
             findings=tuple(self._still(self._findings)),
         )
 
@@ -106,6 +107,7 @@ class _Verification:
         self._findings += structure.epochs(seen, folded)
         self._findings += structure.appended_files(seen)
         self._findings += structure.steps(seen)
+        self._findings += structure.redactions(seen)
         named = seen.named
         folders = {f"log/{topic.name.source}/{topic.id}/" for topic in seen.topics.values()}
         for path in listed:

@@ -132,7 +132,7 @@ def _rest(store: Store, step: Step, row: SegmentRow, path: str) -> dict[str, Any
         [ref],
         path,
         store.settings.upkeep.memory_bytes,
-        keep=lambda rows: pc.greater(rows["_epoch"], step.cut),
+        change=lambda rows: rows.filter(pc.greater(rows["_epoch"], step.cut)),
     )
     require_recorded(row, sum(written.contents, Content()))
     ranges = [

@@ -7,12 +7,13 @@ lease (``leases.pinned``), however long it lasts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
-from eventstore import failpoints, tables
+from eventstore import failpoints, registry, tables
 from eventstore.maintain import leases, terms
+from eventstore.model import TopicId
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -29,6 +30,31 @@ def retire(connection: Connection, files: Sequence[tuple[str, int]]) -> None:
     connection.execute(insert(tables.retired), rows)
 
 
+def of_topic(store: Store, topic: TopicId) -> list[Row[*tuple[Any, ...]]]:
+    """Rows of ``retired``: those that held rows of a topic."""
+    table = tables.retired
+    with store.catalog.read() as connection:
+        topic_id = registry.topic_ids(connection, [topic])[topic]
+        mine = table.c.path.startswith(folder_of(topic, topic_id), autoescape=True)
+        return list(connection.execute(select(table).where(mine).order_by(table.c.number)))
+
+
+def folder_of(topic: TopicId, topic_id: int) -> str:
+    return f"log/{topic.source}/{topic_id}/"
+
+
+def remove(store: Store, files: Sequence[Row[*tuple[Any, ...]]]) -> None:
+    """Remove retired files, whoever may want them: readers in the middle of them fail with MissingFile and find the
+    rows elsewhere when they begin again. May be killed at any point."""
+    for row in files:
+        store.storage.delete(row.path)
+        failpoints.hit("retired_removed")
+    if files:
+        with store.catalog.write() as connection:
+            gone = delete(tables.retired).where(tables.retired.c.number == bindparam("gone"))
+            connection.execute(gone, [{"gone": row.number} for row in files])
+
+
 def collect_retired(store: Store, grace_seconds: float) -> tuple[int, int]:
     """Remove those that nobody can want any more; gives their number and bytes. May be killed at any point."""
     table = tables.retired
@@ -42,11 +68,5 @@ def collect_retired(store: Store, grace_seconds: float) -> tuple[int, int]:
         if needed is not None:
             query = query.where(table.c.number <= needed)
         due = connection.execute(query.order_by(table.c.number)).all()
-    for row in due:
-        store.storage.delete(row.path)
-        failpoints.hit("retired_removed")
-    if due:
-        with store.catalog.write() as connection:
-            gone = delete(table).where(table.c.number == bindparam("gone"))
-            connection.execute(gone, [{"gone": row.number} for row in due])
+    remove(store, due)
     return len(due), sum(row.bytes for row in due)

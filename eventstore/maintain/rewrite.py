@@ -34,6 +34,8 @@ _PROBE_ROWS = (
 
 
 Keep = Callable[[pa.Table], pa.Array | pa.ChunkedArray]
+# Gives the very table when nothing of it changes; rows stay in their order.
+Change = Callable[[pa.Table], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,11 @@ def rewrite(
     inputs: Sequence[SegmentRef],
     path: str,
     memory_bytes: int,
-    keep: Keep | None = None,
+    change: Change | None = None,
 ) -> Written:
-    """Write the rows of ``inputs`` (in the topic's order) as the durable file ``path``, all or those for which ``keep``
-    gives true. Raises IntegrityError when an input is damaged or has other columns than the first."""
+    """Write the rows of ``inputs`` (in the topic's order) as the durable file ``path``, as they are or what ``change``
+    makes of them, piece by piece. Raises IntegrityError when an input is damaged or has other columns than the
+    first."""
     files = [Rows(storage, ref, memory_bytes // _PARTS) for ref in inputs]
     contents = [Content()] * len(files)
     counts: dict[int, int] = {}
@@ -79,8 +82,8 @@ def rewrite(
                         for batch in each.of_partition(partition):
                             content = content_of(batch)
                             contents[at] += content
-                            chosen = batch if keep is None else batch.filter(keep(batch))
-                            kept += content if chosen.num_rows == batch.num_rows else content_of(chosen)
+                            chosen = batch if change is None else change(batch)
+                            kept += content if chosen is batch else content_of(chosen)
                             counts[partition] = counts.get(partition, 0) + chosen.num_rows
                             groups.add(chosen)
                     groups.end_partition()

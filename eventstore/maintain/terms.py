@@ -16,8 +16,9 @@ MERGE = "merge"
 FOLD = "fold"
 RETAIN = "retain"
 STATE = "state"
+REDACT = "redact"
 # Who names files; the term is in the name.
-WRITERS = (SEAL, MERGE, FOLD, RETAIN, STATE)
+WRITERS = (SEAL, MERGE, FOLD, RETAIN, STATE, REDACT)
 RETIRED = "retired"  # counts retired files
 
 

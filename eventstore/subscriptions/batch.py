@@ -12,7 +12,9 @@ from uuid import UUID
 import pyarrow as pa
 from pydantic import BaseModel
 
+from eventstore.erased import ERASED, Erased, erased_ids
 from eventstore.model import Op, TopicId
+from eventstore.schema import EVENT_SCHEMA
 from eventstore.streams.events import EventType, Model, decode, event_type_of
 from eventstore.streams.load import Recorded
 from eventstore.streams.stream import Stream
@@ -21,13 +23,15 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
+_COLUMN = {column.name: column.id for column in EVENT_SCHEMA.columns}
+
 Commit = Callable[["Batch", "Connection | Session | None"], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One row of a topic. ``after`` and ``before`` leave out cells that the source did not send (``unknown``), and
-    hold texts in ``raw`` where the typed column cannot hold the value."""
+    hold texts in ``raw`` where the typed column cannot hold the value, and ``ERASED`` where it was erased."""
 
     topic: TopicId
     partition: int
@@ -66,13 +70,14 @@ class Rows:
     def events(self, *models: type[Model]) -> Iterator[Recorded[Model]]: ...
 
     def events(self, *models: type[Model]) -> Iterator[Recorded[Any]]:
-        """The domain events in it, in order: those of the given models, or all, which must then be declared.
+        """The domain events in it, in order: those of the given models, or all, which must then be declared. One whose
+        data were erased is of the model ``Erased``, whatever it was.
 
         Raises UsageError for an undeclared model or name, IntegrityError when data do not fit the model.
         """
-        wanted = {event_type_of(model) for model in models}
+        wanted = {event_type_of(model) for model in models if model is not Erased} if models else None
         for row in self.rows.to_pylist():
-            found = recorded(self.topic, row, wanted)
+            found = recorded(self.topic, row, wanted, erased=not models or Erased in models)
             if found is not None:
                 yield found
 
@@ -106,6 +111,8 @@ def column_names(schema: pa.Schema) -> dict[int, str]:
 
 def change(topic: TopicId, row: Mapping[str, Any], names: Mapping[int, str]) -> Change:
     """One row (a dict in ``stored_schema``) as a value; ``names`` are those of its columns by id."""
+    raw = dict(row["_raw"] or ())
+    erased = erased_ids(raw)
     return Change(
         topic=topic,
         partition=row["_partition"],
@@ -115,10 +122,16 @@ def change(topic: TopicId, row: Mapping[str, Any], names: Mapping[int, str]) -> 
         lsn=row["_lsn"],
         commit_ts=row["_commit_ts"],
         key=row["key"],
-        after=_without(row["after"], names, row["_unchanged"]),
-        before=row["before"],
-        raw=dict(row["_raw"] or ()),
+        after=_marked(_without(row["after"], names, row["_unchanged"]), [names.get(each) for each in erased]),
+        before=_marked(row["before"], [names.get(-each) for each in erased]),
+        raw={number: text for number, text in raw.items() if text is not None},
     )
+
+
+def _marked(values: Mapping[str, Any] | None, erased: Sequence[str | None]) -> Mapping[str, Any] | None:
+    if values is None or not erased:
+        return values
+    return {name: ERASED if name in erased else value for name, value in values.items()}
 
 
 def _without(
@@ -130,20 +143,25 @@ def _without(
     return {name: value for name, value in values.items() if name not in left_out}
 
 
-def recorded(topic: TopicId, row: Mapping[str, Any], wanted: set[EventType]) -> Recorded[Any] | None:
-    """A row of a topic of domain events as an event; None for other operations and models."""
+def recorded(
+    topic: TopicId, row: Mapping[str, Any], wanted: set[EventType] | None = None, *, erased: bool = True
+) -> Recorded[Any] | None:
+    """A row of a topic of domain events as an event; None for other operations and models than those ``wanted``
+    (None: all). ``erased``: one whose data were erased is wanted, whatever it was."""
     if row["_op"] not in (Op.CREATE, Op.READ):
         return None
     event = row["after"]
     kind = EventType(event["type"], event["schema_version"])
-    if wanted and kind not in wanted:
+    gone = erased_ids(row["_raw"])
+    data, metadata = (_COLUMN[name] not in gone for name in ("data", "metadata"))
+    if (wanted is not None and kind not in wanted) if data else not erased:
         return None
     return Recorded(
         stream=Stream(topic.parts[-1], event["stream"]),
         version=event["version"],
         type=kind,
-        data=decode(kind, event["data"]),
-        metadata=json.loads(event["metadata"]),
+        data=decode(kind, event["data"]) if data else ERASED,
+        metadata=json.loads(event["metadata"]) if metadata else {},
         event_id=UUID(event["event_id"]),
         recorded_at=event["recorded_at"],
     )

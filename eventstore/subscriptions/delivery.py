@@ -162,7 +162,7 @@ class Delivery:
 def _events(topic: TopicId, domain: bool, rows: Any) -> Iterator[_Event]:
     names = column_names(rows.schema)
     for row in rows.to_pylist():
-        value = recorded(topic, row, set()) if domain else change(topic, row, names)
+        value = recorded(topic, row) if domain else change(topic, row, names)
         key = json.dumps(row["key"], default=str, ensure_ascii=False)
         yield _Event(row["_offset"], row["_epoch"], row["_hash"], key, value)
 

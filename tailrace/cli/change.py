@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from eventstore.erased import ERASED, Erased
 from eventstore.model import TopicId
 from eventstore.position import format_lsn, parse_lsn
 
@@ -43,7 +44,8 @@ def in_commit_order(followed: Iterable[Followed]) -> Iterator[Document]:
 
 def documents(topic: TopicId, batch: pa.RecordBatch | pa.Table) -> Iterator[Document]:
     """One JSON-ready document per row. Cells that the typed column cannot hold appear as the source's text; columns
-    whose value was not sent (unchanged TOAST) are left out of ``after`` and named in ``unchanged``."""
+    whose value was not sent (unchanged TOAST) are left out of ``after`` and named in ``unchanged``, those whose value
+    was erased are ``ERASED`` and named in ``erased``."""
     names = _column_names(batch.schema)
     for row in batch.to_pylist():
         yield _document(topic, row, names)
@@ -56,7 +58,11 @@ def _column_names(schema: pa.Schema) -> Mapping[int, str]:
 
 
 def _document(topic: TopicId, row: Mapping[str, Any], names: Mapping[int, str]) -> Document:
-    raw = {int(column): text.decode(errors="replace") for column, text in row["_raw"] or ()}
+    raw = {
+        int(column): ERASED if text is None else text.decode(errors="replace")
+        for column, text in row["_raw"] or ()
+    }
+    erased = sorted({names[abs(column)] for column, text in raw.items() if text is ERASED})
     unchanged = [names[column] for column in row["_unchanged"] or ()]
     document: Document = {
         "topic": topic.text,
@@ -75,6 +81,8 @@ def _document(topic: TopicId, row: Mapping[str, Any], names: Mapping[int, str]) 
         document["before"] = _cells(row["before"], raw, names, -1)
     if unchanged:
         document["unchanged"] = unchanged
+    if erased:
+        document["erased"] = erased
     if row["_moved_from"] is not None:
         document["moved_from"] = row["_moved_from"]
     return document
@@ -82,7 +90,7 @@ def _document(topic: TopicId, row: Mapping[str, Any], names: Mapping[int, str]) 
 
 def _cells(
     cells: Mapping[str, Any] | None,
-    raw: Mapping[int, str],
+    raw: Mapping[int, str | Erased],
     names: Mapping[int, str],
     sign: int,
     without: list[str] | None = None,

@@ -12,6 +12,7 @@ from tailrace.cli.invocation import of
 from tailrace.cli.log_tail import tail
 from tailrace.cli.log_verify import verify
 from tailrace.cli.output import when
+from tailrace.cli.redact import redact, redactions
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from eventstore.schema import TopicSchema
     from tailrace.cli.change import Document
 
-app = typer.Typer(help="Read the log itself, and check it.")
+app = typer.Typer(help="Read the log itself, check it, and erase from it.")
 app.command()(tail)
 app.command()(verify)
+app.command()(redact)
+app.command()(redactions)
 
 TopicArgument = Annotated[
     str, typer.Argument(help="SOURCE.SCHEMA.TABLE or SOURCE.CATEGORY.", show_default=False)

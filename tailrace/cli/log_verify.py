@@ -50,6 +50,10 @@ def tell(invocation: Invocation, found: Verified) -> None:
     if found.unregistered:
         looked += f"; {count(found.unregistered, 'file')} that no epoch names yet, or any more"
     output.line(f"up to epoch {found.epoch:,}: {looked}")
+    if found.redactions:
+        output.line(
+            f"{count(found.redactions, 'redaction')}: `tailrace log redactions` shows what was erased"
+        )
     if found.clean:
         output.line("the log is what was written" if not found.quick else "nothing is missing", style="green")
         return

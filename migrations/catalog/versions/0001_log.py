@@ -29,6 +29,7 @@ TABLES = (
     "segments",
     "lineage",
     "state_runs",
+    "redactions",
     "archived",
     "epoch_files",
     "retired",
@@ -310,6 +311,16 @@ def _retention() -> None:
         sa.PrimaryKeyConstraint("path", name=op.f("pk_state_runs")),
     )
     op.create_index(op.f("ix_state_runs_topic_id"), "state_runs", ["topic_id"], unique=False)
+    op.create_table(
+        "redactions",
+        sa.Column("epoch", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("erased_at", sa.BigInteger(), nullable=False),
+        sa.Column("receipt", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_redactions_topic_id")),
+        sa.PrimaryKeyConstraint("epoch", name=op.f("pk_redactions")),
+    )
+    op.create_index(op.f("ix_redactions_topic_id"), "redactions", ["topic_id"], unique=False)
     op.create_table(
         "archived",
         sa.Column("place", sa.Text(), nullable=False),
