@@ -30,7 +30,7 @@ from eventstore.maintain.erase import Mask, erased
 from eventstore.maintain.leases import Busy, maintaining
 from eventstore.maintain.lifetimes import COLUMNS, Found, Key, rows_of
 from eventstore.maintain.orphans import collect_orphans
-from eventstore.maintain.receipts import Receipt, Rewritten, add
+from eventstore.maintain.receipts import Receipt, Remnant, Rewritten, add
 from eventstore.maintain.retired import retire
 from eventstore.maintain.rewrite import Rows, require_content, require_recorded, rewrite
 from eventstore.maintain.seal import seal
@@ -72,11 +72,13 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file with cells to erase: its row of ``segments``, or of ``state_runs``."""
+    """A file with cells to erase: its row of ``segments``, or of ``state_runs``. ``beside``: its rows are in other files,
+    too."""
 
     ref: SegmentRef
     row: Row[*tuple[Any, ...]]
     is_run: bool
+    beside: bool
     rows: int
 
 
@@ -90,16 +92,14 @@ def plan(store: Store, request: Request) -> Receipt:
     """What ``redact`` would do now; nothing is written. Raises UsageError for a topic, column or key that is not there
     or cannot be erased."""
     wanted = _wanted(store, request, store.cut().epoch)
-    refs = store.state_segments(request.topic, Cut(wanted.upto))
-    counted = ((ref, _rows_to_erase(store, wanted, ref)) for ref in refs)
-    held = [
-        Rewritten(ref.path or f"the blob of epoch {ref.first_epoch}", "", rows)
-        for ref, rows in counted
-        if rows
-    ]
+    refs = store.state_segments(request.topic, Cut(wanted.upto), every_row=True)
+    blobs = [(ref.first_epoch, _rows_to_erase(store, wanted, ref)) for ref in refs if ref.path is None]
+    held = [Rewritten(f"the blob of epoch {epoch}", "", rows) for epoch, rows in blobs if rows]
+    files = list(_files(store, wanted, lambda _: None))
+    held += [Rewritten(str(each.ref.path), "", each.rows) for each in files]
     with store.catalog.read() as connection:
         left = remnants.remnants(store, connection, wanted.info, wanted.topic_id)
-    return _receipt(wanted, held, left)
+    return _receipt(wanted, sum(rows for _, rows in blobs) + _different(files), held, left)
 
 
 def redact(
@@ -158,7 +158,7 @@ def _wanted(store: Store, request: Request, upto: int) -> _Wanted:
     key_hash = keys.hash_texts(key)
 
     def read() -> Iterator[pa.Table]:
-        for ref in store.state_segments(info.id, Cut(upto)):
+        for ref in store.state_segments(info.id, Cut(upto), every_row=True):
             yield read_segment(store.storage, ref, versions[ref.version], columns=COLUMNS)
 
     with store.pinned("redaction"):
@@ -246,7 +246,13 @@ def _files(store: Store, wanted: _Wanted, report: Callable[[str], None]) -> Iter
         ref = index.file_ref(wanted.info.id, row)
         found = _rows_to_erase(store, wanted, ref)
         if found:
-            yield _File(ref, row, at <= len(runs), found)
+            is_run = at <= len(runs)
+            yield _File(ref, row, is_run, is_run and row.epoch != start.epoch, found)
+
+
+def _different(files: Sequence[_File]) -> int:
+    """How many rows of the log they hold."""
+    return sum(file.rows for file in files if not file.beside)
 
 
 def _rows_to_erase(store: Store, wanted: _Wanted, ref: SegmentRef) -> int:
@@ -316,13 +322,13 @@ def _rewritten(store: Store, wanted: _Wanted, file: _File, term: int) -> _Made:
     return _Made(file, values)
 
 
-def _receipt(wanted: _Wanted, files: Sequence[Rewritten], left: Sequence[Any]) -> Receipt:
+def _receipt(wanted: _Wanted, rows: int, files: Sequence[Rewritten], left: Sequence[Remnant]) -> Receipt:
     return Receipt(
         topic=wanted.info.id.text,
         keys=wanted.found.keys,
         columns=wanted.names,
         upto=wanted.upto,
-        rows=sum(each.rows for each in files),
+        rows=rows,
         files=tuple(files),
         remnants=tuple(left),
     )
@@ -331,17 +337,20 @@ def _receipt(wanted: _Wanted, files: Sequence[Rewritten], left: Sequence[Any]) -
 def _swap(store: Store, wanted: _Wanted, made: Sequence[_Made], term: int) -> Receipt:
     """Nothing is recorded when there was nothing to erase."""
     files = [Rewritten(each.file.row.path, each.values["path"], each.file.rows) for each in made]
+    rows = _different([each.file for each in made])
     with store.catalog.write() as connection:
         # The source's row first, as its writer does: its epochs come before this one, or after it.
         source = connection.execute(
             select(tables.sources).where(tables.sources.c.name == wanted.info.id.source).with_for_update()
         ).one()
         terms.check(connection, terms.REDACT, term)
-        for other in (terms.MERGE, terms.RETAIN):  # one under way would bring the values back
+        for other in (terms.MERGE, terms.RETAIN, terms.STATE):  # one under way would bring the values back
             terms.advance(connection, other)
         if made:
             _replace(connection, wanted, made)
-        receipt = _receipt(wanted, files, remnants.remnants(store, connection, wanted.info, wanted.topic_id))
+        receipt = _receipt(
+            wanted, rows, files, remnants.remnants(store, connection, wanted.info, wanted.topic_id)
+        )
         if made:
             store.waker.notify_in(connection)
             receipt = replace(receipt, epoch=_add_epoch(connection, wanted, source, receipt))

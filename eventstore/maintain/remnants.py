@@ -59,7 +59,7 @@ def _replaced(connection: Connection, info: TopicInfo, topic_id: int) -> Iterato
     query = select(func.count()).select_from(table).where(mine)
     if files := connection.scalar(query):
         yield Remnant(
-            f"{files} replaced files",
+            f"{files} replaced {'file' if files == 1 else 'files'}",
             "kept for readers that began before (store.upkeep.keep_seconds, and leases); upkeep removes them",
             "tailrace log redact … --wait returns when they are gone, --now does not wait for readers",
         )

@@ -125,7 +125,7 @@ def difference(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> 
     changed = [
         f"{name}: {shown(old.get(name))} → {shown(value)}"
         for name, value in new.items()
-        if old.get(name) != value
+        if value is ERASED or old.get(name) != value  # nobody knows whether an erased one changed
     ]
     return ", ".join(changed) or "nothing changed"
 

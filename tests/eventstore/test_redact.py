@@ -324,7 +324,10 @@ def test_of_domain_events_data_and_metadata_are_erased_and_consumers_see_which_t
     receipt = redact(store, Request(people, ["ada"]))
     assert (receipt.rows, receipt.columns) == (2, ("data", "metadata"))
     tables_ = [pa.Table.from_batches([each]) for each in store.read(people)]
-    batches = [Batch(people, 0, 0, 0, 0, rows) for rows in tables_]
+    batches = [
+        Batch(topic=people, partition=0, first_offset=0, end_offset=0, last_epoch=0, rows=rows)
+        for rows in tables_
+    ]
     every = [found for each in batches for found in each.events()]
     assert sorted((found.stream.id, found.type.name, str(found.data)) for found in every) == [
         ("ada", "moved-in", "Erased"), ("ada", "moved-in", "Erased"), ("bob", "moved-in", "address='at 2'"),

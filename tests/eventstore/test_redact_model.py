@@ -121,7 +121,7 @@ def test_readers_see_the_history_with_the_cells_erased_and_its_state(
     new_store: StoreFactory, scale: Scale
 ) -> None:
     """Cells that were never sent, keys that move and are used again, truncates, columns that are added; rows in blobs,
-    in sealed and in merged files; several redactions, and changes after each."""
+    in files, and in state runs beside them; several redactions, and changes after each."""
     store = new_store(upkeep=UpkeepSettings(keep_seconds=0))
     numbers = itertools.count()
 
@@ -139,8 +139,8 @@ def test_readers_see_the_history_with_the_cells_erased_and_its_state(
                 getattr(history, name)(*arguments)
             logged.catch_up(history)
             if upkeep:
-                store.seal()
                 store.merge()
+                store.compact([logged.topic])
             if history.erase(key, columns):
                 redact(store, Request(logged.topic, [str(key)], columns))
             else:
