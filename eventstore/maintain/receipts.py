@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, insert, select
 
 from eventstore import registry, tables
+from eventstore.maintain import leases
 from eventstore.model import TopicId
-from eventstore.times import from_micros, now_micros
+from eventstore.times import from_micros
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -74,7 +75,7 @@ class Receipt:
 
 def add(connection: Connection, topic_id: int, receipt: Receipt) -> Receipt:
     """Inside the transaction that makes it true."""
-    now = now_micros()
+    now = leases.now(connection)
     values = {"epoch": receipt.epoch, "topic_id": topic_id, "erased_at": now, "receipt": receipt.to_json()}
     connection.execute(insert(tables.redactions).values(values))
     return replace(receipt, erased_at=from_micros(now))
