@@ -72,8 +72,8 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file with cells to erase: its row of ``segments``, or of ``state_runs``. ``beside``: its rows are in other files,
-    too."""
+    """A file with cells to erase: its row of ``segments``, or of ``state_runs``. ``beside``: its rows are in other
+    files, too."""
 
     ref: SegmentRef
     row: Row[*tuple[Any, ...]]
