@@ -37,13 +37,15 @@ class Full:
 Plan = Nothing | Incremental | Full
 
 
-def plan(standing: int | None, epoch: int, changed: Sequence[str]) -> Plan:
+def plan(standing: int | None, epoch: int, changed: Sequence[str], erased: Sequence[str] = ()) -> Plan:
     """``standing`` is the epoch a generation's result is of (None: it has none yet), ``epoch`` the one wanted, and
-    ``changed`` the topics with rows in between."""
+    ``changed`` the topics with rows in between, ``erased`` those of them of which rows were erased in between."""
     if standing is None:
         return Full(0, epoch, "it has no result yet")
     if epoch <= standing:
         return Nothing(f"it stands at epoch {standing}, the end of the log")
     if not changed:
         return Nothing(f"none of its inputs changed since epoch {standing}")
+    if erased:
+        return Full(standing, epoch, f"rows of {', '.join(erased)} were erased")
     return Full(standing, epoch, f"{', '.join(changed)} changed; keys are not followed incrementally yet")

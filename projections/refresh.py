@@ -11,6 +11,7 @@ from typing import Literal
 from eventstore import failpoints
 from eventstore.derived import DerivedRun, GenerationState, RunRecord
 from eventstore.errors import Fenced, IncompleteTopic, TailraceError
+from eventstore.maintain.receipts import receipts
 from eventstore.position import Cut
 from projections.apply import apply
 from projections.compute import BucketOutcome, BucketTask, Placement, compute, define, discard, output_schema
@@ -56,7 +57,8 @@ def plan_generation(ctx: ProjectionContext, projection: Projection, generation: 
     changed = (
         ctx.changed_since(projection.topics, last.to_epoch, cut.epoch) if cut.epoch > last.to_epoch else []
     )
-    return plan(last.to_epoch, cut.epoch, changed)
+    erased = [each.topic for each in receipts(ctx.store, projection.topics) if each.epoch > last.to_epoch]
+    return plan(last.to_epoch, cut.epoch, changed, list(dict.fromkeys(erased)))
 
 
 def refresh_generation(
@@ -71,6 +73,7 @@ def refresh_generation(
     pending = apply(ctx, generation)
     decided = plan_generation(ctx, projection, generation, cut)
     if isinstance(decided, Nothing):
+        _prune(ctx, generation, projection)
         status: Status = "done" if pending.steps else "nothing"
         epoch = pending.fence.epoch if pending.fence else None
         return Outcome(
@@ -80,7 +83,7 @@ def refresh_generation(
     failpoints.hit("refresh_planned")
     step = commit_step(ctx, projection, generation, cut)
     applied = apply(ctx, generation)
-    _prune(ctx, generation)
+    _prune(ctx, generation, projection)
     reason = decided.reason if isinstance(decided, Full) else ""
     _record(ctx, generation, started, step, reason)
     return Outcome(
@@ -166,14 +169,21 @@ def _columns(schema: object) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in fields)
 
 
-def _prune(ctx: ProjectionContext, generation: Generation) -> None:
-    """Forget steps that have long been in the sink, and remove files that only they named."""
+def _prune(ctx: ProjectionContext, generation: Generation, projection: Projection) -> None:
+    """Forget steps that have long been in the sink, and at once those from before rows of an input were erased; remove
+    files that only they named."""
     derived = ctx.store.derived
     name, number = generation.projection, generation.number
     steps = derived.derived(name, number)
-    if len(steps) < 2 * _STEPS_KEPT:
+    erased = max((each.epoch for each in receipts(ctx.store, projection.topics)), default=0)
+    if not steps or steps[-1].to_epoch < erased:
+        erased = 0  # the result of after is still to come
+    count = sum(step.to_epoch < erased for step in steps)
+    if len(steps) >= 2 * _STEPS_KEPT:
+        count = max(count, len(steps) - _STEPS_KEPT)
+    if not count:
         return
-    gone, kept = steps[:-_STEPS_KEPT], steps[-_STEPS_KEPT:]
+    gone, kept = steps[:count], steps[count:]
     needed = set().union(*(files_of(step).paths() for step in kept))
     derived.forget_derived(name, number, gone[-1].to_epoch)
     for path in set().union(*(files_of(step).paths() for step in gone)) - needed:

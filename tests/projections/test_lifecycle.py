@@ -18,6 +18,7 @@ from eventstore.derived import GenerationState
 from eventstore.errors import Fenced, IncompleteTopic, OperatorError, UnreadableCell, UsageError
 from eventstore.log import Store
 from eventstore.maintain import terms
+from eventstore.maintain.redact import Request, redact
 from eventstore.model import TopicId
 from eventstore.schema import Column, TopicSchema
 from eventstore.settings import Settings
@@ -119,6 +120,30 @@ def test_a_refresh_brings_only_differences_and_nothing_when_its_inputs_did_not_c
     shop.commit({"orders": [("c", shop.order(901))]})
     (planned,) = plans(ctx)
     assert isinstance(planned.plan, Full) and "shop.public.orders changed" in planned.plan.reason
+
+
+def test_rows_that_were_erased_are_computed_again_and_steps_from_before_forgotten(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    ctx = deploy(TOTALS)
+    refresh(ctx)
+    shop.commit({"orders": [("c", shop.order(900, customer_id=1))]})
+    refresh(ctx)
+    before = set(shop.store.storage.list("derived"))
+    redact(shop.store, Request(TopicId.parse("shop.public.orders"), ["900"], ["amount"]))
+    (planned,) = plans(ctx)
+    (done,) = refresh(ctx)
+    amounts = [
+        row["amount"] for row in shop.state["orders"].values() if row["customer_id"] == 1 and row["id"] != 900
+    ]
+    assert isinstance(planned.plan, Full) and "shop.public.orders were erased" in planned.plan.reason
+    assert (done.status, done.upserts, done.deletes) == ("done", 1, 0)
+    (total,) = [row["total"] for row in rows_of(ctx, "totals") if row["customer_id"] == 1]
+    assert total == (sum(amounts) if amounts else None)
+    assert len(ctx.store.derived.derived("totals", 1)) == 1
+    assert not before <= set(shop.store.storage.list("derived"))
+    assert verify(ctx, "totals").equal
+    assert shop.store.verify().findings == ()
 
 
 def test_a_changed_definition_freezes_the_live_generation_until_it_is_rebuilt_or_comes_back(
