@@ -1,9 +1,11 @@
-"""State of a topic from its change events: our kernel, Spark's ``max_by(struct)`` and DuckDB's ``arg_max``.
+"""State of a topic from its change events: our kernel, Spark's three ways and DuckDB's ``arg_max``; runs; and growth.
 
-All read the same segment files (Parquet, zstd level 1) and give the newest row of each key without the deleted ones;
-row count and a sum over the result are compared before any time is reported. The order of the changes is
-(_lsn, _ordinal), packed into one integer for the SQL engines, which is the form that is quickest for them. Engines
-take turns; a ratio compares two runs of one round.
+All read the files of a store as capture, sealing and merging leave them, and give the newest row of each key without
+the deleted ones; row count and a sum over the result are compared before any time is reported. The order of the changes
+is (_lsn, _ordinal), packed into one integer for the SQL engines, which is the form that is quickest for them. Spark's
+ways: ``max_by`` of the row as a struct; of fixed-width columns only, the status as a number (narrow rows: texts cannot
+be had that way); the largest position of each key, and a semi-join with it. Engines take turns; a ratio compares two
+runs of one round.
 """
 
 from __future__ import annotations
@@ -17,45 +19,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlalchemy import delete, update
 
+from benchmarks.history import CHANGES_PER_TRANSACTION, NARROW, STATES, WIDE, History, history
 from benchmarks.options import Options, Size, median, parse
 from benchmarks.results import table, write_section
-from eventstore.keys import hash_columns
-from eventstore.model import PartitionRange, SegmentRef, TopicId
-from eventstore.schema import Column, TopicSchema, change_schema
-from eventstore.segment import write_segment
+from eventstore import tables
+from eventstore.schema import TopicSchema
 from eventstore.state import StateInput, readable_state
-from eventstore.storage import LocalStorage
 from projections.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TOPIC = TopicId.table("shop", "public", "orders")
-SCHEMA = TopicSchema(
-    version=1,
-    columns=(
-        Column(1, "id", 20, type_name="bigint", key=True),
-        Column(2, "customer_id", 23, type_name="integer"),
-        Column(3, "status", 25, type_name="text"),
-        Column(4, "amount", 1700, (12 << 16 | 2) + 4, type_name="numeric(12,2)"),
-        Column(5, "updated_at", 1184, type_name="timestamp with time zone"),
-    ),
-)
-PARTITIONS = 4
-EVENTS_PER_EPOCH = 200_000
-CHANGES_PER_TRANSACTION = 5
-DELETED = 0.03
-_STATES = pa.array(["new", "paid", "packed", "shipped", "returned"])
 _ORDER = 10  # _lsn * _ORDER + _ordinal is one integer in commit order
 
 
@@ -74,68 +57,6 @@ class Timing:
     seconds: float
     answer: Answer
     peak_mib: int | None = None
-
-
-def generate(folder: Path, events: int, keys: int) -> StateInput:
-    """Write the change events as segments of ``EVENTS_PER_EPOCH`` rows and say how to read them."""
-    storage = LocalStorage(folder)
-    random = np.random.default_rng(20261121)
-    seen = np.zeros(keys, np.bool_)
-    following = dict.fromkeys(range(PARTITIONS), 0)
-    refs = []
-    for epoch, start in enumerate(range(0, events, EVENTS_PER_EPOCH), start=1):
-        rows = _rows(random, seen, start, min(EVENTS_PER_EPOCH, events - start))
-        made = write_segment(storage, TOPIC, 1, rows, PARTITIONS, f"{epoch:06d}")
-        ranges = tuple(PartitionRange(p, following[p], count) for p, count in made.counts)
-        for piece in ranges:
-            following[piece.partition] += piece.rows
-        refs.append(
-            SegmentRef(
-                TOPIC, 1, epoch, epoch, made.rows, made.bytes, ranges, path=made.path, checksum=made.checksum
-            )
-        )
-    names = tuple(column.name for column in SCHEMA.columns)
-    return StateInput(TOPIC, SCHEMA, {1: SCHEMA}, PARTITIONS, 1, tuple(refs), names, {})
-
-
-def _rows(
-    random: np.random.Generator, seen: np.ndarray[Any, np.dtype[np.bool_]], start: int, count: int
-) -> pa.Table:
-    keys = random.integers(0, len(seen), count)
-    first = np.zeros(count, np.bool_)
-    first[np.unique(keys, return_index=True)[1]] = True
-    ops = np.where(~seen[keys] & first, "c", np.where(random.random(count) < DELETED, "d", "u"))
-    seen[keys] = True
-    ids = pa.array(keys)
-    number = np.arange(start, start + count)
-    times = pa.array(1_780_000_000_000_000 + number, pa.timestamp("us", "UTC"))
-    cents = pa.array(random.integers(100, 1_000_000, count))
-    deleted = pa.array(ops == "d")
-    schema = change_schema(SCHEMA)
-    after = pa.StructArray.from_arrays(
-        [
-            ids,
-            pa.array(random.integers(0, 100_000, count), pa.int32()),
-            _STATES.take(pa.array(random.integers(0, len(_STATES), count))),
-            pc.multiply(cents, pa.scalar(Decimal("0.01"))).cast(pa.decimal128(12, 2)),
-            times,
-        ],
-        fields=list(schema.field("after").type),
-        mask=deleted,
-    )
-    columns = {
-        "_hash": hash_columns([ids.cast(pa.string())]),
-        "_op": pa.array(ops, pa.string()),
-        "_lsn": pa.array(1000 + number // CHANGES_PER_TRANSACTION),
-        "_txn": pa.array(number // CHANGES_PER_TRANSACTION),
-        "_ordinal": pa.array(number % CHANGES_PER_TRANSACTION),
-        "_commit_ts": times,
-        "key": pa.StructArray.from_arrays([ids], fields=list(schema.field("key").type)),
-        "after": after,
-        "_before": pa.repeat("none", count),
-    }
-    arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in schema]
-    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def answer_of(state: pa.Table) -> Answer:
@@ -213,6 +134,32 @@ def spark_max_by(session: SparkSession, folder: Path, wanted: StateInput) -> Dat
     return last.where("last._op <> 'd'").select("last.after.*")
 
 
+def spark_fixed_width(session: SparkSession, folder: Path, wanted: StateInput) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    changes = session.read.parquet(*(str(folder / str(ref.path)) for ref in wanted.refs))
+    order = F.col("_lsn") * _ORDER + F.col("_ordinal")
+    names = F.array(*map(F.lit, STATES))
+    status = F.array_position(names, F.col("after.status")).cast("int").alias("status")
+    columns = [F.col(f"after.{name}").alias(name) for name in ("customer_id", "amount", "updated_at")]
+    row = F.struct((F.col("_op") == "d").alias("deleted"), status, *columns)
+    last = changes.groupBy(F.col("key.id").alias("id")).agg(F.max_by(row, order).alias("last"))
+    text = F.element_at(names, F.col("last.status")).alias("status")
+    return last.where("NOT last.deleted").select(
+        "id", "last.customer_id", text, "last.amount", "last.updated_at"
+    )
+
+
+def spark_semi_join(session: SparkSession, folder: Path, wanted: StateInput) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    files = [str(folder / str(ref.path)) for ref in wanted.refs]
+    order = (F.col("_lsn") * _ORDER + F.col("_ordinal")).alias("position")
+    keyed = session.read.parquet(*files).select(F.col("key.id").alias("key_id"), order, "_op", "after")
+    newest = keyed.groupBy("key_id").agg(F.max("position").alias("position"))
+    return keyed.join(newest, ["key_id", "position"], "left_semi").where("_op <> 'd'").select("after.*")
+
+
 def spark_kernel(session: SparkSession, folder: Path, wanted: StateInput) -> DataFrame:
     """Our kernel inside ``mapInArrow`` tasks, one bucket each."""
 
@@ -225,7 +172,8 @@ def spark_kernel(session: SparkSession, folder: Path, wanted: StateInput) -> Dat
 
     buckets = session.range(0, wanted.buckets, 1, wanted.buckets)
     kind = "id long, customer_id int, status string, amount decimal(12,2), updated_at timestamp"
-    return buckets.mapInArrow(states, kind)
+    texts = [f"{column.name} string" for column in wanted.target.columns[len(NARROW.columns) :]]
+    return buckets.mapInArrow(states, ", ".join([kind, *texts]))
 
 
 _POSITIONS = ["_hash", "_lsn", "_offset", "_epoch"]
@@ -257,10 +205,15 @@ def measure(folder: Path, wanted: StateInput, cores: int, repeat: int) -> list[l
     ]
     session = spark_session(cores)
     try:
-        kernel, plain = "our kernel, Spark mapInArrow", "Spark max_by(struct)"
+        ways: dict[str, Callable[[SparkSession, Path, StateInput], DataFrame]] = {
+            "our kernel, Spark mapInArrow": spark_kernel,
+            "Spark max_by(struct)": spark_max_by,
+            "Spark max + semi-join": spark_semi_join,
+        }
+        if wanted.target == NARROW:
+            ways["Spark max_by, fixed width"] = spark_fixed_width
         engines = [
-            SparkEngine(kernel, cores, partial(spark_kernel, session, folder, wanted)),
-            SparkEngine(plain, cores, partial(spark_max_by, session, folder, wanted)),
+            SparkEngine(name, cores, partial(way, session, folder, wanted)) for name, way in ways.items()
         ]
         groups.append(_by_turns(engines, repeat))
     finally:
@@ -275,7 +228,7 @@ def _by_turns(engines: Sequence[Callable[[], Timing]], repeat: int) -> list[list
     return [[engine() for engine in engines] for _ in range(repeat)]
 
 
-def rows_of(groups: Sequence[Sequence[Sequence[Timing]]], events: int) -> list[list[str]]:
+def rows_of(shape: str, groups: Sequence[Sequence[Sequence[Timing]]], events: int) -> list[list[str]]:
     """A line per engine: medians; ``ratio`` is its speed by ours of the same round, also a median."""
     lines = []
     for rounds in groups:
@@ -285,29 +238,119 @@ def rows_of(groups: Sequence[Sequence[Sequence[Timing]]], events: int) -> list[l
                 [round_[0].seconds / run.seconds for round_, run in zip(rounds, runs, strict=True)]
             )
             peaks = [timing.peak_mib for timing in runs if timing.peak_mib is not None]
+            cells = (
+                f"{events / seconds:,.0f}",
+                f"{ratio:.2f}",
+                f"{seconds:.2f}",
+                str(max(peaks, default="")),
+            )
+            lines.append([f"{shape}: {runs[0].engine}", str(runs[0].cores), *cells])
+    return lines
+
+
+def compared(shape: str, schema: TopicSchema, events: int, options: Options) -> tuple[str, list[list[str]]]:
+    """What was measured on, in words, and a line per engine."""
+    keys = max(1, events // 10)
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
+        folder = Path(name)
+        with history(folder, schema, keys) as made:
+            made.grow(events)
+            wanted = made.state()
+        groups = measure(folder / "segments", wanted, options["cores"], options.repeat)
+    stored = sum(ref.bytes for ref in wanted.refs) / 1e6
+    living = groups[0][0][0].answer.rows
+    said = f"{shape}: {events:,} change events on {keys:,} keys ({living:,} alive), {stored:.0f} MB"
+    return said, rows_of(shape, groups, events)
+
+
+def growth(events: int, points: int) -> list[list[str]]:
+    """Runs on a fixed number of keys while the history grows: a line for each of its lengths."""
+    lines = []
+    keys = max(1, events // points // 10)
+    with (
+        tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name,
+        history(Path(name), NARROW, keys) as made,
+    ):
+        for at in range(1, points + 1):
+            made.grow(_whole_transactions(events * at // points))
+            _forget_runs(made)
+            full = _seconds(lambda: made.store.compact())
+            made.grow(made.events + _whole_transactions(made.events // 100))
+            step = _seconds(lambda: made.store.compact())
+            by_rows, by_runs = made.state(), made.state(every_row=False)
+            answers = [_whole(made, wanted) for wanted in (by_rows, by_runs)]
+            if answers[0][1] != answers[1][1]:
+                raise SystemExit(f"the state by way of runs is another one: {answers}")
+            seconds = (full, step, answers[0][0], answers[1][0])
             lines.append(
                 [
-                    runs[0].engine,
-                    str(runs[0].cores),
-                    f"{events / seconds:,.0f}",
-                    f"{ratio:.2f}",
-                    f"{seconds:.2f}",
-                    str(max(peaks, default="")),
+                    f"{made.events:,}",
+                    *(f"{each:.2f}" for each in seconds),
+                    f"{step / full:.3f}",
+                    f"{answers[1][0] / answers[0][0]:.3f}",
                 ]
             )
     return lines
 
 
-_HEAD = ["engine", "cores", "changes/s", "ratio", "seconds", "peak MiB a process"]
+def _whole_transactions(events: int) -> int:
+    return max(1, events // CHANGES_PER_TRANSACTION) * CHANGES_PER_TRANSACTION
 
 
-def report(groups: list[list[list[Timing]]], keys: int, stored: int, options: Options) -> None:
-    living = groups[0][0][0].answer.rows
+def _forget_runs(made: History) -> None:
+    with made.store.catalog.write() as connection:
+        connection.execute(delete(tables.state_runs))
+        connection.execute(update(tables.topic_offsets).values(looks="[]"))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def _whole(made: History, wanted: StateInput) -> tuple[float, Answer]:
+    begun = time.perf_counter()
+    parts = [answer_of(readable_state(made.store.storage, wanted, each)) for each in range(wanted.buckets)]
+    seconds = time.perf_counter() - begun
+    return seconds, Answer(sum(part.rows for part in parts), sum(part.cents for part in parts))
+
+
+_HEAD = ["rows: engine", "cores", "changes/s", "ratio", "seconds", "peak MiB a process"]
+_GROWTH_HEAD = [
+    "events in the end",
+    "a whole run s",
+    "a run of 1 % new s",
+    "state from all rows s",
+    "state by way of runs s",
+    "1 % new by whole",
+    "by runs by all rows",
+]
+
+SIZES = (
+    Size("events", 10_000_000, 300_000, "change events of narrow rows, on a tenth as many keys"),
+    Size(
+        "wide", 2_000_000, 50_000, "change events of wide rows with the row before, on a tenth as many keys"
+    ),
+    Size("points", 4, 2, "lengths of history at which runs are measured"),
+    Size("cores", len(os.sched_getaffinity(0)), len(os.sched_getaffinity(0)), "cores to use"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse("compaction", __doc__, SIZES, arguments)
+    shapes = (("narrow", NARROW, options["events"]), ("wide", WIDE, options["wide"]))
+    found = [compared(shape, schema, events, options) for shape, schema, events in shapes]
+    lines = growth(options["events"], options["points"])
     body = (
-        f"{options['events']:,} change events on {keys:,} keys ({living:,} alive) in {stored / 1e6:.0f} MB of "
-        f"segments; every engine gave the same rows. Medians of {options.repeat} rounds, engines by turns, session "
-        "start excluded; ratio: speed by that of our kernel on the same cores and in the same surroundings.\n\n"
-        + table(_HEAD, rows_of(groups, options["events"]))
+        f"Files as capture, sealing and merging leave them; {'; '.join(said for said, _ in found)}. Every engine gave "
+        f"the same rows. Medians of rounds ({options.repeat}), engines by turns, session start excluded; ratio: speed "
+        "by that of our kernel on the same cores and in the same surroundings.\n\n"
+        + table(_HEAD, [line for _, each in found for line in each])
+        + "\n\nState runs of narrow rows, one process, while the history grows on a fixed number of keys "
+        f"({max(1, options['events'] // options['points'] // 10):,}): a run of all there is, then 1 % more events and "
+        "a run of those; and the state read from all rows, and by way of both runs. Once each.\n\n"
+        + table(_GROWTH_HEAD, lines)
     )
     packages = ("pyarrow", "numpy", "pyspark", "duckdb")
     write_section(
@@ -318,22 +361,6 @@ def report(groups: list[list[list[Timing]]], keys: int, stored: int, options: Op
         packages=packages,
         path=options.to,
     )
-
-
-SIZES = (
-    Size("events", 10_000_000, 300_000, "change events, on a tenth as many keys"),
-    Size("cores", len(os.sched_getaffinity(0)), len(os.sched_getaffinity(0)), "cores to use"),
-)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse("compaction", __doc__, SIZES, arguments)
-    keys = max(1, options["events"] // 10)
-    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
-        folder = Path(name)
-        wanted = generate(folder, options["events"], keys)
-        groups = measure(folder, wanted, options["cores"], options.repeat)
-    report(groups, keys, sum(ref.bytes for ref in wanted.refs), options)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,19 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks.compaction import answer_of, duckdb_arg_max, generate
+from benchmarks.compaction import answer_of, duckdb_arg_max
+from benchmarks.history import NARROW, history
 from benchmarks.results import table, write_section
 from eventstore.state import readable_state
 
 
 def test_the_kernel_and_duckdb_agree_on_generated_events(tmp_path: Path) -> None:
-    wanted = generate(tmp_path, events=20_000, keys=3_000)
-    state = pa.concat_tables(readable_state(tmp_path, wanted, bucket) for bucket in range(wanted.buckets))
-    assert answer_of(state) == duckdb_arg_max(tmp_path, wanted, cores=1).answer
+    with history(tmp_path, NARROW, keys=3_000) as made:
+        made.grow(20_000)
+        wanted = made.state()
+    files = tmp_path / "segments"
+    state = pa.concat_tables(readable_state(files, wanted, bucket) for bucket in range(wanted.buckets))
+    assert answer_of(state) == duckdb_arg_max(files, wanted, cores=1).answer
     assert 0 < state.num_rows < 3_000
 
 

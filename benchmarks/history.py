@@ -1,0 +1,134 @@
+"""A table's change events in a store, as capture, sealing and merging leave them: what compaction is measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from eventstore.keys import hash_columns
+from eventstore.log import Store
+from eventstore.model import EpochBatch, TopicId, TopicRows
+from eventstore.schema import Column, TopicSchema, change_schema
+from eventstore.settings import StoreSettings, UpkeepSettings
+from eventstore.state import StateInput, plan_state
+from eventstore.times import from_micros
+from eventstore.writer import SourceWriter
+
+TOPIC = TopicId.table("shop", "public", "orders")
+NARROW = TopicSchema(
+    version=1,
+    columns=(
+        Column(1, "id", 20, type_name="bigint", key=True),
+        Column(2, "customer_id", 23, type_name="integer"),
+        Column(3, "status", 25, type_name="text"),
+        Column(4, "amount", 1700, (12 << 16 | 2) + 4, type_name="numeric(12,2)"),
+        Column(5, "updated_at", 1184, type_name="timestamp with time zone"),
+    ),
+)
+TEXTS = 15
+WIDE = TopicSchema(
+    version=1,
+    columns=(
+        *NARROW.columns,
+        *(Column(6 + at, f"text_{at}", 25, type_name="text") for at in range(TEXTS)),
+    ),
+)
+EVENTS_PER_EPOCH = 200_000
+CHANGES_PER_TRANSACTION = 5
+DELETED = 0.03
+STATES = ["new", "paid", "packed", "shipped", "returned"]
+_BEGAN = 1_780_000_000_000_000
+
+
+@dataclass(slots=True)
+class History:
+    """Change events on ``keys`` keys. The wide table has REPLICA IDENTITY FULL, so its events carry the row before."""
+
+    store: Store
+    writer: SourceWriter
+    schema: TopicSchema
+    seen: np.ndarray[Any, np.dtype[np.bool_]]
+    events: int = 0
+    _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(20261121))
+
+    def grow(self, events: int) -> None:
+        """Append until there are so many events (whole transactions), then seal and merge."""
+        while self.events < events:
+            rows = self._rows(min(EVENTS_PER_EPOCH, events - self.events))
+            self.events += rows.num_rows
+            lsn = int(rows["_lsn"][-1].as_py())
+            part = TopicRows(TOPIC, 1, rows)
+            moment = from_micros(_BEGAN + self.events)
+            done = [] if self.store.topic(TOPIC).complete_since is not None else [TOPIC]
+            self.writer.append(EpochBatch("shop", lsn, lsn + 1, lsn + 1, moment, 1, [part], completes=done))
+        self.store.maintain()
+
+    def state(self, *, every_row: bool = True) -> StateInput:
+        return plan_state(self.store, TOPIC, self.store.cut(), every_row=every_row)
+
+    def _rows(self, count: int) -> pa.Table:
+        random, seen = self._random, self.seen
+        keys = random.integers(0, len(seen), count)
+        first = np.zeros(count, np.bool_)
+        first[np.unique(keys, return_index=True)[1]] = True
+        ops = np.where(~seen[keys] & first, "c", np.where(random.random(count) < DELETED, "d", "u"))
+        seen[keys] = True
+        number = np.arange(self.events, self.events + count)
+        ids, times = pa.array(keys), pa.array(_BEGAN + number, pa.timestamp("us", "UTC"))
+        schema = change_schema(self.schema)
+        lsns = 1000 + number // CHANGES_PER_TRANSACTION
+        after = self._cells(ids, times, schema.field("after").type, pa.array(ops == "d"))
+        columns = {
+            "_hash": hash_columns([ids.cast(pa.string())]),
+            "_op": pa.array(ops, pa.string()),
+            "_lsn": pa.array(lsns),
+            "_txn": pa.array(lsns),
+            "_ordinal": pa.array(number % CHANGES_PER_TRANSACTION),
+            "_commit_ts": times,
+            "key": pa.StructArray.from_arrays([ids], fields=list(schema.field("key").type)),
+            "after": after,
+            "_before": pa.repeat("none", count),
+        }
+        if self.schema is WIDE:
+            created = pa.array(ops == "c")
+            columns["before"] = self._cells(ids, times, schema.field("before").type, created)
+            columns["_before"] = pc.if_else(created, "none", "full")
+        arrays = [columns.get(each.name, pa.nulls(count, each.type)) for each in schema]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    def _cells(self, ids: pa.Array, times: pa.Array, kind: pa.StructType, absent: pa.Array) -> pa.Array:
+        random, count = self._random, len(ids)
+        cents = pa.array(random.integers(100, 1_000_000, count))
+        cells = [
+            ids,
+            pa.array(random.integers(0, 100_000, count), pa.int32()),
+            pa.array(STATES).take(pa.array(random.integers(0, len(STATES), count))),
+            pc.multiply(cents, pa.scalar(Decimal("0.01"))).cast(pa.decimal128(12, 2)),
+            times,
+        ]
+        if self.schema is WIDE:
+            pool = pa.array([f"{each:024x}" for each in random.integers(0, 1 << 62, 20_000)])
+            cells += [pool.take(pa.array(random.integers(0, len(pool), count))) for _ in range(TEXTS)]
+        return pa.StructArray.from_arrays(cells, fields=list(kind), mask=absent)
+
+
+@contextmanager
+def history(folder: Path, schema: TopicSchema, keys: int) -> Iterator[History]:
+    """A new store with one table, of which upkeep makes no state runs by itself."""
+    settings = StoreSettings(
+        catalog="sqlite:///catalog.db",
+        segments=Path("segments"),
+        upkeep=UpkeepSettings(state_bytes=0, keep_seconds=0),
+    )
+    with Store.open(settings, create=True, root=folder) as store:
+        store.register_source("shop", slot="s", publication="p", system_id="1")
+        store.register_topic(TOPIC, schema)
+        yield History(store, store.take_over("shop"), schema, np.zeros(keys, np.bool_))
