@@ -23,6 +23,10 @@ CREDENTIALS = (
 )
 _BUCKET = "create the bucket (Tailrace makes none), or correct store.segments and store.s3.endpoint"
 _CLOCK = "this machine's clock and the server's differ by more than it allows: let NTP set both"
+_CHECKSUMS = (
+    "a server that does not know the checksums which the client appends to uploads (many S3-compatible ones) is told "
+    "none with AWS_REQUEST_CHECKSUM_CALCULATION=WHEN_REQUIRED; a wrong region is mended with store.s3.region"
+)
 _REGION = "set store.s3.region (or AWS_REGION) to the region of the bucket"
 _REACH = "check store.s3.endpoint (http:// or https://, host and port) and that its server runs; try again"
 _SPEAK = "what answers there does not speak S3: correct store.s3.endpoint"
@@ -49,6 +53,7 @@ _STATUS = {
     "403": CREDENTIALS,
     "404": _BUCKET,
 }
+_UPLOADS = {"PutObject", "UploadPart", "CompleteMultipartUpload"}
 _AGAIN = {"SLOW_DOWN", "THROTTLING", "REQUEST_TIMEOUT", "SERVICE_UNAVAILABLE", "INTERNAL_FAILURE"}
 # What the unknown ones say of themselves.
 _WORDS = {
@@ -81,6 +86,8 @@ def explained(text: str, place: str) -> TailraceError:
     if code in _OPERATOR:
         return OperatorError(f"{place}: {operation} was refused: {said or code}", hint=_OPERATOR[code])
     hint = _STATUS.get(status or "", "see what the object store says")
+    if status == "400" and operation in _UPLOADS:
+        hint = _CHECKSUMS
     return OperatorError(what if status is None else f"{what} (HTTP {status})", hint=hint)
 
 

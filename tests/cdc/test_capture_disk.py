@@ -6,9 +6,7 @@ The disk is a small tmpfs, which root alone may mount.
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +23,7 @@ from tests.support.capturing import (
     execute,
     wait_until,
 )
+from tests.support.disks import fill, mounted
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 STREAMED = "options=-c%20logical_decoding_work_mem%3D64kB"
@@ -33,24 +32,8 @@ STREAMED = "options=-c%20logical_decoding_work_mem%3D64kB"
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 16 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder], check=True)
-    try:
+    with mounted(tmp_path / "disk") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """Write a file until nothing more fits."""
-    ballast = disk / "ballast"
-    with ballast.open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-    assert os.statvfs(disk).f_bavail == 0
-    return ballast
 
 
 def write(dsn: str) -> bool:

@@ -1,4 +1,7 @@
-"""A log whose segments are objects behind a real S3 API: capture writes them, upkeep replaces them, readers read."""
+"""A log whose segments are objects behind a real S3 API: capture writes them, upkeep replaces them, readers read.
+
+The API is moto's, and that of S3Proxy, which others run in production (`make test-servers`).
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ import pytest
 from eventstore.settings import StoreSettings, UpkeepSettings
 from tests.support import workload
 from tests.support.capturing import RunningCapture, Site, assert_equals_source, assert_sound, execute
-from tests.support.object_store import S3Server
 
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture
-def site(database: str, store_dir: Path, s3: S3Server, bucket: str) -> Site:
+@pytest.fixture(params=["bucket", pytest.param("s3proxy_bucket", marks=pytest.mark.servers)])
+def site(database: str, store_dir: Path, request: pytest.FixtureRequest) -> Site:
+    bucket = request.getfixturevalue(request.param)
     workload.create_tables(database)
     store = StoreSettings(
         name="acme",

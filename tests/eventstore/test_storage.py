@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from eventstore.errors import IntegrityError, MissingFile
+from eventstore.errors import IntegrityError, MissingFile, OperatorError
 from eventstore.storage import LocalStorage, MemoryStorage, ObjectStorage, Storage
 from tests.support.object_store import S3Server
 
@@ -25,7 +25,7 @@ ENCRYPTED = (
 )
 
 
-@pytest.fixture(params=["folder", "objects", "memory"])
+@pytest.fixture(params=["folder", "objects", pytest.param("s3proxy", marks=pytest.mark.servers), "memory"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
     """An empty storage of each kind."""
     if request.param == "folder":
@@ -33,6 +33,9 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
     elif request.param == "objects":
         server = request.getfixturevalue("s3")
         yield ObjectStorage(request.getfixturevalue("bucket"), "deep/root", server.endpoint)
+    elif request.param == "s3proxy":
+        server = request.getfixturevalue("s3proxy")
+        yield ObjectStorage(request.getfixturevalue("s3proxy_bucket"), "deep/root", server.endpoint)
     else:
         twin = MemoryStorage()
         yield twin
@@ -145,6 +148,17 @@ def test_the_default_encryption_of_a_bucket_covers_what_is_written(s3: S3Server,
     storage.write("large", LARGE)
     for name in ("small", "large"):
         assert s3.ask("HEAD", f"/{bucket}/log/{name}")["x-amz-server-side-encryption"] == "aws:kms"
+
+
+@pytest.mark.servers
+def test_a_server_that_refuses_the_clients_checksums_is_told_from_others(
+    s3proxy: S3Server, s3proxy_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_REQUEST_CHECKSUM_CALCULATION")
+    storage = ObjectStorage(s3proxy_bucket, "log", s3proxy.endpoint, "us-east-2")  # a client of its own
+    with pytest.raises(OperatorError, match="PutObject failed") as caught:
+        storage.prepare()
+    assert "AWS_REQUEST_CHECKSUM_CALCULATION=WHEN_REQUIRED" in caught.value.hint
 
 
 Misuse = Callable[[MemoryStorage], object]

