@@ -25,7 +25,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError as Duplicate
 
-from eventstore.errors import UsageError
+from eventstore.errors import OperatorError, UsageError
+from eventstore.subscriptions.assignment import Slot
 from eventstore.subscriptions.membership import Holding, Start, stale
 
 if TYPE_CHECKING:
@@ -43,6 +44,15 @@ offsets = Table(
     Column("next_offset", BigInteger, nullable=False),
     Column("epoch", BigInteger, nullable=False),
 )
+
+
+def went_back(group: str, slot: Slot, here: str, there: str) -> OperatorError:
+    return OperatorError(
+        f"{offsets.name} in the consumer's database is {here} of {slot} for group {group!r}, and the log {there}: it "
+        "was restored from a backup",
+        hint="restore the consumer's database, too; or keep its effects and read on from the restored log's end: "
+        f"tailrace group reset {group} --to latest, before new events are in the log",
+    )
 
 
 class Effects:

@@ -19,7 +19,7 @@ from eventstore.subscriptions.assignment import Slot
 from eventstore.subscriptions.batch import Batch
 from eventstore.subscriptions.cursor import Cursor
 from eventstore.subscriptions.delivery import Delivery, Handler, Retries
-from eventstore.subscriptions.effects import Effects
+from eventstore.subscriptions.effects import Effects, went_back
 from eventstore.subscriptions.membership import Holding, Start, Watch
 from eventstore.subscriptions.parking import Failed
 from eventstore.subscriptions.selection import Filter
@@ -244,8 +244,7 @@ class Member:
                 continue
             at = Start(holding.next_offset, holding.epoch)
             if self._effects is not None:
-                at = self._effects.take(holding)
-                failpoints.hit("partition_taken")
+                at = self._take_effects(self._effects, holding)
             cursor = Cursor(
                 self._store,
                 holding.slot,
@@ -260,6 +259,24 @@ class Member:
         self._held = held
         self._turn = [slot for slot in self._turn if slot in held]
         self._turn += [slot for slot in held if slot not in self._turn]
+
+    def _take_effects(self, effects: Effects, holding: Holding) -> Start:
+        """Raises OperatorError when the consumer's database knows more than the log: that was restored from a copy."""
+        slot = holding.slot
+        try:
+            at = effects.take(holding)
+        except Fenced:
+            with self.database.read() as connection:
+                mine = membership.holdings(connection, self.group.name, self.name)
+            if all((each.slot, each.generation) != (slot, holding.generation) for each in mine):
+                raise
+            # Nobody took it from us since, so it is the group's generations that have gone back.
+            raise went_back(self.group.name, slot, "in a later generation", "knows none of it") from None
+        _, end = self.group.bounds([slot.topic])[slot.topic][slot.partition]
+        if at.next_offset > end:
+            raise went_back(self.group.name, slot, f"at offset {at.next_offset}", f"ends at {end}")
+        failpoints.hit("partition_taken")
+        return at
 
     def _next(self) -> Batch | None:
         """The next batch, partitions by turns. One that is wanted elsewhere gives nothing more."""

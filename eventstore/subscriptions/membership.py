@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
 
 from eventstore.errors import Fenced, UsageError
 from eventstore.model import TopicId
@@ -195,9 +195,13 @@ def report(connection: Connection, group: str, member: str, holding: Holding, re
 def set_positions(
     connection: Connection, group: str, starts: Mapping[Slot, Start], wanted: Mapping[Slot, Start]
 ) -> None:
-    """Positions by an operator's word: who owned those partitions has lost them."""
+    """Positions by an operator's word: who owned those partitions has lost them. They begin a generation that is later
+    than any which consumers' databases have seen, also when this one was restored from a backup: generations rise by
+    one, so the number of microseconds since 1970 is one."""
     known = _owners(connection, group)
     table = tables.partitions
+    last = connection.scalar(select(func.max(table.c.generation)).where(table.c.group_name == group)) or 0
+    generation = max(last + 1, now_micros())
     for slot, start in wanted.items():
         if slot not in known:
             _add(connection, group, slot, starts[slot])
@@ -209,8 +213,8 @@ def set_positions(
                 epoch=start.epoch,
                 owner=None,
                 wanted=None,
-                generation=table.c.generation + 1,
-                reset_generation=table.c.generation + 1,
+                generation=generation,
+                reset_generation=generation,
             )
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def make(settings: StoreSettings) -> None:
     with Store.open(settings, create=True) as store:
         capture = writer(store)
         for lsn in range(1, 11):
-            more = {"completes": [ORDERS, CUSTOMERS]} if lsn == 1 else {}
+            more: dict[str, Any] = {"completes": [ORDERS, CUSTOMERS]} if lsn == 1 else {}
             changes = [("c", lsn * 10 + i) for i in range(9)]
             capture.append(batch(lsn, orders=changes, customers=changes, **more))
         store.group("g", [CUSTOMERS.text], start="earliest")
