@@ -142,7 +142,11 @@ def test_a_dump_of_the_catalog_and_a_copy_of_the_segments_are_restored_and_nothi
             write(database, 1)
             capture.catch_up()
             with store.pinned("store hold"):  # as docs/operations.md says: the catalog, then the segments
-                dump = [postgres.bin("pg_dump"), "--schema=acme_log", f"--dbname={catalogs[0]}"]
+                dump: list[str | Path] = [
+                    postgres.bin("pg_dump"),
+                    "--schema=acme_log",
+                    f"--dbname={catalogs[0]}",
+                ]
                 dumped = subprocess.run(dump, check=True, capture_output=True).stdout
                 write(database, 101)
                 capture.catch_up()
@@ -155,7 +159,7 @@ def test_a_dump_of_the_catalog_and_a_copy_of_the_segments_are_restored_and_nothi
             each.result()
         whole = places(store)
 
-    load = [postgres.bin("psql"), "-q", "-v", "ON_ERROR_STOP=1", f"--dbname={catalogs[1]}"]
+    load: list[str | Path] = [postgres.bin("psql"), "-q", "-v", "ON_ERROR_STOP=1", f"--dbname={catalogs[1]}"]
     subprocess.run(load, input=dumped, check=True, capture_output=True)
     elsewhere = settings.model_copy(update={"catalog": catalogs[1], "segments": tmp_path / "copy"})
     restored = replace(site, store_settings=elsewhere)
