@@ -166,9 +166,7 @@ with Store.open(StoreSettings(catalog=sys.argv[1], segments=Path("segments")), r
 
 
 @one_catalog
-@pytest.mark.parametrize(
-    ("place", "whole"), [("segment_written", False), ("redact_written", False), ("redact_swapped", True)]
-)
+@pytest.mark.parametrize(("place", "whole"), [("redact_written", False), ("redact_swapped", True)])
 def test_killed_it_is_old_or_new_and_run_again_finishes(
     new_store: StoreFactory, catalog_url: str, store_dir: Path, place: str, whole: bool
 ) -> None:
