@@ -168,15 +168,13 @@ def spark_kernel(session: SparkSession, folder: Path, wanted: StateInput) -> Dat
         for batch in batches:
             for bucket in batch.column(0).to_pylist():
                 state = readable_state(folder, wanted, bucket)
-                yield from state.drop_columns(_POSITIONS).to_batches(max_chunksize=65_536)
+                cells = state.select([column.name for column in wanted.chosen])
+                yield from cells.to_batches(max_chunksize=65_536)
 
     buckets = session.range(0, wanted.buckets, 1, wanted.buckets)
     kind = "id long, customer_id int, status string, amount decimal(12,2), updated_at timestamp"
     texts = [f"{column.name} string" for column in wanted.target.columns[len(NARROW.columns) :]]
     return buckets.mapInArrow(states, ", ".join([kind, *texts]))
-
-
-_POSITIONS = ["_hash", "_lsn", "_offset", "_epoch"]
 
 
 class SparkEngine:
