@@ -465,7 +465,7 @@ def test_the_store_equals_its_model(
     run_state_machine_as_test(
         lambda: StoreMachine(place),  # type: ignore[arg-type]  # any factory will do
         settings=settings(
-            max_examples=scale.pick(smoke=3, full=30),
+            max_examples=scale.pick(smoke=2, full=30),
             stateful_step_count=scale.pick(smoke=18, full=40),
             deadline=None,
             phases=[Phase.explicit, Phase.generate],
