@@ -70,7 +70,9 @@ class Guard:
         with contextlib.suppress(ChildProcessError):
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 server = self._servers.get(ended.si_pid)
-                if server is None:
+                if (
+                    server is None or server[0].returncode is not None
+                ):  # an orphan, maybe with a former server's pid
                     os.waitpid(ended.si_pid, 0)
                 else:
                     server[0].poll()  # it keeps the exit code for later questions
