@@ -163,6 +163,13 @@ def test_an_added_column_is_a_new_version_with_its_fill_value(site: Site) -> Non
         assert_equals_source(site)
 
 
+def wait_until_read_again(capture: RunningCapture, name: str) -> None:
+    """Complete since an epoch behind the first load's."""
+    wait_until(
+        lambda: (capture.store.topic(table(name)).complete_since or 0) > 1, alive=lambda: capture.running
+    )
+
+
 def test_a_rewriting_alter_makes_the_topic_be_read_again(site: Site) -> None:
     execute(site.dsn, "INSERT INTO public.full_identity SELECT i, 'x' || i, i FROM generate_series(1, 500) i")
     site.init()
@@ -174,10 +181,7 @@ def test_a_rewriting_alter_makes_the_topic_be_read_again(site: Site) -> None:
             "UPDATE public.full_identity SET body = 'touched' WHERE id = 1",
         )
         capture.catch_up()
-        wait_until(
-            lambda: (capture.store.topic(table("full_identity")).complete_since or 0) > 1,
-            alive=lambda: capture.running,
-        )
+        wait_until_read_again(capture, "full_identity")
         assert_equals_source(site)
 
 
@@ -193,10 +197,7 @@ def test_a_volatile_default_makes_the_topic_be_read_again(site: Site) -> None:
             "UPDATE public.full_identity SET body = 'touched' WHERE id = 1",
         )
         capture.catch_up()
-        wait_until(
-            lambda: (capture.store.topic(table("full_identity")).complete_since or 0) > 1,
-            alive=lambda: capture.running,
-        )
+        wait_until_read_again(capture, "full_identity")
         assert_equals_source(site)
 
 
@@ -211,10 +212,7 @@ def test_a_column_dropped_and_added_again_makes_the_topic_be_read_again(site: Si
             "ALTER TABLE public.full_identity DROP COLUMN n",
             "ALTER TABLE public.full_identity ADD COLUMN n int",
         )
-        wait_until(
-            lambda: (capture.store.topic(table("full_identity")).complete_since or 0) > 1,
-            alive=lambda: capture.running,
-        )
+        wait_until_read_again(capture, "full_identity")
         assert_equals_source(site)
 
 
@@ -233,10 +231,7 @@ def test_a_column_that_took_anothers_name_unseen_makes_the_topic_be_read_again(s
             "UPDATE public.full_identity SET m = 8 WHERE id = 1",
         )
         capture.catch_up()
-        wait_until(
-            lambda: (capture.store.topic(table("full_identity")).complete_since or 0) > 1,
-            alive=lambda: capture.running,
-        )
+        wait_until_read_again(capture, "full_identity")
         assert_equals_source(site)
 
 
@@ -362,10 +357,7 @@ def test_a_table_renamed_and_then_rewritten_is_read_again(site: Site) -> None:
             "ALTER TABLE public.moved ALTER COLUMN c TYPE int USING 7",
             "INSERT INTO public.moved VALUES (2, 'b', 8)",
         )
-        wait_until(
-            lambda: (capture.store.topic(table("by_index")).complete_since or 0) > 1,
-            alive=lambda: capture.running,
-        )
+        wait_until_read_again(capture, "by_index")
         execute(site.dsn, "INSERT INTO public.moved VALUES (3, 'c', 9)")
         capture.catch_up()
         assert_equals_source(site)
@@ -388,10 +380,7 @@ def test_a_default_that_filled_rows_and_was_dropped_makes_the_topic_be_read_agai
             "UPDATE public.full_identity SET body = 'touched' WHERE id = 1",
         )
         capture.catch_up()
-        wait_until(
-            lambda: (capture.store.topic(table("full_identity")).complete_since or 0) > 1,
-            alive=lambda: capture.running,
-        )
+        wait_until_read_again(capture, "full_identity")
         assert_equals_source(site)
 
 
@@ -440,10 +429,7 @@ def test_another_key_under_full_identity_makes_the_topic_be_read_again(site: Sit
             "ALTER TABLE public.full_identity DROP CONSTRAINT full_identity_pkey, ADD PRIMARY KEY (n)",
             "INSERT INTO public.full_identity VALUES (1, 'b', 2)",
         )
-        wait_until(
-            lambda: (capture.store.topic(table("full_identity")).complete_since or 0) > 1,
-            alive=lambda: capture.running,
-        )
+        wait_until_read_again(capture, "full_identity")
         execute(site.dsn, "INSERT INTO public.full_identity VALUES (1, 'c', 3)")
         capture.catch_up()
         assert_equals_source(site)

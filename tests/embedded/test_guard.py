@@ -6,13 +6,13 @@ import subprocess
 import sys
 
 REUSED = """
-import subprocess, time
+import os, subprocess
 from tailrace.embedded.guard import Guard
 guard = Guard()
 former, orphan = (subprocess.Popen(["true"]) for _ in range(2))
 former.wait()
 guard._servers[orphan.pid] = (former, 15)
-time.sleep(0.2)
+os.waitid(os.P_PID, orphan.pid, os.WEXITED | os.WNOWAIT)
 guard.reap()
 """
 

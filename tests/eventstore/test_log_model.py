@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -19,7 +18,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from eventstore.errors import Fenced, UsageError
@@ -31,6 +29,7 @@ from eventstore.settings import StoreSettings, UpkeepSettings
 from eventstore.writer import SourceWriter
 from tests.eventstore.shop import assert_dense, at, content, register, rows
 from tests.fixtures.scale import Scale
+from tests.support.machines import run_machine
 
 SOURCES = ("shop", "bank")
 CHANGES = st.lists(st.tuples(st.sampled_from("cudt"), st.integers(0, 40)), max_size=25)
@@ -272,12 +271,8 @@ def test_the_log_equals_its_model(
         )
         return Store.open(chosen, create=True, root=root)
 
-    run_state_machine_as_test(
-        lambda: LogMachine(open_store),  # type: ignore[arg-type]  # any factory will do
-        settings=settings(
-            max_examples=scale.pick(smoke=4, full=50),
-            stateful_step_count=scale.pick(smoke=15, full=40),
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+    run_machine(
+        lambda: LogMachine(open_store),
+        examples=scale.pick(smoke=4, full=50),
+        steps=scale.pick(smoke=15, full=40),
     )

@@ -25,6 +25,8 @@ from tests.eventstore.test_compaction import KEYS, STEPS, UNTIMED, change, histo
 
 # Each example computes many states.
 FEW = settings(UNTIMED, max_examples=20)
+# A history, its hashes modulo so many, its partitions, and what buckets are split into.
+SHAPES = (STEPS, st.sampled_from([0, 2]), st.sampled_from([1, 3]), st.sampled_from([1, 2]))
 NOWHERE = LocalStorage(Path("/nonexistent"))
 
 
@@ -109,10 +111,7 @@ def assert_runs_stand_for_their_epochs(whole: StateInput, cuts: Sequence[int]) -
 
 @FEW
 @given(
-    STEPS,
-    st.sampled_from([0, 2]),
-    st.sampled_from([1, 3]),
-    st.sampled_from([1, 2]),
+    *SHAPES,
     st.sets(st.integers(1, 8), min_size=2, max_size=3),
 )
 def test_state_runs_that_go_on_from_one_another_make_every_later_state(
@@ -125,10 +124,7 @@ def test_state_runs_that_go_on_from_one_another_make_every_later_state(
 
 @FEW
 @given(
-    STEPS,
-    st.sampled_from([0, 2]),
-    st.sampled_from([1, 3]),
-    st.sampled_from([1, 2]),
+    *SHAPES,
     st.sets(st.integers(1, 6), min_size=1, max_size=3),
 )
 def test_a_state_run_and_what_follows_make_every_later_state(

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -20,7 +19,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from eventstore import index
@@ -41,6 +39,7 @@ from eventstore.times import to_micros
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, register, rows
 from tests.eventstore.store_model import PARTITIONS, Row, TopicModel, last_rows
 from tests.fixtures.scale import Scale
+from tests.support.machines import run_machine
 
 POLICIES = [
     {"retention": "keep"},
@@ -462,14 +461,8 @@ def test_the_store_equals_its_model(
             upkeep=UpkeepSettings(keep_seconds=0, keep_epochs=2),
         )
 
-    run_state_machine_as_test(
-        lambda: StoreMachine(place),  # type: ignore[arg-type]  # any factory will do
-        settings=settings(
-            max_examples=scale.pick(smoke=2, full=30),
-            stateful_step_count=scale.pick(smoke=18, full=40),
-            deadline=None,
-            phases=[Phase.explicit, Phase.generate],
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+    run_machine(
+        lambda: StoreMachine(place),
+        examples=scale.pick(smoke=2, full=30),
+        steps=scale.pick(smoke=18, full=40),
     )

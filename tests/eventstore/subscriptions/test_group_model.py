@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -18,7 +17,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from eventstore.errors import Fenced
@@ -30,6 +28,7 @@ from eventstore.subscriptions.group import Group
 from eventstore.subscriptions.member import Member
 from tests.eventstore.shop import batch, writer
 from tests.fixtures.scale import Scale
+from tests.support.machines import run_machine
 
 LEASE = 60.0
 NAMES = ("ann", "ben", "eve")
@@ -181,14 +180,8 @@ def test_a_group_equals_its_model(catalog_url: str, store_dir: Path, scale: Scal
         chosen = StoreSettings(name=f"s{number}", catalog=url, segments=Path("segments"), partitions=3)
         return Store.open(chosen, create=True, root=root)
 
-    run_state_machine_as_test(
-        lambda: GroupMachine(open_store),  # type: ignore[arg-type]  # any factory will do
-        settings=settings(
-            max_examples=scale.pick(smoke=3, full=50),
-            stateful_step_count=scale.pick(smoke=15, full=40),
-            deadline=None,
-            phases=[Phase.explicit, Phase.generate],
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+    run_machine(
+        lambda: GroupMachine(open_store),
+        examples=scale.pick(smoke=3, full=50),
+        steps=scale.pick(smoke=15, full=40),
     )
