@@ -221,6 +221,20 @@ def epoch_info(values: Mapping[str, Any] | RowMapping) -> EpochInfo:
     )
 
 
+def next_epoch(connection: Connection) -> tuple[int, str]:
+    """Its number and the hash of the one before. Nobody else gets a number until this transaction ends."""
+    head = tables.log_head
+    following = update(head).values(epoch=head.c.epoch + 1).returning(head.c.epoch, head.c.hash)
+    row = connection.execute(following).one()
+    return row.epoch, row.hash
+
+
+def add_epoch(connection: Connection, values: Mapping[str, Any]) -> None:
+    """A row of ``epochs``, of the epoch that ``next_epoch`` gave."""
+    connection.execute(insert(tables.epochs).values(values))
+    connection.execute(update(tables.log_head).values(hash=values["hash"]))
+
+
 def epoch_of_append(connection: Connection, append_id: str) -> EpochInfo | None:
     """The epoch of a recent append: those that were folded long ago have forgotten their appends."""
     query = select(tables.epochs).where(tables.epochs.c.append_id == append_id)

@@ -109,6 +109,11 @@ def checksum(data: bytes | pa.Buffer | memoryview) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
+def folder_of(topic: TopicId, topic_id: int) -> str:
+    """Where a topic's files lie."""
+    return f"log/{topic.source}/{topic_id}"
+
+
 def write_segment(
     storage: Storage, topic: TopicId, version: int, rows: pa.Table, partitions: int, name: str
 ) -> PreparedSegment:

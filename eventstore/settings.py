@@ -60,7 +60,7 @@ class UpkeepSettings(_Frozen):
         int, Field(ge=1, description="the newest epochs stay rows of the catalog, older ones go to files")
     ] = 100_000
     memory_bytes: Annotated[int, Field(ge=MIB, description="decoded rows a merge may hold")] = 96 * MIB
-    # So much is read within a second; below that a run would save little.
+    # Below that a run would save little.
     state_bytes: Annotated[
         int, Field(ge=0, description="so many new bytes of a table are worth a state run; 0 = never")
     ] = 32 * MIB

@@ -94,7 +94,7 @@ class SourceWriter:
         schema = known.schemas.get(version)
         if schema is not None:
             _check_columns(topic, schema, rows)
-        name = f"log/{self._state.name}/{known.id}/t{self._state.term}-{uuid.uuid4().hex}"
+        name = self._new_file(topic, known.id)
         return segment.write_segment(self._store.storage, topic, version, rows, known.partitions, name)
 
     def keep(self, topic: TopicId, data: bytes, frames: int, *, as_file: bool = False) -> KeptFrames:
@@ -103,8 +103,7 @@ class SourceWriter:
         digest = segment.checksum(data)
         if not as_file and len(data) <= self._store.settings.inline_bytes:
             return KeptFrames(topic, frames, len(data), digest, data=data)
-        folder = f"log/{self._state.name}/{self._topic(topic).id}"
-        path = f"{folder}/t{self._state.term}-{uuid.uuid4().hex}{aside.SUFFIX}"
+        path = f"{self._new_file(topic, self._topic(topic).id)}{aside.SUFFIX}"
         self._store.storage.write(path, data)
         failpoints.hit("frames_kept")
         return KeptFrames(topic, frames, len(data), digest, path=path)
@@ -232,6 +231,9 @@ class SourceWriter:
             schemas = {schema.version: schema for schema in registry.schemas(connection, row.id)}
             return _Topic(row.id, row.partitions, offsets, schemas)
 
+    def _new_file(self, topic: TopicId, topic_id: int) -> str:
+        return f"{segment.folder_of(topic, topic_id)}/t{self._state.term}-{uuid.uuid4().hex}"
+
     # the commit
 
     def _settle(self, plan: Append) -> EpochInfo | None:
@@ -348,31 +350,26 @@ class SourceWriter:
 
     def _write_epoch(self, connection: Connection, plan: Append) -> EpochInfo:
         content = content_hash(plan)
-        head = connection.execute(
-            update(tables.log_head)
-            .values(epoch=tables.log_head.c.epoch + 1)
-            .returning(tables.log_head.c.epoch, tables.log_head.c.hash)
-        ).one()
-        values = epoch_values(plan, head.epoch, head.hash, content)
-        connection.execute(insert(tables.epochs).values(values))
-        files = [segment_values(part, head.epoch) for part in plan.parts if part.path is not None]
+        epoch, before = registry.next_epoch(connection)
+        values = epoch_values(plan, epoch, before, content)
+        registry.add_epoch(connection, values)
+        files = [segment_values(part, epoch) for part in plan.parts if part.path is not None]
         if files:
             connection.execute(insert(tables.segments), files)
         for topic, schema in plan.batch.new_schemas:
-            registry.add_schema(connection, self._topic(topic).id, topic, schema, epoch=head.epoch)
+            registry.add_schema(connection, self._topic(topic).id, topic, schema, epoch=epoch)
         for topic in plan.batch.completes:
-            registry.complete(connection, self._topic(topic).id, head.epoch)
+            registry.complete(connection, self._topic(topic).id, epoch)
         for topic, reason in plan.batch.suspends:
-            registry.suspend(connection, self._topic(topic).id, head.epoch, reason)
+            registry.suspend(connection, self._topic(topic).id, epoch, reason)
         for each in plan.batch.set_aside:
             topic_id = self._topic(each.topic).id
-            registry.suspend(connection, topic_id, head.epoch, aside.reason(each))
+            registry.suspend(connection, topic_id, epoch, aside.reason(each))
             aside.begin(connection, topic_id, each)
         for load in plan.batch.load_begins:
-            loads.begin(connection, self._topic(load.topic).id, load, head.epoch)
+            loads.begin(connection, self._topic(load.topic).id, load, epoch)
         for step in plan.batch.load_steps:
             loads.step(connection, step, lambda topic: self._topic(topic).id)
-        connection.execute(update(tables.log_head).values(hash=values["hash"]))
         return registry.epoch_info(values)
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 from eventstore import failpoints
 from eventstore.derived import DerivedRun, GenerationState, RunRecord
 from eventstore.errors import Fenced, IncompleteTopic, TailraceError
-from eventstore.maintain.receipts import receipts
+from eventstore.maintain.receipts import erasures
 from eventstore.position import Cut
 from projections.apply import apply
 from projections.compute import BucketOutcome, BucketTask, Placement, compute, define, discard, output_schema
@@ -57,8 +57,9 @@ def plan_generation(ctx: ProjectionContext, projection: Projection, generation: 
     changed = (
         ctx.changed_since(projection.topics, last.to_epoch, cut.epoch) if cut.epoch > last.to_epoch else []
     )
-    erased = [each.topic for each in receipts(ctx.store, projection.topics) if each.epoch > last.to_epoch]
-    return plan(last.to_epoch, cut.epoch, changed, list(dict.fromkeys(erased)))
+    told = erasures(ctx.store, projection.topics)
+    erased = [topic.text for topic, epoch in told.items() if epoch > last.to_epoch]
+    return plan(last.to_epoch, cut.epoch, changed, erased)
 
 
 def refresh_generation(
@@ -175,7 +176,7 @@ def _prune(ctx: ProjectionContext, generation: Generation, projection: Projectio
     derived = ctx.store.derived
     name, number = generation.projection, generation.number
     steps = derived.derived(name, number)
-    erased = max((each.epoch for each in receipts(ctx.store, projection.topics)), default=0)
+    erased = max(erasures(ctx.store, projection.topics).values(), default=0)
     if not steps or steps[-1].to_epoch < erased:
         erased = 0  # the result of after is still to come
     count = sum(step.to_epoch < erased for step in steps)

@@ -20,6 +20,7 @@ from eventstore.integrity.findings import Finding, Problem, Verified
 from eventstore.integrity.picture import Named, Picture, Topic
 from eventstore.maintain import leases, orphans
 from eventstore.model import TopicId
+from eventstore.segment import folder_of
 from eventstore.storage.places import MARKER
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class _Verification:
         self._findings += structure.steps(seen)
         self._findings += structure.redactions(seen)
         named = seen.named
-        folders = {f"log/{topic.name.source}/{topic.id}/" for topic in seen.topics.values()}
+        folders = {f"{folder_of(topic.name, topic.id)}/" for topic in seen.topics.values()}
         for path in listed:
             if path in named or path == MARKER:
                 continue

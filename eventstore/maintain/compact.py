@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
-from eventstore import failpoints, tables
+from eventstore import failpoints, segment, tables
 from eventstore.errors import Fenced
 from eventstore.maintain import rundue, terms
 from eventstore.maintain.filtering import Part
@@ -64,7 +64,7 @@ def compact(
 
 def _make(store: Store, due: Due, term: int, workers: Workers | None) -> Compacted:
     topic = due.info.id
-    name = partial(terms.new_parquet, f"log/{topic.source}/{due.topic_id}", terms.STATE, term)
+    name = partial(terms.new_parquet, segment.folder_of(topic, due.topic_id), terms.STATE, term)
     run = write_run(store, topic, due.epoch, name, after=due.after, workers=workers)
     kept = sum(part.rows for part in run)
     if kept > rundue.WORTH * due.rows:

@@ -171,7 +171,7 @@ def _write(store: Store, groups: Iterator[pa.Table] | Sequence[pa.Table], term: 
         for table in groups:
             writer.write_table(table, row_group_size=max(1, table.num_rows))
     data = out.getbuffer()
-    path = f"{terms.new_file('epochs', terms.FOLD, term)}.parquet"
+    path = terms.new_parquet("epochs", terms.FOLD, term)
     store.storage.write(path, pa.py_buffer(data))
     failpoints.hit("segment_written")
     return {"path": path, "bytes": len(data), "checksum": segment.checksum(data)}

@@ -24,6 +24,7 @@ from eventstore.errors import IntegrityError
 from eventstore.maintain import lineage, rewrite, terms, tiers
 from eventstore.maintain.retired import retire
 from eventstore.model import TopicId
+from eventstore.segment import folder_of
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -75,8 +76,7 @@ def _groups(store: Store, topic_id: int) -> list[list[_Row]]:
 def _merge_one(store: Store, topic: TopicId, group: Sequence[_Row], term: int, memory_bytes: int) -> Merged:
     inputs = [index.file_ref(topic, row) for row in group]
     ranges = rewrite.joined_ranges([piece for ref in inputs for piece in ref.ranges], str(topic))
-    folder = f"log/{topic.source}/{group[0].topic_id}"
-    path = f"{terms.new_file(folder, terms.MERGE, term)}.parquet"
+    path = terms.new_parquet(folder_of(topic, group[0].topic_id), terms.MERGE, term)
     written = rewrite.rewrite(store.storage, inputs, path, memory_bytes)
     failpoints.hit("merge_written")
     for row, found in zip(group, written.contents, strict=True):

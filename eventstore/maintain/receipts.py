@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from eventstore import registry, tables
 from eventstore.maintain import leases
@@ -79,6 +79,18 @@ def add(connection: Connection, topic_id: int, receipt: Receipt) -> Receipt:
     values = {"epoch": receipt.epoch, "topic_id": topic_id, "erased_at": now, "receipt": receipt.to_json()}
     connection.execute(insert(tables.redactions).values(values))
     return replace(receipt, erased_at=from_micros(now))
+
+
+def erasures(store: Store, topics: Sequence[TopicId]) -> dict[TopicId, int]:
+    """Those of these topics that rows were ever erased of, and the epoch that tells of the last time."""
+    table = tables.redactions
+    with store.catalog.read() as connection:
+        names = {number: topic for topic, number in registry.topic_ids(connection, topics).items()}
+        query = select(table.c.topic_id, func.max(table.c.epoch).label("epoch")).group_by(table.c.topic_id)
+        return {
+            names[row.topic_id]: row.epoch
+            for row in connection.execute(query.where(table.c.topic_id.in_(list(names))))
+        }
 
 
 def receipts(store: Store, topics: Sequence[TopicId] = ()) -> list[Receipt]:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from sqlalchemy import Connection, Row, delete, insert, literal, select, update
+from sqlalchemy import Connection, Row, delete, insert, literal, select
 
 from eventstore import chain, failpoints, index, keys, registry, starts, tables
 from eventstore.content import row_hashes
@@ -37,7 +37,7 @@ from eventstore.maintain.seal import seal
 from eventstore.model import SegmentRef, TopicId, TopicInfo, TopicKind
 from eventstore.position import Cut
 from eventstore.schema import TopicSchema
-from eventstore.segment import read_segment
+from eventstore.segment import folder_of, read_segment
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -137,19 +137,16 @@ def redact(
 def _alone(store: Store, patience: float) -> Iterator[None]:
     """Like ``maintaining``, which upkeep has for moments only."""
     deadline = time.monotonic() + patience
-    while True:
-        lease = maintaining(store.catalog)
-        try:
-            lease.__enter__()
-            break
-        except Busy as error:
-            if time.monotonic() > deadline:
-                raise Busy(error.message, hint="nothing was erased; try again when it is over") from None
-        time.sleep(_POLL_SECONDS)
-    try:
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(maintaining(store.catalog))
+                break
+            except Busy as error:
+                if time.monotonic() > deadline:
+                    raise Busy(error.message, hint="nothing was erased; try again when it is over") from None
+            time.sleep(_POLL_SECONDS)
         yield
-    finally:
-        lease.__exit__(None, None, None)
 
 
 def _wanted(store: Store, request: Request, upto: int) -> _Wanted:
@@ -301,8 +298,7 @@ def _among(table: pa.Table, offsets: Offsets) -> Mask:
 
 def _rewritten(store: Store, wanted: _Wanted, file: _File, term: int) -> _Made:
     version = wanted.versions[file.ref.version]
-    folder = f"log/{wanted.info.id.source}/{wanted.topic_id}"
-    path = f"{terms.new_file(folder, terms.REDACT, term)}.parquet"
+    path = terms.new_parquet(folder_of(wanted.info.id, wanted.topic_id), terms.REDACT, term)
     memory = store.settings.upkeep.memory_bytes
 
     def change(table: pa.Table) -> pa.Table:
@@ -391,13 +387,9 @@ def _add_epoch(
     connection: Connection, wanted: _Wanted, source: Row[*tuple[Any, ...]], receipt: Receipt
 ) -> int:
     """An epoch without rows, of the topic. Its content is the receipt, so the log's hash tells of it."""
-    head = connection.execute(
-        update(tables.log_head)
-        .values(epoch=tables.log_head.c.epoch + 1)
-        .returning(tables.log_head.c.epoch, tables.log_head.c.hash)
-    ).one()
+    epoch, before = registry.next_epoch(connection)
     values = {
-        "epoch": head.epoch,
+        "epoch": epoch,
         "append_id": uuid.uuid4().hex,
         "source": source.name,
         "incarnation": source.incarnation,
@@ -415,7 +407,6 @@ def _add_epoch(
         "parts": "[]",
         "blob_bytes": None,
     }
-    values["hash"] = chain.epoch_hash(head.hash, values)
-    connection.execute(insert(tables.epochs).values(values))
-    connection.execute(update(tables.log_head).values(hash=values["hash"]))
-    return int(head.epoch)
+    values["hash"] = chain.epoch_hash(before, values)
+    registry.add_epoch(connection, values)
+    return epoch

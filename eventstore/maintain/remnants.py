@@ -10,8 +10,8 @@ from sqlalchemy import Connection, func, select, update
 from eventstore import registry, tables
 from eventstore.derived import GenerationState, inputs_of
 from eventstore.maintain.receipts import Remnant
-from eventstore.maintain.retired import folder_of
 from eventstore.model import TopicId, TopicInfo
+from eventstore.segment import folder_of
 from eventstore.subscriptions.tables import parked
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def now(store: Store, topic: TopicId) -> list[Remnant]:
 
 def _replaced(connection: Connection, info: TopicInfo, topic_id: int) -> Iterator[Remnant]:
     table = tables.retired
-    mine = table.c.path.startswith(folder_of(info.id, topic_id), autoescape=True)
+    mine = table.c.path.startswith(f"{folder_of(info.id, topic_id)}/", autoescape=True)
     query = select(func.count()).select_from(table).where(mine)
     if files := connection.scalar(query):
         yield Remnant(

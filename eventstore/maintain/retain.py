@@ -31,7 +31,7 @@ from eventstore.maintain.rewrite import require_content, require_recorded, rewri
 from eventstore.maintain.staterun import run_values, write_run
 from eventstore.model import PartitionRange, TopicInfo, TopicKind
 from eventstore.position import Cut
-from eventstore.segment import read_segment
+from eventstore.segment import folder_of, read_segment
 from eventstore.starts import LogStart
 from eventstore.subscriptions.positions import offsets_at
 
@@ -85,9 +85,7 @@ def _everybody(store: Store) -> list[Reader]:
 
 
 def _carry_out(store: Store, step: Step, term: int) -> Removed:
-    folder = f"log/{step.info.id.source}/{step.topic_id}"
-
-    name = partial(terms.new_parquet, folder, terms.RETAIN, term)
+    name = partial(terms.new_parquet, folder_of(step.info.id, step.topic_id), terms.RETAIN, term)
     run: list[Part] = []
     if _has_state(store, step.info):
         after = None

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, insert, select, updat
 from eventstore import failpoints, registry, tables
 from eventstore.maintain import leases, terms
 from eventstore.model import TopicId
+from eventstore.segment import folder_of
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -35,12 +36,8 @@ def of_topic(store: Store, topic: TopicId) -> list[Row[*tuple[Any, ...]]]:
     table = tables.retired
     with store.catalog.read() as connection:
         topic_id = registry.topic_ids(connection, [topic])[topic]
-        mine = table.c.path.startswith(folder_of(topic, topic_id), autoescape=True)
+        mine = table.c.path.startswith(f"{folder_of(topic, topic_id)}/", autoescape=True)
         return list(connection.execute(select(table).where(mine).order_by(table.c.number)))
-
-
-def folder_of(topic: TopicId, topic_id: int) -> str:
-    return f"log/{topic.source}/{topic_id}/"
 
 
 def remove(store: Store, files: Sequence[Row[*tuple[Any, ...]]]) -> None:

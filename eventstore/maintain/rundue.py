@@ -126,8 +126,10 @@ def _held(connection: Connection, topic: TopicId, topic_id: int, sealed: int) ->
 def _of_topic(store: Store, info: TopicInfo, topic_id: int, held: _Held, least: int) -> Due | None:
     epoch = held.epoch
     new_bytes = held.stored(held.looked, epoch)
+    if new_bytes < least:
+        return None
     latest = store.schemas(info.id)[-1]
-    if new_bytes < least or not latest.key:
+    if not latest.key:
         return None
     # Rows without a key are counted, so there is no saying what some of them leave without those before.
     after = 0 if latest.bag else begin(spans_of(info.id, held), new_bytes)

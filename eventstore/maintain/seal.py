@@ -185,7 +185,7 @@ def _write_run(
         commit_times=None,
     )
     part = run[0].part
-    name = terms.new_file(f"log/{topic.source}/{part.topic_id}", terms.SEAL, term)
+    name = terms.new_file(segment.folder_of(topic, part.topic_id), terms.SEAL, term)
     file = segment.write_arranged(store.storage, topic, part.version, arranged, name)
     content = content_of(joined)
     memory_bytes = store.settings.upkeep.memory_bytes

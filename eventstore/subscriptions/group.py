@@ -27,7 +27,7 @@ from eventstore.subscriptions.effects import Effects
 from eventstore.subscriptions.member import Member, Options
 from eventstore.subscriptions.membership import Start
 from eventstore.subscriptions.parking import Parked
-from eventstore.subscriptions.selection import Filter, check_patterns, matches
+from eventstore.subscriptions.selection import Filter, check_patterns, matches, matching
 from eventstore.subscriptions.tail import check_offsets, offsets_in
 from eventstore.times import from_micros, now_micros
 
@@ -156,7 +156,7 @@ class Group:
 
     def topics(self) -> list[TopicId]:
         """The topics of the log that match its patterns now."""
-        return [info.id for info in self.store.topics() if matches(info.id, self.patterns)]
+        return [info.id for info in matching(self.store, self.patterns)]
 
     def starts(self) -> dict[Slot, Start]:
         """Where the group begins in each partition there is."""
@@ -352,9 +352,8 @@ def _make(
 ) -> tuple[str, str]:
     cut = _resolve(store, "latest" if start is None else start)
     if start != "earliest":
-        for info in store.topics():
-            if matches(info.id, topics):
-                store.require_history(info.id, cut)
+        for info in matching(store, topics):
+            store.require_history(info.id, cut)
     values = {
         "name": name,
         "topics": json.dumps(list(topics), ensure_ascii=False),

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from eventstore import keys, registry
 from eventstore.errors import UsageError
-from eventstore.model import Op, TopicId
+from eventstore.model import Op, TopicId, TopicInfo
 from eventstore.timeline import Timeline, Which
 from eventstore.times import to_micros
 
@@ -92,3 +92,8 @@ def matches(topic: TopicId, patterns: Sequence[str]) -> bool:
     included = any(fnmatchcase(topic.text, each) for each in patterns if not each.startswith("!"))
     excluded = any(fnmatchcase(topic.text, each[1:]) for each in patterns if each.startswith("!"))
     return included and not excluded
+
+
+def matching(store: Store, patterns: Sequence[str]) -> list[TopicInfo]:
+    """The log's topics of now that match."""
+    return [info for info in store.topics() if matches(info.id, patterns)]

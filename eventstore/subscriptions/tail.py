@@ -23,7 +23,7 @@ from eventstore.model import TopicId, TopicInfo
 from eventstore.position import Cut
 from eventstore.subscriptions.batch import Rows
 from eventstore.subscriptions.positions import end_of
-from eventstore.subscriptions.selection import Filter, check_patterns, matches
+from eventstore.subscriptions.selection import Filter, check_patterns, matching
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -102,7 +102,7 @@ def tail(
 ) -> Iterator[Followed]:
     """``Store.tail``."""
     check_patterns(patterns)
-    infos = _matching(store, patterns)
+    infos = matching(store, patterns)
     begin = _begin(store, infos, start)
     end = store.cut(until)
     if begin.cut is not None and begin.cut.epoch > end.epoch:
@@ -122,13 +122,9 @@ def _following(
             continue
         head = store.head()
         assert head is not None
-        yield from merged(store, _matching(store, patterns), begin, Cut(head.epoch), chosen)
+        yield from merged(store, matching(store, patterns), begin, Cut(head.epoch), chosen)
         done = head.epoch
         begin = replace(begin, cut=Cut(done))
-
-
-def _matching(store: Store, patterns: Sequence[str]) -> list[TopicInfo]:
-    return [info for info in store.topics() if matches(info.id, patterns)]
 
 
 def _begin(store: Store, infos: Sequence[TopicInfo], start: AsOf) -> Begin:

@@ -123,11 +123,11 @@ def _patterns(store: Store, given: Sequence[str] | None, *, follow: bool) -> lis
 def _filter(
     store: Store, patterns: Sequence[str], keys: Sequence[str] | None, ops: Sequence[str] | None
 ) -> Filter:
-    from eventstore.subscriptions.selection import Filter, matches
+    from eventstore.subscriptions.selection import Filter, matching
 
     found = None
     if keys:
-        infos = [info for info in store.topics() if matches(info.id, patterns)]
+        infos = matching(store, patterns)
         found = [key for text in keys for key in _key(store, infos, text)]
     return Filter.of(_ops(ops) if ops else None, found, None)
 
@@ -182,11 +182,11 @@ def _newest(
     store: Store, patterns: Sequence[str], chosen: Filter, count: int, end: Cut
 ) -> Sequence[Document]:
     """The last ``count`` rows, looking back over ever more epochs until there are enough."""
-    from eventstore.subscriptions.selection import matches
+    from eventstore.subscriptions.selection import matching
     from eventstore.subscriptions.tail import between
     from tailrace.cli.change import in_commit_order
 
-    infos = [info for info in store.topics() if matches(info.id, patterns)]
+    infos = matching(store, patterns)
     window = NEWEST_EPOCHS
     while count:
         after = max(0, end.epoch - window)
