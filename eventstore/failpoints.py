@@ -46,6 +46,7 @@ NAMES = frozenset(
         "merge_swapped",  # catalog points to the merged file, those it replaced are retired
         "fold_written",  # a file of epochs is durable, catalog not touched
         "fold_swapped",  # the catalog's rows or smaller files gave way to it
+        "archive_copied",  # a file that retention is to remove is in the archive, not compared
         "retention_written",  # state run and what is left of a cut file are durable, catalog not touched
         "retention_swapped",  # the topic begins later, what it no longer needs is retired
         "state_run_written",  # a state run is durable, catalog not touched

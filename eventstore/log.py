@@ -18,8 +18,9 @@ import pyarrow as pa
 from sqlalchemy import Connection, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
-from eventstore import aside, index, loads, reading, registry, segment, starts, tables
+from eventstore import archived, aside, index, loads, reading, registry, segment, starts, tables
 from eventstore import cut as cuts
+from eventstore.archived import ArchivedFile
 from eventstore.catalog import Catalog, open_catalog
 from eventstore.derived import DerivedCatalog
 from eventstore.errors import IncompleteTopic, IntegrityError, MissingFile, OperatorError, UsageError
@@ -40,7 +41,7 @@ from eventstore.schema import TopicSchema
 from eventstore.settings import StoreSettings
 from eventstore.starts import LogStart
 from eventstore.storage import LocalStorage, Storage
-from eventstore.storage.places import MARKER, open_storage, read_marker, write_marker
+from eventstore.storage.places import MARKER, open_place, open_storage, read_marker, write_marker
 from eventstore.timeline import Timeline, Which
 from eventstore.wake import Deadline, Waker, waker_of
 from eventstore.writer import SourceWriter
@@ -67,8 +68,11 @@ _T = TypeVar("_T")
 class Store:
     """One log: catalog and segments. Safe to share between threads; cheap to open once per process."""
 
-    def __init__(self, settings: StoreSettings, catalog: Catalog, storage: Storage, spool: Path) -> None:
+    def __init__(
+        self, settings: StoreSettings, catalog: Catalog, storage: Storage, spool: Path, root: Path
+    ) -> None:
         self.settings = settings
+        self.root = root  # relative folders of the settings are relative to it
         self.spool = spool  # a folder of this machine for what no crash needs back; it may not be there yet
         self.catalog = catalog
         self.storage = storage
@@ -98,7 +102,7 @@ class Store:
         catalog = open_catalog(chosen.catalog, store_name=chosen.name, root=base, create=create)
         try:
             spool = (storage.root if isinstance(storage, LocalStorage) else base / ".tailrace") / "spool"
-            store = cls(chosen, catalog, storage, spool)
+            store = cls(chosen, catalog, storage, spool, base)
             barrier.check(catalog)
             store._check_pair(create)
             if create and catalog.kind == "postgres":  # consumers may not make tables there
@@ -373,6 +377,16 @@ class Store:
         with self.catalog.read() as connection:
             return [index.file_ref(topic, row) for row in connection.execute(query)]
 
+    def archived(self, topic: TopicId) -> list[ArchivedFile]:
+        """Files that were copied to an archive before retention removed their rows, in the topic's order."""
+        topic_id = self._topic_id(topic)
+        with self.catalog.read() as connection:
+            return archived.read(connection, topic, topic_id, self.archive)
+
+    def archive(self, place: str) -> Storage:
+        """The storage of an archive, as the topics' settings and ``ArchivedFile.archive`` name it."""
+        return open_place(place, self.settings.s3, self.root)
+
     def read(
         self,
         topic: TopicId,
@@ -553,13 +567,15 @@ class Store:
         topics: Sequence[TopicId] = (),
         *,
         quick: bool = False,
+        archives: bool = False,
         report: Callable[[str], None] = lambda _: None,
     ) -> Verified:
         """Look whether the log is what was written, beside whatever runs: every checksum, hash and sum, every file and
-        place. ``quick``: not what is in files and blobs. Gives what was found, also when that is damage."""
+        place. ``quick``: not what is in files and blobs; ``archives``: also the files in archives (OperatorError or
+        TransientError when one is out of reach). Gives what was found, also when that is damage."""
         from eventstore.integrity.verify import verify
 
-        return verify(self, topics, quick=quick, report=report)
+        return verify(self, topics, quick=quick, archives=archives, report=report)
 
     def pinned(self, purpose: str) -> AbstractContextManager[None]:
         """Inside, files that ``segments`` refers to stay, however long it takes. For whoever hands references on."""

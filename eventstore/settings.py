@@ -84,7 +84,7 @@ class ObjectStoreSettings(_Frozen):
     region: Annotated[str | None, Field(description="of the bucket; default: AWS_REGION")] = None
 
 
-def _segments(place: str | Path) -> str | Path:
+def _files_place(place: str | Path) -> str | Path:
     text = str(place)
     if isinstance(place, str) and text.startswith(OBJECTS):
         if not _OBJECTS.fullmatch(text):
@@ -123,9 +123,18 @@ class TopicSettings(_Frozen):
     tombstones: Annotated[
         Seconds, Field(description="so long after it a delete stays in what compact leaves to readers")
     ] = 7 * 86_400.0
+    archive: Annotated[
+        str | Path | None,
+        AfterValidator(lambda place: place if place is None else _files_place(place)),
+        Field(
+            description="files are copied there before retention removes them: a folder, or s3://BUCKET/PREFIX"
+        ),
+    ] = None
 
     @model_validator(mode="after")
     def _has_what_it_is_for(self) -> Self:
+        if self.archive is not None and self.retention.keeps_all:
+            raise ValueError("archive is for rows that retention removes, which this does not")
         for name in ("compact_after", "tombstones"):
             if name in self.model_fields_set and not self.retention.compact:
                 raise ValueError(f'{name} is for retention = "compact", which this is not')
@@ -138,7 +147,7 @@ class StoreSettings(_Frozen):
     name: Name = "tailrace"
     catalog: str = "sqlite:///.tailrace/catalog.db"
     segments: Annotated[
-        str | Path, AfterValidator(_segments), Field(description="a folder, or s3://BUCKET/PREFIX")
+        str | Path, AfterValidator(_files_place), Field(description="a folder, or s3://BUCKET/PREFIX")
     ] = Path(".tailrace/segments")
     partitions: Annotated[int, Field(ge=1, le=1024)] = 4
     inline_bytes: Annotated[int, Field(ge=0, description="epochs up to this size are one catalog row")] = MIB

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from eventstore import registry
+from eventstore import archived, registry
 from eventstore.integrity import contents, picture, structure
 from eventstore.integrity.findings import Finding, Problem, Verified
 from eventstore.integrity.picture import Named, Picture, Topic
@@ -36,20 +37,26 @@ def verify(
     topics: Sequence[TopicId] = (),
     *,
     quick: bool = False,
+    archives: bool = False,
     report: Report = lambda _: None,
 ) -> Verified:
     """Look at the whole log, or at some topics alone. ``quick``: at the catalog and whether files are there, not at
-    what is in them. ``report`` is told what is under way. Raises UsageError for an unknown topic; what is wrong with
-    the log is in the result."""
+    what is in them. ``archives``: at what is archived, too. ``report`` is told what is under way. Raises UsageError for
+    an unknown topic, OperatorError or TransientError for an archive out of reach; what is wrong with the log is in the
+    result."""
     for topic in topics:
         store.topic(topic)
     with leases.pinned(store.catalog, "log verify"):
-        return _Verification(store, frozenset(topics), quick, report).run()
+        return _Verification(store, frozenset(topics), quick, archives, report).run()
 
 
 class _Verification:
-    def __init__(self, store: Store, topics: frozenset[TopicId], quick: bool, report: Report) -> None:
+    def __init__(
+        self, store: Store, topics: frozenset[TopicId], quick: bool, archives: bool, report: Report
+    ) -> None:
         self._store = store
+        self._archives = archives
+        self._reached: set[str] = set()
         self._topics = topics
         self._quick = quick
         self._report = report
@@ -72,6 +79,7 @@ class _Verification:
         if not self._topics:
             self._whole(seen, listed)
         self._contents(seen, chosen)
+        elsewhere = [each for topic in chosen for each in self._archived(topic)] if self._archives else []
         return Verified(
             log_id=self._store.log_id,
             epoch=seen.epoch,
@@ -82,8 +90,25 @@ class _Verification:
             unregistered=self._unregistered,
             quick=self._quick,
             redactions=sum(row.topic_id in {topic.id for topic in chosen} for row in seen.redactions),
-            findings=tuple(self._still(self._findings)),
+            findings=(*self._still(self._findings), *elsewhere),
         )
+
+    def _archived(self, topic: Topic) -> Iterator[Finding]:
+        """Files that retention put into archives: nobody removes them, so each must be there."""
+        for each in self._store.archived(topic.name):
+            archive = self._store.archive(each.archive)
+            if each.archive not in self._reached:
+                archived.require(archive, self._store.log_id)
+                self._reached.add(each.archive)
+            self._files += 1
+            self._report(f"archived file {each.place}")
+            if self._quick:
+                if not archive.exists(each.path):
+                    yield Finding(Problem.MISSING, each.place, "retention archived it")
+                continue
+            self._bytes += each.bytes
+            for finding in contents.checked(archive, Named(each.path, each.checksum, each.bytes)):
+                yield replace(finding, place=each.place)
 
     def _chosen(self, topics: Mapping[int, Topic]) -> list[Topic]:
         return [topic for topic in topics.values() if not self._topics or topic.name in self._topics]

@@ -1,6 +1,6 @@
 """Retention, carried out: a topic's oldest rows are removed, after what makes its state was written as a state run.
 
-1. ``cutoff`` says where.
+1. ``cutoff`` says where. What goes is in the topic's archive, if it has one (``archive``).
 2. Write the state run there (``staterun``), and what is left of a file that the cut goes through. No lock is held.
 3. One transaction: term still mine, the start still where it was; the start moves, the files before it and the former
    run go and are retired, the new ones come. Readers resolve within one snapshot, so they find either.
@@ -21,8 +21,9 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from eventstore import chain, failpoints, index, tables
 from eventstore.content import Content
-from eventstore.errors import Fenced, UsageError
-from eventstore.maintain import cutoff, lineage, readers, terms
+from eventstore.errors import Fenced, TailraceError, UsageError
+from eventstore.maintain import archive, cutoff, lineage, readers, terms
+from eventstore.maintain.archive import Unarchived
 from eventstore.maintain.cutoff import Held, SegmentRow, Step
 from eventstore.maintain.filtering import Part
 from eventstore.maintain.readers import Reader
@@ -45,7 +46,7 @@ _NAMED = 64
 @dataclass(frozen=True, slots=True)
 class Removed:
     """One topic begins behind ``epoch`` now. ``events`` and ``bytes`` are what went, ``kept_events`` what stays of it
-    in the state run, ``forced`` whom it passed."""
+    in the state run, ``forced`` whom it passed, ``archive`` where what went is kept."""
 
     topic: str
     epoch: int
@@ -53,11 +54,12 @@ class Removed:
     bytes: int
     kept_events: int
     forced: tuple[str, ...] = ()
+    archive: str = ""
 
 
-def retain(store: Store, force_past: Collection[str] = ()) -> Iterator[Removed | Held]:
-    """One step for each topic that has one, and what holds back the others. Raises UsageError when ``force_past`` names
-    no registered reader, Fenced when another maintainer began."""
+def retain(store: Store, force_past: Collection[str] = ()) -> Iterator[Removed | Held | Unarchived]:
+    """One step for each topic that has one, and what holds back or hinders the others. Raises UsageError when
+    ``force_past`` names no registered reader, Fenced when another maintainer began."""
     plans = [cutoff.plan(store, each, force_past) for each in cutoff.topics(store)]
     known = {name for *_, found in plans for name in found}
     for name in force_past:
@@ -72,7 +74,14 @@ def retain(store: Store, force_past: Collection[str] = ()) -> Iterator[Removed |
         if step is not None:
             if term is None:
                 term = terms.begin(store.catalog, terms.RETAIN)
-            yield _carry_out(store, step, term)
+            try:
+                kept = archive.keep(store, step, term)
+            except Fenced:
+                raise
+            except TailraceError as error:
+                yield Unarchived(step.info.id.text, error)
+                continue
+            yield _carry_out(store, step, term, kept)
 
 
 def is_due(store: Store) -> bool:
@@ -84,7 +93,7 @@ def _everybody(store: Store) -> list[Reader]:
     return [reader for info, *_ in cutoff.topics(store) for reader in readers.registered(store, info.id)]
 
 
-def _carry_out(store: Store, step: Step, term: int) -> Removed:
+def _carry_out(store: Store, step: Step, term: int, kept: Sequence[Mapping[str, Any]]) -> Removed:
     name = partial(terms.new_parquet, folder_of(step.info.id, step.topic_id), terms.RETAIN, term)
     run: list[Part] = []
     if _has_state(store, step.info):
@@ -103,17 +112,17 @@ def _carry_out(store: Store, step: Step, term: int) -> Removed:
         )
     moved = _moved(store, step, run)
     failpoints.hit("retention_written")
-    _swap(store, step, term, moved, run, rests)
+    _swap(store, step, term, moved, run, rests, kept)
     failpoints.hit("retention_swapped")
-    kept = sum(part.rows for part in run)
     events = sum(moved.whole) - sum(step.start.whole)
     return Removed(
         topic=step.info.id.text,
         epoch=step.cut,
         events=events,
         bytes=sum(row.bytes for row in step.files) - sum(rest["bytes"] for rest in rests),
-        kept_events=kept,
+        kept_events=sum(part.rows for part in run),
         forced=tuple(reader.label for reader in step.passed),
+        archive=str(step.settings.archive or ""),
     )
 
 
@@ -187,6 +196,7 @@ def _swap(
     moved: LogStart,
     run: Sequence[Part],
     rests: Sequence[Mapping[str, Any]],
+    kept: Sequence[Mapping[str, Any]],
 ) -> None:
     segments, runs, offsets = tables.segments, tables.state_runs, tables.topic_offsets
     mine = segments.c.topic_id == step.topic_id
@@ -210,14 +220,15 @@ def _swap(
             )
         )
         if begun.rowcount != 1 or set(found) != set(split):
-            raise Fenced(
-                f"files of {step.info.id} changed while its first rows were removed; nothing was changed",
-                hint="the next round does it",
-            )
+            raise _changed(step)
         leaving = (mine, segments.c.first_epoch <= step.cut)
         gone = connection.execute(select(segments).where(*leaving).order_by(segments.c.first_row)).all()
         passed = (runs.c.topic_id == step.topic_id, runs.c.epoch <= step.cut)
         former = connection.execute(select(runs.c.path, runs.c.bytes).where(*passed)).all()
+        if kept:
+            if {row.path for row in gone} != {row.path for row in step.files}:
+                raise _changed(step)
+            connection.execute(insert(tables.archived), kept)
         connection.execute(delete(segments).where(*leaving))
         connection.execute(delete(runs).where(*passed))
         retire(connection, [(row.path, row.bytes) for row in (*gone, *former)])
@@ -226,6 +237,13 @@ def _swap(
             connection.execute(insert(segments), made)
         if run:
             connection.execute(insert(runs), run_values(step.topic_id, 0, step.cut, run))
+
+
+def _changed(step: Step) -> Fenced:
+    return Fenced(
+        f"files of {step.info.id} changed while its first rows were removed; nothing was changed",
+        hint="the next round does it",
+    )
 
 
 def _recorded(

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 
 from eventstore import registry, tables
 from eventstore.maintain import rundue, terms, tiers
+from eventstore.maintain.archive import Unarchived
 from eventstore.maintain.compact import Compacted, compact
 from eventstore.maintain.cutoff import Held
 from eventstore.maintain.cutoff import check as check_retention
@@ -96,9 +97,9 @@ def maintain(
     force_past: Collection[str] = (),
 ) -> Round:
     """Seal all small epochs, merge, remove what retention says, make state runs, fold, remove files. ``force_past``:
-    names of registered readers whom retention passes. Raises Busy or Fenced; UsageError, when all else is done, for a
-    policy that a topic cannot have, and at once when nobody is called as in ``force_past``.
-    """
+    names of registered readers whom retention passes. Raises Busy or Fenced; UsageError at once when nobody is called
+    as in ``force_past``; when all else is done, UsageError for a policy that a topic cannot have, and what keeps a
+    topic from its archive."""
     began = time.monotonic()
     with maintaining(store.catalog):
         with store.catalog.write() as connection:
@@ -113,11 +114,14 @@ def maintain(
         for each in merge(store, store.settings.upkeep.memory_bytes):
             merged.append(each)
             report(f"merging: {sum(m.files for m in merged):,} files to {len(merged):,}")
-        removed, held = [], []
+        removed, held, hindered = [], [], []
         report("retention")
         for outcome in retain(store, force_past):
             if isinstance(outcome, Held):
                 held.append(outcome)
+            elif isinstance(outcome, Unarchived):
+                hindered.append(outcome.error)
+                report(f"retention: {outcome.topic} could not be archived")
             else:
                 removed.append(outcome)
                 report(f"retention: {outcome.topic} begins behind epoch {outcome.epoch:,}")
@@ -150,6 +154,8 @@ def maintain(
         )
         _record(store, done)
         check_retention(store)
+        for error in hindered:
+            raise error
     return done
 
 

@@ -86,13 +86,7 @@ def copy_files(
 def _settle(file: NamedFile, source: Storage, target: Storage, there: bool) -> bool:
     """The file is in its new place, and right; whether it was written now."""
     if not there:
-        data = source.open(file.path)
-        if segment.checksum(data) != file.checksum:
-            raise segment.damaged(source.place(file.path))
-        try:
-            target.write(file.path, data)
-        except Taken:  # the listing came late
-            there = True
+        there = not copied(source, file.path, target, file.path, file.checksum)
         failpoints.hit("move_file_copied")
     if segment.checksum(target.open(file.path)) != file.checksum:
         raise IntegrityError(
@@ -100,3 +94,16 @@ def _settle(file: NamedFile, source: Storage, target: Storage, there: bool) -> b
             hint="remove it, and run the move again",
         )
     return not there
+
+
+def copied(source: Storage, path: str, target: Storage, name: str, checksum: str) -> bool:
+    """Write a file of one storage as ``name`` of another; False when there is one of that name. Raises IntegrityError
+    for one that is not what it was."""
+    data = source.open(path)
+    if segment.checksum(data) != checksum:
+        raise segment.damaged(source.place(path))
+    try:
+        target.write(name, data)
+    except Taken:
+        return False
+    return True

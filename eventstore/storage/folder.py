@@ -34,15 +34,15 @@ class LocalStorage(Storage):
         return str(self.root / path)
 
     def prepare(self) -> None:
-        where = "let the user that runs Tailrace write there, or set store.segments elsewhere"
+        where = "let the user that runs Tailrace write there, or name another place (store.segments, archive)"
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OperatorError(
-                f"the segments folder {self.root} cannot be made: {error.strerror}", hint=where
+                f"the folder {self.root} cannot be made: {error.strerror}", hint=where
             ) from error
         if not os.access(self.root, os.W_OK | os.X_OK):
-            raise OperatorError(f"the segments folder {self.root} may not be written", hint=where)
+            raise OperatorError(f"the folder {self.root} may not be written", hint=where)
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
@@ -129,6 +129,6 @@ def _explain(error: OSError, target: Path) -> TailraceError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return OperatorError(
             f"{target} may not be accessed: {error.strerror}",
-            hint="let the user that runs Tailrace read and write the segments folder",
+            hint="let the user that runs Tailrace read and write that folder",
         )
-    return OperatorError(f"{target}: {error.strerror or error}", hint="check the disk of the segments folder")
+    return OperatorError(f"{target}: {error.strerror or error}", hint="check the disk of that folder")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from eventstore.settings import OBJECTS, StoreSettings
+from eventstore.settings import OBJECTS, ObjectStoreSettings, StoreSettings
 from eventstore.storage.base import Storage
 from eventstore.storage.folder import LocalStorage
 from eventstore.storage.objects import ObjectStorage
@@ -26,9 +26,13 @@ def write_marker(storage: Storage, log_id: str) -> None:
 
 def open_storage(settings: StoreSettings, base: Path) -> Storage:
     """The storage that the settings name; a relative folder is relative to ``base``. Nothing is looked at yet."""
-    place = str(settings.segments)
+    return open_place(str(settings.segments), settings.s3, base)
+
+
+def open_place(place: str, s3: ObjectStoreSettings, base: Path) -> Storage:
+    """The storage at a place of files: ``s3://BUCKET/PREFIX`` or a folder, relative to ``base``."""
     if not place.startswith(OBJECTS):
         return LocalStorage(base / place)
     bucket, _, prefix = place.removeprefix(OBJECTS).partition("/")
-    endpoint = settings.s3.endpoint or next(filter(None, map(os.environ.get, _ENDPOINTS)), None)
-    return ObjectStorage(bucket, prefix.strip("/"), endpoint, settings.s3.region)
+    endpoint = s3.endpoint or next(filter(None, map(os.environ.get, _ENDPOINTS)), None)
+    return ObjectStorage(bucket, prefix.strip("/"), endpoint, s3.region)

@@ -19,9 +19,12 @@ _REQUEST = re.compile(r"\s*\(?Request ID: [^)]*\)?\s*$")
 
 CREDENTIALS = (
     "credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), from AWS_PROFILE "
-    "in ~/.aws, or from the machine's role; they must allow to read, write, list and delete below store.segments"
+    "in ~/.aws, or from the machine's role; they must allow to read, write, list and delete below that address"
 )
-_BUCKET = "create the bucket (Tailrace makes none), or correct store.segments and store.s3.endpoint"
+_BUCKET = (
+    "create the bucket (Tailrace makes none), or correct the address (store.segments, archive) and "
+    "store.s3.endpoint"
+)
 _CLOCK = "this machine's clock and the server's differ by more than it allows: let NTP set both"
 _CHECKSUMS = (
     "a server that does not know the checksums which the client appends to uploads (many S3-compatible ones) is told "

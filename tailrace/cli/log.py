@@ -48,8 +48,10 @@ def show(
         history = row_history(store, info, key)
         events = events_of(store, info.id.source, history)
         removed = store.removed_until(info.id)
+        archived = sorted({each.archive for each in store.archived(info.id)})
     if removed is not None:
-        invocation.output.note(f"retention removed rows of {info.id.text} up to {when(removed)}")
+        kept = f"; they are archived in {', '.join(archived)}" if archived else ""
+        invocation.output.note(f"retention removed rows of {info.id.text} up to {when(removed)}{kept}")
     if not history:
         raise UsageError(
             f"{info.id.text} has no row with key {', '.join(key)} in its history",

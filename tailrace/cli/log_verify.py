@@ -21,6 +21,9 @@ def verify(
     quick: Annotated[
         bool, typer.Option("--quick", help="Only the catalog, and whether files are there; reads no content.")
     ] = False,
+    archives: Annotated[
+        bool, typer.Option("--archives", help="Also the files that retention put into archives.")
+    ] = False,
 ) -> int:
     """Check the log itself: every checksum, hash and sum, every file and offset. 4 when something is wrong.
 
@@ -31,7 +34,7 @@ def verify(
     invocation = of(context)
     chosen = [TopicId.parse(topic) for topic in topics or ()]
     with invocation.store() as store, invocation.output.progress("verifying the log") as progress:
-        found = store.verify(chosen, quick=quick, report=progress.say)
+        found = store.verify(chosen, quick=quick, archives=archives, report=progress.say)
     tell(invocation, found)
     return 0 if found.clean else DifferenceFound.exit_code
 

@@ -151,7 +151,7 @@ def described(done: Round) -> list[str]:
         forced = f", past {', '.join(each.forced)}" if each.forced else ""
         lines.append(
             f"{each.topic} begins behind epoch {each.epoch:,}{forced}: removed {count(each.events, 'row')}, "
-            f"{each.kept_events:,} that make its state stay"
+            f"{each.kept_events:,} that make its state stay{', archived in ' + each.archive if each.archive else ''}"
         )
     lines += [_compacted(each) for each in done.runs]
     if done.folded_epochs:

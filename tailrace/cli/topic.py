@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tailrace.cli.invocation import of
 from tailrace.cli.log import TopicArgument
+from tailrace.cli.output import count as plural
+from tailrace.cli.output import size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventstore.archived import ArchivedFile
     from eventstore.model import TopicInfo
     from eventstore.schema import Column
 
@@ -55,8 +60,11 @@ def show(
     with invocation.store() as store:
         info = store.topic(TopicId.parse(topic))
         schemas = store.schemas(info.id)
+        archived = store.archived(info.id)
     if invocation.output.json:
-        invocation.output.document({**as_document(info), "versions": [asdict(schema) for schema in schemas]})
+        versions = [asdict(schema) for schema in schemas]
+        archives = [in_archive(archived, place) for place in dict.fromkeys(each.archive for each in archived)]
+        invocation.output.document({**as_document(info), "versions": versions, "archived": archives})
         return
     invocation.output.line(
         f"{info.id.text}  ({info.kind.value}, {info.partitions} partitions, {completeness(info)})"
@@ -68,12 +76,20 @@ def show(
         ]
         title = f"version {schema.version}, from {format_lsn(schema.from_lsn)}"
         invocation.output.table(("id", "column", "type", "held as", "key"), rows, title=title)
+    for place in dict.fromkeys(each.archive for each in archived):
+        kept = in_archive(archived, place)
+        files = f"{plural(kept['files'], 'file')} ({size(kept['bytes'])})"
+        epochs = f"epochs {kept['first_epoch']:,} to {kept['last_epoch']:,}"
+        invocation.output.line(f"archived in {place}: {files}, {plural(kept['rows'], 'row')} of {epochs}")
 
 
 @app.command()
 def files(
     context: typer.Context,
     topic: TopicArgument,
+    archived: Annotated[
+        bool, typer.Option("--archived", help="Also, and first, those that retention put into an archive.")
+    ] = False,
 ) -> None:
     """List a topic's Parquet files, for DuckDB, pandas, Spark and others. `tailrace store seal` brings what is new."""
     from eventstore.model import TopicId
@@ -81,18 +97,32 @@ def files(
     invocation = of(context)
     with invocation.store() as store:
         info = store.topic(TopicId.parse(topic))
-        found = store.files(info.id)
-        for each in found:
-            place = store.storage.place(str(each.path))
-            if invocation.output.json:
-                invocation.output.document(
-                    {"file": place, "version": each.version, "rows": each.rows, "bytes": each.bytes,
-                     "first_epoch": each.first_epoch, "last_epoch": each.last_epoch}
-                )  # fmt: skip
-            else:
-                invocation.output.line(place)
+        elsewhere = [(each.place, each.ref, True) for each in store.archived(info.id)] if archived else []
+        own = [(store.storage.place(str(each.path)), each, False) for each in store.files(info.id)]
+    found = elsewhere + own
+    for place, each, is_archived in found:
+        if invocation.output.json:
+            invocation.output.document(
+                {"file": place, "version": each.version, "rows": each.rows, "bytes": each.bytes,
+                 "first_epoch": each.first_epoch, "last_epoch": each.last_epoch, "archived": is_archived}
+            )  # fmt: skip
+        else:
+            invocation.output.line(place)
     if not found:
         invocation.output.note(f"{info.id.text} has no files yet: tailrace store seal makes them")
+
+
+def in_archive(archived: Sequence[ArchivedFile], place: str) -> dict[str, Any]:
+    """What of a topic is in one archive."""
+    there = [each for each in archived if each.archive == place]
+    return {
+        "archive": place,
+        "files": len(there),
+        "bytes": sum(each.bytes for each in there),
+        "rows": sum(each.rows for each in there),
+        "first_epoch": there[0].first_epoch,
+        "last_epoch": there[-1].last_epoch,
+    }
 
 
 def held_as(column: Column) -> str:
