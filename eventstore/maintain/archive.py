@@ -109,7 +109,11 @@ def _going(store: Store, step: Step, row: SegmentRow, ref: SegmentRef, path: str
     """A file of the rows that go, beside the log's own for the moment."""
     memory = store.settings.upkeep.memory_bytes
     written = rewrite(
-        store.storage, [ref], path, memory, keep=lambda rows: pc.less_equal(rows["_epoch"], step.cut)
+        store.storage,
+        [ref],
+        path,
+        memory,
+        change=lambda rows: rows.filter(pc.less_equal(rows["_epoch"], step.cut)),
     )
     require_recorded(row, sum(written.contents, Content()))
     ranges = tuple(
