@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 
 from eventstore import failpoints, registry, tables
 from eventstore.catalog import Catalog, open_catalog
-from eventstore.errors import MissingFile, OperatorError, UsageError
+from eventstore.errors import Fenced, MissingFile, OperatorError, UsageError
 from eventstore.maintain.leases import holders
 from eventstore.move import barrier
 from eventstore.move.files import Copied, copy_files, named_files
@@ -60,6 +60,7 @@ class Move:
 
     def __init__(self, source: Place, target: Place) -> None:
         self.source, self.target = source, target
+        self._closed_at: int | None = None
 
     def slots(self) -> dict[str, str]:
         """The replication slots of the sources, by source, while the old place is open: who may be streaming to it."""
@@ -177,7 +178,8 @@ class Move:
         """Nobody writes here any more. Raises OperatorError naming who is at work."""
         catalog = self.source.catalog
         with catalog.write() as connection:
-            if connection.scalar(select(tables.moved.c.id)) is not None:
+            self._closed_at = connection.scalar(select(tables.moved.c.began_at))
+            if self._closed_at is not None:
                 return
             at_work = holders(connection)
             if at_work:
@@ -191,6 +193,7 @@ class Move:
             barrier.mark(
                 connection, log_id=self.source.log_id, arriving=False, catalog=name, segments=segments
             )
+            self._closed_at = connection.scalar(select(tables.moved.c.began_at))
         failpoints.hit("move_closed")
 
     def _guard_groups(self, do: Callable[..., None], connection: Connection, *more: str) -> None:
@@ -205,20 +208,22 @@ class Move:
                 do(inside, groups.kind, guarded, *more)
 
     def _copy_rows(self) -> dict[str, int]:
+        """Raises Fenced when another run of the move opened the new place: whoever writes there would lose it."""
         copied = [table for table in tables.metadata.sorted_tables if table.name not in _LEFT]
-        source, target = self.source.catalog, self.target.catalog
-        rows: dict[str, int] = {}
-        if source.path is None or groups_file(source.path).exists():
-            with (
-                _groups(source) as old,
-                _groups(target) as new,
-                old.read() as reading,
-                new.write() as writing,
-            ):
-                rows |= copy_rows(reading, writing, group_tables.metadata.sorted_tables)
-        with source.read() as reading, target.write() as writing:
+        with self.source.catalog.read() as reading, self.target.catalog.write() as writing:
+            marked = writing.execute(select(tables.moved).with_for_update()).one_or_none()
+            if marked is None or not marked.arriving:
+                raise _overtaken(f"the log is in {self.target.label}")
+            rows = self._copy_groups()
             rows |= copy_rows(reading, writing, copied)
         return rows
+
+    def _copy_groups(self) -> dict[str, int]:
+        source, target = self.source.catalog, self.target.catalog
+        if source.path is not None and not groups_file(source.path).exists():
+            return {}
+        with _groups(source) as old, _groups(target) as new, old.read() as reading, new.write() as writing:
+            return copy_rows(reading, writing, group_tables.metadata.sorted_tables)
 
     def _open_new(self) -> None:
         """The one moment at which the log changes its place."""
@@ -226,6 +231,9 @@ class Move:
             row = held.execute(select(tables.moved)).one_or_none()
             if row is None:
                 raise OperatorError("the move was abandoned meanwhile", hint="the log is where it was")
+            if self._closed_at is not None and row.began_at != self._closed_at:
+                # What was written to the old place between is not among the rows that were copied.
+                raise _overtaken("it was abandoned, and begun again")
             with self.target.catalog.write() as connection:
                 barrier.unmark(connection)
             failpoints.hit("move_arrived")
@@ -274,6 +282,10 @@ def _groups(catalog: Catalog) -> Iterator[Catalog]:
     finally:
         if database is not catalog:
             database.close()
+
+
+def _overtaken(what: str) -> Fenced:
+    return Fenced(f"another run of this move went on meanwhile: {what}", hint="one at a time; this one stops")
 
 
 def _require_empty(connection: Connection, catalog: Catalog) -> None:

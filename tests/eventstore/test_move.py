@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from eventstore import tables
+from eventstore import failpoints, tables
 from eventstore.derived import RunRecord
 from eventstore.errors import Fenced, IntegrityError, MissingFile, OperatorError, TailraceError, UsageError
 from eventstore.log import Store
@@ -201,6 +201,62 @@ def test_a_damaged_file_stops_a_move_which_can_be_given_up_or_ended_when_it_is_m
         abandon(HERE, elsewhere(), store_dir)
     with Store.open(elsewhere(), root=store_dir) as store:
         assert facts(store) == before
+
+
+def test_of_two_movers_the_one_that_was_overtaken_changes_nothing_in_the_new_place(
+    store_dir: Path, there: StoreSettings
+) -> None:
+    """Its copy of the catalog would take away what was written there since."""
+    with Store.open(HERE, create=True, root=store_dir) as store:
+        furnish(store)
+    be_overtaken(HERE, elsewhere(), store_dir)
+    be_overtaken(elsewhere(), there, store_dir)
+
+
+def be_overtaken(source: StoreSettings, target: StoreSettings, root: Path) -> None:
+    after: list[dict[str, Any]] = []
+
+    def overtaken(step: str) -> None:
+        if step == "copying the catalog":
+            move(source, target, root)
+            with Store.open(target, root=root) as store:
+                store.take_over("shop").append(batch(5000 + store.cut().epoch, orders=[("c", 1)]))
+                after.append(facts(store))
+
+    with moving(source, target, root) as slower, pytest.raises(Fenced, match="another run"):
+        slower.run(overtaken, lambda *done: None)
+    with Store.open(target, root=root) as store:
+        assert [facts(store)] == after
+        assert store.verify().findings == ()
+
+
+def test_a_mover_from_before_an_abandoned_move_does_not_open_the_new_place(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written to the old place since is not in its copy."""
+    with Store.open(HERE, create=True, root=store_dir) as store:
+        furnish(store)
+    passed = failpoints.hit
+
+    def overtaken(name: str) -> None:
+        passed(name)
+        if name != "move_rows_copied":
+            return
+        monkeypatch.setattr(failpoints, "hit", passed)
+        abandon(HERE, elsewhere(), store_dir)
+        with Store.open(HERE, root=store_dir) as store:
+            store.take_over("shop").append(batch(2000, orders=[("c", 2000)]))
+        with moving(HERE, elsewhere(), store_dir) as later:
+            later._close()
+
+    monkeypatch.setattr(failpoints, "hit", overtaken)
+    with pytest.raises(Fenced, match="abandoned, and begun again"):
+        move(HERE, elsewhere(), store_dir)
+    with pytest.raises(OperatorError, match="not whole"):
+        Store.open(elsewhere(), root=store_dir)
+    move(HERE, elsewhere(), store_dir)
+    with Store.open(elsewhere(), root=store_dir) as store:
+        assert content(store)[-1]["_lsn"] == 2000
 
 
 def test_every_table_that_names_files_is_known_to_the_move() -> None:
