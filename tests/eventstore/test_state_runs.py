@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import select
 
 from eventstore import failpoints, runs, tables
+from eventstore.errors import Fenced
 from eventstore.log import Store
-from eventstore.maintain import rundue
+from eventstore.maintain import rundue, terms
 from eventstore.maintain.rounds import is_due
 from eventstore.maintain.rundue import Span
 from eventstore.maintain.staterun import Here
@@ -142,6 +143,29 @@ def test_retention_beside_runs(new_store: StoreFactory, monkeypatch: pytest.Monk
         assert runs_of(store) == left
         assert {epoch: state_of(store, epoch) for epoch in before} == before
         assert store.verify().findings == ()
+
+
+@SQLITE
+def test_of_two_that_make_runs_the_earlier_is_fenced(
+    new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store(upkeep=EAGER)
+    fill(store, 1, 20)
+    before = state_of(store)
+    passed = failpoints.hit
+
+    def overtaken(name: str) -> None:
+        if name == "state_run_written":
+            terms.begin(store.catalog, terms.STATE)
+        passed(name)
+
+    monkeypatch.setattr(failpoints, "hit", overtaken)
+    with pytest.raises(Fenced):
+        store.compact()
+    monkeypatch.undo()
+    assert runs_of(store) == []
+    assert state_of(store) == before
+    assert store.collect_orphans() == 1
 
 
 @SQLITE
