@@ -10,13 +10,16 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from eventstore import failpoints, tables
 from eventstore.catalog import Catalog
 from eventstore.errors import Fenced, UsageError
 from eventstore.times import from_micros, now_micros, to_micros
+
+RUNS_KEPT = 1000
+"""Of each projection: a runner that refreshes every three seconds makes ten million a year."""
 
 
 class GenerationState(StrEnum):
@@ -356,9 +359,13 @@ class DerivedCatalog:
     # record
 
     def record_run(self, record: RunRecord) -> None:
+        """The projection's oldest records beyond ``RUNS_KEPT`` go."""
+        table = tables.runs
+        mine = table.c.projection == record.projection
+        newest_to_go = select(table.c.id).where(mine).order_by(table.c.id.desc()).offset(RUNS_KEPT).limit(1)
         with self._catalog.write() as connection:
             connection.execute(
-                insert(tables.runs).values(
+                insert(table).values(
                     projection=record.projection,
                     generation=record.generation,
                     started=to_micros(record.started),
@@ -372,6 +379,7 @@ class DerivedCatalog:
                     status=record.status,
                 )
             )
+            connection.execute(delete(table).where(mine, table.c.id <= newest_to_go.scalar_subquery()))
 
     def runs(self, projection: str, limit: int = 20) -> list[RunRecord]:
         """The latest runs, newest first."""
