@@ -1,326 +1,181 @@
-"""A store with a year's rows: 10 flushes a second, each with rows of 100 topics, upkeep as a running capture does it.
+"""A year of a log: 10 flushes a second, each with a row of every topic. What of it stays in catalog and folder?
 
-Two parts. **Run**: epochs are written straight into the catalog, as sealing leaves them (a row per epoch; per topic a
-small file for each round), and real upkeep runs after each round: merge, fold, removal of what was replaced. Small
-files are links to one, and minutes of flushes are written in less than a second; still only the first days of a year
-fit into a benchmark. **By structure**: the rest is the same plan (``tiers.plan``) over the sizes that the run has
-measured, without files. Both count the same things, so where they overlap they can be compared.
+315 million epochs are too many to append in a benchmark, so there are three parts, each of which rests on the one
+before. **Done**: real epochs are appended and kept in order by real upkeep, a round a minute of the log's time.
+**Forecast**: the plans that upkeep goes by, over files that are sizes only (``benchmarks/forecast.py``), those that
+were measured; beside what was done, and then to the end. **Laid out**: a store with the catalog and the files of epochs
+that the forecast ends with; opening it, its status and finding a moment in it are measured.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
-import pyarrow as pa
-from sqlalchemy import func, insert, select, update
-
+from benchmarks.flushes import PER_SECOND, Flushes, lsn_of, settings_of, store_in, time_of
+from benchmarks.forecast import COUNTED, Forecast, Held, Load, Sizes
+from benchmarks.layout import lay_out
 from benchmarks.options import Options, Size, median, parse
 from benchmarks.results import table, write_section
-from eventstore import chain, index, segment, tables
-from eventstore.keys import hash_columns
 from eventstore.log import Store
-from eventstore.maintain import fold, tiers
-from eventstore.maintain.rounds import maintain, standing
-from eventstore.model import PartitionRange, PreparedSegment, TopicId
-from eventstore.schema import Column, TopicSchema, change_schema
-from eventstore.settings import StoreSettings, UpkeepSettings
-from eventstore.storage import LocalStorage
-from eventstore.times import to_micros
+from eventstore.maintain.rounds import standing
+from eventstore.position import format_lsn
+from eventstore.settings import UpkeepSettings
 
-TOPICS = 100
-PER_SECOND = 10
-ROUND_EPOCHS = 4096  # a round each seven minutes
-DAYS = (7, 30, 91, 182)
-SCHEMA = TopicSchema(
-    1, (Column(1, "id", 20, type_name="bigint", key=True), Column(2, "note", 25, type_name="text"))
-)
-BEGAN = datetime(2025, 1, 1, tzinfo=UTC)
-LOOKS = 9
+DAY = 86_400 * PER_SECOND
+DAYS = (1, 7, 30, 91, 182)
+LOOKS = 25
+USUAL = UpkeepSettings()
+ROUND_EPOCHS = int(USUAL.every_seconds) * PER_SECOND
 
 SIZES = (
-    Size("epochs", 1_500_000, 50_000, "epochs of the part that is run"),
-    Size("points", 6, 3, "points of its curve"),
-    Size("days", 365, 365, "days of the part that is not run"),
+    Size("topics", 100, 10, "topics; half of them keep --limit, half keep all"),
+    Size("epochs", 18_000, 3_000, "epochs that are appended and kept in order"),
+    Size("points", 4, 2, "points at which the forecast is held against them"),
+    Size("days", 365, 37, "days of the forecast, at whose end a store is laid out"),
+    Size("limit", 256, 256, "MiB that a topic of the first half keeps"),
+    Size("keys", 20_000, 20_000, "keys of a topic; they are updated in turn"),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A store after so many epochs. Times are medians, in milliseconds; None where nothing was run."""
-
-    epochs: int
-    rows: int
-    catalog_bytes: int | None
-    segment_files: int
-    epoch_files: int
-    round_ms: float | None = None
-    open_ms: float | None = None
-    status_ms: float | None = None
-    by_epoch_ms: float | None = None
-    by_lsn_ms: float | None = None
-    by_time_ms: float | None = None
-
-    def cells(self, kind: str) -> tuple[str, ...]:
-        def shown(value: float | None) -> str:
-            return "" if value is None else f"{value:,.1f}"
-
-        days = self.epochs / PER_SECOND / 86_400
-        return (
-            kind, f"{days:,.2f}", f"{self.epochs:,}", f"{self.rows:,}",
-            "" if self.catalog_bytes is None else f"{self.catalog_bytes / (1 << 20):,.0f}",
-            f"{self.segment_files:,}", f"{self.epoch_files:,}",
-            *map(shown, (self.round_ms, self.open_ms, self.status_ms)),
-            *map(shown, (self.by_epoch_ms, self.by_lsn_ms, self.by_time_ms)),
-        )  # fmt: skip
+def load_of(options: Options) -> Load:
+    return Load(
+        topics=options["topics"],
+        limited=options["topics"] // 2,
+        limit_bytes=options["limit"] << 20,
+        rows_per_epoch=1,
+        keys=options["keys"],
+        round_epochs=ROUND_EPOCHS,
+        keep_epochs=USUAL.keep_epochs,
+        keep_rounds=round(USUAL.keep_seconds / USUAL.every_seconds),
+        state_bytes=USUAL.state_bytes,
+    )
 
 
-HEAD = (
-    "part", "days", "epochs", "catalog rows", "catalog MiB", "segment files", "epoch files", "a round ms", "open ms",
-    "status ms", "as of epoch ms", "as of LSN ms", "as of time ms",
-)  # fmt: skip
-
-
-class Generator:
-    """Writes epochs into a store as a capture and sealing leave them."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.epoch = 0
-        self.hash = ""
-        store.register_source("shop", slot="s", publication="p", system_id="1")
-        names = [TopicId.table("shop", "public", f"t{number}") for number in range(TOPICS)]
-        for name in names:
-            store.register_topic(name, SCHEMA, reason="")
-        with store.catalog.read() as connection:
-            self.ids = list(connection.scalars(select(tables.topics.c.id).order_by(tables.topics.c.id)))
-        self.topics = index.topics_text(self.ids)
-        self.file = self._file(names[0])
-        self.ranges: Sequence[tuple[int, int]] = self.file.counts
-
-    def _file(self, topic: TopicId) -> PreparedSegment:
-        """One round's rows of one topic; every other file is a link to it."""
-        keys = [random.randrange(100_000) for _ in range(ROUND_EPOCHS)]
-        key = pa.StructArray.from_arrays([pa.array(keys, pa.int64())], fields=[SCHEMA.columns[0].field])
-        notes = pa.array([f"note {number % 17}" for number in keys])
-        after = pa.StructArray.from_arrays(
-            [pa.array(keys, pa.int64()), notes], fields=[column.field for column in SCHEMA.columns]
-        )
-        given = {
-            "_hash": hash_columns([pa.array([str(number) for number in keys])]),
-            "_op": pa.array(["u"] * ROUND_EPOCHS),
-            "_lsn": pa.array(range(ROUND_EPOCHS)),
-            "_txn": pa.array(range(ROUND_EPOCHS)),
-            "_ordinal": pa.array([0] * ROUND_EPOCHS),
-            "_commit_ts": pa.array([micros(number) for number in range(ROUND_EPOCHS)]),
-            "key": key,
-            "after": after,
-            "_before": pa.array(["none"] * ROUND_EPOCHS),
-        }
-        columns = [
-            given[field.name].cast(field.type) if field.name in given else pa.nulls(ROUND_EPOCHS, field.type)
-            for field in change_schema(SCHEMA)
-        ]
-        rows = pa.Table.from_arrays(columns, schema=change_schema(SCHEMA))
-        return segment.write_segment(
-            self.store.storage, topic, 1, rows, self.store.settings.partitions, "template/0"
-        )
-
-    def go_on(self, epochs: int) -> None:
-        """Whole rounds, at least so many epochs."""
-        for _ in range(-(-epochs // ROUND_EPOCHS)):
-            self._round()
-
-    def _round(self) -> None:
-        first, last = self.epoch + 1, self.epoch + ROUND_EPOCHS
-        files = [self._segment(topic, last) for topic in self.ids]
-        with self.store.catalog.write() as connection:
-            connection.execute(
-                insert(tables.epochs), [self._epoch(epoch) for epoch in range(first, last + 1)]
-            )
-            connection.execute(insert(tables.segments), files)
-            connection.execute(update(tables.log_head).values(epoch=last, hash=self.hash))
-            position = {
-                "commit_lsn": lsn(last),
-                "end_lsn": lsn(last) + 1,
-                "through_lsn": lsn(last) + 1,
-                "loaded": True,
-            }
-            connection.execute(update(tables.sources).values(position))
-        self.epoch = last
-
-    def _epoch(self, epoch: int) -> dict[str, object]:
-        at, when = lsn(epoch), micros(epoch)
-        values: dict[str, object] = {
-            "epoch": epoch, "append_id": f"{epoch:032x}", "source": "shop", "incarnation": 1, "commit_lsn": at,
-            "end_lsn": at + 1, "first_lsn": at, "last_lsn": at, "commit_ts": when, "first_ts": when, "last_ts": when,
-            "transactions": 1, "rows": TOPICS, "content": os.urandom(32).hex(), "topics": self.topics, "parts": "[]",
-            "blob_bytes": None,
-        }  # fmt: skip
-        self.hash = chain.epoch_hash(self.hash, values)
-        return {**values, "hash": self.hash}
-
-    def _segment(self, topic: int, epoch: int) -> dict[str, object]:
-        assert isinstance(self.store.storage, LocalStorage)
-        root = self.store.storage.root
-        path = f"log/shop/{topic}/t1-{epoch:032x}.parquet"
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        os.link(root / self.file.path, root / path)
-        rounds = epoch // ROUND_EPOCHS - 1
-        ranges = [PartitionRange(partition, rounds * rows, rows) for partition, rows in self.ranges]
-        return {
-            "path": path, "topic_id": topic, "version": 1, "first_epoch": epoch, "last_epoch": epoch,
-            "first_lsn": lsn(epoch), "last_lsn": lsn(epoch), "first_row": rounds * ROUND_EPOCHS, "rows": ROUND_EPOCHS,
-            "bytes": self.file.bytes, "checksum": self.file.checksum, "ranges": index.ranges_to_json(ranges),
-            "sealed": False,
-        }  # fmt: skip
-
-
-def lsn(epoch: int) -> int:
-    return epoch * 1000
-
-
-def micros(epoch: int) -> int:
-    return (to_micros(BEGAN) or 0) + epoch * 1_000_000 // PER_SECOND
+def done(load: Load, epochs: int, points: int, folder: Path) -> tuple[list[tuple[Held, float]], Sizes]:
+    """Append and maintain. What there was at each point, with a round's median milliseconds; and the files' sizes."""
+    found = []
+    with store_in(folder, load) as store:
+        flushes = Flushes(store, load)
+        for point in range(1, points + 1):
+            rounds: list[float] = []
+            while not rounds or flushes.epoch + load.round_epochs <= epochs * point // points:
+                flushes.append(load.round_epochs)
+                rounds.append(timed(store.maintain))
+                held = flushes.held()
+            found.append((held, median(rounds)))
+            print(f"appended {flushes.epoch:,} epochs: {found[-1][0].rows}", flush=True)
+        return found, flushes.sizes()
 
 
 def timed(action: Callable[[], object]) -> float:
+    """Milliseconds."""
     began = time.perf_counter()
     action()
     return (time.perf_counter() - began) * 1000
 
 
-def measured(store: Store, reopen: Callable[[], Store], epochs: int, round_ms: float) -> Point:
-    looked_at = random.Random(epochs)
-
-    def looks(as_of: Callable[[int], str | int | datetime]) -> float:
-        return median([timed(lambda: store.cut(as_of(looked_at.randrange(1, epochs)))) for _ in range(LOOKS)])
-
-    shown = standing(store)
-    with store.catalog.read() as connection:
-        counted = (tables.epochs, tables.segments, tables.epoch_files, tables.retired)
-        rows = sum(connection.scalar(select(func.count()).select_from(each)) or 0 for each in counted)
-    assert store.catalog.path is not None
-    return Point(
-        epochs=epochs,
-        rows=rows,
-        catalog_bytes=store.catalog.path.stat().st_size,
-        segment_files=shown.files,
-        epoch_files=shown.epoch_files,
-        round_ms=round_ms,
-        open_ms=median([timed(lambda: reopen().close()) for _ in range(LOOKS)]),
-        status_ms=median(
-            [timed(lambda: (store.head(), store.topics(), standing(store))) for _ in range(LOOKS)]
-        ),
-        by_epoch_ms=looks(lambda epoch: epoch),
-        by_lsn_ms=looks(lambda epoch: f"0/{lsn(epoch):X}"),
-        by_time_ms=looks(lambda epoch: BEGAN + timedelta(microseconds=micros(epoch) - micros(0))),
-    )
+def measured(folder: Path, forecast: Forecast) -> tuple[list[tuple[str, float]], int]:
+    """Lay the store out and look at it: each look with its median milliseconds; and the catalog's bytes."""
+    settings = settings_of(forecast.load)
+    with store_in(folder, forecast.load) as store:
+        lay_out(store, forecast)
+    with Store.open(settings, root=folder) as store:
+        looks = [
+            ("open", several(lambda: Store.open(settings, root=folder).close())),
+            ("status: head, sources, topics, upkeep", several(lambda: look_at(store))),
+            ("as of an epoch", moments(store, forecast.epoch, lambda epoch: epoch)),
+            ("as of an LSN", moments(store, forecast.epoch, lambda epoch: format_lsn(lsn_of(epoch)))),
+            ("as of a time", moments(store, forecast.epoch, time_of)),
+        ]
+        assert store.catalog.path is not None
+        return looks, store.catalog.path.stat().st_size
 
 
-def run(epochs: int, points: int, folder: Path) -> tuple[list[Point], Sizes]:
-    """The part with real files. Gives its curve and what files came to."""
-    settings = StoreSettings(upkeep=UpkeepSettings(keep_seconds=0))
-    curve = []
-    with Store.open(settings, create=True, root=folder) as store:
-        generator = Generator(store)
-        for point in range(1, points + 1):
-            rounds: list[float] = []
-            while generator.epoch < epochs * point // points:
-                generator.go_on(ROUND_EPOCHS)
-                rounds.append(timed(lambda: maintain(store)))
-            curve.append(
-                measured(store, lambda: Store.open(settings, root=folder), generator.epoch, median(rounds))
-            )
-            print(" | ".join(curve[-1].cells("run")), flush=True)
-        with store.catalog.read() as connection:
-            files = tables.segments.c
-            largest = select(files.bytes, files.rows).order_by(files.bytes.desc()).limit(1)
-            merged = connection.execute(largest).one()
-            folded = connection.execute(
-                select(tables.epoch_files).order_by(tables.epoch_files.c.bytes.desc()).limit(1)
-            ).one_or_none()
-        per_epoch = (
-            folded.bytes / (folded.last_epoch - folded.first_epoch + 1) if folded is not None else 50.0
-        )
-        return curve, Sizes(generator.file.bytes, merged.bytes / merged.rows, per_epoch)
+def look_at(store: Store) -> None:
+    store.head()
+    store.sources()
+    store.topics()
+    standing(store)
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Bytes: of a small file, of a row in a merged one, of an epoch in a file of epochs."""
-
-    small_file: int
-    merged_row: float
-    folded_epoch: float
+def moments(store: Store, head: int, as_of: Callable[[int], str | int | datetime]) -> float:
+    """To find moments anywhere in the log."""
+    places = random.Random(head)
+    return several(lambda: store.cut(as_of(places.randint(1, head))))
 
 
-def merged_by_plan(files: list[tiers.File], bytes_per_row: float) -> list[tiers.File]:
-    while groups := tiers.plan(files):
-        merged: dict[int, tiers.File | None] = {}
-        for group in groups:
-            rows = sum(file.rows for file in group)
-            one = tiers.File("", 1, group[0].first_row, rows, int(rows * bytes_per_row))
-            merged |= {id(file): one if file is group[0] else None for file in group}
-        files = [kept for file in files if (kept := merged.get(id(file), file)) is not None]
-    return files
-
-
-def by_structure(sizes: Sizes, at: Sequence[int]) -> Iterator[Point]:
-    """The same plan over sizes alone, for one topic (all are alike) and for the epochs."""
-    keep = UpkeepSettings().keep_epochs
-    topic: list[tiers.File] = []
-    folded: list[tiers.File] = []
-    epoch = last_folded = 0
-    for end in at:
-        while epoch + ROUND_EPOCHS <= end:
-            first_row, epoch = epoch, epoch + ROUND_EPOCHS
-            topic.append(tiers.File("", 1, first_row, ROUND_EPOCHS, sizes.small_file))
-            topic = merged_by_plan(topic, sizes.merged_row)
-            while epoch - keep - last_folded >= fold.CHUNK:
-                size = int(fold.CHUNK * sizes.folded_epoch)
-                folded.append(tiers.File("", 1, last_folded, fold.CHUNK, size))
-                last_folded += fold.CHUNK
-            folded = merged_by_plan(folded, sizes.folded_epoch)
-        files = TOPICS * len(topic)
-        yield Point(epoch, epoch - last_folded + files + len(folded), None, files, len(folded))
+def several(action: Callable[[], object]) -> float:
+    return median([timed(action) for _ in range(LOOKS)])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse("year", __doc__, SIZES, arguments)
+    load = load_of(options)
     with tempfile.TemporaryDirectory(prefix="tailrace-year-") as folder:
-        curve, sizes = run(options["epochs"], options["points"], Path(folder))
+        stretch = replace(load, keep_rounds=0, keep_epochs=max(1, options["epochs"] // 4))
+        real, sizes = done(stretch, options["epochs"], options["points"], Path(folder))
+    beside = Forecast(stretch, sizes)
+    pairs = [(held, beside.advance(held.epochs), ms) for held, ms in real]
+    forecast = Forecast(load, sizes)
     days = [day for day in DAYS if day < options["days"]] + [options["days"]]
-    ends = [point.epochs for point in curve] + [day * 86_400 * PER_SECOND for day in days]
-    expected = list(by_structure(sizes, ends))
-    publish(options, curve, expected, sizes)
+    curve = [forecast.advance(day * DAY) for day in days]
+    with tempfile.TemporaryDirectory(prefix="tailrace-year-") as folder:
+        looks, catalog = measured(Path(folder), forecast)
+    publish(options, pairs, curve, looks, catalog, sizes)
 
 
-def publish(options: Options, curve: Sequence[Point], expected: Sequence[Point], sizes: Sizes) -> None:
-    rows = [point.cells("run") for point in curve]
-    rows += [point.cells("by structure") for point in expected[len(curve) - 1 :]]
-    largest = expected[-1]
-    text = f"""{PER_SECOND} flushes a second, each an epoch with a row of each of {TOPICS} topics.
+def cells(held: Held) -> list[str]:
+    counts = [f"{held.rows[name]:,}" for name in COUNTED]
+    return [f"{held.epochs:,}", *counts, f"{held.files:,}", f"{held.bytes / (1 << 20):,.0f}"]
 
-**run**: epochs are written straight into a SQLite catalog as sealing leaves them, per {ROUND_EPOCHS:,} epochs a file of
-each topic; then the real upkeep merges, folds and removes (nothing is kept for readers of before). **by structure**:
-not run; the same plan over the sizes that the run measured ({sizes.small_file:,} bytes a small file,
-{sizes.merged_row:.1f} a row of a merged one, {sizes.folded_epoch:.1f} an epoch in a file). The last row of the run
-stands twice, so that the two can be compared. Catalog rows are those of epochs, segments, epoch files and retired
-files. After {largest.epochs // PER_SECOND // 86_400} days: {largest.rows:,} rows,
-{largest.segment_files:,} files of {TOPICS} topics, {largest.epoch_files:,}
-files of {largest.epochs:,} epochs.
 
-{table(HEAD, rows)}"""
-    packages = ("pyarrow", "sqlalchemy")
+def publish(
+    options: Options,
+    pairs: Sequence[tuple[Held, Held, float]],
+    curve: Sequence[Held],
+    looks: Sequence[tuple[str, float]],
+    catalog: int,
+    sizes: Sizes,
+) -> None:
+    head = ("epochs", *(name.replace("_", " ") for name in COUNTED), "files", "MiB")
+    compared = []
+    for held, expected, ms in pairs:
+        compared += [["done", *cells(held), f"{ms:,.0f}"], ["forecast", *cells(expected), ""]]
+    end, line, minutes = curve[-1], sizes.segment, USUAL.keep_seconds / 60
+    topics, limit = options["topics"], options["limit"]
+    text = f"""{PER_SECOND} flushes a second, each an epoch with a row of each of {topics} topics; half of them keep
+{limit} MiB, half keep all. A round of upkeep each {ROUND_EPOCHS} epochs. Rows are those of the catalog's tables that
+flushes and upkeep change; files are all in the store's folder, MiB theirs. What grows without a bound are the bytes
+of topics that keep all, a file each 64 to 128 MiB, and the hashes of epochs.
+
+**Done and forecast.** Real epochs and real upkeep, a round's median time, and what the plans alone say. (Here files
+that were replaced go at once and a quarter of the epochs stays in the catalog, so that the rest becomes files.)
+
+{table(("", *head, "a round ms"), compared)}
+
+**To the end**, by forecast, with the usual settings and the sizes measured above ({line.each:.1f} bytes a row,
+{line.fixed:,.0f} a file besides; {sizes.epochs.each:.1f} an epoch in a file of epochs). Replaced files stay for
+{minutes:.0f} minutes.
+
+{table(("days", *head), [[f"{held.epochs / DAY:,.0f}", *cells(held)] for held in curve])}
+
+**A store of {end.epochs:,} epochs**, laid out as the forecast ends: a catalog of {catalog >> 20:,} MiB; every epoch
+is there, files of rows are named only. Medians of {LOOKS}; moments are anywhere in it.
+
+{table(("", "ms"), [[what, f"{ms:,.1f}"] for what, ms in looks])}"""
     write_section(
-        "year", "A year of a log", text, command=options.command, packages=packages, path=options.to
+        "year",
+        "A year of a log",
+        text,
+        command=options.command,
+        packages=("pyarrow", "sqlalchemy"),
+        path=options.to,
     )
 
 

@@ -48,6 +48,15 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """Epochs and bytes of a file."""
+
+    first_epoch: int
+    last_epoch: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """What is to be done with one topic. ``files`` are those with rows up to ``cut``, ``readable_after`` the epoch up
     to which readers get nothing, even of what the run holds."""
@@ -135,8 +144,8 @@ def plan(
         files=tuple(row for row in files if row.first_epoch <= cut),
         passed=tuple(reader for reader in forced if reader.epoch < cut),
     )
-    worth = cut > start.epoch and step.files and (step.passed or _is_worth(store, step))
-    return (step if worth else None), [each for each in held if each.events], names
+    due = cut > start.epoch and step.files and (step.passed or _is_worth(store, step))
+    return (step if due else None), [each for each in held if each.events], names
 
 
 def needing(store: Store, topic: TopicId, topic_id: int) -> list[Reader]:
@@ -169,7 +178,8 @@ def _deleted_upto(
     if settings.retention.seconds is not None:
         found = older_than(connection, store, info, topic_id, settings.retention.seconds)
     if settings.retention.bytes is not None:
-        found = max(found, _beyond(files, settings.retention.bytes))
+        extents = [Extent(row.first_epoch, row.last_epoch, row.bytes) for row in files]
+        found = max(found, beyond(extents, settings.retention.bytes))
     return found
 
 
@@ -189,7 +199,7 @@ def older_than(connection: Connection, store: Store, info: TopicInfo, topic_id: 
     return registry.head_epoch(connection) if younger is None else int(younger.epoch) - 1
 
 
-def _beyond(files: Sequence[SegmentRow], limit: int) -> int:
+def beyond(files: Sequence[Extent], limit: int) -> int:
     """The last epoch of the files without which the rest still has ``limit`` bytes."""
     held, kept = 0, len(files)
     while kept and held < limit:
@@ -197,9 +207,14 @@ def _beyond(files: Sequence[SegmentRow], limit: int) -> int:
         held += files[kept].bytes
     if not kept:
         return 0
-    return int(
-        min(max(row.last_epoch for row in files[:kept]), min(row.first_epoch for row in files[kept:]) - 1)
+    return min(
+        max(file.last_epoch for file in files[:kept]), min(file.first_epoch for file in files[kept:]) - 1
     )
+
+
+def worth(removed: int, written: int) -> bool:
+    """Whether a step that removes so many bytes is worth writing so many."""
+    return removed >= WORTH * written
 
 
 def is_overdue(store: Store, topic: TopicRow) -> bool:
@@ -230,7 +245,7 @@ def _is_worth(store: Store, step: Step) -> bool:
     with store.catalog.read() as connection:
         mine = (table.c.topic_id == step.topic_id, table.c.epoch == step.start.epoch)
         runs = sum(connection.scalars(select(table.c.bytes).where(*mine)))
-        if gain >= WORTH * (runs + sum(row.bytes for row in step.split)):
+        if worth(gain, runs + sum(row.bytes for row in step.split)):
             return True
         seconds = step.settings.retention.seconds
         if seconds is None:

@@ -78,7 +78,7 @@ def _fold_one(store: Store, first: int, last: int, term: int) -> Folded:
         )
     _require_chain(store, first, last)
     table = timeline.table_of(rows)
-    values = _write(store, [table], term)
+    values = write(store, [table], term)
     failpoints.hit("fold_written")
     values |= {"first_epoch": first, "last_epoch": last}
     values["spans"] = timeline.spans_to_json(timeline.spans_of(table))
@@ -127,7 +127,7 @@ def _groups(store: Store) -> list[list[_Row]]:
 
 
 def _merge_one(store: Store, group: Sequence[_Row], term: int) -> Folded:
-    values = _write(store, _groups_of(store, group), term)
+    values = write(store, _groups_of(store, group), term)
     failpoints.hit("fold_written")
     spans = [span for row in group for span in timeline.spans_from_json(row.spans)]
     values |= {"first_epoch": group[0].first_epoch, "last_epoch": group[-1].last_epoch}
@@ -158,7 +158,7 @@ def _groups_of(store: Store, group: Sequence[_Row]) -> Iterator[pa.Table]:
         yield pa.concat_tables(pending)
 
 
-def _write(store: Store, groups: Iterator[pa.Table] | Sequence[pa.Table], term: int) -> dict[str, Any]:
+def write(store: Store, groups: Iterator[pa.Table] | Sequence[pa.Table], term: int) -> dict[str, Any]:
     """A durable file of these row groups: path, bytes and checksum. At most ``tiers.MAX_BYTES`` are held."""
     out = io.BytesIO()
     with pq.ParquetWriter(

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from eventstore import registry, runs, starts, tables
 from eventstore.model import TopicId, TopicInfo, TopicKind
@@ -58,24 +58,38 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """What there is of a topic: its files up to ``sealed``, its runs, where looks ended."""
+class File:
+    """A file of the log, as much of it as matters here."""
+
+    last_epoch: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What there is of a topic: its files of sealed epochs, its runs, where looks ended."""
 
     start: LogStart
     looks: tuple[int, ...]
-    files: Sequence[Row[*tuple[Any, ...]]]
+    files: Sequence[File]
     runs: Sequence[Run]
 
     @property
     def epoch(self) -> int:
-        return max((row.last_epoch for row in self.files), default=0)
+        return max((file.last_epoch for file in self.files), default=0)
 
     @property
     def looked(self) -> int:
         return max([self.start.epoch, *self.looks, *(run.epoch for run in self.runs)])
 
+    @property
+    def new_bytes(self) -> int:
+        """Of files with rows that nobody has looked at."""
+        return self.stored(self.looked, self.epoch)
+
     def stored(self, after: int, epoch: int) -> int:
-        return sum(row.bytes for row in self.files if after < row.last_epoch <= epoch)
+        return sum(file.bytes for file in self.files if after < file.last_epoch <= epoch)
 
 
 def begin(spans: Sequence[Span], new_bytes: int) -> int:
@@ -101,45 +115,49 @@ def due(store: Store, topics: Collection[TopicId] | None = None, *, at_once: boo
         info = registry.topic_info(row)
         if info.kind is TopicKind.TABLE and (topics is None or info.id in topics):
             with store.catalog.read() as connection:
-                held = _held(connection, info.id, row.id, sealed)
+                held = _holdings(connection, info.id, row.id, sealed)
             planned = _of_topic(store, info, row.id, held, least)
             if planned is not None:
                 yield planned
 
 
-def _held(connection: Connection, topic: TopicId, topic_id: int, sealed: int) -> _Held:
+def _holdings(connection: Connection, topic: TopicId, topic_id: int, sealed: int) -> Holdings:
     segments, offsets = tables.segments, tables.topic_offsets
     files = connection.execute(
         select(segments.c.last_epoch, segments.c.rows, segments.c.bytes).where(
             segments.c.topic_id == topic_id, segments.c.last_epoch <= sealed
         )
-    ).all()
+    )
     looks = connection.scalar(select(offsets.c.looks).where(offsets.c.topic_id == topic_id))
-    return _Held(
+    return Holdings(
         start=starts.read(connection, topic_id),
         looks=tuple(json.loads(looks or "[]")),
-        files=files,
+        files=[File(row.last_epoch, row.rows, row.bytes) for row in files],
         runs=runs.of_topic(connection, topic, topic_id),
     )
 
 
-def _of_topic(store: Store, info: TopicInfo, topic_id: int, held: _Held, least: int) -> Due | None:
-    epoch = held.epoch
-    new_bytes = held.stored(held.looked, epoch)
-    if new_bytes < least:
+def _of_topic(store: Store, info: TopicInfo, topic_id: int, held: Holdings, least: int) -> Due | None:
+    if held.new_bytes < least:
         return None
     latest = store.schemas(info.id)[-1]
     if not latest.key:
         return None
+    after, rows = stretch(info.id, held, bag=latest.bag)
+    return Due(info, topic_id, held.start, after, held.epoch, rows, held.looks)
+
+
+def stretch(topic: TopicId, held: Holdings, *, bag: bool) -> tuple[int, int]:
+    """Behind which epoch the run begins that ends with the newest file, and of how many rows it is made."""
     # Rows without a key are counted, so there is no saying what some of them leave without those before.
-    after = 0 if latest.bag else begin(spans_of(info.id, held), new_bytes)
-    rows = sum(row.rows for row in held.files if row.last_epoch > after)
+    after = 0 if bag else begin(spans_of(topic, held), held.new_bytes)
+    rows = sum(file.rows for file in held.files if file.last_epoch > after)
     if not after:
         rows += sum(ref.rows for ref in runs.at_start(held.runs, held.start))
-    return Due(info, topic_id, held.start, after, epoch, rows, held.looks)
+    return after, rows
 
 
-def spans_of(topic: TopicId, held: _Held) -> list[Span]:
+def spans_of(topic: TopicId, held: Holdings) -> list[Span]:
     """All that was looked at, in order and without gaps."""
     found: list[Span] = []
     at = 0
