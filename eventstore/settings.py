@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -199,10 +200,20 @@ class SourceSettings(_Frozen):
         return self
 
 
-class SinkSettings(_Frozen):
-    """One place projections write to. ``dsn`` for postgres, ``url`` for redis, ``path`` for search."""
+SinkKind = Literal["postgres", "redis", "search", "parquet"]
+# Which setting says where a sink of each kind is.
+SINK_ADDRESS: Mapping[SinkKind, Literal["dsn", "url", "path"]] = {
+    "postgres": "dsn",
+    "redis": "url",
+    "search": "path",
+    "parquet": "path",
+}
 
-    kind: Literal["postgres", "redis", "search"]
+
+class SinkSettings(_Frozen):
+    """One place projections write to, with what ``SINK_ADDRESS`` says that its kind needs."""
+
+    kind: SinkKind
     dsn: SecretStr | None = None
     url: SecretStr | None = None
     path: Path | None = None

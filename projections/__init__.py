@@ -1,4 +1,4 @@
-"""Projections: functions from the log's history to a table, a cache or a search index.
+"""Projections: functions from the log's history to a table, a cache, a search index or files.
 
     from projections import PostgresTable, State, projection
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 from projections.definition import load_projections, projection
 from projections.model import Changes, Events, Projection, ProjectionFailed, State
 from projections.readers import open_reader
-from projections.specs import PostgresTable, RedisCache, SearchIndex, SinkSpec
+from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 
 __all__ = [
     "Changes",
     "Events",
+    "ParquetFolder",
     "PostgresTable",
     "Projection",
     "ProjectionFailed",

@@ -16,7 +16,7 @@ from eventstore.errors import TailraceError, UsageError
 from eventstore.model import TopicId
 from projections.failure import shown, user_place
 from projections.model import Changes, Events, Input, Projection, State
-from projections.specs import OwnSink, PostgresTable, RedisCache, SearchIndex, SinkSpec
+from projections.specs import OwnSink, ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 
 NOW = "now"
 """A function with a parameter of this name gets the commit time of the position it is computed at (UTC): the clock of
@@ -81,7 +81,7 @@ def _check(defined: Projection) -> None:
         raise _wrong(defined, "it has no key", 'name the columns that tell its rows apart: key="customer_id"')
     if len(set(defined.key)) != len(defined.key):
         raise _wrong(defined, f"its key {defined.key} names a column twice", "name each column once")
-    if not isinstance(defined.sink, PostgresTable | RedisCache | SearchIndex | OwnSink):
+    if not isinstance(defined.sink, PostgresTable | RedisCache | SearchIndex | ParquetFolder | OwnSink):
         raise _wrong(
             defined, "its sink is not one", 'for example sink=PostgresTable("mart", "customer_totals")'
         )

@@ -19,9 +19,9 @@ from eventstore.errors import IntegrityError, UsageError
 from eventstore.position import Cut, Fence
 from projections.derived import StepFiles, schema_from_bytes
 from projections.sinks.base import Target
-from projections.specs import PostgresTable, RedisCache, SearchIndex, SinkSpec
+from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 
-_SPECS = {spec.__name__: spec for spec in (PostgresTable, RedisCache, SearchIndex)}
+_SPECS = {spec.__name__: spec for spec in (PostgresTable, RedisCache, SearchIndex, ParquetFolder)}
 _OWN = "own"
 
 

@@ -50,6 +50,19 @@ class SearchIndex:
     fields: Mapping[str, FieldKind] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ParquetFolder:
+    """Parquet files for whatever reads them: ``<path>/<store>/<projection>/live/**/*.parquet``.
+
+    ``partition_by`` are columns that folders are named by (``day=2026-11-20``), as Hive does it; they are not in the
+    files. Files that a step replaced stay for ``keep_seconds``, for those who are reading them.
+    """
+
+    sink: str
+    partition_by: tuple[str, ...] = ()
+    keep_seconds: float = 600.0
+
+
 @runtime_checkable
 class OwnSink(Protocol):
     """A sink of a user's own. The object must pickle; what the sink must keep is proved by
@@ -60,4 +73,4 @@ class OwnSink(Protocol):
     def open_reader(self, settings: Settings, store: str, projection: str) -> Reader: ...
 
 
-SinkSpec = PostgresTable | RedisCache | SearchIndex | OwnSink
+SinkSpec = PostgresTable | RedisCache | SearchIndex | ParquetFolder | OwnSink

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from projections import (
         Changes,
         Events,
+        ParquetFolder,
         PostgresTable,
         RedisCache,
         SearchIndex,
@@ -29,6 +30,7 @@ _HOMES = {
     "Changes": "projections",
     "Erased": "eventstore.erased",
     "Events": "projections",
+    "ParquetFolder": "projections",
     "PostgresTable": "projections",
     "RedisCache": "projections",
     "SearchIndex": "projections",
@@ -44,6 +46,7 @@ __all__ = [
     "Changes",
     "Erased",
     "Events",
+    "ParquetFolder",
     "PostgresTable",
     "RedisCache",
     "SearchIndex",

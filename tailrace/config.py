@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from eventstore.errors import UsageError
-from eventstore.settings import Settings, SinkSettings, StoreSettings
+from eventstore.settings import SINK_ADDRESS, Settings, SinkSettings, StoreSettings
 
 FILE_NAME = "tailrace.toml"
 CONFIG_VARIABLE = "TAILRACE_CONFIG"
@@ -30,7 +30,6 @@ SECRET_FILE_BYTES_MAX = 64 * 1024  # a secret is a line; a larger file is the wr
 _REFERENCE = re.compile(r"\$(?:(\$)|\{([^{}]*)\}|(\{))")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SQLITE = "sqlite:///"
-_ADDRESS: Mapping[str, str] = {"postgres": "dsn", "redis": "url", "search": "path"}
 
 Keys = tuple[str, ...]
 
@@ -276,11 +275,15 @@ def _check_addresses(file: Path, settings: Settings) -> None:
 
 
 def _address_problems(name: str, sink: SinkSettings) -> list[str]:
-    wanted = _ADDRESS[sink.kind]
+    wanted = SINK_ADDRESS[sink.kind]
     lines = []
     if getattr(sink, wanted) is None:
         lines.append(f"sinks.{name}: a {sink.kind} sink needs {wanted} = …")
-    others = [other for other in _ADDRESS.values() if other != wanted and getattr(sink, other) is not None]
+    others = [
+        other
+        for other in dict.fromkeys(SINK_ADDRESS.values())
+        if other != wanted and getattr(sink, other) is not None
+    ]
     lines += [
         f"sinks.{name}.{other}: a {sink.kind} sink has no {other} (it has {wanted})" for other in others
     ]

@@ -253,7 +253,7 @@ def of_sink(name: str, sink: SinkSettings) -> Iterator[Check]:
         case "redis":
             if importlib.util.find_spec("redis") is not None:
                 yield from _redis_sink(subject, sink)
-        case "search":
+        case "search" | "parquet":
             if sink.path is not None:
                 yield folder_check(subject, sink.path)
 

@@ -60,7 +60,7 @@ def open_reader(settings: Settings, store: str, projection: str, spec: SinkSpec)
 
     Raises UsageError for a sink that is not in the settings, OperatorError when its optional part is not installed.
     """
-    from projections.specs import PostgresTable, RedisCache, SearchIndex
+    from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex
 
     match spec:
         case PostgresTable():
@@ -77,6 +77,10 @@ def open_reader(settings: Settings, store: str, projection: str, spec: SinkSpec)
                 from projections.readers.search import SearchReader
 
             return SearchReader(spec, sink_settings(settings, spec.sink, "search"), store, projection)
+        case ParquetFolder():
+            from projections.readers.parquet import ParquetReader
+
+            return ParquetReader(spec, sink_settings(settings, spec.sink, "parquet"), store, projection)
         case _:
             return spec.open_reader(settings, store, projection)
 

@@ -22,7 +22,7 @@ from eventstore.position import Fence
 from projections.sinks.columns import unsupported
 
 if TYPE_CHECKING:
-    from eventstore.settings import Settings, SinkSettings
+    from eventstore.settings import Settings, SinkKind, SinkSettings
     from projections.specs import SinkSpec
 
 RESERVED = frozenset(
@@ -124,7 +124,7 @@ def open_sink(spec: SinkSpec, settings: Settings) -> Sink:
     Raises UsageError for a name that ``[sinks]`` does not have, or that is of another kind, OperatorError when the
     optional part (``redis``, ``search``) is not installed.
     """
-    from projections.specs import PostgresTable, RedisCache, SearchIndex
+    from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex
 
     match spec:
         case PostgresTable():
@@ -141,14 +141,18 @@ def open_sink(spec: SinkSpec, settings: Settings) -> Sink:
                 from projections.sinks.search import SearchSink
 
             return SearchSink(spec, sink_settings(settings, spec.sink, "search"))
+        case ParquetFolder():
+            from projections.sinks.parquet import ParquetSink
+
+            return ParquetSink(spec, sink_settings(settings, spec.sink, "parquet"))
         case _:
             return spec.open_sink(settings)
 
 
-def sink_settings(
-    settings: Settings, name: str, kind: Literal["postgres", "redis", "search"]
-) -> SinkSettings:
+def sink_settings(settings: Settings, name: str, kind: SinkKind) -> SinkSettings:
     """The entry of ``[sinks]``, of the right kind and with the value that kind needs."""
+    from eventstore.settings import SINK_ADDRESS
+
     found = settings.sinks.get(name)
     if found is None:
         known = ", ".join(sorted(settings.sinks)) or "none"
@@ -160,7 +164,7 @@ def sink_settings(
             f"sink {name!r} is of kind {found.kind}, the projection needs {kind}",
             hint=f"name another sink in the projection, or change kind in [sinks.{name}]",
         )
-    needed = {"postgres": "dsn", "redis": "url", "search": "path"}[kind]
+    needed = SINK_ADDRESS[kind]
     if getattr(found, needed) is None:
         raise UsageError(f"sink {name!r} has no {needed}", hint=f"set {needed} in [sinks.{name}]")
     return found

@@ -6,8 +6,6 @@ tantivy's writer lock lets one process write to an index at a time; the kernel f
 from __future__ import annotations
 
 import math
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
@@ -31,6 +29,7 @@ from projections.sinks.base import (
     rows_for,
 )
 from projections.sinks.columns import is_list, is_text
+from projections.sinks.folder import folder_problems
 from projections.sinks.rows import dump, from_objects, to_objects
 from projections.sinks.search_folder import (
     IS_FENCE,
@@ -71,12 +70,7 @@ class SearchSink:
 
     def check(self, target: Target) -> list[str]:
         problems = column_problems(target) + field_problems(self._spec, target)
-        if "/" in target.projection or target.projection.startswith("."):
-            problems.append(f"the name {target.projection!r} cannot be a folder's")
-        nearest = next((path for path in (self._path, *self._path.absolute().parents) if path.exists()), None)
-        if nearest is None or not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-            problems.append(f"{self._path} cannot be written: make the folder, or correct [sinks] path")
-        raise_problems(target, problems)
+        raise_problems(target, problems + folder_problems(self._path, target))
         return []
 
     def create(self, target: Target) -> None:
@@ -90,7 +84,7 @@ class SearchSink:
                     f"{target} is in the sink with other columns",
                     hint="rebuild the projection as a new generation",
                 )
-            self._remove(folder, target)
+            folder.remove(target.generation)
         place = folder.generation(target.generation)
         with folder.explained():
             place.mkdir(parents=True, exist_ok=True)
@@ -150,7 +144,7 @@ class SearchSink:
         with folder.promoting():
             if folder.live() == target.generation:
                 raise UsageError(f"{target} is live", hint="promote another generation first")
-            self._remove(folder, target)
+            folder.remove(target.generation)
 
     def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
         folder = self._of(target)
@@ -187,16 +181,6 @@ class SearchSink:
                 f"{target}: the index has documents that Tailrace did not write so: {disclosure.exception_said(error)}",
                 hint=f"find out who else writes to the index; tailrace rebuild {target.projection} makes it right",
             ) from error
-
-    def _remove(self, folder: SearchFolder, target: Target) -> None:
-        """Away from its name first: a folder that is half gone must not look like a generation."""
-        with folder.explained():
-            place = folder.generation(target.generation)
-            waste = place.with_name(f".dropped-g{target.generation}")
-            shutil.rmtree(waste, ignore_errors=True)
-            if place.exists():
-                place.rename(waste)
-                shutil.rmtree(waste)
 
 
 class SearchLoad:

@@ -7,9 +7,7 @@ The fence is a document too, so that it changes in the very commit that changes 
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -22,9 +20,10 @@ import pyarrow as pa
 import tantivy
 
 from eventstore import disclosure
-from eventstore.errors import IntegrityError, OperatorError, TransientError
+from eventstore.errors import IntegrityError, TransientError
 from eventstore.position import Fence
 from projections.sinks.base import Target
+from projections.sinks.folder import GenerationsFolder, replace_file
 from projections.sinks.rows import schema_from_text, schema_to_text
 from projections.specs import FieldKind
 
@@ -33,7 +32,7 @@ IS_ROW, IS_FENCE = "row", "fence"
 TERM_BYTES = 65_530  # tantivy drops longer terms without a word (MAX_TOKEN_LEN)
 _FOOTER_END = struct.Struct("<II")  # length of the footer, magic number
 _MAGIC = 1337
-_META, _CURRENT, _LOCK = "tailrace.json", "CURRENT", ".promote.lock"
+_META, _CURRENT = "tailrace.json", "CURRENT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +54,8 @@ class IndexMeta:
         return cls(tuple(data["key"]), schema_from_text(data["schema"]), data["fields"])
 
 
-class SearchFolder:
-    """The files of one projection. Every method raises OperatorError when the folder cannot be used."""
-
-    def __init__(self, title: str, path: Path, store: str, projection: str) -> None:
-        self.path = path / store / projection
-        self.text = f"{title} ({path})"
-
-    def generation(self, generation: int) -> Path:
-        return self.path / f"g{generation}"
+class SearchFolder(GenerationsFolder):
+    """Indexes, and which of them is live."""
 
     @property
     def current(self) -> Path:
@@ -104,21 +96,11 @@ class SearchFolder:
             return index
 
     @contextmanager
-    def promoting(self) -> Iterator[None]:
-        """One promotion at a time, on this machine; the kernel lets go of the lock of a process that died."""
-        with self.explained(), open(self.path / _LOCK, "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-    @contextmanager
     def explained(self) -> Iterator[None]:
-        """Errors of files and of tantivy (which raises ValueError for all of its own) as ours."""
+        """Also errors of tantivy, which raises ValueError for all of its own."""
         try:
-            yield
-        except OSError as error:
-            raise OperatorError(
-                f"{self.text}: {error.strerror or error}", hint="check the folder, its owner and free space"
-            ) from error
+            with super().explained():
+                yield
         except ValueError as error:
             if "LockBusy" in str(error):
                 raise TransientError(
@@ -221,18 +203,3 @@ def _is_whole(file: Path) -> bool:
         return bool(zlib.crc32(data[: end - length]) == json.loads(data[end - length : end])["crc"])
     except (ValueError, KeyError, TypeError):
         return False
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old or the new one, also after a crash."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -1,4 +1,4 @@
-"""The contract suite over the three sinks, on real servers."""
+"""The contract suite over the sinks, on real servers and folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from eventstore.settings import Settings, SinkSettings
 from projections.sinks import open_sink
 from projections.sinks.contract import SinkContract
-from projections.specs import FieldKind, PostgresTable, RedisCache, SearchIndex
+from projections.specs import FieldKind, ParquetFolder, PostgresTable, RedisCache, SearchIndex
 
 
 class TestPostgresTable(SinkContract):
@@ -50,4 +50,12 @@ class TestSearchIndex(SinkContract):
         }
         spec = SearchIndex("search", fields)
         sinks = {"search": SinkSettings(kind="search", path=tmp_path / "indexes")}
+        self.opener = partial(open_sink, spec, Settings(sinks=sinks))
+
+
+class TestParquetFolder(SinkContract):
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        sinks = {"lake": SinkSettings(kind="parquet", path=tmp_path / "lake")}
+        spec = ParquetFolder("lake", partition_by=("ok",), keep_seconds=0)
         self.opener = partial(open_sink, spec, Settings(sinks=sinks))

@@ -1,0 +1,93 @@
+"""A projection's folder in a sink of files: one folder per generation below ``<path>/<store>/<projection>``."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from eventstore.errors import OperatorError
+from projections.sinks.base import Target
+
+_LOCK = ".promote.lock"
+
+
+class GenerationsFolder:
+    """The files of one projection. Every method raises OperatorError when the folder cannot be used."""
+
+    def __init__(self, title: str, path: Path, store: str, projection: str) -> None:
+        self.path = path / store / projection
+        self.text = f"{title} ({path})"
+
+    def generation(self, generation: int) -> Path:
+        return self.path / f"g{generation}"
+
+    @contextmanager
+    def promoting(self) -> Iterator[None]:
+        """One promotion at a time, on this machine; the kernel lets go of the lock of a process that died."""
+        with self.explained(), open(self.path / _LOCK, "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Errors of files as ours."""
+        try:
+            yield
+        except OSError as error:
+            raise OperatorError(
+                f"{self.text}: {error.strerror or error}", hint="check the folder, its owner and free space"
+            ) from error
+
+    def remove(self, generation: int) -> None:
+        """Away from its name first: a folder that is half gone must not look like a generation."""
+        with self.explained():
+            place = self.generation(generation)
+            waste = place.with_name(f".dropped-g{generation}")
+            shutil.rmtree(waste, ignore_errors=True)
+            if place.exists():
+                place.rename(waste)
+                shutil.rmtree(waste)
+
+
+def folder_problems(path: Path, target: Target) -> list[str]:
+    """Why generations of the target cannot be folders below ``path``. Writes nothing."""
+    problems = []
+    if "/" in target.projection or target.projection.startswith("."):
+        problems.append(f"the name {target.projection!r} cannot be a folder's")
+    nearest = next((each for each in (path, *path.absolute().parents) if each.exists()), None)
+    if nearest is None or not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        problems.append(f"{path} cannot be written: make the folder, or correct [sinks] path")
+    return problems
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees the old or the new one, also after a crash."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def point(link: Path, at: str) -> None:
+    """Make a symbolic link, or let it point elsewhere: a reader sees where it pointed or where it points."""
+    temporary = link.with_name(f".{link.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(at)
+    os.replace(temporary, link)
+    sync_folder(link.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """The names in a folder stay after a crash."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
