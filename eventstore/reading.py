@@ -140,8 +140,9 @@ def read(store: Store, wanted: Rows, after_epoch: int) -> Iterator[pa.RecordBatc
                 break  # merged away since the page was resolved: resolve it again
             if ref.sealed:
                 # Sealed files are sorted by partition first; within an epoch, that is the order of before.
-                order = np.argsort(table["_epoch"].to_numpy(), kind="stable")
-                table = table.take(pa.array(order))
+                epochs = table["_epoch"].to_numpy()
+                if (epochs[1:] < epochs[:-1]).any():  # not so with the rows of one partition
+                    table = table.take(pa.array(np.argsort(epochs, kind="stable")))
             yield from wanted.given(_not_given(table, given), ref.version)
             given.update({r.partition: r.first_offset + r.rows for r in ref.ranges})
         else:
@@ -202,4 +203,6 @@ def _within(table: pa.Table, offsets: Mapping[int, tuple[int, int]]) -> pa.Table
             pc.and_(pc.greater_equal(table["_offset"], first), pc.less(table["_offset"], end)),
         )
         keep = inside if keep is None else pc.or_(keep, inside)
-    return table.slice(0, 0) if keep is None else table.filter(keep)
+    if keep is None:
+        return table.slice(0, 0)
+    return table if pc.all(keep, min_count=0).as_py() else table.filter(keep)

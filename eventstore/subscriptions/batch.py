@@ -18,12 +18,19 @@ from eventstore.schema import EVENT_SCHEMA
 from eventstore.streams.events import EventType, Model, decode, event_type_of
 from eventstore.streams.load import Recorded
 from eventstore.streams.stream import Stream
+from eventstore.values import dicts
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
 _COLUMN = {column.name: column.id for column in EVENT_SCHEMA.columns}
+# What ``change`` and ``recorded`` look at.
+_OF_CHANGE = [
+    *("_partition", "_offset", "_epoch", "_op", "_lsn", "_commit_ts"),
+    *("key", "after", "before", "_unchanged", "_raw"),
+]
+_OF_EVENT = ["_op", "after", "_raw"]
 
 Commit = Callable[["Batch", "Connection | Session | None"], None]
 
@@ -59,9 +66,10 @@ class Rows:
 
     def changes(self) -> Iterator[Change]:
         """The rows as values, in order."""
-        names = column_names(self.rows.schema)
-        for row in self.rows.to_pylist():
-            yield change(self.topic, row, names)
+        if self.rows.num_rows:
+            names = column_names(self.rows.schema)
+            for row in dicts(self.rows.select(_OF_CHANGE)):
+                yield change(self.topic, row, names)
 
     @overload
     def events(self) -> Iterator[Recorded[BaseModel]]: ...
@@ -76,7 +84,7 @@ class Rows:
         Raises UsageError for an undeclared model or name, IntegrityError when data do not fit the model.
         """
         wanted = {event_type_of(model) for model in models if model is not Erased} if models else None
-        for row in self.rows.to_pylist():
+        for row in dicts(self.rows.select(_OF_EVENT)) if self.rows.num_rows else ():
             found = recorded(self.topic, row, wanted, erased=not models or Erased in models)
             if found is not None:
                 yield found

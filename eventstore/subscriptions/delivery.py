@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from eventstore.model import Op, TopicId, TopicKind
 from eventstore.subscriptions import parking
 from eventstore.subscriptions.assignment import Slot
 from eventstore.subscriptions.batch import Batch, Change, change, column_names, recorded
 from eventstore.subscriptions.parking import Failed, Parked
+from eventstore.values import dicts
 
 if TYPE_CHECKING:
     from eventstore.streams.load import Recorded
@@ -146,7 +149,8 @@ class Delivery:
         store = self._member.group.store
         wanted = {each.slot.partition: (each.offset, each.offset + 1)}
         for rows in store.read(each.slot.topic, after_epoch=each.epoch - 1, offsets=wanted):
-            for event in _events(each.slot.topic, self._is_events(each.slot.topic), rows):
+            table = pa.Table.from_batches([rows])
+            for event in _events(each.slot.topic, self._is_events(each.slot.topic), table):
                 return event.value
         return None
 
@@ -159,9 +163,9 @@ class Delivery:
         return self._domain[topic]
 
 
-def _events(topic: TopicId, domain: bool, rows: Any) -> Iterator[_Event]:
+def _events(topic: TopicId, domain: bool, rows: pa.Table) -> Iterator[_Event]:
     names = column_names(rows.schema)
-    for row in rows.to_pylist():
+    for row in dicts(rows):
         value = recorded(topic, row) if domain else change(topic, row, names)
         key = json.dumps(row["key"], default=str, ensure_ascii=False)
         yield _Event(row["_offset"], row["_epoch"], row["_hash"], key, value)
