@@ -16,7 +16,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ from benchmarks.options import Options, Size, median, parse
 from benchmarks.results import table, write_section
 from eventstore import tables
 from eventstore.schema import TopicSchema
-from eventstore.state import StateInput, readable_state
+from eventstore.state import StateInput, readable_states
 from projections.java import java_home
 
 if TYPE_CHECKING:
@@ -64,11 +64,17 @@ def answer_of(state: pa.Table) -> Answer:
     return Answer(state.num_rows, int(total * 100))
 
 
-def _bucket(folder: Path, wanted: StateInput, bucket: int) -> tuple[Answer, int]:
-    """One bucket in this process: its answer, and the most memory this process ever held (MiB)."""
+def together(answers: Iterable[Answer]) -> Answer:
+    parts = list(answers)
+    return Answer(sum(part.rows for part in parts), sum(part.cents for part in parts))
+
+
+def _partition(folder: Path, wanted: StateInput, partition: int) -> tuple[Answer, int]:
+    """One partition in this process: its answer, and the most memory this process ever held (MiB)."""
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    answer = answer_of(readable_state(folder, wanted, bucket))
+    buckets = wanted.spread.of_partition(partition)
+    answer = together(map(answer_of, readable_states(folder, wanted, buckets)))
     return answer, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
@@ -77,11 +83,11 @@ def ours_local(folder: Path, wanted: StateInput, cores: int) -> Timing:
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(_ready, range(cores)))
         begun = time.perf_counter()
-        jobs = [pool.submit(_bucket, folder, wanted, bucket) for bucket in range(wanted.buckets)]
+        jobs = [pool.submit(_partition, folder, wanted, each) for each in range(wanted.partitions)]
         parts = [job.result() for job in jobs]
         seconds = time.perf_counter() - begun
-    answer = Answer(sum(a.rows for a, _ in parts), sum(a.cents for a, _ in parts))
-    return Timing("our kernel, local", cores, seconds, answer, max(peak for _, peak in parts))
+    peak = max(peak for _, peak in parts)
+    return Timing("our kernel, local", cores, seconds, together(answer for answer, _ in parts), peak)
 
 
 def _ready(_: int) -> int:
@@ -161,20 +167,20 @@ def spark_semi_join(session: SparkSession, folder: Path, wanted: StateInput) -> 
 
 
 def spark_kernel(session: SparkSession, folder: Path, wanted: StateInput) -> DataFrame:
-    """Our kernel inside ``mapInArrow`` tasks, one bucket each."""
+    """Our kernel inside ``mapInArrow`` tasks, one partition each."""
 
     def states(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pa.set_cpu_count(1)
         for batch in batches:
-            for bucket in batch.column(0).to_pylist():
-                state = readable_state(folder, wanted, bucket)
-                cells = state.select([column.name for column in wanted.chosen])
-                yield from cells.to_batches(max_chunksize=65_536)
+            for partition in batch.column(0).to_pylist():
+                for state in readable_states(folder, wanted, wanted.spread.of_partition(partition)):
+                    cells = state.select([column.name for column in wanted.chosen])
+                    yield from cells.to_batches(max_chunksize=65_536)
 
-    buckets = session.range(0, wanted.buckets, 1, wanted.buckets)
+    partitions = session.range(0, wanted.partitions, 1, wanted.partitions)
     kind = "id long, customer_id int, status string, amount decimal(12,2), updated_at timestamp"
     texts = [f"{column.name} string" for column in wanted.target.columns[len(NARROW.columns) :]]
-    return buckets.mapInArrow(states, ", ".join([kind, *texts]))
+    return partitions.mapInArrow(states, ", ".join([kind, *texts]))
 
 
 class SparkEngine:
@@ -309,9 +315,9 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def _whole(made: History, wanted: StateInput) -> tuple[float, Answer]:
     begun = time.perf_counter()
-    parts = [answer_of(readable_state(made.store.storage, wanted, each)) for each in range(wanted.buckets)]
-    seconds = time.perf_counter() - begun
-    return seconds, Answer(sum(part.rows for part in parts), sum(part.cents for part in parts))
+    states = readable_states(made.store.storage, wanted, range(wanted.buckets))
+    answer = together(map(answer_of, states))
+    return time.perf_counter() - begun, answer
 
 
 _HEAD = ["rows: engine", "cores", "changes/s", "ratio", "seconds", "peak MiB a process"]

@@ -128,14 +128,16 @@ _STATE_NARROW = ("hashes", "lsns", "offsets", "epochs")  # STATE_FIELDS, in thei
 def _in_key_order(parts: Sequence[Rows], layout: Layout, rows: Ints) -> Ints:
     """Rows sorted by (hash, key)."""
     hashes: Ints = np.concatenate([part.hashes for part in parts])[rows]
-    order = np.argsort(hashes, kind="stable")
+    order = np.argsort(hashes)
     rows, hashes = rows[order], hashes[order]
     same = hashes[1:] == hashes[:-1]
     if same.any():  # different keys with one hash: rare enough for Python
         tied = np.flatnonzero(np.concatenate([same, [False]]) | np.concatenate([[False], same]))
         keys = exact_keys(parts, layout, rows[tied])
+        numbers = rows[tied].tolist()  # equal rows of a bag stay in their order
         ranked = sorted(
-            range(len(tied)), key=lambda at: (int(hashes[tied[at]]), [repr(cell) for cell in keys[at]])
+            range(len(tied)),
+            key=lambda at: (int(hashes[tied[at]]), [repr(cell) for cell in keys[at]], numbers[at]),
         )
         rows[tied] = rows[tied[ranked]]
     return rows

@@ -1,11 +1,11 @@
 """The compaction kernel: from the changes of one bucket, in offset order, to the newest row of each key.
 
-Pure Arrow and numpy: no files, no clock, no Spark. Only codes and row numbers are computed on; the payload is moved
-by one monotonic ``take`` per piece of input and one gather for the result. Never sorted, never shuffled:
+Pure Arrow and numpy: no files, no clock, no Spark. Only hashes and row numbers are computed on; the payload is moved
+by one monotonic ``take`` per piece of input and one gather for the result. It is never sorted, never shuffled:
 
-  1. canonical key codes: a dictionary of the 64-bit key hashes, then a check that the keys really are equal, so that
-     a hash collision costs time, not truth;
-  2. scatter: the row number of the last row of every code stays;
+  1. the rows of each key: row numbers sorted along with the 64-bit key hashes, then a check that neighbours' keys
+     really are equal, so that a hash collision costs time, not truth;
+  2. the last row of every key stays;
   3. cells whose TOASTed value was not sent take the newest known value of their key: one forward scan finds, for each,
      the row where a walk back would stop (a row that knows it; a delete or create behind which nothing counts);
   4. what an ordinary walk cannot know because the row came from another key (``_moved_from``) is asked of the caller,
@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from eventstore.assembly import PIECE_BYTES, Found, Move, assemble, hidden_cells, state_schema
-from eventstore.conform import Ints, Layout, Rows, concat_rows, conform
+from eventstore.conform import Ints, Layout, Mask, Rows, concat_rows, conform
 from eventstore.errors import UsageError
 from eventstore.newest import newest_rows
 from eventstore.schema import TopicSchema
@@ -89,8 +89,22 @@ class Compactor:
         ):
             self._fold()
 
+    @property
+    def kept_bytes(self) -> int:
+        """Of the rows that survived the last fold."""
+        return self._kept[1]
+
+    def leave(self, wanted: Callable[[Rows], Mask]) -> None:
+        """Only rows that are ``wanted`` stay. They are all rows of their keys, so nobody misses the others."""
+        parts = [part.take(np.flatnonzero(wanted(part))) for part in self._parts]
+        self._parts = [part for part in parts if len(part)]
+        self._measure()
+
     def _fold(self) -> None:
         self._keep(newest_rows(self._parts, self._layout, later=self._later).needed())
+        self._measure()
+
+    def _measure(self) -> None:
         self._kept = (sum(map(len, self._parts)), sum(part.nbytes for part in self._parts))
         self._pending = (0, 0)
 
@@ -124,10 +138,11 @@ class Compactor:
         if not len(needed):
             return state_schema(self._layout).empty_table()
         self._keep(needed)
+        parts, self._parts = self._parts, []  # who still holds this object holds no rows
         newest = newest.renumbered(needed)
-        moves = hidden_cells(self._parts, newest, self._layout)
+        moves = hidden_cells(parts, newest, self._layout)
         found = resolve_moved(sorted(set(moves.values()), key=_position)) if moves and resolve_moved else {}
-        return assemble(self._parts, self._layout, newest, moves, found)
+        return assemble(parts, self._layout, newest, moves, found)
 
 
 def _position(move: Move) -> tuple[int, int, int, int]:

@@ -8,7 +8,7 @@ new type cannot hold: null, and their text is raw. So such rows harm nobody once
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from typing import Any
 
@@ -53,6 +53,20 @@ class Layout:
             ),
         ]
 
+    def coded(self, version: TopicSchema) -> list[str]:
+        """Of ``needs`` those that may come as dictionaries, as they are stored: then a text is made of a code only for
+        the rows that stay."""
+        held = {column.id: column for column in version.columns}
+        texts = [
+            held[column.id]
+            for column in self.columns[self.keys :]
+            if column.id in held
+            and pa.types.is_string(column.arrow)
+            and held[column.id].arrow == column.arrow
+        ]
+        # A name with a dot might be the path of another column's part.
+        return ["_op", *(f"after.{column.name}" for column in texts if "." not in column.name)]
+
     def place(self, at: int, held: Column) -> str:
         """The struct in which a version holds column ``at``. One that was no key then has no cell in its ``key``: rows
         from before a re-key, which a truncate follows."""
@@ -60,6 +74,8 @@ class Layout:
 
 
 META = ("_hash", "_op", "_lsn", "_ordinal", "_unchanged", "_moved_from", "_raw")
+# Columns that say nothing where no row has a value of another one: a key change matters to cells that were not sent.
+SILENT = {"_unchanged": "_unchanged", "_moved_from": "_unchanged", "_ordinal": "_unchanged", "_raw": "_raw"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +139,9 @@ class Rows:
         return len(self.hashes)
 
     def take(self, wanted: Ints) -> Rows:
-        """Rows at ``wanted`` (ascending, unique)."""
+        """Rows at ``wanted`` (ascending, unique), their texts as texts."""
         if len(wanted) == len(self):
-            return self
+            return replace(self, cells=tuple(map(_plain, self.cells)))
         picks = pa.array(wanted)
         return Rows(
             self.hashes[wanted],
@@ -134,7 +150,7 @@ class Rows:
             self.lsns[wanted],
             self.ordinals[wanted],
             self.offsets[wanted],
-            tuple(cell.take(picks) for cell in self.cells),
+            tuple(_plain(cell.take(picks)) for cell in self.cells),
             self.unchanged.take(wanted),
             self.moved[wanted],
             self.raw.take(wanted),
@@ -143,6 +159,10 @@ class Rows:
     @property
     def nbytes(self) -> int:
         return 49 * len(self) + sum(int(cell.nbytes) for cell in self.cells)
+
+
+def _plain(cell: pa.Array) -> pa.Array:
+    return cell.dictionary_decode() if pa.types.is_dictionary(cell.type) else cell
 
 
 def concat_rows(parts: Sequence[Rows]) -> Rows:
@@ -166,8 +186,8 @@ def concat_rows(parts: Sequence[Rows]) -> Rows:
 def conform(table: pa.Table, version: TopicSchema, layout: Layout) -> Iterator[Rows]:
     """The table's rows in the layout, batch by batch.
 
-    ``table`` has the columns of ``layout.needs(version)`` and ``_offset``, ``_epoch``; ``_moved_from``,
-    ``_unchanged`` and ``_raw`` may be absent when no row has one.
+    ``table`` has the columns of ``layout.needs(version)`` and ``_offset``, ``_epoch``. Those of ``SILENT`` may be
+    absent, those of ``layout.coded(version)`` dictionaries; the latter's cells are plain once rows were taken.
     """
     for batch in table.to_batches():
         if batch.num_rows:
@@ -198,7 +218,11 @@ def _conform_batch(batch: pa.RecordBatch, version: TopicSchema, layout: Layout) 
         ops=op_codes(batch.column("_op")),
         epochs=_int64(batch, "_epoch"),
         lsns=_int64(batch, "_lsn"),
-        ordinals=_int64(batch, "_ordinal"),
+        ordinals=(
+            _int64(batch, "_ordinal")
+            if "_ordinal" in batch.schema.names
+            else np.zeros(batch.num_rows, np.int64)
+        ),
         offsets=_int64(batch, "_offset"),
         cells=tuple(cells),
         unchanged=_unchanged_marks(batch),
@@ -214,18 +238,24 @@ def _int64(batch: pa.RecordBatch, name: str) -> Ints:
 
 def op_codes(column: pa.Array) -> Codes:
     """One byte per row: the operation's letter. Raises IntegrityError when a cell is not one letter."""
+    if column.null_count:
+        raise _no_letter()
     if pa.types.is_dictionary(column.type):
-        letters = np.array([ord(letter) for letter in column.dictionary.to_pylist()], np.uint8)
+        letters = op_codes(column.dictionary)
         codes: Codes = letters[column.indices.to_numpy()]
         return codes
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
-    if column.null_count or not np.array_equal(np.diff(bounds), np.ones(len(column), np.int32)):
-        raise IntegrityError(
-            "a segment has an operation that is not one letter",
-            hint="the file is damaged: run tailrace doctor",
-        )
+    if not np.array_equal(np.diff(bounds), np.ones(len(column), np.int32)):
+        raise _no_letter()
     return np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+
+
+def _no_letter() -> IntegrityError:
+    return IntegrityError(
+        "a segment has an operation that is not one letter",
+        hint="the file is damaged: run tailrace doctor",
+    )
 
 
 def _unchanged_marks(batch: pa.RecordBatch) -> Marks:

@@ -1,4 +1,4 @@
-"""Which rows of a bucket make its state: key codes, the last row of each, and where unsent cells come from."""
+"""Which rows of a bucket make its state: those of each key, the last of them, and where unsent cells come from."""
 
 from __future__ import annotations
 
@@ -48,16 +48,15 @@ def newest_rows(parts: Sequence[Rows], layout: Layout, *, later: bool = False) -
     truncated = np.arange(start - 1 if later and start else start, start)
     if start == len(ops):
         return Newest(truncated, {})
-    codes, count = key_codes(parts, layout, start)
+    found = by_key(parts, layout, start)
     if layout.target.bag:
-        return Newest(surviving_rows(codes, ops[start:]) + start, {})
-    last = np.empty(count, np.int64)
-    last[codes] = np.arange(len(codes))  # of equal indices numpy keeps the last assignment
-    last = np.sort(last) + start
+        return Newest(surviving_rows(found.codes, ops[start:]) + start, {})
+    last = found.last + start
     alive = last[ops[last] != DELETE]
     unchanged = concat_marks([(part.unchanged, len(part)) for part in parts])
     sources: dict[int, tuple[Ints, Ints, Ints]] = {}
     if not unchanged.empty:
+        codes = found.codes
         moved = np.concatenate([part.moved for part in parts])
         for column in layout.columns[layout.keys :]:
             unsent = np.zeros(len(ops), np.bool_)
@@ -94,22 +93,45 @@ def _walk_back(rows: Ints, codes: Ints, ops: Codes, unsent: Mask, moved: Mask) -
     return np.where(known, row_of_stop, -1), np.where(behind, row_of_stop, -1)
 
 
-def key_codes(parts: Sequence[Rows], layout: Layout, start: int = 0) -> tuple[Ints, int]:
-    """A code per row from ``start`` on, equal exactly for equal keys, and an upper bound of the codes."""
+@dataclass(frozen=True, slots=True)
+class ByKey:
+    """Row numbers, those of one key side by side and ascending; ``first`` says where the next key begins."""
+
+    rows: Ints
+    first: Mask
+
+    @property
+    def last(self) -> Ints:
+        """The last row of each key, ascending."""
+        return np.sort(self.rows[np.append(self.first[1:], True)])
+
+    @property
+    def codes(self) -> Ints:
+        """A number per row, equal exactly for equal keys."""
+        codes = np.empty(len(self.rows), np.int64)
+        codes[self.rows] = np.cumsum(self.first) - 1
+        return codes
+
+
+def by_key(parts: Sequence[Rows], layout: Layout, start: int = 0) -> ByKey:
+    """The rows from ``start`` on (at least one), counted from there, by their keys."""
     hashes: Ints = np.concatenate([part.hashes for part in parts])[start:]
-    codes = pa.array(hashes).dictionary_encode().indices.to_numpy().astype(np.int64)
-    count = int(codes.max()) + 1
-    last = np.empty(count, np.int64)
-    last[codes] = np.arange(len(codes))
-    representative = last[codes]
-    doubtful = np.zeros(len(codes), np.bool_)
+    # The number of a row takes the place of the hash's lowest bits. So plain integers are sorted, which processors do
+    # several at once, and not one array by another; and equal hashes come in the order of their rows.
+    low = np.int64((1 << len(hashes).bit_length()) - 1)
+    packed = (hashes & ~low) | np.arange(len(hashes))
+    packed.sort()
+    rows, heads = packed & low, packed & ~low
+    first = np.append(True, heads[1:] != heads[:-1])
+    sorted_hashes = hashes[rows]
+    same: Mask = sorted_hashes[1:] == sorted_hashes[:-1]
     raw = any(not part.raw.empty for part in parts)
     for at in range(layout.keys):
-        cells = _key_cells(parts, at).slice(start)
-        doubtful |= ~_equal(cells, representative, nulls_are_equal=not raw)
+        same &= _same_as_next(_key_cells(parts, at).slice(start), rows, nulls_are_equal=not raw)
+    doubtful = np.append(False, ~first[1:] & ~same)
     if not doubtful.any():
-        return codes, count
-    return _exact_codes(parts, layout, start, codes, count, doubtful)
+        return ByKey(rows, first)
+    return _exactly(parts, layout, start, ByKey(rows, first), doubtful, sorted_hashes)
 
 
 def _key_cells(parts: Sequence[Rows], at: int) -> pa.Array:
@@ -119,38 +141,48 @@ def _key_cells(parts: Sequence[Rows], at: int) -> pa.Array:
     return cells[0] if len(cells) == 1 else pa.concat_arrays(cells)
 
 
-def _equal(cells: pa.Array, representative: Ints, *, nulls_are_equal: bool) -> Mask:
-    """Whether each row's key cell certainly equals that of its representative. A NULL that may stand for a raw text,
-    a NaN and a list are not certain."""
+def _same_as_next(cells: pa.Array, rows: Ints, *, nulls_are_equal: bool) -> Mask:
+    """Whether the key cells of two neighbours among ``rows`` are certainly equal: one fewer than rows. A NULL that may
+    stand for a raw text, a NaN and a list are not certain."""
     if pa.types.is_integer(cells.type) and not cells.null_count:
-        values = cells.to_numpy()
-        same: Mask = values == values[representative]
+        values = cells.to_numpy()[rows]
+        same: Mask = values[1:] == values[:-1]
         return same
     if pa.types.is_nested(cells.type):
-        return np.zeros(len(cells), np.bool_)
-    others = cells.take(pa.array(representative))
-    equal = pc.fill_null(pc.equal(cells, others), False)
+        return np.zeros(len(rows) - 1, np.bool_)
+    taken = cells.take(pa.array(rows))
+    ours, others = taken[1:], taken[:-1]
+    equal = pc.fill_null(pc.equal(ours, others), False)
     if nulls_are_equal and cells.null_count:
-        equal = pc.or_(equal, pc.and_(cells.is_null(), others.is_null()))
+        equal = pc.or_(equal, pc.and_(ours.is_null(), others.is_null()))
     mask: Mask = equal.to_numpy(zero_copy_only=False)
     return mask
 
 
-def _exact_codes(
-    parts: Sequence[Rows], layout: Layout, start: int, codes: Ints, count: int, doubtful: Mask
-) -> tuple[Ints, int]:
-    """Codes of the doubtful hashes from the keys themselves: the hash collided, or a key cell is only in ``_raw``."""
-    suspected = np.zeros(count, np.bool_)
-    suspected[codes[doubtful]] = True
-    rows = np.flatnonzero(suspected[codes])
-    keys = exact_keys(parts, layout, rows + start)
-    numbers: dict[tuple[int, tuple[object, ...]], int] = {}
-    exact = codes.copy()
-    for row, key in zip(rows.tolist(), keys, strict=True):
-        exact[row] = count + numbers.setdefault((int(codes[row]), key), len(numbers))
-    # Codes are made dense again: a code without a row would have no last row.
-    dense = np.unique(exact, return_inverse=True)[1].astype(np.int64)
-    return dense, int(dense.max()) + 1
+def _exactly(
+    parts: Sequence[Rows], layout: Layout, start: int, found: ByKey, doubtful: Mask, sorted_hashes: Ints
+) -> ByKey:
+    """The same, where the keys themselves decide in groups that hold a doubtful row: hashes agree in the bits that were
+    sorted, or altogether, or a key cell is only in ``_raw``."""
+    group = np.cumsum(found.first) - 1
+    suspected = np.zeros(int(group[-1]) + 1, np.bool_)
+    suspected[group[doubtful]] = True
+    places = np.flatnonzero(suspected[group])
+    members = found.rows[places]
+    keys = exact_keys(parts, layout, members + start)
+    numbers: dict[tuple[int, int, tuple[object, ...]], int] = {}
+    exact = np.array(
+        [
+            numbers.setdefault(each, len(numbers))
+            for each in zip(group[places].tolist(), sorted_hashes[places].tolist(), keys, strict=True)
+        ]
+    )
+    # Groups come one after another, so their keys' numbers do: each key's rows stay within its group's places.
+    order = np.argsort(exact, kind="stable")
+    rows, first = found.rows.copy(), found.first.copy()
+    rows[places] = members[order]
+    first[places] = np.append(True, exact[order][1:] != exact[order][:-1])
+    return ByKey(rows, first)
 
 
 def exact_keys(parts: Sequence[Rows], layout: Layout, rows: Ints) -> list[tuple[object, ...]]:

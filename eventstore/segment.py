@@ -8,10 +8,11 @@ them as columns.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from eventstore import failpoints, keys
+from eventstore import encoding, failpoints, keys
 from eventstore.errors import IntegrityError
 from eventstore.model import Op, PartitionRange, PreparedSegment, SegmentRef, TopicId
 from eventstore.schema import TopicSchema, change_schema
@@ -33,19 +34,14 @@ POSITION_FIELDS = (
 )
 _POSITION_NAMES = tuple(field.name for field in POSITION_FIELDS)
 
-# Level 1: on change rows the higher levels cost more time than the bytes they save are worth on a local disk.
-_ZSTD_LEVEL = 1
 # A partition's rows start a new row group once partitions are this large, so that a task reads only its own.
 ROWS_PER_OWN_GROUP = 8192
 ROWS_PER_GROUP = 131_072
-# Texts are looked at to see whether they repeat: so many at most, and fewer when they are large.
-_SAMPLE_ROWS, _SAMPLE_ROWS_MIN, _SAMPLE_BYTES = 2000, 100, 2 << 20
-_DISTINCT_MAX = 0.95  # of 2,000: some 20,000 different ones, equally frequent
 # Parquet cannot hold a struct without fields (the key of a keyless topic): its validity is stored under its name.
 _FIELDLESS = b"tailrace:fieldless"
 # Of files that are not on this machine, larger ones are read by ranges: a request costs as much as so many bytes.
 RANGES_BYTES_MIN = 1 << 20
-_ZSTD = pa.Codec("zstd", compression_level=_ZSTD_LEVEL)
+_ZSTD = pa.Codec("zstd", compression_level=encoding.ZSTD_LEVEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +149,8 @@ def _to_parquet(arranged: Arranged) -> pa.Buffer:
         table = table.set_column(table.schema.get_field_index(name), name, pc.is_valid(table[name]))
     table = table.replace_schema_metadata({_FIELDLESS: json.dumps(fieldless).encode()} if fieldless else None)
     sink = pa.BufferOutputStream()
-    texts = [path for path, kind in _leaves(table.schema) if _is_text(kind)]
-    unlike = [path for path in texts if not _repeats(_leaf(table, path))]
     same = _same(table)
-    with parquet_writer(sink, table.schema, unlike) as writer:
+    with encoding.parquet_writer(sink, table.schema, encoding.unlike(table)) as writer:
         start = 0
         for length in group_lengths(arranged.counts):
             part = (
@@ -183,66 +177,6 @@ def _take(table: pa.Table, order: pa.Array, same: Collection[str]) -> pa.Table:
         for name in table.column_names
     ]
     return pa.Table.from_arrays(columns, schema=table.schema)
-
-
-def parquet_writer(sink: pa.NativeFile, schema: pa.Schema, unlike: Collection[str] = ()) -> pq.ParquetWriter:
-    """A writer of files of the log: their encodings and compression. ``schema`` is that of the file; ``unlike`` are
-    paths of columns whose texts do not repeat."""
-    leaves = list(_leaves(schema))
-    return pq.ParquetWriter(
-        sink,
-        schema,
-        compression="zstd",
-        compression_level=_ZSTD_LEVEL,
-        # Numbers of changes hardly repeat but lie close to each other: against dictionaries for all, files are smaller
-        # by 40 % and written in half the time. Texts (states, names) often repeat.
-        use_dictionary=[path for path, kind in leaves if _is_text(kind) and path not in unlike],
-        column_encoding={path: "DELTA_BINARY_PACKED" for path, kind in leaves if _is_near(path, kind)},
-        write_page_checksum=True,  # for who reads a part of the file, and so cannot check the whole
-        store_decimal_as_integer=True,  # up to 18 digits; these read more than twice as fast
-    )
-
-
-def _leaves(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
-    """Parquet's path and the Arrow type of the plain columns, also of those in structs. Lists are left out, and names
-    with a dot: their path could be another column's."""
-    for field in schema:
-        if pa.types.is_struct(field.type):
-            yield from (
-                (f"{field.name}.{cell.name}", cell.type) for cell in field.type if "." not in cell.name
-            )
-        else:
-            yield field.name, field.type
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
-
-
-def _leaf(table: pa.Table, path: str) -> pa.ChunkedArray:
-    """The column at a path that ``_leaves`` gives."""
-    if path in table.column_names:
-        return table[path]
-    name, _, cell = path.partition(".")
-    return pa.chunked_array([chunk.field(cell) for chunk in table[name].chunks])
-
-
-def _repeats(column: pa.ChunkedArray) -> bool:
-    """Whether some of the texts are the same, as far as a sample from all over shows. Where all differ, a dictionary
-    costs three times the time of writing them as they are, and the file is larger."""
-    rows = len(column)
-    each = max(1, column.nbytes // max(rows, 1))
-    size = max(_SAMPLE_ROWS_MIN, min(_SAMPLE_ROWS, _SAMPLE_BYTES // each))
-    sample = (
-        column if rows <= size else column.take(pa.array(np.linspace(0, rows - 1, size).astype(np.int64)))
-    )
-    valid = len(sample) - sample.null_count
-    return bool(pc.count_distinct(sample, mode="only_valid").as_py() <= _DISTINCT_MAX * valid)
-
-
-def _is_near(path: str, kind: pa.DataType) -> bool:
-    """Whole numbers and times, apart from the hash, which is as good as random."""
-    return path != "_hash" and bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind))
 
 
 def _is_fieldless(kind: pa.DataType) -> bool:
@@ -295,29 +229,35 @@ def read_segment(
     schema: TopicSchema | None = None,
     columns: Collection[str] | None = None,
     partitions: Collection[int] | None = None,
+    *,
+    silent: Mapping[str, str] = MappingProxyType({}),
+    coded: Collection[str] = (),
 ) -> pa.Table:
     """The rows a reference stands for, with ``_partition`` int32, ``_offset`` int64 and ``_epoch`` int64 in front.
 
     Needs no catalog, so Spark tasks call it. ``columns`` are names of ``change_schema`` or the three above, given back
     in that order (``after.NAME`` decodes only that field of a file's struct; then leave ``schema`` out);
     ``partitions`` restricts the rows and, for files, what is decoded. ``schema`` restores the field metadata (column
-    ids, Postgres types) exactly; without it they are those of the file. Rows are in (partition, offset) order. Raises
-    IntegrityError, naming the file, when bytes are missing or damaged.
+    ids, Postgres types) exactly; without it they are those of the file. Rows are in (partition, offset) order. What is
+    not looked at need not be decoded: a column that is a key of ``silent`` may be left out where no row has a value of
+    the column it is mapped to, and texts of ``coded`` columns may come as dictionaries. Raises IntegrityError, naming
+    the file, when bytes are missing or damaged.
     """
     wanted = {name.partition(".")[0] for name in columns} if columns is not None else None
     # _op always: a table of no stored column at all would forget how many rows there are.
     needed = None if columns is None else {*columns, "_op", *(("_lsn",) if ref.below_lsn is not None else ())}
     if ref.sealed and needed is not None:
-        needed |= {"_epoch", "_partition"}
+        needed |= {"_epoch"}
     if ref.path is None:
         table, ranges = _read_inline(ref, needed), list(ref.ranges)
     else:
         held = LocalStorage(storage) if isinstance(storage, Path) else storage
-        table, ranges = _read_file(held, ref, needed, partitions)
+        table, ranges = _read_file(held, ref, needed, partitions, silent, coded)
     if not ref.sealed:
         table = with_positions(table, ranges, ref.first_epoch)
-    table = _trim(table, ref, partitions)
-    return _shape(table, schema, wanted)
+    if partitions is not None:
+        table = _of_partitions(table, ranges, partitions)
+    return _shape(_trim(table, ref), schema, wanted)
 
 
 def _read_inline(ref: SegmentRef, needed: set[str] | None) -> pa.Table:
@@ -330,18 +270,28 @@ def _read_inline(ref: SegmentRef, needed: set[str] | None) -> pa.Table:
 
 
 def _read_file(
-    storage: Storage, ref: SegmentRef, needed: set[str] | None, partitions: Collection[int] | None
+    storage: Storage,
+    ref: SegmentRef,
+    needed: set[str] | None,
+    partitions: Collection[int] | None,
+    silent: Mapping[str, str],
+    coded: Collection[str],
 ) -> tuple[pa.Table, list[PartitionRange]]:
-    with open_parts(storage, ref, whole=needed is None and partitions is None) as file:
+    with open_parts(storage, ref, whole=needed is None and partitions is None, coded=coded) as file:
         groups, ranges = _groups_of(file, ref, partitions)
         held = {name: at for at, name in enumerate(file.schema_arrow.names)}
         names = None
         if needed is not None:  # in the file's order: a set has another one in every process
+            unsaid = _unsaid(file.metadata, groups, silent)
             names = sorted(
-                (name for name in needed if name.partition(".")[0] in held),
+                (name for name in needed - unsaid if name.partition(".")[0] in held),
                 key=lambda name: (held[name.partition(".")[0]], name),
             )
-        table = file.read_row_groups(groups, columns=names)
+        if coded and groups:
+            # Each row group has dictionaries of its own, and Arrow reads no struct with several.
+            table = pa.concat_tables(file.read_row_group(group, columns=names) for group in groups)
+        else:
+            table = file.read_row_groups(groups, columns=names)
         metadata = file.schema_arrow.metadata or {}
     for name in json.loads(metadata.get(_FIELDLESS, b"[]")):
         at = table.schema.get_field_index(name)
@@ -352,32 +302,57 @@ def _read_file(
     return table.replace_schema_metadata(None), ranges
 
 
-def open_file(storage: Storage, ref: SegmentRef) -> pq.ParquetFile:
-    """The file of a reference, checked. Raises MissingFile and, when it is damaged, IntegrityError."""
+def _unsaid(metadata: pq.FileMetaData, groups: Sequence[int], silent: Mapping[str, str]) -> set[str]:
+    """The keys of ``silent`` that are mapped to columns without a value in the row groups, as statistics say."""
+    speaking = set()
+    for group in groups:
+        row_group = metadata.row_group(group)
+        for at in range(row_group.num_columns):
+            chunk = row_group.column(at)
+            name = chunk.path_in_schema.partition(".")[0]
+            if name in silent.values():
+                known = chunk.statistics
+                if known is None or not known.has_null_count or known.null_count < chunk.num_values:
+                    speaking.add(name)
+    return {name for name, said in silent.items() if said not in speaking}
+
+
+def open_file(storage: Storage, ref: SegmentRef, coded: Collection[str] = ()) -> pq.ParquetFile:
+    """The file of a reference, checked; texts of ``coded`` columns as dictionaries. Raises MissingFile and, when it is
+    damaged, IntegrityError."""
     assert ref.path is not None
     data = storage.open(ref.path)
     if ref.checksum and checksum(data) != ref.checksum:
         raise damaged(storage.place(ref.path))
-    return pq.ParquetFile(pa.BufferReader(data))
+    return _parquet(pa.BufferReader(data), coded)
 
 
 @contextmanager
-def open_parts(storage: Storage, ref: SegmentRef, *, whole: bool) -> Iterator[pq.ParquetFile]:
+def open_parts(
+    storage: Storage, ref: SegmentRef, *, whole: bool, coded: Collection[str] = ()
+) -> Iterator[pq.ParquetFile]:
     """``open_file`` for who needs only parts, unless ``whole``. A large file that is far away is then read by ranges:
     its size is compared, and the checksum of every page that is read, which is not that of the whole."""
     assert ref.path is not None
     if whole or not storage.remote or ref.bytes < RANGES_BYTES_MIN:
-        with open_file(storage, ref) as file:
+        with open_file(storage, ref, coded) as file:
             yield file
         return
     with storage.ranges(ref.path) as raw:
         if raw.size() != ref.bytes:
             raise damaged(storage.place(ref.path))
         try:
-            with pq.ParquetFile(raw, pre_buffer=True, page_checksum_verification=True) as file:
+            with _parquet(raw, coded, pre_buffer=True, page_checksum_verification=True) as file:
                 yield file
         except pa.ArrowInvalid:
             raise damaged(storage.place(ref.path)) from None
+
+
+def _parquet(source: pa.NativeFile, coded: Collection[str], **how: bool) -> pq.ParquetFile:
+    """Texts of ``coded`` columns as dictionaries, where they are stored so: to make one costs more than the texts."""
+    metadata = pq.read_metadata(source)
+    paths = encoding.coded_paths(metadata).intersection(coded) if coded else ()
+    return pq.ParquetFile(source, metadata=metadata, read_dictionary=list(paths), **how)
 
 
 def _groups_of(
@@ -440,27 +415,36 @@ def positions_of(
     return partition, offset.astype(np.int64)
 
 
-def _trim(table: pa.Table, ref: SegmentRef, partitions: Collection[int] | None) -> pa.Table:
-    conditions = []
-    if ref.below_lsn is not None:
-        inside = pc.less(table["_lsn"], ref.below_lsn)
-        if ref.sealed:  # LSNs say nothing of the epochs before: they may be of another incarnation
-            inside = pc.or_(inside, pc.less(table["_epoch"], ref.last_epoch))
-        conditions.append(inside)
-    if ref.sealed:
+def _of_partitions(
+    table: pa.Table, ranges: Sequence[PartitionRange], partitions: Collection[int]
+) -> pa.Table:
+    """The rows of some partitions of those in ``ranges``, laid end to end."""
+    if all(piece.partition in partitions for piece in ranges):
+        return table
+    starts = np.cumsum([0, *(piece.rows for piece in ranges)]).tolist()
+    chosen = [
+        table.slice(start, piece.rows)
+        for piece, start in zip(ranges, starts, strict=False)
+        if piece.partition in partitions
+    ]
+    return pa.concat_tables(chosen) if chosen else table.slice(0, 0)
+
+
+def _trim(table: pa.Table, ref: SegmentRef) -> pa.Table:
+    """The rows of the epochs, and below the LSN, that the reference is limited to."""
+    keep = None
+    if ref.sealed and table.num_rows:
         epoch = table["_epoch"]
-        conditions.append(
-            pc.and_(pc.greater_equal(epoch, ref.first_epoch), pc.less_equal(epoch, ref.last_epoch))
-        )
-    if partitions is not None:
-        conditions.append(pc.is_in(table["_partition"], pa.array(sorted(partitions), pa.int32())))
-    for condition in conditions:
-        if not pc.all(condition, min_count=0).as_py():
-            keep = conditions[0]
-            for other in conditions[1:]:
-                keep = pc.and_(keep, other)
-            return table.filter(keep)
-    return table
+        span = pc.min_max(epoch).as_py()
+        if span["min"] < ref.first_epoch or span["max"] > ref.last_epoch:
+            keep = pc.and_(pc.greater_equal(epoch, ref.first_epoch), pc.less_equal(epoch, ref.last_epoch))
+    if ref.below_lsn is not None:
+        below = pc.less(table["_lsn"], ref.below_lsn)
+        if ref.sealed:  # LSNs say nothing of the epochs before: they may be of another incarnation
+            below = pc.or_(below, pc.less(table["_epoch"], ref.last_epoch))
+        if not pc.all(below, min_count=0).as_py():
+            keep = below if keep is None else pc.and_(keep, below)
+    return table if keep is None else table.filter(keep)
 
 
 def stored_schema(schema: TopicSchema) -> pa.Schema:

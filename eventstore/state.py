@@ -1,6 +1,6 @@
-"""The state of a topic at a cut: the newest row of every living key, bucket by bucket.
+"""The state of a topic at a cut: the newest row of every living key, by buckets.
 
-``plan_state`` asks the catalog once and gives a picklable ``StateInput``; ``compute_state`` needs only that and the
+``plan_state`` asks the catalog once and gives a picklable ``StateInput``; ``compute_states`` needs only that and the
 segments folder, so Spark tasks call it without a catalog. ``state`` is both, for callers without Spark.
 """
 
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore import disclosure, keys
+from eventstore import disclosure
 from eventstore.assembly import ERASED, STATE_FIELDS
-from eventstore.compaction import compact
-from eventstore.conform import Layout
+from eventstore.conform import SILENT, Layout, Rows, conform
 from eventstore.errors import UnknownCell, UnreadableCell, UsageError
 from eventstore.model import SegmentRef, TopicId
 from eventstore.moves import MovedCells
+from eventstore.passes import Buckets, ReadPartition, passes
 from eventstore.position import Cut
 from eventstore.render import postgres_texts
 from eventstore.schema import Column, TopicSchema, unify
@@ -55,9 +55,13 @@ class StateInput:
     on_unreadable: Mapping[str, OnUnreadable]
 
     @property
+    def spread(self) -> Buckets:
+        return Buckets(self.partitions, self.split)
+
+    @property
     def buckets(self) -> int:
         """Buckets are numbered 0 ≤ b < buckets; b // split is the partition (``keys.bucket_of``)."""
-        return self.partitions * self.split
+        return self.spread.count
 
     @property
     def layout(self) -> Layout:
@@ -153,23 +157,37 @@ def _split(refs: Sequence[SegmentRef], partitions: int) -> int:
     return split
 
 
-def compute_state(storage: Storage | Path, wanted: StateInput, bucket: int) -> pa.Table:
-    """State of one bucket in ``assembly.state_schema``: key and chosen columns, ``_raw`` and ``_unknown``.
+def compute_states(storage: Storage | Path, wanted: StateInput, buckets: range) -> Iterator[pa.Table]:
+    """State of some buckets in ``assembly.state_schema``: key and chosen columns, ``_raw`` and ``_unknown``. As few
+    tables as their size allows, each of buckets of one partition.
 
-    One row per living key, sorted by (``_hash``, key). Raises IntegrityError when a segment is missing or damaged.
+    One row per living key, in each table sorted by (``_hash``, key). Raises IntegrityError when a segment is missing or
+    damaged.
     """
     local = LocalStorage(storage) if isinstance(storage, Path) else storage
     layout = wanted.layout
     resolver = MovedCells(wanted.target, reader_of(local, wanted))
-    return compact(changes_of(local, wanted, bucket, layout), layout, resolve_moved=resolver.resolve)
+    for compactor in passes(partition_reader(local, wanted, layout), layout, wanted.spread, buckets):
+        yield compactor.finish(resolver.resolve)
 
 
-def readable_state(storage: Storage | Path, wanted: StateInput, bucket: int) -> pa.Table:
-    """``compute_state`` as plain columns (``wanted.schema``), after the policies for what has no value in its type.
+def compute_state(storage: Storage | Path, wanted: StateInput, bucket: int) -> pa.Table:
+    """``compute_states`` of one bucket."""
+    (table,) = compute_states(storage, wanted, range(bucket, bucket + 1))
+    return table
+
+
+def readable_states(storage: Storage | Path, wanted: StateInput, buckets: range) -> Iterator[pa.Table]:
+    """``compute_states`` as plain columns (``wanted.schema``), after the policies for what has no value in its type.
     Erased cells are NULL under every policy, and ``_erased`` names them.
 
     Raises UnreadableCell (policy ``error``) and UnknownCell (always: unknown is never read as NULL).
     """
+    return (readable(table, wanted) for table in compute_states(storage, wanted, buckets))
+
+
+def readable_state(storage: Storage | Path, wanted: StateInput, bucket: int) -> pa.Table:
+    """``readable_states`` of one bucket."""
     return readable(compute_state(storage, wanted, bucket), wanted)
 
 
@@ -181,13 +199,12 @@ def state(
     columns: Sequence[str] | None = None,
     on_unreadable: OnUnreadable | Mapping[str, OnUnreadable] = "error",
 ) -> Iterator[pa.Table]:
-    """The state of a topic at a cut, one table (``StateInput.schema``) per bucket, without Spark.
+    """The state of a topic at a cut, in tables (``StateInput.schema``) that share no key, without Spark.
 
-    Raises what ``plan_state`` and ``readable_state`` raise.
+    Raises what ``plan_state`` and ``readable_states`` raise.
     """
     wanted = plan_state(store, topic, cut, columns=columns, on_unreadable=on_unreadable)
-    for bucket in range(wanted.buckets):
-        yield readable_state(store.storage, wanted, bucket)
+    yield from readable_states(store.storage, wanted, range(wanted.buckets))
 
 
 def unknown_keys(store: Store, topic: TopicId, *, since: int) -> Iterator[tuple[str, ...]]:
@@ -205,8 +222,7 @@ def unknown_keys(store: Store, topic: TopicId, *, since: int) -> Iterator[tuple[
     names = [column.name for column in latest.columns if column.key or column.id in unsent]
     whole = plan_state(store, topic, cut, columns=names, incomplete=True)
     wanted = replace(whole, refs=tuple(ref for ref in whole.refs if ref.last_epoch >= since))
-    for bucket in range(wanted.buckets):
-        table = compute_state(store.storage, wanted, bucket)
+    for table in compute_states(store.storage, wanted, range(wanted.buckets)):
         table = table.filter(table["_unknown"].is_valid())
         if table.num_rows:
             raw = _raw_cells(table)
@@ -218,14 +234,13 @@ def unknown_keys(store: Store, topic: TopicId, *, since: int) -> Iterator[tuple[
 
 
 def source_texts(store: Store, topic: TopicId, cut: Cut, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The state of a topic at a cut as its source printed it, one table of binary columns per bucket: to be compared
-    with the source byte by byte, also where it is no text.
+    """The state of a topic at a cut as its source printed it, in tables of binary columns that share no key: to be
+    compared with the source byte by byte, also where it is no text.
 
-    Raises what ``plan_state`` and ``compute_state`` raise, and UnknownCell.
+    Raises what ``plan_state`` and ``compute_states`` raise, and UnknownCell.
     """
     wanted = plan_state(store, topic, cut, columns=columns, on_unreadable="text")
-    for bucket in range(wanted.buckets):
-        table = compute_state(store.storage, wanted, bucket)
+    for table in compute_states(store.storage, wanted, range(wanted.buckets)):
         _refuse_unknown(table, wanted)
         raw = _raw_cells(table)
         cells = {
@@ -234,27 +249,25 @@ def source_texts(store: Store, topic: TopicId, cut: Cut, columns: Sequence[str])
         yield pa.table(cells)
 
 
-def changes_of(
-    storage: Storage, wanted: StateInput, bucket: int, layout: Layout
-) -> Iterator[tuple[TopicSchema, pa.Table]]:
-    """The rows of a bucket in offset order, with what a layout needs of them: what ``compact`` takes."""
-    partition = bucket // wanted.split
-    for ref in wanted.refs:
-        if all(piece.partition != partition for piece in ref.ranges):
-            continue
-        version = wanted.versions[ref.version]
-        names = [*layout.needs(version), "_offset", "_epoch"]
-        table = read_segment(storage, ref, columns=names, partitions=(partition,))
-        if wanted.split > 1:
-            table = _of_bucket(table, wanted, bucket)
-        yield version, table
+def partition_reader(storage: Storage, wanted: StateInput, layout: Layout) -> ReadPartition:
+    """How a partition is read for ``passes``."""
 
+    def read(partition: int) -> Iterator[Rows]:
+        for ref in wanted.refs:
+            if all(piece.partition != partition for piece in ref.ranges):
+                continue
+            version = wanted.versions[ref.version]
+            table = read_segment(
+                storage,
+                ref,
+                columns=[*layout.needs(version), "_offset", "_epoch"],
+                partitions=(partition,),
+                silent=SILENT,
+                coded=layout.coded(version),
+            )
+            yield from conform(table, version, layout)
 
-def _of_bucket(table: pa.Table, wanted: StateInput, bucket: int) -> pa.Table:
-    """Rows of the bucket; a truncate belongs to every bucket of its partition."""
-    hashes = table["_hash"].combine_chunks()
-    mine = pa.array(keys.buckets_of(hashes, wanted.partitions, wanted.split) == bucket)
-    return table.filter(pc.or_(mine, pc.equal(table["_op"].combine_chunks(), "t")))
+    return read
 
 
 def reader_of(

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from eventstore.model import SegmentRef, TopicId, TopicKind
 from eventstore.position import Cut
 from eventstore.schema import TopicSchema, unify
 from eventstore.segment import POSITION_FIELDS, read_segment, stored_schema
-from eventstore.state import StateInput, plan_state, readable_state
+from eventstore.state import StateInput, plan_state, readable_states
 from eventstore.storage import Storage
 from projections.model import Events, Input, Projection, State
 
@@ -212,7 +213,9 @@ def _frame(spark: SparkSession, storage: Storage, planned: Planned, parallelism:
     spark_schema = from_arrow_schema(pa.schema([planned.schema.field(name) for name in names]))
     arrow = to_arrow_schema(spark_schema, timezone="UTC")
     count = max(1, min(parallelism, planned.buckets))
-    shares = [list(range(first, planned.buckets, count)) for first in range(count)]
+    # Neighbours: buckets of one partition are decoded together.
+    bounds = [planned.buckets * at // count for at in range(count + 1)]
+    shares = [range(low, high) for low, high in pairwise(bounds)]
     units = pa.table(
         {"unit": pa.array([pickle.dumps((storage, planned, share)) for share in shares], pa.binary())}
     )
@@ -232,19 +235,23 @@ def _rows(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
     for batch in batches:
         for unit in batch.column(0).to_pylist():
             storage, planned, share = pickle.loads(unit)
-            for bucket in share:
-                table = _read_bucket(storage, planned, bucket)
+            for table in _read_buckets(storage, planned, share):
                 yield from table.select(schema.names).cast(schema).to_batches(max_chunksize=_ROWS_PER_BATCH)
 
 
-def _read_bucket(storage: Storage, planned: Planned, bucket: int) -> pa.Table:
+def _read_buckets(storage: Storage, planned: Planned, share: range) -> Iterator[pa.Table]:
     if isinstance(planned, StateInput):
-        return readable_state(storage, planned, bucket)
+        yield from readable_states(storage, planned, share)
+    else:
+        yield from (_read_changes(storage, planned, partition) for partition in share)
+
+
+def _read_changes(storage: Storage, planned: ChangesInput, partition: int) -> pa.Table:
     pieces = [planned.schema.empty_table()]
     for ref in planned.refs:
-        if any(piece.partition == bucket for piece in ref.ranges):
+        if any(piece.partition == partition for piece in ref.ranges):
             version = planned.versions[ref.version]
-            table = read_segment(storage, ref, version, partitions=(bucket,))
+            table = read_segment(storage, ref, version, partitions=(partition,))
             pieces.append(
                 _as_events(table, planned) if planned.as_events else _unified(table, version, planned)
             )

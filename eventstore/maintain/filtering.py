@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore import failpoints, segment
+from eventstore import encoding, failpoints, segment
 from eventstore.content import Content, content_of
 from eventstore.maintain.rewrite import Keep, Rows
 from eventstore.model import PartitionRange, SegmentRef, TopicId
@@ -117,7 +117,7 @@ def _write(storage: Storage, path: str, version: int, rows: pa.Table) -> Part:
         for partition, start, count in zip(partitions, starts, counts, strict=True)
     )
     out = io.BytesIO()
-    with segment.parquet_writer(pa.PythonFile(out, mode="w"), rows.schema) as writer:
+    with encoding.parquet_writer(pa.PythonFile(out, mode="w"), rows.schema, encoding.unlike(rows)) as writer:
         at = 0
         for length in segment.group_lengths([(piece.partition, piece.rows) for piece in ranges]):
             writer.write_table(rows.slice(at, length), row_group_size=segment.ROWS_PER_GROUP)

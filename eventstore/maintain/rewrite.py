@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import xxhash
 from sqlalchemy import Row
 
-from eventstore import failpoints, segment
+from eventstore import encoding, failpoints, segment
 from eventstore.content import Content, content_of
 from eventstore.errors import IntegrityError
 from eventstore.model import PartitionRange, SegmentRef
@@ -70,11 +70,13 @@ def rewrite(
                 raise IntegrityError(
                     f"{each.ref.path} has other columns than {files[0].ref.path} of the same version"
                 )
+        # What capture saw of all rows of its epochs: texts that do not repeat.
+        unlike = set.intersection(*(each.plain for each in files))
         with storage.create(path) as raw:
             sink = _Checked(raw)
             with (
                 pa.PythonFile(sink, mode="w") as out,
-                segment.parquet_writer(out, schema) as writer,
+                encoding.parquet_writer(out, schema, unlike) as writer,
             ):
                 groups = _Groups(writer, schema, memory_bytes // _PARTS)
                 for partition in sorted({piece.partition for ref in inputs for piece in ref.ranges}):
@@ -128,6 +130,7 @@ class Rows:
         metadata = self._file.metadata
         lengths = [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]
         self._bounds = np.cumsum([0, *lengths]).tolist()
+        self.plain = encoding.plain_paths(metadata)
         stored = self._file.schema_arrow
         self.schema = (
             stored if ref.sealed else pa.schema([*segment.POSITION_FIELDS, *stored], stored.metadata)

@@ -25,14 +25,14 @@ import pyarrow.compute as pc
 
 from eventstore import index, keys
 from eventstore.assembly import Move
-from eventstore.compaction import Compactor
-from eventstore.conform import Ints, conform
+from eventstore.conform import SILENT, Ints
 from eventstore.maintain.filtering import Part, filtered
 from eventstore.model import SegmentRef, TopicId
 from eventstore.moves import MovedCells
+from eventstore.passes import passes
 from eventstore.position import Cut
 from eventstore.segment import read_segment
-from eventstore.state import StateInput, changes_of, plan_state, reader_of
+from eventstore.state import StateInput, partition_reader, plan_state, reader_of
 from eventstore.storage import Storage
 
 if TYPE_CHECKING:
@@ -204,9 +204,11 @@ def unsent_columns(
     """Ids of columns with cells that were not sent: of the others no cell has to be read."""
     found: set[int] = set()
     for ref in refs:
-        marks = read_segment(storage, ref, columns=["_unchanged"], partitions=partitions)["_unchanged"]
-        if marks.null_count < len(marks):
-            found.update(pc.unique(pc.list_flatten(marks)).to_pylist())
+        table = read_segment(
+            storage, ref, columns=["_unchanged", "_offset"], partitions=partitions, silent=SILENT
+        )
+        if "_unchanged" in table.column_names:
+            found.update(pc.unique(pc.list_flatten(table["_unchanged"])).to_pylist())
     return found
 
 
@@ -223,16 +225,12 @@ def survivors(
     chosen = range(wanted.partitions) if partitions is None else partitions
     found: dict[int, list[Ints]] = {partition: [] for partition in chosen}
     moves: list[Move] = []
-    for bucket in range(wanted.buckets):
-        if bucket // wanted.split not in chosen:
-            continue
-        compactor = Compactor(layout, later=after > 0)
-        for version, table in changes_of(storage, wanted, bucket, layout):
-            for rows in conform(table, version, layout):
-                compactor.add(rows)
-        offsets, hidden = compactor.kept()
-        found[bucket // wanted.split].append(offsets)
-        moves += hidden
+    read, spread = partition_reader(storage, wanted, layout), wanted.spread
+    for partition in chosen:
+        for compactor in passes(read, layout, spread, spread.of_partition(partition), later=after > 0):
+            offsets, hidden = compactor.kept()
+            found[partition].append(offsets)
+            moves += hidden
 
     def seen(key_hash: int, offset: int) -> None:
         partition = keys.partition_of(key_hash, wanted.partitions)

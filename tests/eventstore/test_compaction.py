@@ -15,12 +15,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from eventstore import segment
 from eventstore.compaction import compact
 from eventstore.conform import Layout
 from eventstore.errors import IntegrityError, UsageError
+from eventstore.passes import passes
 from eventstore.schema import Column, TopicSchema, change_schema
 from eventstore.segment import read_segment
-from eventstore.state import StateInput, compute_state, readable_state
+from eventstore.state import StateInput, compute_state, partition_reader, readable_state
+from eventstore.storage import LocalStorage, Storage
+from eventstore.storage.memory import MemoryStorage
 from tests.eventstore.histories import BODY, EXTRA, FIRST, ID, SIZE, History, Row, state_input
 
 NOWHERE = Path("/nonexistent")
@@ -90,6 +94,95 @@ def test_folding_early_changes_nothing(steps: list[tuple[Any, ...]], fold_rows: 
     once = compact(changes(), wanted.layout)
     folded = compact(changes(), wanted.layout, fold_rows=fold_rows)
     assert folded.equals(once)
+
+
+@UNTIMED
+@given(STEPS, st.sampled_from([0, 2]), st.sampled_from([1, 3]), st.integers(1, 4))
+def test_a_partition_that_has_no_room_for_its_state_is_folded_in_several_passes(
+    steps: list[tuple[Any, ...]], hash_modulus: int, partitions: int, fold_rows: int
+) -> None:
+    wanted = history_of(steps, hash_modulus).state_input(partitions, 4)
+    read = partition_reader(LocalStorage(NOWHERE), wanted, wanted.layout)
+    every = range(wanted.buckets)
+    expected = pa.concat_tables(by_itself(wanted, bucket) for bucket in every)
+    for kept_bytes in (1, 1 << 30):
+        found = passes(read, wanted.layout, wanted.spread, every, fold_rows=fold_rows, kept_bytes=kept_bytes)
+        tables = [compactor.finish() for compactor in found]
+        assert partitions <= len(tables) <= wanted.buckets
+        order = [("_hash", "ascending"), ("id", "ascending")]
+        assert pa.concat_tables(tables).sort_by(order).equals(expected.sort_by(order))
+
+
+def by_itself(wanted: StateInput, bucket: int) -> pa.Table:
+    """The state of one bucket, without what only rows of other keys know."""
+    read = partition_reader(LocalStorage(NOWHERE), wanted, wanted.layout)
+    (compactor,) = passes(read, wanted.layout, wanted.spread, range(bucket, bucket + 1))
+    return compactor.finish()
+
+
+def test_a_history_is_decoded_once_unless_its_state_is_too_large() -> None:
+    """As many passes as buckets only when each bucket fills the room by itself."""
+    history = History(0)
+    for step in range(400):
+        history.put(step % 40, {"body": f"b{step}", "extra": "x" * 50})
+    wanted = history.state_input(1, 8)
+    read = partition_reader(LocalStorage(NOWHERE), wanted, wanted.layout)
+
+    def count(kept_bytes: int) -> int:
+        found = passes(read, wanted.layout, wanted.spread, range(8), fold_rows=50, kept_bytes=kept_bytes)
+        tables = [compactor.finish() for compactor in found]
+        assert sum(table.num_rows for table in tables) == 40
+        return len(tables)
+
+    assert count(1 << 20) == 1
+    assert 1 < count(3000) < 8
+    assert count(1) == 8
+
+
+def in_files(wanted: StateInput, storage: Storage) -> StateInput:
+    """The same rows in files of very small row groups."""
+    refs = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment, "ROWS_PER_OWN_GROUP", 2)
+        patch.setattr(segment, "ROWS_PER_GROUP", 3)
+        for number, ref in enumerate(wanted.refs):
+            with pa.ipc.open_stream(ref.inline) as reader:
+                rows = reader.read_all()
+            counts = tuple((piece.partition, piece.rows) for piece in ref.ranges)
+            arranged = segment.Arranged(rows, None, counts, None, None)
+            made = segment.write_arranged(storage, ref.topic, ref.version, arranged, f"{number}")
+            refs.append(replace(ref, path=made.path, inline=None, bytes=made.bytes, checksum=made.checksum))
+    return replace(wanted, refs=tuple(refs))
+
+
+@UNTIMED
+@given(STEPS, st.sampled_from([1, 3]), st.sampled_from([1, 2]), st.sampled_from([1, 5, 1 << 20]))
+def test_files_of_which_only_what_matters_is_read_give_the_same(
+    steps: list[tuple[Any, ...]], partitions: int, split: int, fold_rows: int
+) -> None:
+    """Texts come as codes of several dictionaries, and columns that say nothing are not read."""
+    wanted = history_of(steps, 0).state_input(partitions, split)
+    storage = MemoryStorage()
+    files = in_files(wanted, storage)
+    for bucket in range(wanted.buckets):
+        assert compute_state(storage, files, bucket).equals(compute_state(NOWHERE, wanted, bucket))
+    found, expected = (
+        [
+            compactor.kept()
+            for compactor in passes(
+                partition_reader(storage, each, each.layout),
+                each.layout,
+                each.spread,
+                range(each.buckets),
+                fold_rows=fold_rows,
+                later=True,
+            )
+        ]
+        for each in (files, wanted)
+    )
+    assert [(offsets.tolist(), moves) for offsets, moves in found] == [
+        (offsets.tolist(), moves) for offsets, moves in expected
+    ]
 
 
 @UNTIMED
