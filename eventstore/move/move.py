@@ -21,11 +21,13 @@ from eventstore.move import barrier
 from eventstore.move.files import Copied, copy_files, named_files
 from eventstore.move.rows import copy_rows
 from eventstore.settings import StoreSettings
-from eventstore.storage import Storage
+from eventstore.storage import PARTIAL, Storage
 from eventstore.storage.places import MARKER, open_storage, read_marker, write_marker
 from eventstore.subscriptions import tables as group_tables
 from eventstore.subscriptions.database import groups_file, open_groups
 
+# What a first try leaves on a disk without room.
+_HALF_A_MARKER = f"{MARKER}{PARTIAL}"
 # Not copied: what only readers and upkeep of before hold, and the move's own row.
 _LEFT = {tables.moved.name, tables.leases.name, tables.retired.name}
 Report = Callable[[str], None]
@@ -162,7 +164,7 @@ class Move:
         try:
             found = read_marker(storage)
         except MissingFile:
-            if next(storage.files(), None) is not None:
+            if any(file.path != _HALF_A_MARKER for file in storage.files()):
                 raise OperatorError(
                     f"{storage.label} holds other files", hint="name an empty folder, or another prefix"
                 ) from None
