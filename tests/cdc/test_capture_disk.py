@@ -1,4 +1,4 @@
-"""A full disk, wherever capture writes: a named stop, nothing lost, and capture goes on when there is room again.
+"""A full or read-only disk, wherever capture writes: a named stop, nothing lost, and capture goes on when it is mended.
 
 The disk is a small tmpfs, which root alone may mount.
 """
@@ -23,7 +23,7 @@ from tests.support.capturing import (
     execute,
     wait_until,
 )
-from tests.support.disks import fill, mounted
+from tests.support.disks import fill, mounted, read_only
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 STREAMED = "options=-c%20logical_decoding_work_mem%3D64kB"
@@ -98,6 +98,34 @@ def test_a_full_disk_is_a_named_stop_that_loses_nothing(
         assert_sound(capture.store)
     partial = list(disk.rglob(f"*{PARTIAL}"))
     assert len(partial) <= 1, "what ended terms left is collected; that of the last one at the next start"
+
+
+@pytest.mark.parametrize("part", ["catalog.db", "segments"])
+def test_a_read_only_disk_is_a_named_stop_that_loses_nothing(
+    database: str, store_dir: Path, disk: Path, part: str
+) -> None:
+    store = StoreSettings(
+        name="acme",
+        catalog=f"sqlite:///{(disk if part == 'catalog.db' else store_dir) / 'catalog.db'}",
+        segments=(disk if part == "segments" else store_dir) / "segments",
+        inline_bytes=0,
+    )
+    site = Site(store_dir, database, store, SourceSettings(dsn=SecretStr(database)))
+    execute(database, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (0, 'before')")
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        execute(database, "INSERT INTO t VALUES (-1, 'streamed')")
+        capture.catch_up()
+    capture.store.close()
+    with read_only(disk):
+        stopped = stop_of(site, writing=True)
+        assert stopped.exit_code == 7
+        assert str(disk / part) in stopped.message
+    with RunningCapture(site) as capture:
+        capture.catch_up(90)
+        assert_equals_source(site, [("public", "t")])
+        assert_sound(capture.store)
 
 
 def test_a_first_load_that_does_not_fit_is_a_named_stop_and_begun_again_when_there_is_room(

@@ -1,4 +1,5 @@
-"""A disk that is full or read-only: upkeep, consumers and backups stop by name, lose nothing, and then go on."""
+"""A disk that is full or read-only: upkeep, consumers, backups, redactions and moves stop by name, lose nothing, and
+then go on."""
 
 from __future__ import annotations
 
@@ -13,10 +14,13 @@ from eventstore.backup import backup
 from eventstore.errors import OperatorError
 from eventstore.log import Store
 from eventstore.maintain import fold, merge, retain, seal, tiers
+from eventstore.maintain.receipts import receipts
+from eventstore.maintain.redact import Request, redact
 from eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
 from eventstore.storage import PARTIAL
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, content, writer
 from tests.eventstore.test_backup import copy_of
+from tests.eventstore.test_move import move
 from tests.eventstore.test_retention import state_at
 from tests.support.disks import filled, mounted, read_only
 
@@ -59,6 +63,7 @@ def with_store(settings: StoreSettings, work: Callable[[Store], object]) -> None
 STEPS: dict[str, Callable[[Store], object]] = {
     "seal": lambda store: store.seal(),
     "merge": lambda store: list(merge.merge(store, store.settings.upkeep.memory_bytes)),
+    "state runs": lambda store: store.compact(),
     "retention": lambda store: list(retain.retain(store)),
     "fold": lambda store: list(fold.fold(store, 1)),
     "all": lambda store: store.maintain(),
@@ -142,3 +147,48 @@ def test_a_backup_stops_by_name_leaves_the_one_before_and_is_finished_by_the_nex
         assert backup(store, disk).epoch == 11
         with copy_of(disk) as copy:
             assert copy.verify().findings == () and content(copy) == content(store)
+
+
+@pytest.mark.parametrize(("trouble", "said"), TROUBLES)
+@pytest.mark.parametrize("part", ["catalog", "segments"])
+def test_a_redaction_stops_by_name_has_erased_nothing_and_goes_on(
+    tmp_path: Path, disk: Path, part: str, trouble: Trouble, said: str
+) -> None:
+    settings = settings_of(tmp_path if part == "segments" else disk, tmp_path if part == "catalog" else disk)
+    make(settings)
+    request = Request(CUSTOMERS, ["10"])
+    with Store.open(settings) as store:
+        store.seal()
+        before = content(store, CUSTOMERS)
+    with trouble(disk), pytest.raises(OperatorError) as caught:
+        with_store(settings, lambda store: redact(store, request))
+    assert str(disk) in caught.value.message and said in f"{caught.value.message} {caught.value.hint}"
+    with Store.open(settings) as store:
+        assert content(store, CUSTOMERS) == before and receipts(store) == []
+        assert redact(store, request).rows == 1
+        assert store.verify().findings == ()
+    assert list(disk.rglob(f"*{PARTIAL}")) == []
+
+
+@pytest.mark.parametrize(("trouble", "said"), TROUBLES)
+@pytest.mark.parametrize("part", ["catalog", "segments"])
+def test_a_move_stops_by_name_and_goes_on(
+    tmp_path: Path, disk: Path, part: str, trouble: Trouble, said: str
+) -> None:
+    """The disk is that of the new place."""
+    here = settings_of(tmp_path, tmp_path)
+    there = settings_of(
+        disk if part == "catalog" else tmp_path / "there", disk if part == "segments" else tmp_path / "there"
+    )
+    (tmp_path / "there").mkdir()
+    make(here)
+    with Store.open(here) as store:
+        store.seal()
+        before = content(store), content(store, CUSTOMERS)
+    with trouble(disk), pytest.raises(OperatorError) as caught:
+        move(here, there, tmp_path)
+    assert str(disk) in caught.value.message and said in f"{caught.value.message} {caught.value.hint}"
+    move(here, there, tmp_path)
+    with Store.open(there) as store:
+        assert (content(store), content(store, CUSTOMERS)) == before
+        assert store.verify().findings == ()
