@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from eventstore.maintain.staterun import Share, Written
+from projections.failure import explained_upkeep
 from projections.history import parallelism_of
 from projections.session import open_session
 
@@ -40,8 +41,9 @@ class SparkWorkers:
                 "unit": pa.array([pickle.dumps(share) for share in shares], pa.binary()),
             }
         )
-        frame = self.session.createDataFrame(units).repartition(len(shares), "at")
-        answers: pa.Table = frame.mapInArrow(_written, "at int, written binary").toArrow()
+        with explained_upkeep("writing state runs"):
+            frame = self.session.createDataFrame(units).repartition(len(shares), "at")
+            answers: pa.Table = frame.mapInArrow(_written, "at int, written binary").toArrow()
         found = dict(zip(answers["at"].to_pylist(), answers["written"].to_pylist(), strict=True))
         return [pickle.loads(found[at]) for at in range(len(shares))]
 

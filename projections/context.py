@@ -78,6 +78,13 @@ class ProjectionContext:
         return self._spark
 
     @property
+    def master(self) -> str:
+        """Where tasks run: what the settings say, or whoever submitted this driver."""
+        from projections.session import is_submitted
+
+        return str(self.spark.conf.get("spark.master")) if is_submitted() else self.settings.spark.master
+
+    @property
     def parallelism(self) -> int:
         spark = self.settings.spark
         return parallelism_of(spark.master, spark.shuffle_partitions)

@@ -96,18 +96,31 @@ def _was_interrupted(error: BaseException | None) -> bool:
     return False
 
 
+@contextmanager
+def explained_upkeep(doing: str) -> Iterator[None]:
+    """Run work of ours, none of a user's code, in Spark's tasks; what they raise comes out as what it was."""
+    try:
+        yield
+    except TailraceError:
+        raise
+    except Exception as error:
+        if _was_interrupted(error):
+            raise KeyboardInterrupt from error
+        known = _own_error(str(error)) or _lost_session(error, doing)
+        if known is None:
+            raise
+        raise known from error
+
+
 def explain(projection: Projection, doing: str, error: Exception) -> TailraceError:
     """The error to tell instead of ``error``."""
     text = str(error)
-    own = _own_error(text, projection)
-    if own is not None:
-        return own
+    known = _own_error(text, f"projection {projection.name!r}: ") or _lost_session(
+        error, f"{doing} of projection {projection.name!r}"
+    )
+    if known is not None:
+        return known
     place = user_place(error) or _place_in_text(text) or projection.place
-    if _is_lost_session(error):
-        return TransientError(
-            f"Spark went away while {doing} of projection {projection.name!r}: {disclosure.said(_words(text))}",
-            hint="run the command again; if it repeats, give the driver more memory (spark.driver_memory)",
-        )
     cause = _cause(error)
     hidden = "; --show-values shows what is hidden" if "<hidden: " in cause else ""
     return ProjectionFailed(
@@ -116,7 +129,7 @@ def explain(projection: Projection, doing: str, error: Exception) -> TailraceErr
     )
 
 
-def _own_error(text: str, projection: Projection) -> TailraceError | None:
+def _own_error(text: str, prefix: str = "") -> TailraceError | None:
     """One of our own errors that a Spark task raised, taken from the text of the exception around it."""
     found = None
     for match in _OWN_ERROR.finditer(text):
@@ -127,7 +140,7 @@ def _own_error(text: str, projection: Projection) -> TailraceError | None:
         return None
     kind, words = found
     message, _, hint = words.partition(_HINT)
-    return kind(f"projection {projection.name!r}: {message}", hint=hint)
+    return kind(f"{prefix}{message}", hint=hint)
 
 
 def _place_in_text(text: str) -> str | None:
@@ -161,9 +174,14 @@ def _words(text: str) -> str:
     return head if len(head) <= _MAX_WORDS else head[:_MAX_WORDS] + "…"
 
 
-def _is_lost_session(error: Exception) -> bool:
-    """Did Spark's JVM end, rather than the user's code fail with a connection of its own?"""
+def _lost_session(error: Exception, doing: str) -> TransientError | None:
+    """What to tell when Spark's JVM ended, rather than the user's code fail with a connection of its own."""
     from projections.session import is_lost
 
     of_a_connection = type(error).__module__.startswith("py4j.") or isinstance(error, OSError | EOFError)
-    return is_lost(within=_END_SECONDS if of_a_connection else 0.0)
+    if not is_lost(within=_END_SECONDS if of_a_connection else 0.0):
+        return None
+    return TransientError(
+        f"Spark went away while {doing}: {disclosure.said(_words(str(error)))}",
+        hint="run the command again; if it repeats, give the driver more memory (spark.driver_memory)",
+    )

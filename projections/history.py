@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from eventstore.assembly import ERASED
 from eventstore.derived import InputNeed
 from eventstore.errors import Fenced, HistoryGone, IncompleteTopic, UsageError
 from eventstore.model import SegmentRef, TopicId, TopicKind
@@ -166,6 +167,11 @@ def _plan_input(store: Store, source: Input, cut: Cut) -> Planned:
     )
 
 
+def runs_here(master: str) -> bool:
+    """Whether tasks run in the driver's own JVM: elsewhere nothing of this machine is there for them."""
+    return _LOCAL.match(master) is not None
+
+
 def parallelism_of(master: str, fallback: int) -> int:
     """How many units of work to cut an input into: the local master's cores, or ``fallback`` on a cluster."""
     match = _LOCAL.match(master)
@@ -181,8 +187,8 @@ def frames(
     """A DataFrame for each input, under its declared name (also as an alias: ``F.col("orders.amount")``)."""
     result: dict[str, DataFrame] = {}
     for name, planned in plan.inputs.items():
-        frame = _frame(spark, storage, planned, parallelism)
         source = projection.inputs[name]
+        frame = _frame(spark, storage, planned, parallelism, _shown(planned, source))
         if isinstance(source, State):
             frame = _cast(frame, projection, name, source)
         result[name] = frame.alias(name)
@@ -206,10 +212,11 @@ def _cast(frame: DataFrame, projection: Projection, name: str, source: State) ->
     return frame
 
 
-def _frame(spark: SparkSession, storage: Storage, planned: Planned, parallelism: int) -> DataFrame:
+def _frame(
+    spark: SparkSession, storage: Storage, planned: Planned, parallelism: int, names: Sequence[str]
+) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-    names = _shown(planned)
     spark_schema = from_arrow_schema(pa.schema([planned.schema.field(name) for name in names]))
     arrow = to_arrow_schema(spark_schema, timezone="UTC")
     count = max(1, min(parallelism, planned.buckets))
@@ -222,10 +229,11 @@ def _frame(spark: SparkSession, storage: Storage, planned: Planned, parallelism:
     return spark.createDataFrame(units).mapInArrow(partial(_rows, arrow), spark_schema)
 
 
-def _shown(planned: Planned) -> list[str]:
+def _shown(planned: Planned, source: Input) -> list[str]:
     """Columns that the function sees: of a state those of the table, of changes all."""
     if isinstance(planned, StateInput):
-        return [column.name for column in planned.chosen]
+        marks = [ERASED.name] if isinstance(source, State) and source.erased else []
+        return [*(column.name for column in planned.chosen), *marks]
     names: list[str] = planned.schema.names
     return names
 

@@ -34,6 +34,8 @@ LOG = "spark.log"
 _GATEWAY = (
     "PYSPARK_GATEWAY_PORT"  # set by spark-submit: the JVM is there and master and memory are its decision
 )
+# How a worker talks to an object store; no secret among them. Credentials are its own (docs/storage.md).
+_FOR_WORKERS = (disclosure.VARIABLE, "AWS_REQUEST_CHECKSUM_CALCULATION")
 _TAIL_CHARS = 1500
 
 
@@ -54,18 +56,22 @@ def open_session(settings: Settings) -> SparkSession:
     if active is not None:
         _configure(active, settings)
         return active
-    submitted = _GATEWAY in os.environ
-    if not submitted:
+    if not is_submitted():
         check_master(settings)
         os.environ["JAVA_HOME"] = str(java_home())
     _prepare_workers()
     folder = Path(tempfile.mkdtemp(prefix="tailrace-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    conf = spark_conf(settings, folder, submitted=submitted)
+    conf = spark_conf(settings, folder, submitted=is_submitted())
     with _withheld(settings.secrets()):
-        session = _connect(conf) if submitted else _launch(conf, folder / LOG)
+        session = _connect(conf) if is_submitted() else _launch(conf, folder / LOG)
     _configure(session, settings)
     return session
+
+
+def is_submitted() -> bool:
+    """Whether the JVM was there before this driver: then master and memory are the decision of who started it."""
+    return _GATEWAY in os.environ
 
 
 @contextmanager
@@ -143,8 +149,9 @@ def spark_conf(settings: Settings, folder: Path, *, submitted: bool) -> dict[str
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         **_runtime_conf(settings),
     }
-    if disclosure.allowed():  # workers on other machines do not inherit it
-        conf[f"spark.executorEnv.{disclosure.VARIABLE}"] = "1"
+    for name in _FOR_WORKERS:  # those on other machines do not inherit it
+        if text := os.environ.get(name):
+            conf[f"spark.executorEnv.{name}"] = text
     if not submitted:
         conf |= {
             "spark.master": settings.spark.master,

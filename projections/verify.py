@@ -1,17 +1,18 @@
 """Prove that a sink equals the log: recompute the projection, unrestricted, at the sink's fence and compare both ways.
 
-The sink's rows are laid down by bucket in a temporary folder and compared by the same tasks that compare a refresh
-with the result before it.
+The sink's rows are laid down by bucket in files, for the time being, and compared by the same tasks that compare a
+refresh with the result before it.
 """
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,13 +20,15 @@ import pyarrow.parquet as pq
 
 from eventstore import keys, segment
 from eventstore.errors import OperatorError, TransientError, UsageError
+from eventstore.move.files import copied
 from eventstore.position import Fence
 from eventstore.storage import LocalStorage, Storage
 from projections.compute import BucketOutcome, BucketTask, Placement
 from projections.context import ProjectionContext
-from projections.derived import DerivedFile, run_schema
+from projections.derived import DerivedFile, folder_of, run_schema
 from projections.difference import HASH
 from projections.generation import Generation
+from projections.history import runs_here
 from projections.promotion import reconcile
 from projections.refresh import compute_at, placement_of
 from projections.sinks.base import InMotion
@@ -103,8 +106,8 @@ def _compared(generation: Generation, fence: Fence, outcomes: list[BucketOutcome
 @contextmanager
 def _sink_rows(
     ctx: ProjectionContext, generation: Generation
-) -> Iterator[tuple[Fence, Storage, dict[int, DerivedFile]]]:
-    """The sink's rows at one fence, by bucket, in a folder that is removed afterwards."""
+) -> Iterator[tuple[Fence, Storage, Mapping[int, DerivedFile]]]:
+    """The sink's rows at one fence, by bucket, in files that are removed afterwards."""
     kept = ctx.store.storage
     shared = kept.root if ctx.settings.store.shared_path and isinstance(kept, LocalStorage) else None
     folder = Path(tempfile.mkdtemp(prefix=".tailrace-verify-", dir=shared))
@@ -122,7 +125,8 @@ def _sink_rows(
                 moved = error
                 continue
             if _fence(ctx, generation) == fence:
-                yield fence, LocalStorage(into), files
+                with _in_reach(ctx, generation, LocalStorage(into), files) as (storage, found):
+                    yield fence, storage, found
                 return
             moved = TransientError(
                 f"{generation} was refreshed {_TRIES} times while it was read",
@@ -132,6 +136,31 @@ def _sink_rows(
         raise moved
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _in_reach(
+    ctx: ProjectionContext, generation: Generation, here: LocalStorage, files: Mapping[int, DerivedFile]
+) -> Iterator[tuple[Storage, Mapping[int, DerivedFile]]]:
+    """The same files where tasks can read them: beside the generation's own in the object store, when tasks run on
+    other machines. Those that a killed process leaves there go like all that nothing names (``lifecycle.gc``)."""
+    objects = ctx.store.storage
+    if not objects.remote or runs_here(ctx.master):
+        yield here, files
+        return
+    stem = folder_of(generation.projection, generation.number)
+    token = secrets.token_hex(8)
+    there = {
+        bucket: replace(file, path=f"{stem}/{bucket:04d}-{token}.run.parquet")
+        for bucket, file in files.items()
+    }
+    try:
+        for bucket, file in files.items():
+            copied(here, file.path, objects, there[bucket].path, file.checksum)
+        yield objects, there
+    finally:
+        for file in there.values():
+            objects.delete(file.path)
 
 
 def _fence(ctx: ProjectionContext, generation: Generation) -> Fence:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from eventstore.settings import OBJECTS, ObjectStoreSettings, StoreSettings
@@ -13,6 +14,7 @@ from eventstore.storage.objects import ObjectStorage
 MARKER = "log-id"  # a file beside the segments: the log that they belong to
 # What AWS' own tools look at; Arrow does not.
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
 def read_marker(storage: Storage) -> str:
@@ -34,5 +36,11 @@ def open_place(place: str, s3: ObjectStoreSettings, base: Path) -> Storage:
     if not place.startswith(OBJECTS):
         return LocalStorage(base / place)
     bucket, _, prefix = place.removeprefix(OBJECTS).partition("/")
-    endpoint = s3.endpoint or next(filter(None, map(os.environ.get, _ENDPOINTS)), None)
-    return ObjectStorage(bucket, prefix.strip("/"), endpoint, s3.region)
+    # Both go with the storage to Spark's tasks, whose environment is another.
+    endpoint, region = s3.endpoint or _given(_ENDPOINTS), s3.region or _given(_REGIONS)
+    return ObjectStorage(bucket, prefix.strip("/"), endpoint, region)
+
+
+def _given(variables: Sequence[str]) -> str | None:
+    """The first of these that the environment has."""
+    return next(filter(None, map(os.environ.get, variables)), None)
