@@ -16,6 +16,7 @@ import pyarrow as pa
 from cdc.columnar.rows import deleted_rows
 from cdc.columnar.values import table_rows
 from cdc.digests import Digests, digest, keys_of
+from cdc.erasures import ErasedCells
 from cdc.policy import Policies
 from cdc.wire.replication import UNIX_EPOCH_MICROS
 from eventstore.model import TopicId
@@ -26,7 +27,8 @@ Texts = Sequence[pa.Array]
 
 
 class Correction:
-    """Compares one table with its topic. ``log``: digests of the topic's rows, whose keys are all different."""
+    """Compares one table with its topic. ``log``: digests of the topic's rows, whose keys are all different. What was
+    ``erased`` of them is not compared, and stays erased in what is written."""
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class Correction:
         schema: TopicSchema,
         policies: Policies,
         log: Digests,
+        erased: ErasedCells,
         *,
         lsn: int,
         commit_ts: int,
@@ -42,6 +45,7 @@ class Correction:
         self._policies = policies
         self._schema = schema
         self._log = log
+        self._erased = erased
         self._seen = np.zeros(len(log), np.bool_)
         self._lsn = lsn
         self._commit_ts = commit_ts
@@ -52,7 +56,8 @@ class Correction:
     def chunk(self, texts: Texts) -> pa.Table | None:
         """Rows of the table, as texts per column of the schema; of these the ones that the topic has not, or not like
         that, as rows of the topic. None when there is none."""
-        key, row = digest(self._policies.texts(self._schema.columns, texts), self.key_at)
+        protected = self._erased.without(self._policies.texts(self._schema.columns, texts))
+        key, row = digest(protected, self.key_at)
         self.rows += len(key)
         at = np.minimum(np.searchsorted(self._log.key, key), max(len(self._log) - 1, 0))
         known: Mask = self._log.key[at] == key if len(self._log) else np.zeros(len(key), np.bool_)
@@ -69,9 +74,10 @@ class Correction:
     def _stamped(self, texts: Texts) -> pa.Table:
         first = self._ordinal
         self._ordinal += len(texts[0])
-        return table_rows(
+        rows = table_rows(
             texts, self._schema, self._policies, lsn=self._lsn, commit_ts=self._commit_ts, first_ordinal=first
         )
+        return self._erased.erase(rows, self._schema)
 
     def superfluous(
         self,

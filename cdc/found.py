@@ -11,13 +11,15 @@ from eventstore.schema import TopicSchema
 @dataclass(frozen=True, slots=True)
 class TopicRepair:
     """What was found of one topic. Rows ``added`` were missing in the log, ``changed`` differed, ``deleted`` were gone
-    from the source. ``whole``: why it was read anew rather than compared; ``skipped``: why it was neither."""
+    from the source. ``erased``: rows with cells that stay erased, although the source has a value in them.
+    ``whole``: why it was read anew rather than compared; ``skipped``: why it was neither."""
 
     topic: TopicId
     rows: int = 0
     added: int = 0
     changed: int = 0
     deleted: int = 0
+    erased: int = 0
     whole: str = ""
     skipped: str = ""
 

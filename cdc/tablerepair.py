@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,6 +14,7 @@ from cdc.corrections import Correction
 from cdc.digests import DigestBuilder, Digests
 from cdc.directory import Topics, changed
 from cdc.emptied import truncate
+from cdc.erasures import ErasedCells
 from cdc.found import Found, TopicRepair
 from cdc.postgres.chunk import Keyset, Piece, read_keyset
 from cdc.postgres.describe import Table
@@ -21,6 +22,8 @@ from cdc.postgres.slot import Exported
 from cdc.postgres.snapshot import Form, copy_chunks, in_either_form, plan_units, share_locks, snapshot_session
 from cdc.task import Task
 from eventstore.errors import OperatorError
+from eventstore.keys import hash_texts
+from eventstore.maintain.receipts import receipts
 from eventstore.model import PreparedSegment, TopicId
 from eventstore.schema import TopicSchema
 from eventstore.state import plan_state
@@ -111,7 +114,9 @@ class TableRepair:
         current = schema or self._latest
         files = [self._prepare(current, truncate(current, self._lsn, self._micros))]
         count = 0
+        erased = self._erased(current)
         for texts in self._source_rows(connection, table, current):
+            erased.without(self._task.policies.texts(current.columns, texts))  # counts
             rows = table_rows(
                 texts,
                 current,
@@ -120,9 +125,11 @@ class TableRepair:
                 commit_ts=self._micros,
                 first_ordinal=count + 1,
             )
-            files.append(self._prepare(current, rows))
+            files.append(self._prepare(current, erased.erase(rows, current)))
             count += rows.num_rows
-        repair = TopicRepair(self._topic, rows=count, whole=reason)
+        if erased and [column.id for column in current.key] != [column.id for column in self._latest.key]:
+            reason += " (what was erased of its rows is in the log again, under their new key)"
+        repair = TopicRepair(self._topic, rows=count, erased=erased.held, whole=reason)
         return Found(repair, files, schema)
 
     def _compared(self, connection: Connection[Row], table: Table, schema: TopicSchema | None) -> Found:
@@ -132,8 +139,9 @@ class TableRepair:
             return self._whole(
                 connection, table, schema, "the log's rows cannot be told apart by their hashes"
             )
+        erased = self._erased(current)
         correction = Correction(
-            self._topic, current, self._task.policies, log, lsn=self._lsn, commit_ts=self._micros
+            self._topic, current, self._task.policies, log, erased, lsn=self._lsn, commit_ts=self._micros
         )
         files = [
             self._prepare(current, rows)
@@ -152,8 +160,35 @@ class TableRepair:
             added=correction.added,
             changed=correction.changed,
             deleted=correction.deleted,
+            erased=erased.held,
         )
         return Found(repair, files, schema)
+
+    def _erased(self, schema: TopicSchema) -> ErasedCells:
+        """What was erased of the topic's rows: as its state says, and of keys that it has no row of, or of a state that
+        is not known, as the receipts say. A server that was restored may have them again."""
+        found = ErasedCells(schema.columns, [at for at, column in enumerate(schema.columns) if column.key])
+        given = receipts(self._store, [self._topic])
+        if not given:
+            return found
+        columns = [column for version in self._store.schemas(self._topic) for column in version.columns]
+        ids = {column.name: column.id for column in columns}
+        living = self._learnt(found, ids) if self._complete else frozenset()
+        for receipt in given:
+            gone = {column.id for column in columns if column.name in receipt.columns}
+            for key_hash in map(hash_texts, receipt.keys):
+                if key_hash not in living:
+                    found.add(key_hash, gone)
+        return found
+
+    def _learnt(self, found: ErasedCells, ids: Mapping[str, int]) -> Collection[int]:
+        """Tell ``found`` the erased cells of the topic's state; gives the hashes of its keys."""
+        living: set[int] = set()
+        for table in state_of(self._store, self._topic, self._store.cut(), on_unreadable="text"):
+            key = [table[column.name].combine_chunks() for column in self._latest.key]
+            found.learn(key, table["_erased"].combine_chunks(), ids)
+            living.update(table["_hash"].to_pylist())
+        return living
 
     def _digests(self, schema: TopicSchema) -> Digests | None:
         """Of the topic's rows in the log; None when two different keys have one hash."""

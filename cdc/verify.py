@@ -3,6 +3,7 @@
 A temporary slot exports a snapshot; its consistent point is the position: the snapshot holds exactly what commits
 below it. When the log has come that far, its state as of that LSN is compared with the snapshot's rows, cell by cell as
 Postgres' text (so also cells that the typed column could not hold). Rows are compared by two 64-bit hashes.
+Cells that were erased from the log are left out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from psycopg import Connection
 
 from cdc.digests import DigestBuilder, Digests, Ints, compare, keys_of
 from cdc.directory import Topics, is_events
+from cdc.erasures import ErasedCells
 from cdc.eventsrepair import not_removed
 from cdc.first import Waiting
 from cdc.identity import check_system, require_source
@@ -38,6 +40,7 @@ from cdc.postgres.snapshot import (
     snapshot_session,
 )
 from cdc.task import Task
+from eventstore.erased import erased_ids
 from eventstore.errors import IncompleteTopic, TransientError, UsageError
 from eventstore.log import Store
 from eventstore.model import TopicId, TopicKind
@@ -57,7 +60,8 @@ class TopicComparison:
     """One topic against its table at ``lsn``. Counts are of keys; samples are key texts, at most as many as asked for.
 
     ``only_in_source_columns`` are not compared: a column that was added since the table's last change is not in the
-    log yet. ``only_in_log_columns`` were dropped since. ``skipped`` says why nothing was compared.
+    log yet. ``only_in_log_columns`` were dropped since. ``skipped`` says why nothing was compared. ``erased`` rows of
+    the log have cells that were erased: these are not compared; in ``erased_held`` of them the source has a value.
     """
 
     topic: TopicId
@@ -72,6 +76,8 @@ class TopicComparison:
     different_samples: tuple[tuple[str | None, ...], ...] = ()
     only_in_source_columns: tuple[str, ...] = ()
     only_in_log_columns: tuple[str, ...] = ()
+    erased: int = 0
+    erased_held: int = 0
     skipped: str = ""
 
     @property
@@ -217,12 +223,15 @@ class _Verification:
         hidden = {column.id for column in schema.left_out}
         units = plan_units(self._snapshot, self._address, table, 1)
         names = [there[number].name for number in both]
+        key_at = [at for at, column in enumerate(columns) if column.key]
 
         def compared(form: Form) -> TopicComparison:
+            erased = ErasedCells(columns, key_at)
             side = _Sides(
-                key_at=[at for at, column in enumerate(columns) if column.key],
+                key_at=key_at,
                 source=lambda: self._protected_rows(units, names, columns, form),
-                log=lambda: self._log_rows(topic, [column.name for column in columns]),
+                log=lambda: self._log_rows(topic, columns, erased),
+                erased=erased,
             )
             return side.compare(
                 topic,
@@ -258,7 +267,15 @@ class _Verification:
                 mask = pc.and_(mask, not_removed(self._store, topic, texts[-1]))  # recorded_at
                 yield [cells.filter(mask) for cells in texts]
 
-        side = _Sides(key_at=[0, 1], source=of_category, log=lambda: self._logged_events(topic), prunes=True)
+        key_at = [0, 1]  # stream and version
+        erased = ErasedCells(EVENT_SCHEMA.columns, key_at)
+        side = _Sides(
+            key_at=key_at,
+            source=of_category,
+            log=lambda: self._logged_events(topic, erased),
+            erased=erased,
+            prunes=True,
+        )
         return side.compare(topic, self._lsn, self._samples)
 
     def _source_rows(
@@ -274,14 +291,29 @@ class _Verification:
         for texts in self._source_rows(units, names, form):
             yield self._policies.texts(columns, texts)
 
-    def _log_rows(self, topic: TopicId, names: Sequence[str]) -> Iterator[Sequence[pa.Array]]:
-        for table in source_texts(self._store, topic, self._cut, names):
-            yield [table[name].combine_chunks() for name in names]
+    def _log_rows(
+        self, topic: TopicId, columns: Sequence[Column], erased: ErasedCells
+    ) -> Iterator[Sequence[pa.Array]]:
+        ids = {column.name: column.id for column in columns}
+        for table in source_texts(self._store, topic, self._cut, list(ids)):
+            key = [table[column.name].combine_chunks() for column in columns if column.key]
+            erased.learn(key, table["_erased"].combine_chunks(), ids)
+            yield [table[name].combine_chunks() for name in ids]
 
-    def _logged_events(self, topic: TopicId) -> Iterator[Sequence[pa.Array]]:
-        for batch in self._store.read(topic, cut=self._cut, columns=["after"]):
+    def _logged_events(self, topic: TopicId, erased: ErasedCells) -> Iterator[Sequence[pa.Array]]:
+        ids = {column.name: column.id for column in EVENT_SCHEMA.columns}
+        names = {number: name for name, number in ids.items()}
+        for batch in self._store.read(topic, cut=self._cut, columns=["after", "_raw"]):
             after = batch.column("after")
-            yield [postgres_texts(after.field(column.name)) for column in EVENT_SCHEMA.columns]
+            texts = [postgres_texts(after.field(name)) for name in ids]
+            raw = batch.column("_raw")
+            if raw.null_count < len(raw):
+                gone = [
+                    [names[each] for each in erased_ids(entries) if each in names] or None
+                    for entries in raw.to_pylist()
+                ]
+                erased.learn(texts[:2], pa.array(gone, pa.list_(pa.string())), ids)
+            yield texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +323,7 @@ class _Sides:
     key_at: Sequence[int]
     source: Callable[[], Iterator[Sequence[pa.Array]]]
     log: Callable[[], Iterator[Sequence[pa.Array]]]
+    erased: ErasedCells  # known once the log was read
     prunes: bool = False  # the source may have deleted rows that the log keeps
 
     def compare(
@@ -302,7 +335,8 @@ class _Sides:
         only_in_source_columns: tuple[str, ...] = (),
         only_in_log_columns: tuple[str, ...] = (),
     ) -> TopicComparison:
-        source, log = self._digests(self.source()), self._digests(self.log())
+        log = self._digests(self.log())
+        source = self._digests(map(self.erased.without, self.source()))
         found = compare(source, log)
         only_in_log = found.right[:0] if self.prunes else found.right
         return TopicComparison(
@@ -318,6 +352,8 @@ class _Sides:
             different_samples=self._keys(self.source, found.different[:samples]),
             only_in_source_columns=only_in_source_columns,
             only_in_log_columns=only_in_log_columns,
+            erased=len(self.erased),
+            erased_held=self.erased.held,
         )
 
     def _digests(self, rows: Iterator[Sequence[pa.Array]]) -> Digests:

@@ -235,7 +235,7 @@ def unknown_keys(store: Store, topic: TopicId, *, since: int) -> Iterator[tuple[
 
 def source_texts(store: Store, topic: TopicId, cut: Cut, columns: Sequence[str]) -> Iterator[pa.Table]:
     """The state of a topic at a cut as its source printed it, in tables of binary columns that share no key: to be
-    compared with the source byte by byte, also where it is no text.
+    compared with the source byte by byte, also where it is no text. Erased cells are NULL, and ``_erased`` names them.
 
     Raises what ``plan_state`` and ``compute_states`` raise, and UnknownCell.
     """
@@ -246,7 +246,7 @@ def source_texts(store: Store, topic: TopicId, cut: Cut, columns: Sequence[str])
         cells = {
             column.name: _printed(table[column.name], raw.get(column.id, {})) for column in wanted.chosen
         }
-        yield pa.table(cells)
+        yield pa.table({**cells, ERASED.name: _erased_names(table.num_rows, wanted, raw)})
 
 
 def partition_reader(storage: Storage, wanted: StateInput, layout: Layout) -> ReadPartition:

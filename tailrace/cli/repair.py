@@ -83,6 +83,11 @@ def tell(invocation: Invocation, done: Repaired) -> None:
         return
     for each in done.topics:
         output.line(f"{each.topic.text}: {found(each)}", style="" if each.equal else "yellow")
+        if each.erased:
+            output.line(
+                f"  cells of {count(each.erased, 'row')} stay erased, although the source has a value in them: "
+                "delete it there; the next change of such a row brings it in again"
+            )
     output.line(
         f"{done.source}: repaired in epoch {done.epoch:,}; incarnation {done.incarnation} goes on at "
         f"{format_lsn(done.lsn)}",

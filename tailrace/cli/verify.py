@@ -148,6 +148,9 @@ def tell_topic(invocation: Invocation, found: TopicComparison) -> None:
             for key in samples if disclosure.allowed() else ():
                 output.line(f"  {kind}: {', '.join(str(part) for part in key)}")
         tell_hidden(invocation)
+    if found.erased:
+        held = f"; the source still has a value in {found.erased_held:,} of them" if found.erased_held else ""
+        output.line(f"  not compared: erased cells of {count(found.erased, 'row')}{held}")
     if found.only_in_source_columns:
         columns = ", ".join(found.only_in_source_columns)
         output.line(f"  not compared, as no change of the table has shown them yet: {columns}")
