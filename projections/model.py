@@ -30,6 +30,8 @@ class State:
     ``cast`` types columns that the log holds as text (a Spark type's DDL: ``{"total": "decimal(20,4)"}``).
     ``on_unreadable`` says what to do with a cell that its typed column cannot hold: ``error``, ``null``, or ``text``
     (the whole column as Postgres' text); one policy, or one per column.
+    A cell that a redaction erased is NULL. ``erased`` adds the column ``_erased``: the names of a row's erased columns,
+    NULL for a row that has none.
     """
 
     topic: str
@@ -37,6 +39,7 @@ class State:
     columns: tuple[str, ...] | None = None
     cast: Mapping[str, str] = field(default_factory=dict)
     on_unreadable: OnUnreadable | Mapping[str, OnUnreadable] = "error"
+    erased: bool = False
 
     @property
     def topic_id(self) -> TopicId:

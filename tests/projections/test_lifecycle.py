@@ -146,6 +146,30 @@ def test_rows_that_were_erased_are_computed_again_and_steps_from_before_forgotte
     assert shop.store.verify().findings == ()
 
 
+def test_a_function_sees_null_for_what_was_erased_and_the_names_when_it_asks(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    ctx = deploy(
+        """
+        from pyspark.sql import functions as F
+        from projections import PostgresTable, State, projection
+
+        @projection(
+            key="id", sink=PostgresTable("mart", "people"),
+            people=State("shop.public.customers", columns=("id", "name", "city"), erased=True))
+        def people(people):
+            gone = F.coalesce(F.array_contains("_erased", "name"), F.lit(False))
+            return people.select("id", F.when(gone, "(erased)").otherwise(people.name).alias("name"), "city")
+        """
+    )
+    redact(shop.store, Request(TopicId.parse("shop.public.customers"), ["2"], ["name", "city"]))
+    rebuild(ctx, "people")
+    known = {row["id"]: (row["name"], row["city"]) for row in shop.state["customers"].values()}
+    found = {row["id"]: (row["name"], row["city"]) for row in rows_of(ctx, "people")}
+    assert found == {**known, 2: ("(erased)", None)}
+    assert verify(ctx, "people").equal
+
+
 def test_a_changed_definition_freezes_the_live_generation_until_it_is_rebuilt_or_comes_back(
     shop: ShopLog, deploy: Deploy
 ) -> None:
