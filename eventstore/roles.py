@@ -19,6 +19,8 @@ from enum import StrEnum
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
+from eventstore.errors import OperatorError
+
 
 class Role(StrEnum):
     READER = "reader"
@@ -77,6 +79,7 @@ PRIVILEGES: Mapping[Role, Mapping[str, str]] = {
         "state_runs": "INSERT, DELETE",
         "redactions": "INSERT",
         "archived": "INSERT, DELETE",
+        "archiving": "INSERT, DELETE",
         "groups": "UPDATE",  # whom retention is forced past is left a position
         "group_partitions": "INSERT",
         "upkeep": "INSERT, DELETE",
@@ -106,6 +109,36 @@ def grant(connection: Connection, schema: str) -> None:
         for table, privileges in PRIVILEGES[role].items():
             if table in found:
                 connection.execute(text(f"GRANT {privileges} ON {place}.{quote(table)} TO {name}"))
+
+
+_LACKING = """
+SELECT w.role, current_user::text AS login
+  FROM unnest(CAST(:roles AS text[]), CAST(:tables AS text[]), CAST(:privileges AS text[])) AS w(role, name, privilege)
+  JOIN pg_catalog.pg_class c ON c.relname = w.name
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace AND n.nspname = :schema
+ WHERE NOT pg_catalog.has_table_privilege(c.oid, w.privilege)
+"""
+
+
+def require(connection: Connection, schema: str, what: str, *needed: Role) -> None:
+    """Before something that takes several roles. Raises OperatorError when the login lacks what one of them may, by
+    whatever name it may it. Privileges on some columns of a table are not looked at."""
+    wanted = [
+        (role.of(schema), table, privilege)
+        for role in needed
+        for table, privileges in PRIVILEGES[role].items()
+        for privilege in privileges.split(", ")
+        if privilege in _ALL.split(", ")
+    ]
+    roles, names, privileges = (list(each) for each in zip(*wanted, strict=True))
+    values = {"roles": roles, "tables": names, "privileges": privileges, "schema": schema}
+    lacking = {str(row.role): str(row.login) for row in connection.execute(text(_LACKING), values)}
+    if lacking:
+        absent, login = [name for name in dict.fromkeys(roles) if name in lacking], {*lacking.values()}.pop()
+        raise OperatorError(
+            f"{login} may not {what}: it is no member of {' and '.join(absent)}; nothing was changed",
+            hint=f"GRANT {', '.join(absent)} TO {login}, or use a login that is a member",
+        )
 
 
 def missing(connection: Connection, schema: str) -> list[str]:

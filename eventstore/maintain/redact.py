@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection, Row, delete, insert, literal, select
 
-from eventstore import chain, failpoints, index, keys, registry, starts, tables
+from eventstore import chain, failpoints, index, keys, registry, roles, starts, tables
 from eventstore.content import row_hashes
 from eventstore.errors import Fenced, UsageError
 from eventstore.maintain import lineage, remnants, terms
@@ -36,6 +36,7 @@ from eventstore.maintain.rewrite import Rows, require_content, require_recorded,
 from eventstore.maintain.seal import seal
 from eventstore.model import SegmentRef, TopicId, TopicInfo, TopicKind
 from eventstore.position import Cut
+from eventstore.roles import Role
 from eventstore.schema import TopicSchema
 from eventstore.segment import folder_of, read_segment
 
@@ -110,8 +111,12 @@ def redact(
     report: Callable[[str], None] = lambda _: None,
 ) -> Receipt:
     """Erase; gives the receipt, with no files when everything read as erased already. Waits ``patience`` seconds for
-    upkeep that is under way, then raises Busy. Raises as ``plan`` does; Fenced when another one began."""
+    upkeep that is under way, then raises Busy. Raises as ``plan`` does; OperatorError for a login that may not, Fenced
+    when another one began."""
     _columns(store, request)
+    if store.catalog.kind == "postgres":
+        with store.catalog.read() as connection:
+            roles.require(connection, store.catalog.schema, "erase rows", Role.WRITER, Role.MAINTAINER)
     with _alone(store, patience):
         report("sealing")
         seal(store)

@@ -16,6 +16,8 @@ from sqlalchemy import text
 from eventstore import roles, tables
 from eventstore.errors import OperatorError
 from eventstore.log import Store
+from eventstore.maintain.receipts import receipts
+from eventstore.maintain.redact import Request, plan, redact
 from eventstore.maintain.tiers import FAN_IN
 from eventstore.requests import RequestState
 from eventstore.roles import PRIVILEGES, Role
@@ -24,7 +26,7 @@ from eventstore.state import state
 from eventstore.subscriptions import tables as group_tables
 from tests.eventstore.shop import ORDERS, batch, register, writer
 
-AS = Callable[[Role], Store]
+AS = Callable[..., Store]  # of roles
 
 
 @pytest.fixture
@@ -42,12 +44,14 @@ def as_(owner: Store, database: str, store_dir: Path) -> Iterator[AS]:
     given = conninfo_to_dict(database)
     with psycopg.connect(database, autocommit=True) as admin, ExitStack() as opened:
 
-        def login(role: Role) -> Store:
+        def login(*roles: Role) -> Store:
             name = f"u{uuid.uuid4().hex[:12]}"
             admin.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'secret'").format(sql.Identifier(name)))
             opened.callback(admin.execute, sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
             member = sql.SQL("GRANT {} TO {}")
-            admin.execute(member.format(sql.Identifier(role.of(owner.catalog.schema)), sql.Identifier(name)))
+            for role in roles:
+                group = sql.Identifier(role.of(owner.catalog.schema))
+                admin.execute(member.format(group, sql.Identifier(name)))
             url = f"postgresql://{name}:secret@{given['host']}:{given['port']}/{given['dbname']}"
             settings = StoreSettings(catalog=url, segments=Path("segments"))
             return opened.enter_context(Store.open(settings, root=store_dir))
@@ -121,6 +125,29 @@ def test_a_maintainer_keeps_the_log_in_order_and_cannot_append(owner: Store, as_
         store.take_over("shop")
     with refused():
         writer(store).append(batch(999, orders=[("u", 1)]))
+
+
+def test_erasing_takes_writer_and_maintainer_and_whoever_is_not_both_is_told_before(
+    owner: Store, as_: AS
+) -> None:
+    request = Request(ORDERS, ["1"])
+    names = {role: role.of(owner.catalog.schema) for role in Role}
+    for role, lacking in (
+        (Role.READER, [Role.WRITER, Role.MAINTAINER]),
+        (Role.WRITER, [Role.MAINTAINER]),
+        (Role.MAINTAINER, [Role.WRITER]),
+    ):
+        store = as_(role)
+        assert plan(store, request).rows == 1  # who may read may look
+        with pytest.raises(OperatorError) as refused:
+            redact(store, request)
+        members = [names[each] for each in lacking]
+        assert f"may not erase rows: it is no member of {' and '.join(members)};" in refused.value.message
+        assert refused.value.hint.startswith(f"GRANT {', '.join(members)} TO u")
+    assert list(owner.storage.list("log")) == [] and receipts(owner) == []
+    assert redact(as_(Role.WRITER, Role.MAINTAINER), request).rows == 1
+    assert [each.rows for each in receipts(as_(Role.READER))] == [1]
+    assert owner.verify().findings == ()
 
 
 def test_roles_are_those_declared_whatever_was_granted_by_hand(owner: Store) -> None:
