@@ -54,7 +54,7 @@ NAMES = frozenset(
         "redact_written",  # files with erased cells are durable, catalog not touched
         "redact_swapped",  # the catalog points to them, those they replaced are retired
         "retired_removed",  # a retired file is gone, its name is not
-        "file_removed",
+        "file_removed",  # an orphan
         # a consumer
         "group_joined",
         "partition_taken",  # in the consumer's own database, where effects are; the group has it already

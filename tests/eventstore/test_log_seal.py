@@ -175,6 +175,30 @@ def test_of_two_sealers_the_earlier_is_fenced(
     assert everything(store) == before
 
 
+@pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
+def test_a_killed_collector_has_removed_orphans_only_and_the_next_finishes(
+    new_store: StoreFactory, catalog_url: str, store_dir: Path
+) -> None:
+    store = new_store(inline_bytes=0)
+    capture = writer(store)
+    capture.append(batch(10, orders=[("c", 1), ("c", 2)]))
+    orphans = {capture.prepare(ORDERS, 1, rows(20, [("c", key)])).path for key in range(3)}
+    store.take_over("shop")
+    before, files = everything(store), set(store.storage.list("log"))
+    died = forking.run(
+        [sys.executable, "-c", SEALER.replace("seal()", "collect_orphans()"), catalog_url, str(store_dir)],
+        env={**os.environ, failpoints.VARIABLE: "file_removed:2"},
+        timeout=60,
+    )
+    assert died.returncode == -9
+    left = set(store.storage.list("log"))
+    assert len(left & orphans) == 1 and left - orphans == files - orphans
+    assert store.verify().findings == ()
+    assert store.collect_orphans() == 1
+    assert set(store.storage.list("log")) == files - orphans
+    assert everything(store) == before
+
+
 def test_orphans_are_collected_only_when_their_term_has_ended(new_store: StoreFactory) -> None:
     store = new_store(inline_bytes=0)
     capture = writer(store)
