@@ -329,6 +329,16 @@ archived = Table(
     Column("ranges", Text, nullable=False),
     Column("archived_at", BigInteger, nullable=False),
 )
+# Copies in an archive that a step has begun and not named yet.
+archiving = Table(
+    "archiving",
+    metadata,
+    Column("place", Text, primary_key=True),
+    Column("path", Text, primary_key=True),
+    Column("topic_id", Integer, ForeignKey("topics.id"), nullable=False, index=True),
+    Column("source", Text, nullable=False),  # the log's file
+    Column("begun_at", BigInteger, nullable=False),
+)
 # Epochs that are no longer in ``epochs``: a prefix, in files (``timeline``).
 epoch_files = Table(
     "epoch_files",

@@ -2,17 +2,21 @@
 
 Every file is copied, or of one that the cut goes through the rows that go, and read back; then the transaction that
 removes the rows from the log names the files in the archive. A file's name there follows from what is in it, so whoever
-was killed finds what was copied and goes on. Nothing is ever removed from an archive.
+was killed finds what was copied and goes on. What is named is never removed from an archive.
+
+A copy is noted before it is made. One that no step came to name, because its file was written anew since (merged, or
+with rows erased), is removed by the next round: nobody would know what it holds.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
-from sqlalchemy import select
+from sqlalchemy import Connection, Row, bindparam, delete, exists, insert, select
 
 from eventstore import failpoints, index, segment, tables
 from eventstore.archived import require
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from eventstore.log import Store
 
 _NAME = re.compile(r"[A-Za-z0-9_.\-=]+")
+_COPYING_SECONDS = 86_400  # no copy of one file takes longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +57,8 @@ def keep(store: Store, step: Step, term: int) -> list[dict[str, Any]]:
         return []
     place = str(step.settings.archive)
     try:
-        target = _claimed(store, place)
-        return [_kept(store, step, row, term, place, target) for row in step.files]
+        archive = _Archive(store, step, term, place, _claimed(store, place))
+        return [_kept(archive, row) for row in step.files]
     except Fenced:
         raise
     except TailraceError as error:
@@ -90,17 +95,27 @@ def _inside(target: Storage, storage: Storage) -> bool:
     return False
 
 
-def _kept(
-    store: Store, step: Step, row: SegmentRow, term: int, place: str, target: Storage
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Archive:
+    """Where a step's files go. ``place`` names it, ``storage`` is it."""
+
+    store: Store
+    step: Step
+    term: int
+    place: str
+    storage: Storage
+
+
+def _kept(archive: _Archive, row: SegmentRow) -> dict[str, Any]:
     """One file's rows up to the cut are in the archive. A sealed file goes as it is; one that capture wrote, whose rows
     do not say their positions yet, and one that stays in part are written anew."""
+    store, step = archive.store, archive.step
     ref = index.file_ref(step.info.id, row)
     if row.sealed and row.last_epoch <= step.cut:
-        return _copied(step, row, ref, place, store.storage, target)
-    path = terms.new_parquet(segment.folder_of(step.info.id, step.topic_id), terms.RETAIN, term)
+        return _copied(archive, row, ref)
+    path = terms.new_parquet(segment.folder_of(step.info.id, step.topic_id), terms.RETAIN, archive.term)
     try:
-        return _copied(step, row, _going(store, step, row, ref, path), place, store.storage, target)
+        return _copied(archive, row, _going(store, step, row, ref, path))
     finally:
         store.storage.delete(path)
 
@@ -135,20 +150,85 @@ def _going(store: Store, step: Step, row: SegmentRow, ref: SegmentRef, path: str
     return going
 
 
-def _copied(
-    step: Step, row: SegmentRow, ref: SegmentRef, place: str, source: Storage, target: Storage
-) -> dict[str, Any]:
+def _copied(archive: _Archive, row: SegmentRow, ref: SegmentRef) -> dict[str, Any]:
     assert ref.path is not None and ref.checksum is not None
-    name = f"{_folder(step)}/{ref.first_epoch:012d}-{ref.last_epoch:012d}-{ref.checksum}.parquet"
+    target = archive.storage
+    name = f"{_folder(archive.step)}/{ref.first_epoch:012d}-{ref.last_epoch:012d}-{ref.checksum}.parquet"
+    _note(archive, name, row.path)
     if not target.exists(name):
-        copied(source, ref.path, target, name, ref.checksum)
+        copied(archive.store.storage, ref.path, target, name, ref.checksum)
         failpoints.hit("archive_copied")
     if segment.checksum(target.open(name)) != ref.checksum:
         raise IntegrityError(
             f"{target.place(name)} is not the file that was archived under this name",
             hint="remove it; the next round copies it again",
         )
-    return _values(step, row, ref, place, name)
+    return _values(archive.step, row, ref, archive.place, name)
+
+
+def _note(archive: _Archive, name: str, source: str) -> None:
+    """That a file of the log is about to be copied. Raises Fenced: who was overtaken begins no copy any more."""
+    table = tables.archiving
+    values = {
+        "place": archive.place,
+        "path": name,
+        "topic_id": archive.step.topic_id,
+        "source": source,
+        "begun_at": now_micros(),
+    }
+    with archive.store.catalog.write() as connection:
+        terms.check(connection, terms.RETAIN, archive.term)
+        connection.execute(delete(table).where(table.c.place == archive.place, table.c.path == name))
+        connection.execute(insert(table).values(values))
+
+
+def named(connection: Connection, kept: Sequence[Mapping[str, Any]]) -> None:
+    """Inside the transaction that removes their rows from the log: these copies are the archive's now."""
+    table = tables.archiving
+    connection.execute(insert(tables.archived), kept)
+    connection.execute(
+        delete(table).where(table.c.place == bindparam("its_place"), table.c.path == bindparam("its_path")),
+        [{"its_place": each["place"], "its_path": each["path"]} for each in kept],
+    )
+
+
+def abandoned(connection: Connection, topic_id: int | None = None) -> list[Row[*tuple[Any, ...]]]:
+    """Copies (rows of ``archiving``), of a topic or all, whose file the log has no more, so that no step comes to name
+    them."""
+    table, segments, kept = tables.archiving, tables.segments, tables.archived
+    of_archive = exists().where(kept.c.place == table.c.place, kept.c.path == table.c.path)
+    query = select(table).where(table.c.source.not_in(select(segments.c.path)), ~of_archive)
+    if topic_id is not None:
+        query = query.where(table.c.topic_id == topic_id)
+    return list(connection.execute(query.order_by(table.c.place, table.c.path)))
+
+
+def remove_abandoned(store: Store) -> list[TailraceError]:
+    """Remove such copies from their archives; gives why some could not be, of archives that topics still have. May be
+    killed at any point."""
+    with store.catalog.read() as connection:
+        found = abandoned(connection)
+    errors = []
+    used = {str(each.archive) for each in store.settings.topics.values()}
+    for place in dict.fromkeys(row.place for row in found):
+        try:
+            _remove(store, place, [row for row in found if row.place == place])
+        except TailraceError as error:
+            if place in used:
+                errors.append(error)
+    return errors
+
+
+def _remove(store: Store, place: str, rows: Sequence[Row[*tuple[Any, ...]]]) -> None:
+    target = store.archive(place)
+    require(target, store.log_id)
+    table = tables.archiving
+    late = now_micros() - _COPYING_SECONDS * 1_000_000
+    for row in rows:
+        # Whoever was overtaken in the middle of a copy may still end it.
+        if target.delete(row.path) or row.begun_at < late:
+            with store.catalog.write() as connection:
+                connection.execute(delete(table).where(table.c.place == place, table.c.path == row.path))
 
 
 def _folder(step: Step) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from sqlalchemy import Connection, func, select, update
 
 from eventstore import registry, tables
 from eventstore.derived import GenerationState, inputs_of
+from eventstore.maintain import archive
 from eventstore.maintain.receipts import Remnant
 from eventstore.model import TopicId, TopicInfo
 from eventstore.segment import folder_of
@@ -83,6 +85,13 @@ def _archived(connection: Connection, topic_id: int) -> Iterator[Remnant]:
     for place, files in connection.execute(query):
         yield Remnant(
             f"archive {place}", f"{files} files that retention copied there", "rewrite or remove them there"
+        )
+    unfinished = Counter(row.place for row in archive.abandoned(connection, topic_id))
+    for place, files in unfinished.items():
+        yield Remnant(
+            f"archive {place}, unfinished",
+            f"{files} {'file' if files == 1 else 'files'} that retention began to archive as they were before",
+            "the next round of upkeep removes them: tailrace store maintain",
         )
 
 

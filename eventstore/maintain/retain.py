@@ -228,7 +228,7 @@ def _swap(
         if kept:
             if {row.path for row in gone} != {row.path for row in step.files}:
                 raise _changed(step)
-            connection.execute(insert(tables.archived), kept)
+            archive.named(connection, kept)
         connection.execute(delete(segments).where(*leaving))
         connection.execute(delete(runs).where(*passed))
         retire(connection, [(row.path, row.bytes) for row in (*gone, *former)])

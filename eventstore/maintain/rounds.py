@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, delete, func, insert, select
 
 from eventstore import registry, tables
+from eventstore.errors import TailraceError
 from eventstore.maintain import rundue, terms, tiers
-from eventstore.maintain.archive import Unarchived
+from eventstore.maintain.archive import Unarchived, remove_abandoned
 from eventstore.maintain.compact import Compacted, compact
 from eventstore.maintain.cutoff import Held
 from eventstore.maintain.cutoff import check as check_retention
@@ -114,7 +115,8 @@ def maintain(
         for each in merge(store, store.settings.upkeep.memory_bytes):
             merged.append(each)
             report(f"merging: {sum(m.files for m in merged):,} files to {len(merged):,}")
-        removed, held, hindered = [], [], []
+        removed, held = [], []
+        hindered: list[TailraceError] = []
         report("retention")
         for outcome in retain(store, force_past):
             if isinstance(outcome, Held):
@@ -125,6 +127,7 @@ def maintain(
             else:
                 removed.append(outcome)
                 report(f"retention: {outcome.topic} begins behind epoch {outcome.epoch:,}")
+        hindered += remove_abandoned(store)
         runs = []
         for made in compact(store):
             runs.append(made)

@@ -16,8 +16,8 @@ from eventstore.storage import Storage
 from eventstore.storage.base import Taken
 
 _WORKERS = 4  # an object store answers several as fast as one
-# Every table whose rows name files in the segments' place. ``archived`` names files elsewhere; ``retired`` ones that
-# only readers of before may want, of which a store that has moved has none.
+# Every table whose rows name files in the segments' place. ``archived`` and ``archiving`` name files elsewhere;
+# ``retired`` ones that only readers of before may want, of which a store that has moved has none.
 NAMING = (tables.segments, tables.state_runs, tables.epoch_files, tables.kept_frames)
 
 

@@ -118,8 +118,9 @@ def _remove_replaced(
     store: Store, topic: TopicId, report: Callable[[str], None], *, at_once: bool
 ) -> list[Remnant]:
     """Returns when they are gone; gives the places that are left."""
-    from eventstore.maintain import remnants, retired
+    from eventstore.maintain import archive, remnants, retired
 
+    archive.remove_abandoned(store)
     while files := retired.of_topic(store, topic):
         if at_once:
             retired.remove(store, files)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from eventstore import failpoints, segment
-from eventstore.errors import IntegrityError, OperatorError, UsageError
+from eventstore.errors import Fenced, IntegrityError, OperatorError, UsageError
 from eventstore.integrity.findings import Problem
 from eventstore.log import Store
 from eventstore.maintain import cutoff, retain
@@ -169,6 +169,48 @@ def test_killed_it_has_archived_and_removed_or_removed_nothing_and_the_next_fini
         named = {each.place for each in again.archived(ORDERS)}
         assert {str(path) for path in (root / "cold").rglob("*.parquet")} == named
         assert again.verify().unregistered == 0
+
+
+@pytest.mark.parametrize("way", ["overtaken", "killed"])
+def test_a_copy_that_rows_were_erased_behind_is_named_by_the_receipt_and_removed(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    receipts = []
+
+    def erase() -> None:
+        receipts.append(redact(store, Request(ORDERS, ["1"])))
+
+    with Store.open(settings("cold", "1d"), root=root) as upkeep:
+        upkeep.seal()
+        if way == "killed":
+            environment = {**os.environ, failpoints.VARIABLE: "archive_copied"}
+            died = forking.run([sys.executable, "-c", MAINTAINER, str(root)], env=environment, timeout=60)
+            assert died.returncode == -9
+            erase()
+        else:
+            with monkeypatch.context() as patched:
+                patched.setattr(
+                    failpoints, "hit", lambda name, times=1: erase() if name == "archive_copied" else None
+                )
+                with pytest.raises(Fenced, match="another retain began"):
+                    list(retain.retain(upkeep))
+        (copy,) = (root / "cold").rglob("*.parquet")
+        assert any(row["after"]["note"] for row in rows_of_one(copy))
+        (left,) = [each for each in receipts[0].remnants if each.place == "archive cold, unfinished"]
+        assert left.detail.startswith("1 file") and "store maintain" in left.remedy
+        upkeep.maintain()
+        upkeep.maintain()
+        named = {each.place for each in upkeep.archived(ORDERS)}
+        assert {str(path) for path in (root / "cold").rglob("*.parquet")} == named
+        assert str(copy) not in named
+        notes = [row["after"]["note"] for path in named for row in rows_of_one(Path(path))]
+        assert len(notes) > 1 and {*notes} == {None}
+        assert upkeep.verify(archives=True).findings == ()
+
+
+def rows_of_one(file: Path) -> list[dict[str, Any]]:
+    """Of order 1 in a file."""
+    return [row for row in pq.read_table(file).to_pylist() if row["key"] == {"id": 1}]
 
 
 def test_nothing_is_removed_while_the_archive_is_out_of_reach_and_other_topics_go_on(

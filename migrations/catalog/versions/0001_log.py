@@ -31,6 +31,7 @@ TABLES = (
     "state_runs",
     "redactions",
     "archived",
+    "archiving",
     "epoch_files",
     "retired",
     "leases",
@@ -339,6 +340,17 @@ def _retention() -> None:
         sa.PrimaryKeyConstraint("place", "path", name=op.f("pk_archived")),
     )
     op.create_index(op.f("ix_archived_topic_id"), "archived", ["topic_id"], unique=False)
+    op.create_table(
+        "archiving",
+        sa.Column("place", sa.Text(), nullable=False),
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("topic_id", sa.Integer(), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("begun_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["topic_id"], ["topics.id"], name=op.f("fk_archiving_topic_id")),
+        sa.PrimaryKeyConstraint("place", "path", name=op.f("pk_archiving")),
+    )
+    op.create_index(op.f("ix_archiving_topic_id"), "archiving", ["topic_id"], unique=False)
 
 
 def _lineage() -> None:
