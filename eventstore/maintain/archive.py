@@ -28,6 +28,7 @@ from eventstore.maintain.rewrite import require_content, require_recorded, rewri
 from eventstore.model import PartitionRange, SegmentRef
 from eventstore.move.files import copied
 from eventstore.storage import LocalStorage, Storage
+from eventstore.storage.folder import PARTIAL
 from eventstore.storage.objects import ObjectStorage
 from eventstore.storage.places import MARKER, write_marker
 from eventstore.times import now_micros
@@ -225,8 +226,9 @@ def _remove(store: Store, place: str, rows: Sequence[Row[*tuple[Any, ...]]]) -> 
     table = tables.archiving
     late = now_micros() - _COPYING_SECONDS * 1_000_000
     for row in rows:
+        half = target.delete(f"{row.path}{PARTIAL}")
         # Whoever was overtaken in the middle of a copy may still end it.
-        if target.delete(row.path) or row.begun_at < late:
+        if target.delete(row.path) or half or row.begun_at < late:
             with store.catalog.write() as connection:
                 connection.execute(delete(table).where(table.c.place == place, table.c.path == row.path))
 
