@@ -254,6 +254,12 @@ def oldest_unsealed(connection: Connection) -> int | None:
     return oldest
 
 
+def sealed_upto(connection: Connection) -> int:
+    """The last epoch up to which all rows are in files."""
+    oldest = oldest_unsealed(connection)
+    return head_epoch(connection) if oldest is None else oldest - 1
+
+
 def topic_ids(connection: Connection, topics: Sequence[TopicId]) -> dict[TopicId, int]:
     table = tables.topics
     names = {topic.text: topic for topic in topics}

@@ -119,7 +119,7 @@ def plan(
     info, topic_id, settings = topic
 
     def look(connection: Connection) -> tuple[LogStart, list[SegmentRow], int, int]:
-        sealed, files = _sealed_upto(connection), _files(connection, topic_id)
+        sealed, files = registry.sealed_upto(connection), _files(connection, topic_id)
         deleted = _deleted_upto(connection, store, info, topic_id, settings, files)
         compacted = _compacted_upto(connection, store, info, topic_id, settings)
         return starts.read(connection, topic_id), files, min(deleted, sealed), min(compacted, sealed)
@@ -151,11 +151,6 @@ def plan(
 def needing(store: Store, topic: TopicId, topic_id: int) -> list[Reader]:
     load = readers.loading(store, topic_id)
     return [*readers.registered(store, topic), *([load] if load is not None else [])]
-
-
-def _sealed_upto(connection: Connection) -> int:
-    oldest = registry.oldest_unsealed(connection)
-    return registry.head_epoch(connection) if oldest is None else oldest - 1
 
 
 def _files(connection: Connection, topic_id: int) -> list[SegmentRow]:
@@ -227,7 +222,7 @@ def is_overdue(store: Store, topic: TopicRow) -> bool:
     limit = now_micros() - int(seconds * (1 + OVERDUE) * 1e6)
 
     def look(connection: Connection) -> bool:
-        after = _sealed_upto(connection)
+        after = registry.sealed_upto(connection)
         which = Which(source=info.id.source, after=after, dated=True, topics=frozenset({topic_id}))
         waiting = Timeline(connection, store.storage).first(which)
         return waiting is not None and (waiting.last_ts or 0) <= limit

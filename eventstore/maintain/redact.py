@@ -122,7 +122,9 @@ def redact(
         seal(store)
         term = terms.begin(store.catalog, terms.REDACT)
         report("looking for its rows")
-        wanted = _wanted(store, request, store.cut().epoch)
+        with store.catalog.read() as connection:
+            upto = registry.sealed_upto(connection)  # a capture goes on: what came since is in blobs
+        wanted = _wanted(store, request, upto)
         files = list(_files(store, wanted, report))
         made = []
         for at, file in enumerate(files, start=1):

@@ -116,6 +116,22 @@ def test_doing_it_again_changes_nothing_and_erases_what_came_meanwhile(new_store
 
 
 @one_catalog
+def test_what_comes_after_sealing_is_not_said_to_be_erased(new_store: StoreFactory) -> None:
+    store = new_store()
+    fill(store, 1, 3)
+
+    def meanwhile(step: str) -> None:
+        if step == "looking for its rows":
+            fill(store, 4, 4)
+
+    receipt = redact(store, SEVEN, report=meanwhile)
+    assert (receipt.upto, receipt.rows, receipt.epoch) == (3, 3, 5)
+    notes = [row["after"]["note"] for row in content(store) if row["key"]["id"] == 7]
+    assert notes == [None, None, None, "4.0"]
+    assert redact(store, SEVEN).upto == 5
+
+
+@one_catalog
 def test_the_state_run_of_retention_is_rewritten_too(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
