@@ -334,7 +334,7 @@ _GROWTH_HEAD = [
 SIZES = (
     Size("events", 10_000_000, 300_000, "change events of narrow rows, on a tenth as many keys"),
     Size(
-        "wide", 2_000_000, 50_000, "change events of wide rows with the row before, on a tenth as many keys"
+        "wide", 1_000_000, 50_000, "change events of wide rows with the row before, on a tenth as many keys"
     ),
     Size("points", 4, 2, "lengths of history at which runs are measured"),
     Size("cores", len(os.sched_getaffinity(0)), len(os.sched_getaffinity(0)), "cores to use"),
