@@ -231,8 +231,9 @@ def next_epoch(connection: Connection) -> tuple[int, str]:
 
 def add_epoch(connection: Connection, values: Mapping[str, Any]) -> None:
     """A row of ``epochs``, of the epoch that ``next_epoch`` gave."""
-    connection.execute(insert(tables.epochs).values(values))
-    connection.execute(update(tables.log_head).values(hash=values["hash"]))
+    # As parameters, not as ``values`` of the statement: that would be built anew for each epoch.
+    connection.execute(insert(tables.epochs), dict(values))
+    connection.execute(update(tables.log_head), {"hash": values["hash"]})
 
 
 def epoch_of_append(connection: Connection, append_id: str) -> EpochInfo | None:

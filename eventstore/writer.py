@@ -52,6 +52,13 @@ _T = TypeVar("_T")
 RETRY_SECONDS = 60.0
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
+# Fence and new position in one. Made once, and given its values as parameters: every epoch runs it.
+_MOVE_SOURCE = update(tables.sources).where(
+    tables.sources.c.name == bindparam("mine"),
+    tables.sources.c.term == bindparam("my_term"),
+    tables.sources.c.commit_lsn == bindparam("previous_lsn"),
+    tables.sources.c.last_append == bindparam("previous_append"),
+)
 
 
 @dataclass(slots=True)
@@ -285,12 +292,13 @@ class SourceWriter:
             self._write_offsets(connection, plan)
             if plan.blob is not None:
                 connection.execute(
-                    insert(tables.blobs).values(
-                        append_id=plan.id,
-                        plain_bytes=plan.blob_plain_bytes,
-                        checksum=plan.blob_checksum,
-                        data=plan.blob,
-                    )
+                    insert(tables.blobs),
+                    {
+                        "append_id": plan.id,
+                        "plain_bytes": plan.blob_plain_bytes,
+                        "checksum": plan.blob_checksum,
+                        "data": plan.blob,
+                    },
                 )
             for topic, number in plan.batch.released:
                 aside.release(connection, self._topic(topic).id, number)
@@ -303,27 +311,25 @@ class SourceWriter:
         return info
 
     def _move_source(self, connection: Connection, plan: Append) -> None:
-        table, batch, previous = tables.sources, plan.batch, plan.previous
+        batch, previous = plan.batch, plan.previous
         moved_to = _moved(previous, batch)
         moved = connection.execute(
-            update(table)
-            .where(
-                table.c.name == previous.name,
-                table.c.term == previous.term,
-                table.c.commit_lsn == previous.commit_lsn,
-                table.c.last_append == plan.previous_append,
-            )
-            .values(
-                commit_lsn=batch.commit_lsn,
-                end_lsn=batch.end_lsn,
-                through_lsn=batch.through_lsn,
-                last_append=plan.id,
-                incarnation=moved_to.incarnation,
-                system_id=moved_to.system_id,
-                timeline=moved_to.timeline,
-                repairing=moved_to.repairing,
-                loaded=moved_to.loaded,
-            )
+            _MOVE_SOURCE,
+            {
+                "mine": previous.name,
+                "my_term": previous.term,
+                "previous_lsn": previous.commit_lsn,
+                "previous_append": plan.previous_append,
+                "commit_lsn": batch.commit_lsn,
+                "end_lsn": batch.end_lsn,
+                "through_lsn": batch.through_lsn,
+                "last_append": plan.id,
+                "incarnation": moved_to.incarnation,
+                "system_id": moved_to.system_id,
+                "timeline": moved_to.timeline,
+                "repairing": moved_to.repairing,
+                "loaded": moved_to.loaded,
+            },
         )
         if moved.rowcount != 1:
             raise _ZeroRows
