@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -59,11 +59,17 @@ class Rig:
 
     @contextmanager
     def running(self, *words: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-        """A process that is surely gone afterwards; its output is in ``<first word>.log``."""
-        with (self.folder / f"{words[0]}.log").open("a") as log:
-            process = Forked(
-                self.command(*words), env={**os.environ, **(env or {})}, stdout=log, stderr=log, text=True
-            )
+        """The command as a process that is surely gone afterwards; its output is in ``<first word>.log``."""
+        with self.process(words[0], self.command(*words), env=env) as process:
+            yield process
+
+    @contextmanager
+    def process(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None
+    ) -> Iterator[subprocess.Popen[str]]:
+        """The same of any Python; its output is in ``<name>.log``."""
+        with (self.folder / f"{name}.log").open("a") as log:
+            process = Forked(argv, env={**os.environ, **(env or {})}, stdout=log, stderr=log, text=True)
             try:
                 yield process
             finally:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +20,8 @@ from tests.proof.ledger import (
     check_nothing_lost,
     check_whole_transactions,
 )
-from tests.proof.rig import STEP_SECONDS, Rig, wait_until
+from tests.proof.rig import Rig, wait_until
+from tests.proof.victims import Victims
 
 PROJECTION = """
 from pyspark.sql import DataFrame, functions as F
@@ -38,40 +37,6 @@ from projections import PostgresTable, State, projection
 def totals(ledger: DataFrame) -> DataFrame:
     return ledger.groupBy("tx").agg(F.sum("amount").alias("amount"), F.count("*").alias("legs"))
 """
-
-
-class Victims:
-    """The processes of an installation, each of which may be killed and is started again."""
-
-    def __init__(self, rig: Rig, source: PostgresServer, mart: PostgresServer, stack: ExitStack) -> None:
-        self._rig = rig
-        self._stack = stack
-        self._servers = {"source": source, "mart": mart}
-        self.processes = {name: self._start(name) for name in ("capture", "run")}
-
-    def _start(self, name: str) -> subprocess.Popen[str]:
-        return self._stack.enter_context(self._rig.running(name))
-
-    def kill(self, name: str) -> None:
-        if name in self._servers:
-            self._servers[name].kill()
-            self._servers[name].start()
-        else:
-            self.processes[name].send_signal(signal.SIGKILL)
-            self.processes[name].wait()
-        self.revive()
-
-    def revive(self) -> None:
-        """What has ended, by a kill or because its server was away, is started again, as a supervisor would."""
-        for name, process in self.processes.items():
-            if process.poll() is not None:
-                self.processes[name] = self._start(name)
-
-    def stop(self, name: str) -> None:
-        process = self.processes.pop(name)
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.wait(4 * STEP_SECONDS)
 
 
 @pytest.fixture
@@ -103,7 +68,8 @@ def test_random_kills_lose_nothing_and_repeat_nothing(
     order = ["capture", "source", "run", "mart", "capture"]
     with ExitStack() as stack:
         with Writers(source.dsn(), pause=0.02).writing():
-            victims = Victims(rig, source, mart, stack)
+            commands = {name: rig.command(name) for name in ("capture", "run")}
+            victims = Victims(rig, commands, {"source": source, "mart": mart}, stack)
             for round_ in range(scale.pick(smoke=4, full=200)):
                 time.sleep(rng.uniform(0.5, scale.pick(smoke=2, full=6)))
                 victims.kill(order[round_] if round_ < len(order) else rng.choice(order))
