@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.model import PartitionRange, PreparedSegment, SegmentRef, TopicId, TopicRows
-from eventstore.schema import TopicSchema, change_schema
-from eventstore.segment import read_segment
+from eventstore.model import PreparedSegment, TopicId, TopicRows
+from eventstore.schema import TopicSchema
+from eventstore.segment import read_prepared
 from eventstore.storage import Storage
 
 _FILE_BYTES = 16 << 20
@@ -55,34 +54,11 @@ class Aside:
         """The file, or another one without what commits below ``lsn``."""
         if file.lsns is None or file.lsns[0] >= lsn:
             return file
-        ranges = [PartitionRange(partition, 0, rows) for partition, rows in file.counts]
-        ref = SegmentRef(
-            file.topic,
-            file.version,
-            0,
-            0,
-            file.rows,
-            file.bytes,
-            ranges,
-            path=file.path,
-            checksum=file.checksum,
-        )
-        rows = read_segment(self._storage, ref, schema, change_schema(schema).names)
-        rows = rows.filter(pc.greater_equal(rows["_lsn"], lsn)).sort_by(
-            [("_lsn", "ascending"), ("_ordinal", "ascending")]
-        )
-        return self._prepare(file.topic, file.version, rows.filter(_first_of_equals(rows)))
+        rows = read_prepared(self._storage, file, schema)
+        return self._prepare(file.topic, file.version, rows.filter(pc.greater_equal(rows["_lsn"], lsn)))
 
     def _flush(self) -> None:
         if self._rows:
             table = pa.concat_tables([rows.rows for rows in self._rows])
             self._files.append(self._prepare(self._topic, self._rows[0].version, table))
         self._rows, self._bytes = [], 0
-
-
-def _first_of_equals(rows: pa.Table) -> pa.Array:
-    """False for copies of a truncate, which a file holds once per partition."""
-    different = np.ones(rows.num_rows, np.bool_)
-    lsns, ordinals = rows["_lsn"].to_numpy(), rows["_ordinal"].to_numpy()
-    different[1:] = (np.diff(lsns) != 0) | (np.diff(ordinals) != 0)
-    return pa.array(different)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from eventstore import chain, index, segment
 from eventstore.model import EpochBatch, PartitionRange, PreparedSegment, SourceState, TopicId, TopicRows
+from eventstore.partitioning import TopicIncarnation
 from eventstore.times import to_micros
 
 
@@ -19,7 +20,7 @@ class Place(Protocol):
     @property
     def id(self) -> int: ...
     @property
-    def partitions(self) -> int: ...
+    def incarnation(self) -> TopicIncarnation: ...
     @property
     def next_offsets(self) -> Sequence[int]: ...
 
@@ -54,6 +55,8 @@ class Append:
     blob: bytes | None = None
     blob_plain_bytes: int = 0
     blob_checksum: str = ""
+    made: list[str] = field(default_factory=list)  # files that this plan brought about
+    replaced: list[str] = field(default_factory=list)  # files of the batch in whose place some of them stand
     next_offsets: dict[TopicId, list[int]] = field(default_factory=dict)
 
     @property
@@ -114,7 +117,7 @@ def add_blob(append: Append, small: Sequence[TopicRows], place: Callable[[TopicI
     start = 0
     for rows in small:
         topic = place(rows.topic)
-        arranged = segment.arrange(rows.rows, topic.partitions)
+        arranged = segment.arrange(rows.rows, topic.incarnation.count, topic.incarnation.first)
         data = segment.encode_part(arranged.table)
         first_row, ranges = append.assign(rows.topic, topic, arranged.counts)
         append.parts.append(

@@ -57,6 +57,12 @@ def receipt_hash(receipt: str) -> str:
     return _sha256(["redaction", receipt])
 
 
+def partitioning_hash(topic: str, first: int, count: int) -> str:
+    """What stands for the parts of an epoch that brings no rows and gives a topic ``count`` new partitions, numbered
+    from ``first`` on."""
+    return _sha256(["partitions", topic, first, count])
+
+
 def epoch_hash(previous: str, values: Mapping[str, Any]) -> str:
     """The hash of an epoch from its row and the hash of the one before ("" before the first)."""
     return _sha256([previous, values["content"], *(values[name] for name in _COVERED)])

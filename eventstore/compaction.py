@@ -18,6 +18,7 @@ ones, so memory follows the state of the bucket, not its history.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +54,18 @@ def compact(
         for rows in conform(table, version, layout):
             compactor.add(rows)
     return compactor.finish(resolve_moved)
+
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Which rows: of which keys and epochs, with which offsets, in their order."""
+
+    hashes: Ints
+    epochs: Ints
+    offsets: Ints
 
 
 class Compactor:
@@ -119,15 +132,20 @@ class Compactor:
         ]
         self._parts = _joined(parts, PIECE_BYTES)
 
-    def kept(self) -> tuple[Ints, list[Move]]:
-        """Instead of ``finish``: the offsets (ascending) of the rows that must be kept to know the state, now and under
-        whatever comes later, and the cells that only rows of other keys know."""
+    def kept(self) -> tuple[Kept, list[Move]]:
+        """Instead of ``finish``: the rows that must be kept to know the state, now and under whatever comes later, and
+        the cells that only rows of other keys know."""
         if not self._parts:
-            return np.empty(0, np.int64), []
+            return Kept(_NONE, _NONE, _NONE), []
         newest = newest_rows(self._parts, self._layout, later=self._later)
         moves = hidden_cells(self._parts, newest, self._layout)
-        offsets = np.concatenate([part.offsets for part in self._parts])
-        return offsets[newest.needed()], sorted(set(moves.values()), key=_position)
+        needed = newest.needed()
+        kept = Kept(
+            np.concatenate([part.hashes for part in self._parts])[needed],
+            np.concatenate([part.epochs for part in self._parts])[needed],
+            np.concatenate([part.offsets for part in self._parts])[needed],
+        )
+        return kept, sorted(set(moves.values()), key=_position)
 
     def finish(self, resolve_moved: ResolveMoved | None = None) -> pa.Table:
         """The state. Nothing may be added afterwards."""

@@ -53,6 +53,8 @@ NAMES = frozenset(
         "state_run_swapped",  # readers find it, those it replaced are retired
         "redact_written",  # files with erased cells are durable, catalog not touched
         "redact_swapped",  # the catalog points to them, those they replaced are retired
+        "repartition_written",  # everything executed, COMMIT not sent
+        "repartition_committed",  # later rows go to the new partitions, nobody was woken
         "retired_removed",  # a retired file is gone, its name is not
         "file_removed",  # an orphan
         # a consumer

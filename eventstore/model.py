@@ -15,6 +15,7 @@ from eventstore.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from eventstore.partitioning import Partitioning
     from eventstore.schema import TopicSchema
 
 
@@ -319,9 +320,13 @@ class TopicInfo:
 
     id: TopicId
     kind: TopicKind
-    partitions: int
-    incarnation: int
+    partitioning: Partitioning
     version: int
     complete_since: int | None
     reason: str
     published: str = ""
+
+    @property
+    def partitions(self) -> int:
+        """How many its rows are spread over now."""
+        return self.partitioning.current.count

@@ -21,12 +21,13 @@ from eventstore.schema import Column, TopicSchema
 
 Place = tuple[int, int, int]  # (epoch, lsn, ordinal) of a row
 Tables = Iterable[tuple[TopicSchema, pa.Table]]
+Seen = Callable[[int, int, int], None]  # key hash, epoch and offset of a row
 # Reads all partitions of the given epochs (None = all epochs up to the cut), only the named columns, in offset order
 # within each partition.
 ReadAll = Callable[[Sequence[int] | None, Callable[[TopicSchema], Sequence[str]]], Tables]
 
 
-def _unseen(key_hash: int, offset: int) -> None:
+def _unseen(key_hash: int, epoch: int, offset: int) -> None:
     """Nobody asks which rows an answer rests on."""
 
 
@@ -40,11 +41,9 @@ class MovedCells:
     target: TopicSchema
     read: ReadAll
 
-    def resolve(
-        self, moves: Sequence[Move], seen: Callable[[int, int], None] = _unseen
-    ) -> Mapping[Move, Found]:
+    def resolve(self, moves: Sequence[Move], seen: Seen = _unseen) -> Mapping[Move, Found]:
         """The cells that are known. Each round goes one key change further back, so there is an end. ``seen`` is told
-        key hash and offset of every row that an answer rests on, apart from the creates themselves."""
+        key hash, epoch and offset of every row that an answer rests on, apart from the creates themselves."""
         found: dict[Move, Found] = {}
         waiting = {move: (move.epoch, move.lsn, move.ordinal) for move in moves}
         while waiting:
@@ -117,14 +116,14 @@ class _History:
                 self._deletes[self._places[at]] = at
             self._by_hash.setdefault(key_hash, []).append(at)
 
-    def before(self, create: Place, column: Column, seen: Callable[[int, int], None]) -> Found | Place | None:
+    def before(self, create: Place, column: Column, seen: Seen) -> Found | Place | None:
         """The cell as it was below the key change whose create half is at ``create``: the value, the place of the
         key change to look behind next, or None when nobody knows."""
         epoch, lsn, ordinal = create
         deleted = self._deletes.get((epoch, lsn, ordinal - 1))
         if deleted is None:
             return None
-        seen(int(self._rows.hashes[deleted]), int(self._rows.offsets[deleted]))
+        self._tell(seen, deleted)
         floor = max((place for place in self._truncates if place < create), default=(-1, -1, -1))
         same_hash = self._by_hash[int(self._rows.hashes[deleted])]
         for row in reversed(same_hash):
@@ -134,12 +133,15 @@ class _History:
                 return None
             known = (row, column.id) not in self._unsent
             if known or self._rows.ops[row] in (CREATE, READ):
-                seen(int(self._rows.hashes[row]), int(self._rows.offsets[row]))
+                self._tell(seen, row)
             if known:
                 return self._found(row, column)
             if self._rows.ops[row] in (CREATE, READ):
                 return self._places[row] if self._rows.moved[row] else None
         return None
+
+    def _tell(self, seen: Seen, row: int) -> None:
+        seen(int(self._rows.hashes[row]), int(self._rows.epochs[row]), int(self._rows.offsets[row]))
 
     def _found(self, row: int, column: Column) -> Found:
         place = (row, column.id)

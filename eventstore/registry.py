@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, RowMapping, Select, func, insert, select, update
@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, RowMapping, Select, func, insert, select
 from eventstore import aside, loads, tables
 from eventstore.errors import IntegrityError
 from eventstore.model import EpochInfo, SourceState, TopicId, TopicInfo, TopicKind
+from eventstore.partitioning import Partitioning
 from eventstore.schema import TopicSchema
 from eventstore.times import from_micros
 
@@ -67,8 +68,7 @@ def topic_info(row: Row[*tuple[Any, ...]]) -> TopicInfo:
     return TopicInfo(
         id=TopicId.parse(row.name),
         kind=TopicKind(row.kind),
-        partitions=row.partitions,
-        incarnation=row.incarnation,
+        partitioning=Partitioning.from_json(row.partitioning),
         version=row.version,
         complete_since=row.complete_since,
         reason=row.reason,
@@ -86,8 +86,7 @@ def add_topic(
             name=topic.text,
             source=topic.source,
             kind=schema.kind.value,
-            partitions=partitions,
-            incarnation=1,
+            partitioning=Partitioning.of(partitions).to_json(),
             complete_since=None if reason else 0,
             reason=reason,
             published="",
@@ -116,12 +115,23 @@ def next_offsets(connection: Connection, topic_id: int) -> str:
     return str(connection.execute(query).scalar_one())
 
 
-def offset_bounds(connection: Connection, topic_id: int) -> list[tuple[int, int]]:
-    """Of every partition the first offset that readers can get, and the next one."""
-    table = tables.topic_offsets
-    query = select(table.c.log_starts, table.c.next_offsets).where(table.c.topic_id == topic_id)
-    first, following = connection.execute(query).one()
-    return list(zip(json.loads(first), json.loads(following), strict=True))
+def offset_bounds(
+    connection: Connection, topics: Collection[TopicId]
+) -> dict[TopicId, tuple[Partitioning, tuple[tuple[int, int], ...]]]:
+    """Of topics, by partition, the first offset that readers can get, and the next one."""
+    table, offsets = tables.topics, tables.topic_offsets
+    query = (
+        select(table.c.name, table.c.partitioning, offsets.c.log_starts, offsets.c.next_offsets)
+        .join(offsets, offsets.c.topic_id == table.c.id)
+        .where(table.c.name.in_([topic.text for topic in topics]))
+    )
+    return {
+        TopicId.parse(row.name): (
+            Partitioning.from_json(row.partitioning),
+            tuple(zip(json.loads(row.log_starts), json.loads(row.next_offsets), strict=True)),
+        )
+        for row in connection.execute(query)
+    }
 
 
 def schemas(connection: Connection, topic_id: int, until: int | None = None) -> list[TopicSchema]:

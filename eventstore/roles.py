@@ -7,7 +7,8 @@ Three roles without login, named by the catalog's schema; logins become members 
 - *maintainer*: upkeep. Reads everything; replaces segments and epochs by others, removes a topic's first
   ones, and cannot append.
 
-``log redact`` replaces files and tells so by an epoch, so its login is a member of writer and maintainer.
+``log redact`` replaces files and tells so by an epoch, so its login is a member of writer and maintainer; ``topic
+repartition`` only adds an epoch.
 ``capture`` does upkeep in a child process, so its login is a member of both unless ``store.upkeep`` is off there.
 """
 

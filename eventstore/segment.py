@@ -67,8 +67,9 @@ class Arranged:
         return self.rows.num_rows if self.order is None else len(self.order)
 
 
-def arrange(rows: pa.Table, partitions: int) -> Arranged:
-    """Sort by partition, keeping the order within. A truncate belongs to every partition, so it is repeated in each."""
+def arrange(rows: pa.Table, partitions: int, first: int = 0) -> Arranged:
+    """Sort by partition, keeping the order within; partitions are numbered from ``first`` on. A truncate belongs to
+    every partition, so it is repeated in each."""
     if not rows.num_rows:
         return Arranged(rows, None, (), None, None)
     rows = rows.combine_chunks()
@@ -80,7 +81,7 @@ def arrange(rows: pa.Table, partitions: int) -> Arranged:
     else:
         order = np.argsort(parts.astype(np.int16), kind="stable")  # 16 bits: numpy sorts these by radix
         lengths = np.bincount(parts, minlength=partitions).tolist()
-    counts = tuple((p, n) for p, n in enumerate(lengths) if n)
+    counts = tuple((p, n) for p, n in enumerate(lengths, start=first) if n)
     as_is = len(counts) == 1 and len(order) == rows.num_rows
     return Arranged(
         rows,
@@ -89,6 +90,18 @@ def arrange(rows: pa.Table, partitions: int) -> Arranged:
         _span(rows["_lsn"]),
         _span(rows["_commit_ts"].cast(pa.int64())),
     )
+
+
+def in_commit_order(rows: pa.Table) -> pa.Table:
+    """What was given to ``arrange``, from rows of one epoch in storage order: a truncate, which each partition has, is
+    there once, and before the rows of its transaction that count from it on."""
+    lsns, ordinals = rows["_lsn"].to_numpy(), rows["_ordinal"].to_numpy()
+    truncates = pc.equal(rows["_op"], Op.TRUNCATE.value).to_numpy(zero_copy_only=False)
+    order = np.lexsort((~truncates, ordinals, lsns))
+    lsns, ordinals, truncates = lsns[order], ordinals[order], truncates[order]
+    again = np.zeros(len(order), np.bool_)
+    again[1:] = truncates[1:] & truncates[:-1] & (np.diff(lsns) == 0) & (np.diff(ordinals) == 0)
+    return rows.take(pa.array(order[~again]))
 
 
 def _flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -111,14 +124,30 @@ def folder_of(topic: TopicId, topic_id: int) -> str:
 
 
 def write_segment(
-    storage: Storage, topic: TopicId, version: int, rows: pa.Table, partitions: int, name: str
+    storage: Storage, topic: TopicId, version: int, rows: pa.Table, partitions: int, name: str, first: int = 0
 ) -> PreparedSegment:
-    """Write rows (``change_schema``, commit order) as the durable file ``name``.parquet.
+    """Write rows (``change_schema``, commit order) as the durable file ``name``.parquet, arranged over ``partitions``.
 
     Nothing refers to it yet: it becomes visible by the epoch that registers it. Raises IntegrityError when the name
     is taken, OperatorError when the disk refuses.
     """
-    return write_arranged(storage, topic, version, arrange(rows, partitions), name)
+    return write_arranged(storage, topic, version, arrange(rows, partitions, first), name)
+
+
+def read_prepared(storage: Storage, file: PreparedSegment, schema: TopicSchema) -> pa.Table:
+    """The rows of a file that no epoch names, in ``change_schema`` and commit order."""
+    ref = SegmentRef(
+        topic=file.topic,
+        version=file.version,
+        first_epoch=0,
+        last_epoch=0,
+        rows=file.rows,
+        bytes=file.bytes,
+        ranges=[PartitionRange(partition, 0, rows) for partition, rows in file.counts],
+        path=file.path,
+        checksum=file.checksum,
+    )
+    return in_commit_order(read_segment(storage, ref, schema, change_schema(schema).names))
 
 
 def write_arranged(

@@ -24,6 +24,7 @@ from eventstore.retention import FORMS, Retention, seconds_of
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 HASH_KEY_BYTES_MIN = 16
 MIB = 1 << 20
+PARTITIONS_MAX = 1024
 OBJECTS = "s3://"
 # Bucket names as S3 has them; prefixes of what needs no escaping anywhere.
 _OBJECTS = re.compile(r"s3://[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9](/[A-Za-z0-9_.\-=]+)*/?")
@@ -150,7 +151,7 @@ class StoreSettings(_Frozen):
     segments: Annotated[
         str | Path, AfterValidator(_files_place), Field(description="a folder, or s3://BUCKET/PREFIX")
     ] = Path(".tailrace/segments")
-    partitions: Annotated[int, Field(ge=1, le=1024)] = 4
+    partitions: Annotated[int, Field(ge=1, le=PARTITIONS_MAX)] = 4
     inline_bytes: Annotated[int, Field(ge=0, description="epochs up to this size are one catalog row")] = MIB
     shared_path: Annotated[
         bool, Field(description="every Spark worker has the segments folder at this path")

@@ -6,7 +6,7 @@ segments folder, so Spark tasks call it without a catalog. ``state`` is both, fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore import disclosure
+from eventstore import disclosure, keys
 from eventstore.assembly import ERASED, STATE_FIELDS
 from eventstore.conform import SILENT, Layout, Rows, conform
 from eventstore.errors import UnknownCell, UnreadableCell, UsageError
 from eventstore.model import SegmentRef, TopicId
 from eventstore.moves import MovedCells
+from eventstore.partitioning import Partitioning
 from eventstore.passes import Buckets, ReadPartition, passes
 from eventstore.position import Cut
 from eventstore.render import postgres_texts
@@ -48,11 +49,16 @@ class StateInput:
     topic: TopicId
     target: TopicSchema
     versions: Mapping[int, TopicSchema]
-    partitions: int
+    partitioning: Partitioning  # the incarnations of which there are rows
     split: int
     refs: tuple[SegmentRef, ...]
     columns: tuple[str, ...]
     on_unreadable: Mapping[str, OnUnreadable]
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the buckets are cut of: those of the last incarnation with rows."""
+        return self.partitioning.current.count
 
     @property
     def spread(self) -> Buckets:
@@ -60,8 +66,14 @@ class StateInput:
 
     @property
     def buckets(self) -> int:
-        """Buckets are numbered 0 ≤ b < buckets; b // split is the partition (``keys.bucket_of``)."""
+        """Buckets are numbered 0 ≤ b < buckets; b // split is the partition, counted from the first one of its
+        incarnation (``keys.bucket_of``)."""
         return self.spread.count
+
+    def of(self, refs: Iterable[SegmentRef]) -> StateInput:
+        """Of these rows only."""
+        chosen = tuple(refs)
+        return replace(self, refs=chosen, partitioning=self.partitioning.holding(_partitions(chosen)))
 
     @property
     def layout(self) -> Layout:
@@ -110,6 +122,7 @@ def plan_state(
         store.require_complete(topic, cut)
     refs = tuple(store.state_segments(topic, cut, every_row=every_row))
     versions = {schema.version: schema for schema in store.schemas(topic)}
+    partitioning = info.partitioning.holding(_partitions(refs))
     target = unify([*(versions[ref.version] for ref in refs), *store.schemas_at(topic, cut)])
     names = tuple(column.name for column in target.columns) if columns is None else tuple(columns)
     _check_names(topic, target, names)
@@ -120,8 +133,8 @@ def plan_state(
         topic=topic,
         target=target,
         versions=versions,
-        partitions=info.partitions,
-        split=split or _split(refs, info.partitions),
+        partitioning=partitioning,
+        split=split or _split(refs, partitioning.current.count),
         refs=refs,
         columns=names,
         on_unreadable=dict(policies),
@@ -147,6 +160,10 @@ def _check_policies(policies: Mapping[str, str]) -> None:
             raise UsageError(
                 f"{policy!r} is no way to read column {name!r}", hint=f"choose one of {', '.join(allowed)}"
             )
+
+
+def _partitions(refs: Iterable[SegmentRef]) -> set[int]:
+    return {piece.partition for ref in refs for piece in ref.ranges}
 
 
 def _split(refs: Sequence[SegmentRef], partitions: int) -> int:
@@ -221,7 +238,7 @@ def unknown_keys(store: Store, topic: TopicId, *, since: int) -> Iterator[tuple[
     latest = unify(store.schemas(topic))
     names = [column.name for column in latest.columns if column.key or column.id in unsent]
     whole = plan_state(store, topic, cut, columns=names, incomplete=True)
-    wanted = replace(whole, refs=tuple(ref for ref in whole.refs if ref.last_epoch >= since))
+    wanted = whole.of(ref for ref in whole.refs if ref.last_epoch >= since)
     for table in compute_states(store.storage, wanted, range(wanted.buckets)):
         table = table.filter(table["_unknown"].is_valid())
         if table.num_rows:
@@ -250,24 +267,76 @@ def source_texts(store: Store, topic: TopicId, cut: Cut, columns: Sequence[str])
 
 
 def partition_reader(storage: Storage, wanted: StateInput, layout: Layout) -> ReadPartition:
-    """How a partition is read for ``passes``."""
+    """How a partition, counted from the first one of its incarnation, is read for ``passes``."""
+    if wanted.partitioning.mixed:
+        return _mixed_reader(storage, wanted, layout)
+    first = wanted.partitioning.current.first
 
     def read(partition: int) -> Iterator[Rows]:
+        number = first + partition
         for ref in wanted.refs:
-            if all(piece.partition != partition for piece in ref.ranges):
+            if all(piece.partition != number for piece in ref.ranges):
                 continue
             version = wanted.versions[ref.version]
             table = read_segment(
                 storage,
                 ref,
                 columns=[*layout.needs(version), "_offset", "_epoch"],
-                partitions=(partition,),
+                partitions=(number,),
                 silent=SILENT,
                 coded=layout.coded(version),
             )
             yield from conform(table, version, layout)
 
     return read
+
+
+def _mixed_reader(storage: Storage, wanted: StateInput, layout: Layout) -> ReadPartition:
+    """After a repartition: a key's rows come in the order of its partitions, and truncates, which stand in each
+    partition, are carried out here. What the last one emptied is left out, and so are they."""
+    current = wanted.partitioning.current
+
+    def read(partition: int) -> Iterator[Rows]:
+        chosen = wanted.partitioning.sharing(current.first + partition)
+        emptied = _last_truncate(storage, wanted)
+        for ref in wanted.refs:
+            if all(piece.partition not in chosen for piece in ref.ranges):
+                continue
+            version = wanted.versions[ref.version]
+            names = [*layout.needs(version), "_offset", "_epoch"]
+            table = read_segment(storage, ref, columns=names, partitions=chosen)
+            mine = keys.partitions_of(table["_hash"].combine_chunks(), current.count) == partition
+            yield from conform(_behind(table.filter(pa.array(mine)), emptied), version, layout)
+
+    return read
+
+
+_PLACE = ("_epoch", "_lsn", "_ordinal")
+Place = tuple[int, int, int]
+
+
+def _last_truncate(storage: Storage, wanted: StateInput) -> Place | None:
+    """Where the last one stands. One partition of each incarnation has all of them."""
+    firsts = [each.first for each in wanted.partitioning.incarnations]
+    places: list[Place] = []
+    for ref in wanted.refs:
+        if any(piece.partition in firsts for piece in ref.ranges):
+            table = read_segment(storage, ref, columns=["_op", *_PLACE], partitions=firsts)
+            found = table.filter(pc.equal(table["_op"], "t"))
+            places += zip(*(found[name].to_pylist() for name in _PLACE), strict=True)
+    return max(places, default=None)
+
+
+def _behind(table: pa.Table, emptied: Place | None) -> pa.Table:
+    """Rows without truncates, and without what lies before the place ``emptied``."""
+    keep = pc.not_equal(table["_op"], "t")
+    if emptied is not None:
+        epoch, lsn, ordinal = (table[name] for name in _PLACE)
+        counts = pc.greater_equal(ordinal, emptied[2])
+        counts = pc.or_(pc.greater(lsn, emptied[1]), pc.and_(pc.equal(lsn, emptied[1]), counts))
+        counts = pc.or_(pc.greater(epoch, emptied[0]), pc.and_(pc.equal(epoch, emptied[0]), counts))
+        keep = pc.and_(keep, counts)
+    return table.filter(keep)
 
 
 def reader_of(

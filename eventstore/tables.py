@@ -107,8 +107,7 @@ topics = Table(
     Column("name", Text, nullable=False, unique=True),  # TopicId.text
     Column("source", Text, ForeignKey("sources.name"), nullable=False, index=True),
     Column("kind", Text, nullable=False),
-    Column("partitions", Integer, nullable=False),
-    Column("incarnation", Integer, nullable=False),
+    Column("partitioning", Text, nullable=False),  # ``partitioning.Partitioning``
     Column("complete_since", BigInteger),
     Column("reason", Text, nullable=False),
     Column(

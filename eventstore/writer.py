@@ -23,6 +23,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,7 +32,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 
 from eventstore import aside, failpoints, loads, registry, segment, tables
 from eventstore.append import Append, add_blob, add_file, content_hash, epoch_values, segment_values
-from eventstore.errors import Fenced, IntegrityError, TransientError
+from eventstore.errors import Fenced, IntegrityError, TailraceError, TransientError
 from eventstore.model import (
     EpochBatch,
     EpochInfo,
@@ -40,6 +41,7 @@ from eventstore.model import (
     SourceState,
     TopicId,
 )
+from eventstore.partitioning import Partitioning, TopicIncarnation
 from eventstore.position import format_lsn
 from eventstore.schema import TopicSchema, change_schema
 
@@ -63,10 +65,11 @@ _MOVE_SOURCE = update(tables.sources).where(
 
 @dataclass(slots=True)
 class _Topic:
-    """What the writer knows about one of its topics; nobody else changes it while the term is ours."""
+    """What the writer knows about one of its topics. While the term is ours nobody else changes it, but for an
+    operator who repartitions the topic: that is noticed at the next commit to it."""
 
     id: int
-    partitions: int
+    incarnation: TopicIncarnation
     next_offsets: list[int]
     schemas: dict[int, TopicSchema]
 
@@ -101,8 +104,10 @@ class SourceWriter:
         schema = known.schemas.get(version)
         if schema is not None:
             _check_columns(topic, schema, rows)
-        name = self._new_file(topic, known.id)
-        return segment.write_segment(self._store.storage, topic, version, rows, known.partitions, name)
+        name, spread = self._new_file(topic, known.id), known.incarnation
+        return segment.write_segment(
+            self._store.storage, topic, version, rows, spread.count, name, spread.first
+        )
 
     def keep(self, topic: TopicId, data: bytes, frames: int, *, as_file: bool = False) -> KeptFrames:
         """What came for a topic that is set aside, durable once it is given to an ``append`` (``EpochBatch.kept``).
@@ -124,8 +129,7 @@ class SourceWriter:
         """
         with self._append_lock:
             batch = self._checked(batch)
-            plan = self._plan(batch)
-            info = self._settle(plan)
+            plan, info = self._written(batch)
             self._state = _moved(self._state, batch)
             self._last_append = plan.id
             with self._topics_lock:
@@ -160,6 +164,27 @@ class SourceWriter:
         """Record that everything committing below ``through_lsn`` is in the log (idle keepalives). Never backwards."""
         self.append(EpochBatch(self._state.name, self._state.commit_lsn, end_lsn, through_lsn))
 
+    def _written(self, batch: EpochBatch) -> tuple[Append, EpochInfo | None]:
+        """The append that was committed. It is planned again when a topic of it was repartitioned meanwhile."""
+        while True:
+            plan = self._plan(batch)
+            try:
+                info = self._settle(plan)
+            except _Repartitioned:
+                self._forget(plan.made)
+                with self._topics_lock:
+                    for topic in plan.next_offsets:
+                        self._topics.pop(topic, None)
+                continue
+            self._forget(plan.replaced)
+            return plan, info
+
+    def _forget(self, paths: Sequence[str]) -> None:
+        """Files that no epoch will name. Those that stay, because the disk refuses, are orphans of this term."""
+        for path in paths:
+            with suppress(TailraceError):
+                self._store.storage.delete(path)
+
     # planning: no transaction, may be slow
 
     def _checked(self, batch: EpochBatch) -> EpochBatch:
@@ -192,15 +217,29 @@ class SourceWriter:
         for rows in small:
             _check_columns(rows.topic, _version(rows.topic, known(rows.topic), rows.version), rows.rows)
         if sum(rows.rows.nbytes for rows in small) > self._store.settings.inline_bytes:
-            files += [self.prepare(rows.topic, rows.version, rows.rows) for rows in small]
+            prepared = [self.prepare(rows.topic, rows.version, rows.rows) for rows in small]
+            plan.made += [file.path for file in prepared]
+            files += prepared
             small = []
         for file in files:
             topic = known(file.topic)
-            _version(file.topic, topic, file.version)
-            add_file(plan, file, topic)
+            schema = _version(file.topic, topic, file.version)
+            add_file(plan, self._arranged_anew(plan, file, topic, schema), topic)
         if small:
             add_blob(plan, small, known)
         return plan
+
+    def _arranged_anew(
+        self, plan: Append, file: PreparedSegment, topic: _Topic, schema: TopicSchema
+    ) -> PreparedSegment:
+        """A file as it is; one that was prepared before its topic was repartitioned is written once more."""
+        if all(partition in topic.incarnation.numbers for partition, _ in file.counts):
+            return file
+        rows = segment.read_prepared(self._store.storage, file, schema)
+        anew = self.prepare(file.topic, file.version, rows)
+        plan.made.append(anew.path)
+        plan.replaced.append(file.path)
+        return anew
 
     def _with_new_schemas(
         self, new_schemas: Sequence[tuple[TopicId, TopicSchema]]
@@ -236,7 +275,7 @@ class SourceWriter:
                 return None
             offsets = json.loads(registry.next_offsets(connection, row.id))
             schemas = {schema.version: schema for schema in registry.schemas(connection, row.id)}
-            return _Topic(row.id, row.partitions, offsets, schemas)
+            return _Topic(row.id, Partitioning.from_json(row.partitioning).current, offsets, schemas)
 
     def _new_file(self, topic: TopicId, topic_id: int) -> str:
         return f"{segment.folder_of(topic, topic_id)}/t{self._state.term}-{uuid.uuid4().hex}"
@@ -349,6 +388,11 @@ class SourceWriter:
             mine = json.dumps(known.next_offsets)
             changes.append({"topic": known.id, "mine": mine, "following": json.dumps(following)})
         if connection.execute(statement, changes).rowcount != len(changes):
+            for topic in plan.next_offsets:
+                row = registry.topic_row(connection, topic)
+                known = self._topic(topic)
+                if row is None or Partitioning.from_json(row.partitioning).current != known.incarnation:
+                    raise _Repartitioned
             raise IntegrityError(
                 f"the offsets of topics of {self._state.name!r} in the catalog are not those its only writer left",
                 hint="the catalog was changed from outside; restore it from a backup",
@@ -391,6 +435,10 @@ def _check_columns(topic: TopicId, schema: TopicSchema, rows: pa.Table) -> None:
         raise IntegrityError(
             f"rows of {topic} do not have the columns of its version {schema.version}: {rows.schema.to_string()}"
         )
+
+
+class _Repartitioned(Exception):
+    """The rows were arranged over partitions that get no more of them; nothing was written."""
 
 
 class _ZeroRows(Exception):

@@ -161,7 +161,7 @@ def _plan_input(store: Store, source: Input, cut: Cut) -> Planned:
         topic=info.id,
         target=unify(list(versions.values())),
         versions=versions,
-        partitions=info.partitions,
+        partitions=info.partitioning.total,
         refs=tuple(store.segments(info.id, cut)),
         as_events=as_events,
     )

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, select
 
 from eventstore import index, tables
 from eventstore.model import PartitionRange, TopicId
+from eventstore.partitioning import Partitioning
 
 AnyRow = Row[*tuple[Any, ...]]
 
@@ -35,6 +36,7 @@ class Topic:
     name: TopicId
     begins: Sequence[int]
     ends: Sequence[int]
+    partitioning: Partitioning
     lineage: AnyRow | None
     segments: list[AnyRow] = field(default_factory=list)
     tiles: list[Tile] = field(default_factory=list)
@@ -116,7 +118,13 @@ def topics_of(connection: Connection) -> dict[int, Topic]:
     """The topics without what holds their rows."""
     offsets, lineage = tables.topic_offsets, tables.lineage
     query = (
-        select(tables.topics.c.id, tables.topics.c.name, offsets.c.next_offsets, offsets.c.whole_from)
+        select(
+            tables.topics.c.id,
+            tables.topics.c.name,
+            tables.topics.c.partitioning,
+            offsets.c.next_offsets,
+            offsets.c.whole_from,
+        )
         .join(offsets, offsets.c.topic_id == tables.topics.c.id)
         .order_by(tables.topics.c.name)
     )
@@ -127,6 +135,7 @@ def topics_of(connection: Connection) -> dict[int, Topic]:
             TopicId.parse(row.name),
             json.loads(row.whole_from),
             json.loads(row.next_offsets),
+            Partitioning.from_json(row.partitioning),
             entries.get(row.id),
         )
         for row in connection.execute(query)

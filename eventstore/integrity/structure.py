@@ -52,6 +52,17 @@ def redactions(picture: Picture) -> Iterator[Finding]:
             yield Finding(Problem.CHANGED, f"the redaction of epoch {row.epoch}", detail)
 
 
+def repartitions(picture: Picture) -> Iterator[Finding]:
+    """Every incarnation of a topic is what its epoch's hash covers, as long as that epoch is in the catalog."""
+    contents = {row.epoch: row.content for row in picture.epochs}
+    for topic in picture.topics.values():
+        for each in topic.partitioning.incarnations[1:]:
+            content = chain.partitioning_hash(topic.name.text, each.first, each.count)
+            if contents.get(each.behind, content) != content:
+                detail = f"{topic.name}: its partitions from {each.first} on are not those that its hash was made of"
+                yield Finding(Problem.CHANGED, f"epoch {each.behind}", detail)
+
+
 def _beside(place: str, expected: int, found: int) -> Finding:
     if found > expected:
         return Finding(Problem.GAP, place, f"epochs {expected} to {found - 1} before it are missing")
@@ -101,6 +112,7 @@ def tiles(topic: Topic, head: int) -> Iterator[Finding]:
             text = f"epochs {tile.first_epoch} to {tile.last_epoch} do not follow epoch {epoch} of {before}"
             found.append(Finding(Problem.CHANGED, tile.place, f"{topic.name}: {text}"))
         yield from found
+        yield from _astray(topic, tile)
         row, epoch, before = tile.first_row + tile.rows, tile.last_epoch, tile.place
     wrong = [
         f"{_offsets(*sorted((at, end)))} of partition {partition}"
@@ -129,6 +141,19 @@ def _misplaced(topic: Topic, tile: Tile, following: list[int], before: str) -> I
     if overlaps:
         text = f"{topic.name}: {', '.join(overlaps)} are in {before} as well"
         yield Finding(Problem.OVERLAP, tile.place, text)
+
+
+def _astray(topic: Topic, tile: Tile) -> Iterator[Finding]:
+    """Partitions with rows of epochs that are not those of their incarnation."""
+    ends = [*(each.behind for each in topic.partitioning.incarnations[1:]), tile.last_epoch]
+    lives = dict(zip(topic.partitioning.incarnations, ends, strict=True))
+    for piece in tile.ranges:
+        of = topic.partitioning.of_partition(piece.partition)
+        if tile.last_epoch <= of.behind or tile.first_epoch > lives[of]:
+            text = (
+                f"epochs {tile.first_epoch} to {tile.last_epoch} have no rows in partition {piece.partition}"
+            )
+            yield Finding(Problem.CHANGED, tile.place, f"{topic.name}: {text}")
 
 
 def _offsets(first: int, end: int) -> str:

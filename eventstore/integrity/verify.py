@@ -134,6 +134,7 @@ class _Verification:
         self._findings += structure.appended_files(seen)
         self._findings += structure.steps(seen)
         self._findings += structure.redactions(seen)
+        self._findings += structure.repartitions(seen)
         named = seen.named
         folders = {f"{folder_of(topic.name, topic.id)}/" for topic in seen.topics.values()}
         for path in listed:

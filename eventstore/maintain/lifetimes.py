@@ -7,6 +7,7 @@ all its lifetimes are meant, and all that are joined to them; other lifetimes of
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -155,13 +156,11 @@ def _lifetimes(rows: Sequence[_Row], wanted: set[int]) -> dict[tuple[int, Key, i
     """(hash, key, number) -> rows."""
     found: dict[tuple[int, Key, int], list[_Row]] = defaultdict(list)
     number: dict[tuple[int, Key], int] = defaultdict(int)
-    truncates: dict[int, int] = defaultdict(int)
+    truncates = sorted({row.place for row in rows if row.op == "t"})
     for row in sorted(rows, key=lambda row: (row.partition, row.offset)):
-        if row.op == "t":
-            truncates[row.partition] += 1
-        elif row.key_hash in wanted:
+        if row.op != "t" and row.key_hash in wanted:
             mine = (row.key_hash, row.key)
             # Deletes and truncates both only count up, so their sum tells lifetimes apart.
-            found[(*mine, number[mine] + truncates[row.partition])].append(row)
+            found[(*mine, number[mine] + bisect_right(truncates, row.place))].append(row)
             number[mine] += row.op == "d"
     return found

@@ -12,7 +12,6 @@ A crash before 4 leaves orphans, after it nothing that another run does not do. 
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection, Row, delete, insert, literal, select
 
-from eventstore import chain, failpoints, index, keys, registry, roles, starts, tables
+from eventstore import chain, failpoints, index, keys, notices, registry, roles, starts, tables
 from eventstore.content import row_hashes
 from eventstore.errors import Fenced, UsageError
 from eventstore.maintain import lineage, remnants, terms
@@ -342,10 +341,7 @@ def _swap(store: Store, wanted: _Wanted, made: Sequence[_Made], term: int) -> Re
     files = [Rewritten(each.file.row.path, each.values["path"], each.file.rows) for each in made]
     rows = _different([each.file for each in made])
     with store.catalog.write() as connection:
-        # The source's row first, as its writer does: its epochs come before this one, or after it.
-        source = connection.execute(
-            select(tables.sources).where(tables.sources.c.name == wanted.info.id.source).with_for_update()
-        ).one()
+        source = notices.locked_source(connection, wanted.info.id.source)
         terms.check(connection, terms.REDACT, term)
         for other in (terms.MERGE, terms.RETAIN, terms.STATE):  # one under way would bring the values back
             terms.advance(connection, other)
@@ -356,7 +352,10 @@ def _swap(store: Store, wanted: _Wanted, made: Sequence[_Made], term: int) -> Re
         )
         if made:
             store.waker.notify_in(connection)
-            receipt = replace(receipt, epoch=_add_epoch(connection, wanted, source, receipt))
+            content = chain.receipt_hash(receipt.to_json())
+            receipt = replace(
+                receipt, epoch=notices.add_notice(connection, source, content, {wanted.topic_id})
+            )
             receipt = add(connection, wanted.topic_id, receipt)
     return receipt
 
@@ -388,32 +387,3 @@ def _replace(connection: Connection, wanted: _Wanted, made: Sequence[_Made]) -> 
             rows.append(each.values if is_run else entry)
         connection.execute(insert(table), rows)
     retire(connection, [(each.file.row.path, each.file.row.bytes) for each in made])
-
-
-def _add_epoch(
-    connection: Connection, wanted: _Wanted, source: Row[*tuple[Any, ...]], receipt: Receipt
-) -> int:
-    """An epoch without rows, of the topic. Its content is the receipt, so the log's hash tells of it."""
-    epoch, before = registry.next_epoch(connection)
-    values = {
-        "epoch": epoch,
-        "append_id": uuid.uuid4().hex,
-        "source": source.name,
-        "incarnation": source.incarnation,
-        "commit_lsn": source.commit_lsn,
-        "end_lsn": source.end_lsn,
-        "first_lsn": None,
-        "last_lsn": None,
-        "commit_ts": None,
-        "first_ts": None,
-        "last_ts": None,
-        "transactions": 0,
-        "rows": 0,
-        "content": chain.receipt_hash(receipt.to_json()),
-        "topics": index.topics_text({wanted.topic_id}),
-        "parts": "[]",
-        "blob_bytes": None,
-    }
-    values["hash"] = chain.epoch_hash(before, values)
-    registry.add_epoch(connection, values)
-    return epoch

@@ -170,6 +170,8 @@ def _moved(store: Store, step: Step, run: Sequence[Part]) -> LogStart:
     """The start behind the cut. Of a compacted topic, readers get what the run holds of epochs behind
     ``readable_after``."""
     whole = offsets_at(store, step.info.id, Cut(step.cut))
+    if len(whole) != len(step.start.offsets):  # it was repartitioned since
+        raise _changed(step)
     offsets = list(whole)
     if step.readable_after < step.cut:
         offsets = [*step.start.offsets] if not step.readable_after else _first_behind(store, step, run, whole)
@@ -206,7 +208,11 @@ def _swap(
         terms.advance(connection, terms.MERGE)  # one under way may be putting together what goes now
         begun = connection.execute(
             update(offsets)
-            .where(offsets.c.topic_id == step.topic_id, offsets.c.start_epoch == step.start.epoch)
+            .where(
+                offsets.c.topic_id == step.topic_id,
+                offsets.c.start_epoch == step.start.epoch,
+                offsets.c.log_starts == json.dumps(list(step.start.offsets)),  # of as many partitions
+            )
             .values(
                 start_epoch=moved.epoch,
                 log_starts=json.dumps(list(moved.offsets)),

@@ -10,7 +10,8 @@ comes to what it came to before. Kept are
 - of compacted topics, deletes and truncates younger than ``tombstones_after``, for readers that may not know of them;
 - when there are rows before those of the run: the last truncate, and the deletes of keys that ended deleted.
 
-The work is cut into shares of some partitions each. They need no catalog: workers of a cluster may do them.
+The work is cut into shares of some partitions each. They need no catalog: workers of a cluster may do them. A run with
+rows from before and after a repartition is one share: its keys are in several partitions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore import index, keys
+from eventstore import index
 from eventstore.assembly import Move
 from eventstore.conform import SILENT, Ints
 from eventstore.maintain.filtering import Part, filtered
@@ -131,19 +132,17 @@ def write_run(
     before = tuple(
         replace(ref, last_epoch=min(ref.last_epoch, after)) for ref in wanted.refs if ref.first_epoch <= after
     )
-    inside = tuple(
-        replace(ref, first_epoch=max(ref.first_epoch, after + 1))
-        for ref in wanted.refs
-        if ref.last_epoch > after
-    )
+    inside = _behind(wanted, after)
+    assert not (after and inside.partitioning.mixed)  # ``rundue``: such a run begins with the log
+    partitions = [number for each in inside.partitioning.incarnations for number in each.numbers]
     workers = workers or Here()
-    count = max(1, min(workers.shares, wanted.partitions))
+    count = 1 if inside.partitioning.mixed else max(1, min(workers.shares, len(partitions)))
     shares = [
         Share(
             storage=store.storage,
-            wanted=replace(wanted, refs=inside),
+            wanted=inside,
             before=before,
-            partitions=tuple(range(first, wanted.partitions, count)),
+            partitions=tuple(partitions[first::count]),
             after=after,
             epoch=epoch,
             name=name,
@@ -160,6 +159,16 @@ def write_run(
             discard(store.storage, written[at].parts)
             written[at] = found
     return [part for each in written for part in each.parts]
+
+
+def _behind(wanted: StateInput, after: int) -> StateInput:
+    """The rows of epochs behind ``after``. A file of some may hold others, too, of an incarnation that ended before."""
+    inside = wanted.of(
+        replace(ref, first_epoch=max(ref.first_epoch, after + 1))
+        for ref in wanted.refs
+        if ref.last_epoch > after
+    )
+    return replace(inside, partitioning=inside.partitioning.behind(after))
 
 
 def _asked_of(share: Share, written: Sequence[Written]) -> dict[int, Ints]:
@@ -215,26 +224,33 @@ def unsent_columns(
 def survivors(
     storage: Storage,
     wanted: StateInput,
-    partitions: Collection[int] | None = None,
+    partitions: Collection[int],
     before: Sequence[SegmentRef] = (),
     after: int = 0,
 ) -> Mapping[int, Ints]:
     """By partition, the offsets (ascending) of the rows to keep: of these partitions, and of others those that cells of
     these rest on. ``before``: rows up to the epoch ``after``, where those of ``wanted`` begin behind it."""
-    layout = wanted.layout
-    chosen = range(wanted.partitions) if partitions is None else partitions
-    found: dict[int, list[Ints]] = {partition: [] for partition in chosen}
+    layout, current = wanted.layout, wanted.partitioning.current
+    found: dict[int, list[Ints]] = {partition: [] for partition in partitions}
     moves: list[Move] = []
     read, spread = partition_reader(storage, wanted, layout), wanted.spread
-    for partition in chosen:
-        for compactor in passes(read, layout, spread, spread.of_partition(partition), later=after > 0):
-            offsets, hidden = compactor.kept()
-            found[partition].append(offsets)
+    for at, partition in enumerate(current.numbers):
+        if partition not in found:
+            continue
+        for compactor in passes(read, layout, spread, spread.of_partition(at), later=after > 0):
+            kept, hidden = compactor.kept()
+            if wanted.partitioning.mixed:
+                numbers = wanted.partitioning.of_rows(kept.hashes, kept.epochs)
+                for number in np.unique(numbers).tolist():
+                    found[number].append(kept.offsets[numbers == number])
+            else:  # a truncate is of no key
+                found[partition].append(kept.offsets)
             moves += hidden
 
-    def seen(key_hash: int, offset: int) -> None:
-        partition = keys.partition_of(key_hash, wanted.partitions)
-        found.setdefault(partition, []).append(np.array([offset], np.int64))
+    def seen(key_hash: int, epoch: int, offset: int) -> None:
+        if epoch > after:
+            number = wanted.partitioning.of_row(key_hash, epoch)
+            found.setdefault(number, []).append(np.array([offset], np.int64))
 
     if moves:
         whole = replace(wanted, refs=(*before, *wanted.refs))

@@ -45,9 +45,8 @@ class Cursor:
         self._can_hold_keys = True
         self._reached_since = chosen.since is None
         if chosen.key_hashes is not None:
-            self._can_hold_keys = slot.partition in (
-                chosen.partitions(store.topic(slot.topic).partitions) or ()
-            )
+            wanted = chosen.partitions(store.topic(slot.topic).partitioning)
+            self._can_hold_keys = slot.partition in (wanted or ())
 
     def move(self, start: Start) -> None:
         """Go on somewhere else."""

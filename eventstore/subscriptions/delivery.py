@@ -67,8 +67,7 @@ class Delivery:
 
     def batch(self, batch: Batch, stop: threading.Event) -> list[Failed] | None:
         """Handle a batch; what is to be parked. None when ``stop`` came first: the batch is not done."""
-        slot = Slot(batch.topic, batch.partition)
-        held = parking.held_keys(self._member.database, self._member.group.name, slot)
+        held = parking.held_keys(self._member.database, self._member.group.name, batch.topic)
         failed: list[Failed] = []
         for run in _between_truncates(self._events(batch)):
             keys: dict[int, list[_Event]] = {}
@@ -124,19 +123,21 @@ class Delivery:
         return None
 
     def replay(self, stop: threading.Event) -> None:
-        """Give again what was asked for, of our partitions, key by key and oldest first."""
+        """Give again what was asked for, of our keys, each oldest first."""
         group, database = self._member.group, self._member.database
-        asked = parking.parked(database, group.name, slots=self._member.slots, replay=True)
+        asked = parking.parked(database, group.name, replay=True)
         keys: dict[tuple[Slot, int], list[Parked]] = {}
         for each in asked:
-            keys.setdefault((each.slot, each.key_hash), []).append(each)
-        for events in keys.values():
+            ours = self._member.answers_for(each.slot, each.key_hash)
+            if ours is not None:
+                keys.setdefault((ours, each.key_hash), []).append(each)
+        for (ours, _), events in keys.items():
             for at, each in enumerate(events):
                 error = self._attempt(self._read(each), stop)
                 if error is not None and stop.is_set():
                     return
                 with database.write() as connection:
-                    self._member.require(connection, each.slot)
+                    self._member.require(connection, ours)
                     if error is None:
                         parking.done(connection, each.id)
                     else:

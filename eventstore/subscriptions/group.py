@@ -17,7 +17,8 @@ from sqlalchemy.exc import IntegrityError as Duplicate
 
 from eventstore import registry
 from eventstore.errors import HistoryGone, UsageError
-from eventstore.model import Op, TopicId
+from eventstore.model import Op, TopicId, TopicInfo
+from eventstore.partitioning import Partitioning
 from eventstore.position import Cut
 from eventstore.subscriptions import membership, parking, positions
 from eventstore.subscriptions import tables as group_tables
@@ -61,6 +62,19 @@ class PartitionProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one topic, at one moment. ``offsets``: of every partition the first one that readers can get, and the next."""
+
+    partitioning: Partitioning
+    offsets: tuple[tuple[int, int], ...]
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """Where partitions that get no more rows end."""
+        return {number: self.offsets[number][1] for number in self.partitioning.closed}
+
+
+@dataclass(frozen=True, slots=True)
 class Need:
     """Of a topic, rows up to ``epoch`` are done; ``why`` later ones must stay, for people."""
 
@@ -80,6 +94,7 @@ class Group:
         self.start = start
         self._database = database
         self._starts: dict[Slot, Start] = {}
+        self._known: dict[TopicId, int] = {}  # how many partitions of a topic have a start
         self.clock: Callable[[], float] = time.monotonic
         """Seconds; it may begin anywhere, never goes back, and is not compared with that of any other process."""
 
@@ -160,18 +175,39 @@ class Group:
 
     def starts(self) -> dict[Slot, Start]:
         """Where the group begins in each partition there is."""
-        known = {slot.topic for slot in self._starts}
-        for topic in self.topics():
-            if topic not in known:
-                for partition, offset in enumerate(positions.offsets_at(self.store, topic, self.start)):
-                    self._starts[Slot(topic, partition)] = Start(offset, self.start.epoch)
+        for info in matching(self.store, self.patterns):
+            known = self._known.get(info.id, 0)
+            if info.partitioning.total > known:
+                found = self._behind(info, self.start)
+                self._starts |= {slot: at for slot, at in found.items() if slot.partition >= known}
+                self._known[info.id] = info.partitioning.total
         return self._starts
 
-    def bounds(self, topics: Collection[TopicId]) -> dict[TopicId, list[tuple[int, int]]]:
-        """Of every partition the first offset that readers can get, and the next one."""
+    def _behind(self, info: TopicInfo, cut: Cut) -> dict[Slot, Start]:
+        """Where to go on behind a cut, in each partition. One that came later has no row of an earlier epoch."""
+        offsets = positions.offsets_at(self.store, info.id, cut)
+        return {
+            Slot(info.id, number): Start(offsets[number], max(cut.epoch, each.behind))
+            for each in info.partitioning.incarnations
+            for number in each.numbers
+        }
+
+    def bounds(self, topics: Collection[TopicId]) -> dict[TopicId, Bounds]:
+        """What there is of the topics' partitions for readers to get."""
         with self.store.catalog.read() as connection:
-            ids = registry.topic_ids(connection, list(topics))
-            return {topic: registry.offset_bounds(connection, ids[topic]) for topic in ids}
+            found = registry.offset_bounds(connection, topics)
+        return {topic: Bounds(*each) for topic, each in found.items()}
+
+    def closed(self) -> dict[Slot, int]:
+        """Where partitions end that get no more rows, because their topic was repartitioned."""
+        found = self.bounds(self.topics())
+        return {
+            Slot(topic, number): end for topic, each in found.items() for number, end in each.ends.items()
+        }
+
+    def knows(self, bounds: Mapping[TopicId, Bounds]) -> bool:
+        """Whether all of these partitions have a start."""
+        return all(each.partitioning.total <= self._known.get(topic, 0) for topic, each in bounds.items())
 
     def need(self, topic: TopicId) -> Need | None:
         """What of a topic must stay for this group; None when it reads another one, or is done with all of it. What is
@@ -181,7 +217,7 @@ class Group:
         bounds = self.bounds([topic])[topic]
         starts, rows = self.starts(), self._positions()
         needs = []
-        for partition, (first, end) in enumerate(bounds):
+        for partition, (first, end) in enumerate(bounds.offsets):
             slot = Slot(topic, partition)
             at = rows.get(slot) or starts[slot]
             if first <= at.next_offset < end:
@@ -189,7 +225,7 @@ class Group:
         needs += [
             Need(each.epoch - 1, f"offset {each.offset} of {each.slot} is parked")
             for each in self.parked()
-            if each.slot.topic == topic and each.offset >= bounds[each.slot.partition][0]
+            if each.slot.topic == topic and each.offset >= bounds.offsets[each.slot.partition][0]
         ]
         return min(needs, key=lambda need: need.epoch, default=None)
 
@@ -228,7 +264,8 @@ class Group:
             return list(connection.scalars(query))
 
     def progress(self) -> list[PartitionProgress]:
-        """Every partition, in order; those that nobody has joined for yet begin at the start."""
+        """Every partition, in order, without those that get no more rows and are done; those that nobody has joined for
+        yet begin at the start."""
         bounds = self.bounds(self.topics())
         table = group_tables.partitions
         with self._database.read() as connection:
@@ -237,10 +274,13 @@ class Group:
         starts = self.starts()
         row_bytes = {topic: positions.bytes_per_row(self.store, topic) for topic in bounds}
         progress = []
-        for slot in sorted(starts):
+        slots = [Slot(topic, number) for topic, each in bounds.items() for number in range(len(each.offsets))]
+        for slot in sorted(slots):
             row = found.get(slot)
             at = starts[slot] if row is None else Start(row.next_offset, row.epoch)
-            _, end = bounds[slot.topic][slot.partition]
+            _, end = bounds[slot.topic].offsets[slot.partition]
+            if slot.partition in bounds[slot.topic].partitioning.closed and at.next_offset >= end:
+                continue
             progress.append(
                 PartitionProgress(
                     slot=slot,
@@ -302,11 +342,10 @@ class Group:
         if to != "earliest":
             for topic in topics:
                 self.store.require_history(topic, cut)
-        return {
-            Slot(topic, partition): Start(offset, cut.epoch)
-            for topic in topics
-            for partition, offset in enumerate(positions.offsets_at(self.store, topic, cut))
-        }
+        found: dict[Slot, Start] = {}
+        for topic in topics:
+            found |= self._behind(self.store.topic(topic), cut)
+        return found
 
     def _at_offsets(self, topics: Sequence[TopicId], offsets: Mapping[int, int]) -> dict[Slot, Start]:
         if len(topics) != 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -28,9 +28,11 @@ from eventstore.wake import Deadline
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from eventstore.subscriptions.group import Group
+    from eventstore.model import TopicId
+    from eventstore.subscriptions.group import Bounds, Group
 
 _POLL_SECONDS = 1.0
+_NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class _Held:
     committed: Start
     given: int
     in_effects: bool = False  # a commit inside the consumer's transaction has not been looked for yet
+    open: bool = False  # the group is done with what came before it, under earlier partitions of its topic
 
     @property
     def settled(self) -> bool:
@@ -76,6 +79,7 @@ class Member:
         self._held: dict[Slot, _Held] = {}
         self._watch = Watch(options.lease)
         self._turn: list[Slot] = []
+        self._bounds: Mapping[TopicId, Bounds] = {}
         self._shared_at = float("-inf")
         self._asked_at = group.clock()
         self._lost: Fenced | None = None
@@ -142,6 +146,8 @@ class Member:
             batch = self._next()
             if batch is not None:
                 return batch
+            if self._ended() or not self.group.knows(self._bounds):
+                continue  # nothing to wait for: others may go on, or there are more partitions
             if deadline.left <= 0:
                 return None
             self._listener.wait(min(deadline.left, _POLL_SECONDS, self._options.lease / 3))
@@ -218,21 +224,51 @@ class Member:
     # partitions
 
     def _share_out(self) -> None:
-        """Every third of a lease, and whenever a partition is to be given up."""
-        giving = [held for held in self._held.values() if held.holding.wanted is not None and held.settled]
+        """Every third of a lease, whenever a partition is to be given up, and when there are more of them."""
+        ended = self._ended()
+        giving = [
+            held
+            for held in self._held.values()
+            if held.holding.wanted is not None and held.settled and held not in ended
+        ]
         now = self.group.clock()
-        if not giving and now - self._shared_at < self._options.lease / 3:
+        changed = ended or giving or not self.group.knows(self._bounds)
+        if not changed and now - self._shared_at < self._options.lease / 3:
             return
-        starts = self.group.starts()
+        starts, closed = self.group.starts(), self.group.closed()
         with self.database.write() as connection:
             for held in giving:
                 membership.give_up(connection, self.group.name, self.name, held.holding)
+            for held in ended:
+                membership.finish(connection, self.group.name, self.name, held.holding, held.cursor.position)
             mine = membership.share_out(
-                connection, self.group.name, self.name, self._token, starts, self._watch, now
+                connection, self.group.name, self.name, self._token, starts, closed, self._watch, now
             )
         failpoints.hit("partitions_shared")
         self._shared_at = now
         self._take(mine)
+
+    def _ended(self) -> list[_Held]:
+        """Partitions that get no more rows, and whose last one is done."""
+        return [
+            held
+            for slot, held in self._held.items()
+            if slot.topic in self._bounds
+            and held.settled
+            and not held.in_effects
+            and held.cursor.position.next_offset >= self._bounds[slot.topic].ends.get(slot.partition, _NEVER)
+        ]
+
+    def answers_for(self, slot: Slot, key_hash: int) -> Slot | None:
+        """The partition of ours under which a parked event may be given again: its own, or, when the group is done with
+        that one, the one that its key has now. None: another member's."""
+        if slot in self._held:
+            return slot
+        bounds = self._bounds.get(slot.topic)
+        if bounds is None or slot.partition not in bounds.partitioning.closed:
+            return None
+        now = Slot(slot.topic, bounds.partitioning.current.partition_of(key_hash))
+        return now if now in self._held and self._held[now].open else None
 
     def _take(self, mine: list[Holding]) -> None:
         held: dict[Slot, _Held] = {}
@@ -272,7 +308,7 @@ class Member:
                 raise
             # Nobody took it from us since, so it is the group's generations that have gone back.
             raise went_back(self.group.name, slot, "in a later generation", "knows none of it") from None
-        _, end = self.group.bounds([slot.topic])[slot.topic][slot.partition]
+        _, end = self.group.bounds([slot.topic])[slot.topic].offsets[slot.partition]
         if at.next_offset > end:
             raise went_back(self.group.name, slot, f"at offset {at.next_offset}", f"ends at {end}")
         failpoints.hit("partition_taken")
@@ -280,20 +316,36 @@ class Member:
 
     def _next(self) -> Batch | None:
         """The next batch, partitions by turns. One that is wanted elsewhere gives nothing more."""
-        bounds = self.group.bounds({slot.topic for slot in self._turn})
+        self._bounds = bounds = self.group.bounds({slot.topic for slot in self._turn})
+        self._open(bounds)
         for _ in range(len(self._turn)):
             slot = self._turn.pop(0)
             self._turn.append(slot)
             held = self._held[slot]
-            if held.holding.wanted is not None:
+            if held.holding.wanted is not None or not held.open:
                 continue
-            first, end = bounds[slot.topic][slot.partition]
+            first, end = bounds[slot.topic].offsets[slot.partition]
             if held.cursor.position.next_offset < first:
                 raise self.group.passed(slot, held.cursor.position.next_offset, first)
             found = self._fetch(held, end)
             if found is not None:
                 return found
         return None
+
+    def _open(self, bounds: Mapping[TopicId, Bounds]) -> None:
+        """Partitions of a repartitioned topic give nothing before the group is done with all that came before, so that
+        each key's rows stay in order."""
+        waiting = [(slot, held) for slot, held in self._held.items() if not held.open]
+        if not waiting:
+            return
+        closed = {
+            Slot(topic, number): end for topic, each in bounds.items() for number, end in each.ends.items()
+        }
+        with self.database.read() as connection:
+            left = closed.keys() - membership.finished(connection, self.group.name, closed)
+        for slot, held in waiting:
+            first = bounds[slot.topic].partitioning.of_partition(slot.partition).first
+            held.open = not any(each.topic == slot.topic and each.partition < first for each in left)
 
     def _fetch(self, held: _Held, end: int) -> Batch | None:
         while True:

@@ -104,10 +104,12 @@ def share_out(
     member: str,
     token: str,
     starts: Mapping[Slot, Start],
+    closed: Mapping[Slot, int],
     watch: Watch,
     now: float,
 ) -> list[Holding]:
-    """Beat, remove who is silent, add partitions that are new, and give every partition its owner. What is mine."""
+    """Beat, remove who is silent, add partitions that are new, and give every partition its owner. What is mine.
+    ``closed``: the ends of partitions that get no more rows; those that are done need no owner."""
     lock(connection, group)
     beat(connection, group, member, token)
     _remove_silent(connection, group, watch, now)
@@ -115,6 +117,8 @@ def share_out(
     for slot in starts.keys() - known.keys():
         _add(connection, group, slot, starts[slot])
         known[slot] = None
+    for slot in finished(connection, group, closed):
+        del known[slot]
     table = tables.members
     alive = set(connection.scalars(select(table.c.member).where(table.c.group_name == group)))
     for slot, owner in assign(known, alive).items():
@@ -140,6 +144,31 @@ def holdings(connection: Connection, group: str, member: str) -> list[Holding]:
         )
         for row in connection.execute(query.order_by(table.c.topic, table.c.partition))
     ]
+
+
+def finished(connection: Connection, group: str, closed: Mapping[Slot, int]) -> set[Slot]:
+    """Of closed partitions, those that the group is done with: at their end, and given back by who came there."""
+    table = tables.partitions
+    query = select(table.c.topic, table.c.partition, table.c.next_offset).where(
+        table.c.group_name == group,
+        table.c.topic.in_({slot.topic.text for slot in closed}),
+        table.c.owner.is_(None),
+    )
+    rows = connection.execute(query) if closed else ()
+    given_back = {Slot(TopicId.parse(row.topic), row.partition): row.next_offset for row in rows}
+    return {slot for slot, offset in given_back.items() if slot in closed and offset >= closed[slot]}
+
+
+def finish(connection: Connection, group: str, member: str, holding: Holding, end: Start) -> None:
+    """Give back a closed partition whose end was reached. Nothing when it is not ours any more."""
+    report(connection, group, member, holding, end)
+    table = tables.partitions
+    connection.execute(
+        update(table)
+        .where(of_slot(group, holding.slot), table.c.owner == member)
+        .where(table.c.generation == holding.generation)
+        .values(owner=None, wanted=None, generation=table.c.generation + 1)
+    )
 
 
 def give_up(connection: Connection, group: str, member: str, holding: Holding) -> None:

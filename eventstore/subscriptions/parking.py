@@ -80,26 +80,25 @@ def park(connection: Connection, group: str, slot: Slot, failed: Sequence[Failed
         connection.execute(insert(table), rows)
 
 
-def held_keys(database: Catalog, group: str, slot: Slot) -> set[int]:
-    """Hashes of keys whose later events must wait."""
+def held_keys(database: Catalog, group: str, topic: TopicId) -> set[int]:
+    """Hashes of keys whose later events must wait, also in partitions that came after."""
     table = tables.parked
-    query = select(table.c.key_hash).where(_of(group, slot), table.c.holds_key)
+    query = select(table.c.key_hash).where(
+        table.c.group_name == group, table.c.topic == topic.text, table.c.holds_key
+    )
     with database.read() as connection:
         return set(connection.scalars(query))
 
 
-def parked(
-    database: Catalog, group: str, *, slots: Collection[Slot] | None = None, replay: bool | None = None
-) -> list[Parked]:
-    """What is parked, oldest first per partition."""
+def parked(database: Catalog, group: str, *, replay: bool | None = None) -> list[Parked]:
+    """What is parked, oldest first per partition, and so per key."""
     table = tables.parked
     query = select(table).where(table.c.group_name == group)
     if replay is not None:
         query = query.where(table.c.replay == replay)
     with database.read() as connection:
         rows = connection.execute(query.order_by(table.c.topic, table.c.partition, table.c.event_offset))
-        found = [_parked(row) for row in rows]
-    return [each for each in found if slots is None or each.slot in slots]
+        return [_parked(row) for row in rows]
 
 
 def ask_replay(database: Catalog, group: str, ids: Collection[int] | None) -> int:
@@ -108,12 +107,12 @@ def ask_replay(database: Catalog, group: str, ids: Collection[int] | None) -> in
     with database.write() as connection:
         query = update(table).where(table.c.group_name == group)
         if ids is not None:
-            chosen = select(table.c.topic, table.c.partition, table.c.key_hash).where(
+            chosen = select(table.c.topic, table.c.key_hash).where(
                 table.c.group_name == group, table.c.id.in_(list(ids))
             )
             keys = {tuple(row) for row in connection.execute(chosen)}
             rows = connection.execute(select(table).where(table.c.group_name == group))
-            same = [row.id for row in rows if (row.topic, row.partition, row.key_hash) in keys]
+            same = [row.id for row in rows if (row.topic, row.key_hash) in keys]
             query = query.where(table.c.id.in_(same))
         return int(connection.execute(query.values(replay=True)).rowcount)
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from eventstore import keys, registry
 from eventstore.errors import UsageError
 from eventstore.model import Op, TopicId, TopicInfo
+from eventstore.partitioning import Partitioning
 from eventstore.timeline import Timeline, Which
 from eventstore.times import to_micros
 
@@ -54,12 +55,12 @@ class Filter:
             rows = rows.filter(pc.greater_equal(rows["_commit_ts"].cast(pa.int64()), to_micros(self.since)))
         return rows
 
-    def partitions(self, count: int) -> frozenset[int] | None:
-        """Those of a topic's ``count`` that can hold wanted rows; None: all. A truncate stands in each of them, so the
-        partitions of the keys have it."""
+    def partitions(self, partitioning: Partitioning) -> frozenset[int] | None:
+        """Those of a topic that can hold wanted rows; None: all. A truncate stands in each of them, so the partitions
+        of the keys have it."""
         if self.key_hashes is None:
             return None
-        return frozenset(keys.partition_of(each, count) for each in self.key_hashes)
+        return frozenset(number for each in self.key_hashes for number in partitioning.of_key(each))
 
     def first_epoch(self, store: Store, topic: TopicId) -> int | None:
         """The first epoch that can hold wanted rows of the topic; None when no epoch so far does."""

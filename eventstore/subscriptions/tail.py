@@ -79,10 +79,10 @@ def check_offsets(store: Store, info: TopicInfo, offsets: Mapping[int, int]) -> 
     """Raises UsageError for partitions and offsets that a topic does not have."""
     starts, (_, ends) = store.log_start(info.id).offsets, end_of(store, info.id)
     for partition, offset in offsets.items():
-        if partition >= info.partitions:
+        if partition >= len(ends):
             raise UsageError(
                 f"{info.id} has no partition {partition}",
-                hint=f"its partitions are 0 to {info.partitions - 1}",
+                hint=f"its partitions are 0 to {len(ends) - 1}",
             )
         first, end = starts[partition], ends[partition]
         if not first <= offset <= end:
@@ -178,7 +178,7 @@ def _of_topic(store: Store, info: TopicInfo, begin: Begin, end: Cut, chosen: Fil
         return
     offsets = {partition: (offset, _BEHIND_ALL) for partition, offset in begin.offsets.items()}
     batches = store.read(
-        info.id, after_epoch=after, cut=end, partitions=chosen.partitions(info.partitions), offsets=offsets or None
+        info.id, after_epoch=after, cut=end, partitions=chosen.partitions(info.partitioning), offsets=offsets or None
     )  # fmt: skip
     for batch in batches:
         rows = chosen.apply(begin.apply(info.id, pa.Table.from_batches([batch])))

@@ -95,11 +95,9 @@ def _rows_of_key(store: Store, info: TopicInfo, key_hash: int) -> Iterator[Docum
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from eventstore.keys import partition_of
     from tailrace.cli.change import documents
 
-    partition = partition_of(key_hash, info.partitions)
-    for batch in store.read(info.id, partitions=[partition]):
+    for batch in store.read(info.id, partitions=info.partitioning.of_key(key_hash)):
         wanted = pc.or_(pc.equal(batch["_hash"], pa.scalar(key_hash)), pc.equal(batch["_op"], "t"))
         yield from documents(info.id, batch.filter(wanted))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from eventstore.archived import ArchivedFile
     from eventstore.model import TopicInfo
+    from eventstore.partitioning import Partitioning, TopicIncarnation
     from eventstore.schema import Column
 
 app = typer.Typer(help="The streams in the log.")
@@ -69,6 +71,8 @@ def show(
     invocation.output.line(
         f"{info.id.text}  ({info.kind.value}, {info.partitions} partitions, {completeness(info)})"
     )
+    if info.partitioning.mixed:
+        invocation.output.line(f"partitions: {incarnations(info.partitioning)}")
     for schema in schemas:
         rows = [
             (column.id, column.name, column.type_name or column.type_oid, held_as(column), column.key)
@@ -112,6 +116,68 @@ def files(
         invocation.output.note(f"{info.id.text} has no files yet: tailrace store seal makes them")
 
 
+@app.command()
+def repartition(
+    context: typer.Context,
+    topic: TopicArgument,
+    partitions: Annotated[
+        int,
+        typer.Option(
+            "--partitions", "-n", help="How many its later rows are spread over.", show_default=False
+        ),
+    ],
+) -> None:
+    """Spread a topic's later rows over more or fewer partitions, beside whatever runs.
+
+    The rows there are keep their partitions and offsets; later ones are in new partitions, whose numbers go on.
+    Consumer groups finish the old ones first, so that each key stays in order.
+    """
+    from eventstore.maintain.repartition import repartition as carry_out
+    from eventstore.model import TopicId
+
+    invocation = of(context)
+    wanted = TopicId.parse(topic)
+    with invocation.store() as store:
+        store.topic(wanted)
+        invocation.confirm(f"spread later rows of {wanted} over {plural(partitions, 'partition')}")
+        done = carry_out(store, wanted, partitions)
+    output = invocation.output
+    if output.json:
+        output.document(
+            {
+                "topic": done.topic.text,
+                "epoch": done.epoch or None,
+                "partitions": done.after.count,
+                "first_partition": done.after.first,
+                "partitions_before": done.before.count,
+            }
+        )
+    elif not done.epoch:
+        output.line(f"{done.topic} has {plural(partitions, 'partition')}: nothing to do")
+    else:
+        output.line(
+            f"{done.topic}: rows behind epoch {done.epoch:,} are in {numbers(done.after)}, those up to it stay in "
+            f"{numbers(done.before)}"
+        )
+        output.line("consumer groups get to the new ones when they are done with those of before")
+
+
+def numbers(incarnation: TopicIncarnation) -> str:
+    """Its partitions, for people."""
+    first, last = incarnation.numbers[0], incarnation.numbers[-1]
+    return f"partition {first}" if first == last else f"partitions {first} to {last}"
+
+
+def incarnations(partitioning: Partitioning) -> str:
+    """Which partitions a topic's rows are in, for people."""
+    found = [
+        f"{each.numbers[0]} to {each.numbers[-1]} up to epoch {following.behind:,}"
+        for each, following in pairwise(partitioning.incarnations)
+    ]
+    current = partitioning.current
+    return "; ".join([*found, f"{current.numbers[0]} to {current.numbers[-1]} since"])
+
+
 def in_archive(archived: Sequence[ArchivedFile], place: str) -> dict[str, Any]:
     """What of a topic is in one archive."""
     there = [each for each in archived if each.archive == place]
@@ -148,7 +214,11 @@ def as_document(topic: TopicInfo) -> dict[str, object]:
         "topic": topic.id.text,
         "kind": topic.kind,
         "partitions": topic.partitions,
-        "incarnation": topic.incarnation,
+        "incarnation": len(topic.partitioning.incarnations),
+        "incarnations": [
+            {"behind_epoch": each.behind, "first_partition": each.first, "partitions": each.count}
+            for each in topic.partitioning.incarnations
+        ],
         "version": topic.version,
         "complete_since": topic.complete_since,
         "reason": topic.reason,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from eventstore.maintain.repartition import repartition
 from eventstore.model import TopicId
 from tests.support import workload
 from tests.support.capturing import (
@@ -89,6 +91,35 @@ def test_every_kind_of_change_arrives_as_what_it_was(site: Site) -> None:
             ("m", {"prefix": "note", "content": b"hello"})
         ]
         assert_equals_source(site)
+
+
+def test_a_topic_is_repartitioned_beside_a_running_capture(site: Site) -> None:
+    site.init()
+    with RunningCapture(site) as capture:
+        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+        workload.write(site.dsn, seed=6, transactions=20)
+        capture.catch_up()
+        with (
+            workload.writing(site.dsn, seed=7, sessions=1, pause=0.002),
+            site.open() as other,
+        ):
+            for count in (7, 3):
+                enough = capture.status.transactions + 20
+                wait_until(partial(is_beyond, capture, enough), alive=lambda: capture.running)
+                for info in other.topics(SOURCE):
+                    repartition(other, info.id, count)
+        workload.write(site.dsn, seed=8, transactions=20)
+        capture.catch_up()
+        assert_equals_source(site)
+        assert_sound(capture.store)
+        for info in capture.store.topics(SOURCE):
+            of_now = info.partitioning.current
+            for row in rows(capture.store, info.id):
+                assert (row["_epoch"] > of_now.behind) is (row["_partition"] in of_now.numbers)
+
+
+def is_beyond(capture: RunningCapture, transactions: int) -> bool:
+    return capture.status.transactions > transactions
 
 
 @pytest.mark.versions

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from eventstore import keys
 from eventstore.model import PartitionRange, SegmentRef, TopicId
+from eventstore.partitioning import Partitioning
 from eventstore.schema import Column, TopicSchema, change_schema
 from eventstore.segment import arrange, encode_part
 from eventstore.state import StateInput
@@ -138,5 +139,5 @@ def state_input(
     columns = tuple(column.name for column in target.columns)
     settings = {"columns": columns, "on_unreadable": {}} | more
     return StateInput(
-        TOPIC, target, versions, partitions=partitions, split=split, refs=tuple(refs), **settings
+        TOPIC, target, versions, Partitioning.of(partitions), split=split, refs=tuple(refs), **settings
     )

@@ -34,7 +34,8 @@ class Row:
 
 @dataclass
 class TopicModel:
-    """All rows that ever were, and what is left of them. ``first``: where readers begin, by partition."""
+    """All rows that ever were, and what is left of them. ``first``: where readers begin, by partition. ``spreads``: of
+    the topic's incarnations the epoch behind which each began, its first partition, and how many it has."""
 
     policy: TopicSettings
     rows: list[Row] = field(default_factory=list)
@@ -42,12 +43,23 @@ class TopicModel:
     run: list[Row] = field(default_factory=list)
     first: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
     ends: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
+    spreads: list[tuple[int, int, int]] = field(default_factory=lambda: [(0, 0, PARTITIONS)])
+
+    def repartition(self, count: int, epoch: int) -> None:
+        """Later rows go to partitions of their own, from offset 0 on."""
+        self.spreads.append((epoch, len(self.ends), count))
+        self.first = [*self.first, *[0] * count]
+        self.ends += [0] * count
+
+    def spread_of(self, partition: int) -> tuple[int, int, int]:
+        return max(spread for spread in self.spreads if spread[1] <= partition)
 
     def append(self, epoch: int, changes: Iterable[tuple[int, int, int, str, int]]) -> None:
         """Changes (LSN, ordinal, seconds, operation, key). A truncate is stored in every partition."""
         for lsn, ordinal, seconds, op, key in changes:
-            one = partition_of(hash_texts([str(key)]), PARTITIONS)
-            for partition in range(PARTITIONS) if op == "t" else [one]:
+            _, start, count = self.spreads[-1]
+            one = start + partition_of(hash_texts([str(key)]), count)
+            for partition in range(start, start + count) if op == "t" else [one]:
                 at = self.ends[partition]
                 self.rows.append(Row(epoch, lsn, ordinal, seconds, op, key, partition, at))
                 self.ends[partition] += 1
@@ -71,7 +83,7 @@ class TopicModel:
     def offsets_at(self, epoch: int) -> list[int]:
         """The next offset of every partition behind an epoch."""
         done = [row for row in self.rows if row.epoch <= epoch]
-        return [sum(row.partition == partition for row in done) for partition in range(PARTITIONS)]
+        return [sum(row.partition == partition for row in done) for partition in range(len(self.ends))]
 
     def older_than(self, seconds: float, now: int, latest: Mapping[int, int], head: int) -> int:
         """The last epoch before the first one of the topic that has a commit younger than so many seconds."""
@@ -91,7 +103,7 @@ class TopicModel:
             shown = [row for row in self.run if row.epoch > readable_after]
             first = [
                 min((row.offset for row in shown if row.partition == partition), default=whole[partition])
-                for partition in range(PARTITIONS)
+                for partition in range(len(self.ends))
             ]
         elif readable_after < cut:
             first = self.first

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from eventstore.errors import UsageError
 from eventstore.log import Store
 from eventstore.maintain.redact import Request, redact
+from eventstore.maintain.repartition import repartition
 from eventstore.model import EpochBatch, TopicId, TopicRows
 from eventstore.schema import change_schema
 from eventstore.settings import UpkeepSettings
@@ -29,6 +30,7 @@ COLUMNS = {"body": 2, "extra": 3, "size": 4}
 REDACTION = st.tuples(
     st.just("redact"), KEYS, st.none() | st.lists(st.sampled_from(["body", "extra"]), min_size=1, unique=True)
 )
+PARTITIONS = st.sampled_from([None, None, 1, 3, 6])
 
 
 @dataclass
@@ -121,7 +123,7 @@ def test_readers_see_the_history_with_the_cells_erased_and_its_state(
     new_store: StoreFactory, scale: Scale
 ) -> None:
     """Cells that were never sent, keys that move and are used again, truncates, columns that are added; rows in blobs,
-    in files, and in state runs beside them; several redactions, and changes after each."""
+    in files, and in state runs beside them; several redactions, and changes after each; more or fewer partitions."""
     store = new_store(upkeep=UpkeepSettings(keep_seconds=0))
     numbers = itertools.count()
 
@@ -131,10 +133,12 @@ def test_readers_see_the_history_with_the_cells_erased_and_its_state(
         suppress_health_check=list(HealthCheck),
         phases=(Phase.explicit, Phase.generate),  # an example takes too long for thousands of smaller ones
     )
-    @given(st.lists(st.tuples(STEPS, REDACTION, st.booleans()), min_size=1, max_size=3), STEPS)
+    @given(st.lists(st.tuples(STEPS, REDACTION, st.booleans(), PARTITIONS), min_size=1, max_size=3), STEPS)
     def check(parts: list[tuple[Any, ...]], last: list[tuple[Any, ...]]) -> None:
         history, logged = Followed(), Logged(store, next(numbers))
-        for steps, (_, key, columns), upkeep in parts:
+        for steps, (_, key, columns), upkeep, partitions in parts:
+            if partitions is not None:
+                repartition(store, logged.topic, partitions)
             for name, *arguments in steps:
                 getattr(history, name)(*arguments)
             logged.catch_up(history)
@@ -153,8 +157,8 @@ def test_readers_see_the_history_with_the_cells_erased_and_its_state(
         assert comparable(found) == comparable(history.rows())
         if not found:
             return
-        expected = state_input(history.epochs, store.settings.partitions)
         wanted = plan_state(store, logged.topic, store.cut())
+        expected = state_input(history.epochs, wanted.partitions)
         for bucket in range(expected.buckets):
             theirs, ours = (
                 compute_state(NOWHERE, expected, bucket).drop_columns(["_epoch", "_lsn"]),

@@ -45,7 +45,7 @@ def run_of(
     wanted = replace(at_epoch(whole, [*before, *refs]), refs=tuple(refs))
     unsent = unsent_columns(NOWHERE, refs)
     names = tuple(column.name for column in wanted.target.columns if column.id in unsent)
-    surviving = survivors(NOWHERE, replace(wanted, columns=names), None, before, after)
+    surviving = survivors(NOWHERE, replace(wanted, columns=names), range(wanted.partitions), before, after)
     found = []
     for ref in refs:
         rows = read_segment(NOWHERE, ref)

@@ -18,6 +18,7 @@ from eventstore.errors import OperatorError
 from eventstore.log import Store
 from eventstore.maintain.receipts import receipts
 from eventstore.maintain.redact import Request, plan, redact
+from eventstore.maintain.repartition import repartition
 from eventstore.maintain.tiers import FAN_IN
 from eventstore.requests import RequestState
 from eventstore.roles import PRIVILEGES, Role
@@ -86,6 +87,8 @@ def test_a_reader_reads_consumes_verifies_and_changes_nothing_of_the_log(owner: 
     with refused():
         store.take_over("shop")
     with refused():
+        repartition(store, ORDERS, 2)
+    with refused():
         store.seal()
 
 
@@ -95,6 +98,7 @@ def test_a_writer_appends_and_asks_and_cannot_change_what_is_there(owner: Store,
     asked = store.requests.ask("snapshot", [ORDERS])
     assert asked[0].state is RequestState.ASKED
     assert store.collect_orphans() == 0
+    assert repartition(store, ORDERS, 2).epoch == 3
     assert sum(part.num_rows for part in store.read(ORDERS)) == 3
     with refused():
         store.seal()
@@ -123,6 +127,8 @@ def test_a_maintainer_keeps_the_log_in_order_and_cannot_append(owner: Store, as_
     assert sum(part.num_rows for part in owner.read(ORDERS)) == 2 + FAN_IN + 1
     with refused():
         store.take_over("shop")
+    with refused():
+        repartition(store, ORDERS, 2)
     with refused():
         writer(store).append(batch(999, orders=[("u", 1)]))
 

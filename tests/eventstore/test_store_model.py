@@ -27,6 +27,7 @@ from eventstore.derived import InputNeed
 from eventstore.errors import HistoryGone, UsageError
 from eventstore.log import Store
 from eventstore.maintain import cutoff, fold, seal, tiers
+from eventstore.maintain.repartition import repartition
 from eventstore.maintain.rounds import Round
 from eventstore.model import EpochBatch, TopicId, TopicRows
 from eventstore.move.move import moving
@@ -78,6 +79,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.written = 0  # seconds at which the last transaction committed
         self.latest: dict[int, int] = {}  # by epoch, of its youngest commit
         self.groups: dict[str, dict[Slot, Position]] = {}
+        self.starts: dict[str, int] = {}  # epochs at which groups begin
         self.fence = 0
         self.readings: list[Reading] = []
         _clock[0] = 0
@@ -129,6 +131,21 @@ class StoreMachine(RuleBasedStateMachine):
         for topic, appended in changes.items():
             self.models[topic].append(self.epoch, appended)
         _clock[0] = max(_clock[0], self.written)
+
+    @rule(topic=st.sampled_from(TOPICS), count=st.sampled_from([1, 2, 3, 6]))
+    def repartition(self, topic: TopicId, count: int) -> None:
+        """Rows of before stay; groups have to do the new partitions, too."""
+        model = self.models[topic]
+        done = repartition(self.store, topic, count)
+        if count == model.spreads[-1][2]:
+            assert not done.epoch
+            return
+        self.epoch += 1
+        assert done.epoch == self.epoch
+        model.repartition(count, self.epoch)
+        for name, positions in self.groups.items():
+            for number in done.after.numbers:
+                positions[Slot(topic, number)] = (0, max(self.starts[name], self.epoch))
 
     # upkeep
 
@@ -225,11 +242,12 @@ class StoreMachine(RuleBasedStateMachine):
             return
         self.store.group(name, ["shop.public.*"], start=start)
         self.groups[name] = self.positions_at(TOPICS, start)
+        self.starts[name] = start if isinstance(start, int) else self.epoch if start == "latest" else 0
 
     def positions_at(self, topics: tuple[TopicId, ...], start: str | int) -> dict[Slot, Position]:
         epoch = start if isinstance(start, int) else self.epoch if start == "latest" else 0
         return {
-            Slot(topic, partition): (offset, epoch)
+            Slot(topic, partition): (offset, max(epoch, self.models[topic].spread_of(partition)[0]))
             for topic in topics
             for partition, offset in enumerate(
                 self.models[topic].first if start == "earliest" else self.models[topic].offsets_at(epoch)
@@ -255,10 +273,15 @@ class StoreMachine(RuleBasedStateMachine):
                     break
                 if found is None:
                     assert not passed
-                    assert not any(self.left(slot, offset) for slot, offset in at_.items())
+                    assert not any(
+                        self.left(slot, offset)
+                        for slot, offset in at_.items()
+                        if self.is_open(slot, committed)
+                    )
                     break
                 slot = Slot(found.topic, found.partition)
                 assert slot not in passed
+                assert self.is_open(slot, committed)
                 expected = self.left(slot, at_[slot])
                 given = list(
                     zip(found.rows["_offset"].to_pylist(), found.rows["_epoch"].to_pylist(), strict=True)
@@ -271,6 +294,14 @@ class StoreMachine(RuleBasedStateMachine):
         if passed:
             self.store.group(name).reset("earliest")
             self.groups[name] = self.positions_at(TOPICS, "earliest")
+
+    def is_open(self, slot: Slot, committed: dict[Slot, Position]) -> bool:
+        """Whether all is done that the topic's earlier incarnations hold."""
+        model = self.models[slot.topic]
+        return all(
+            committed[Slot(slot.topic, earlier)][0] >= model.ends[earlier]
+            for earlier in range(model.spread_of(slot.partition)[1])
+        )
 
     def left(self, slot: Slot, offset: int) -> list[Row]:
         return self.models[slot.topic].of_partition(slot.partition, offset)
@@ -426,8 +457,14 @@ class StoreMachine(RuleBasedStateMachine):
             expected = [row.place for row in model.readable()]
             assert [each for given in store.read(topic) for each in places(given)] == expected
         for name, positions in self.groups.items():
-            for each in store.group(name).progress():
-                assert each.next_offset == positions[each.slot][0], (name, each.slot)
+            shown = {each.slot: each.next_offset for each in store.group(name).progress()}
+            done = {
+                slot
+                for slot, (offset, _) in positions.items()
+                if slot.partition < self.models[slot.topic].spreads[-1][1]
+                and offset >= self.models[slot.topic].ends[slot.partition]
+            }
+            assert shown == {slot: at_ for slot, (at_, _) in positions.items() if slot not in done}, name
 
 
 def places(given: pa.RecordBatch) -> list[tuple[int, int, int]]:

@@ -19,6 +19,7 @@ from eventstore.errors import Fenced, IncompleteTopic, OperatorError, Unreadable
 from eventstore.log import Store
 from eventstore.maintain import terms
 from eventstore.maintain.redact import Request, redact
+from eventstore.maintain.repartition import repartition
 from eventstore.model import TopicId
 from eventstore.schema import Column, TopicSchema
 from eventstore.settings import Settings
@@ -82,6 +83,8 @@ def test_rebuild_equals_live_equals_verify_also_as_of_a_past_position(shop: Shop
     for name in NAMES:
         assert rows_of(ctx, name) == past[name]
 
+    for name in TABLES:
+        repartition(shop.store, TopicId.table("shop", "public", name), 3)
     shop.work()
     second = refresh(ctx)
 

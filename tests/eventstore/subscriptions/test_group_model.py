@@ -1,5 +1,6 @@
-"""Groups against a model of a few lines: whoever joins, leaves, dies, dawdles and commits, every partition is
-committed once, in order, without a gap, by one member at a time."""
+"""Groups against a model of a few lines: whoever joins, leaves, dies, dawdles, commits and repartitions, every
+partition is committed once, in order, without a gap, by one member at a time, and none before all is done that was
+there before it: so each key's rows come in order."""
 
 from __future__ import annotations
 
@@ -21,12 +22,15 @@ from hypothesis.stateful import (
 
 from eventstore.errors import Fenced
 from eventstore.log import Store
+from eventstore.maintain.repartition import repartition
+from eventstore.model import TopicId
 from eventstore.settings import StoreSettings
 from eventstore.subscriptions.assignment import Slot
 from eventstore.subscriptions.batch import Batch
 from eventstore.subscriptions.group import Group
 from eventstore.subscriptions.member import Member
-from tests.eventstore.shop import batch, writer
+from eventstore.subscriptions.positions import end_of
+from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, writer
 from tests.fixtures.scale import Scale
 from tests.support.machines import run_machine
 
@@ -70,7 +74,11 @@ class GroupMachine(RuleBasedStateMachine):
             if given is not None:
                 self.take(last, given)
                 self.commit_of(last, Slot(given.topic, given.partition))
-        ends = {each.slot: each.end_offset for each in last.group.progress()}
+        ends = {
+            Slot(topic, number): end
+            for topic in (ORDERS, CUSTOMERS)
+            for number, end in enumerate(end_of(self.store, topic)[1])
+        }
         assert {slot: self.committed[slot] for slot in ends} == ends
         self.end(last)
         self.store.close()
@@ -83,6 +91,10 @@ class GroupMachine(RuleBasedStateMachine):
     @rule()
     def seal(self) -> None:
         self.store.seal()
+
+    @rule(topic=st.sampled_from([ORDERS, ORDERS, CUSTOMERS]), count=st.sampled_from([1, 2, 3, 5]))
+    def repartition(self, topic: TopicId, count: int) -> None:
+        repartition(self.store, topic, count)
 
     @rule(name=st.sampled_from(NAMES))
     def join(self, name: str) -> None:
@@ -153,6 +165,9 @@ class GroupMachine(RuleBasedStateMachine):
 
     def take(self, consumer: Consumer, given: Batch) -> None:
         slot = Slot(given.topic, given.partition)
+        _, ends = end_of(self.store, given.topic)
+        before = self.store.topic(given.topic).partitioning.of_partition(given.partition).first
+        assert [self.committed[Slot(given.topic, earlier)] for earlier in range(before)] == ends[:before]
         assert given.rows["_offset"].to_pylist() == list(range(given.first_offset, given.end_offset))
         went_on = given.first_offset == consumer.position.get(slot)
         assert went_on or given.first_offset == self.committed[slot]
