@@ -69,10 +69,10 @@ def show(
         invocation.output.document({**as_document(info), "versions": versions, "archived": archives})
         return
     invocation.output.line(
-        f"{info.id.text}  ({info.kind.value}, {info.partitions} partitions, {completeness(info)})"
+        f"{info.id.text}  ({info.kind.value}, {plural(info.partitions, 'partition')}, {completeness(info)})"
     )
     if info.partitioning.mixed:
-        invocation.output.line(f"partitions: {incarnations(info.partitioning)}")
+        invocation.output.line(incarnations(info.partitioning))
     for schema in schemas:
         rows = [
             (column.id, column.name, column.type_name or column.type_oid, held_as(column), column.key)
@@ -171,11 +171,10 @@ def numbers(incarnation: TopicIncarnation) -> str:
 def incarnations(partitioning: Partitioning) -> str:
     """Which partitions a topic's rows are in, for people."""
     found = [
-        f"{each.numbers[0]} to {each.numbers[-1]} up to epoch {following.behind:,}"
+        f"{numbers(each)} up to epoch {following.behind:,}"
         for each, following in pairwise(partitioning.incarnations)
     ]
-    current = partitioning.current
-    return "; ".join([*found, f"{current.numbers[0]} to {current.numbers[-1]} since"])
+    return "; ".join([*found, f"{numbers(partitioning.current)} since"])
 
 
 def in_archive(archived: Sequence[ArchivedFile], place: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def test_what_it_did_is_said_and_shown_and_what_it_cannot_do_is_refused(project:
         }  # fmt: skip
         capture.append(batch(3, [("u", 1)]))
     shown = project.ok("topic", "show", ORDERS.text).out
-    assert "partitions: 0 to 3 up to epoch 2; 4 to 11 up to epoch 4; 12 since" in shown
+    assert "partitions 0 to 3 up to epoch 2; partitions 4 to 11 up to epoch 4; partition 12 since" in shown
     (listed,) = [
         each for each in project.ok("--json", "topic", "list").documents if each["topic"] == ORDERS.text
     ]
