@@ -144,9 +144,8 @@ def _of_topic(store: Store, info: TopicInfo, topic_id: int, held: Holdings, leas
     if not latest.key:
         return None
     after, rows = stretch(info.id, held, bag=latest.bag)
-    if info.partitioning.begins_within(
-        after, held.epoch
-    ):  # keys have rows in several partitions: as for a bag
+    if info.partitioning.begins_within(after, held.epoch):
+        # Such a run's keys have rows in several partitions: one that goes on from another has not.
         after, rows = stretch(info.id, held, bag=True)
     return Due(info, topic_id, held.start, after, held.epoch, rows, held.looks)
 
