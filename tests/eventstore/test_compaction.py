@@ -180,8 +180,8 @@ def test_files_of_which_only_what_matters_is_read_give_the_same(
         ]
         for each in (files, wanted)
     )
-    assert [(offsets.tolist(), moves) for offsets, moves in found] == [
-        (offsets.tolist(), moves) for offsets, moves in expected
+    assert [(kept.offsets.tolist(), moves) for kept, moves in found] == [
+        (kept.offsets.tolist(), moves) for kept, moves in expected
     ]
 
 
