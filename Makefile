@@ -47,7 +47,7 @@ demo: $(STAMP) ## The main job end to end on embedded servers, explained and che
 
 .PHONY: test
 test: lint ## Lint, types, architecture, and all tests at smoke scale
-	@$(BIN)/python -m pytest --scale smoke -m "not servers" $(SPREAD)
+	@$(BIN)/python -m pytest --scale smoke -m "not servers and not benchmarks" $(SPREAD)
 
 .PHONY: test-servers
 test-servers: $(STAMP) ## Tests on other servers: the system's Postgres (root installs it), 14 to 17, pgvector
@@ -55,6 +55,10 @@ test-servers: $(STAMP) ## Tests on other servers: the system's Postgres (root in
 	@$(BIN)/python -m pytest --scale smoke -m servers $(SPREAD)
 	@for version in $(OLDER); do \
 		echo "Postgres $$version:"; $(BIN)/python -m pytest --scale smoke -m versions --postgres $$version $(SPREAD); done
+
+.PHONY: test-benchmarks
+test-benchmarks: $(STAMP) ## Every benchmark runs in its smallest size and writes its section
+	@$(BIN)/python -m pytest -m benchmarks -n $(WORKERS) --dist load
 
 .PHONY: fuzz
 fuzz: $(STAMP) ## Fuzz both decoders of the stream, guided by coverage (a minute; ARGS="--seconds 3600")
@@ -66,7 +70,7 @@ golden: $(STAMP) ## Make the golden recordings of tests/cdc/golden anew, from a 
 
 .PHONY: soak
 soak: $(STAMP) ## The open-ended tests at full scale (an hour or more); the result is docs/soak.md
-	@$(BIN)/python -m pytest --scale full -m "not servers" --report=docs/soak.md $(SPREAD)
+	@$(BIN)/python -m pytest --scale full -m "not servers and not benchmarks" --report=docs/soak.md $(SPREAD)
 
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types and the arrows between packages

@@ -12,6 +12,7 @@ import pytest
 import benchmarks
 from benchmarks.__main__ import NAMES
 
+pytestmark = pytest.mark.benchmarks
 ROOT = Path(__file__).parents[1]
 SMALLEST = {
     "capture": ["--transactions", "100", "--bulk", "0", "--wide", "20", "--huge", "0", "--large", "0"],
