@@ -163,7 +163,10 @@ def test_a_reference_that_leads_nowhere_names_the_key_and_the_way_out(
         ("[sources.shop]", "sources.shop.dsn: is required"),
         ("[store]\nname = 'Acme Inc'", "store.name: a name is 1 to 31 of a-z, 0-9 and _"),
         ("[sources.Shop]\ndsn = 'x'", "sources.Shop: a name is 1 to 31 of a-z, 0-9 and _"),
-        ("[sinks.a]\nkind = 'kafka'", "sinks.a.kind: must be 'postgres', 'redis' or 'search' (got 'kafka')"),
+        (
+            "[sinks.a]\nkind = 'kafka'",
+            "sinks.a.kind: must be 'postgres', 'redis', 'search' or 'parquet' (got 'kafka')",
+        ),
         ("[sinks.a]\nkind = 'redis'", "sinks.a: a redis sink needs url = …"),
         (
             "[sinks.a]\nkind = 'search'\npath='x'\ndsn='y'",
