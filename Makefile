@@ -47,6 +47,7 @@ demo: $(STAMP) ## The main job end to end on embedded servers, explained and che
 
 .PHONY: test
 test: lint ## Lint, types, architecture, and all tests at smoke scale
+	@$(BIN)/python -m tests.support.spark_classes
 	@$(BIN)/python -m pytest --scale smoke -m "not servers and not benchmarks" $(SPREAD)
 
 .PHONY: test-servers
