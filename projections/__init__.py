@@ -8,7 +8,7 @@ The heavy parts (Spark, the sinks' drivers) are imported by the modules that use
 from __future__ import annotations
 
 from projections.definition import load_projections, projection
-from projections.model import Changes, Events, Projection, ProjectionFailed, State
+from projections.model import Changes, Events, Projection, ProjectionFailed, State, Through
 from projections.readers import open_reader
 from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 
@@ -23,6 +23,7 @@ __all__ = [
     "SearchIndex",
     "SinkSpec",
     "State",
+    "Through",
     "load_projections",
     "open_reader",
     "projection",

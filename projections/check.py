@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from eventstore.errors import TailraceError, UsageError
 from eventstore.model import TopicKind
 from eventstore.schema import TopicSchema, unify
-from projections.model import Changes, Events, Input, Projection, State
+from projections.model import Changes, Events, Input, Projection, State, Through
 from projections.sinks.base import Sink, open_sink
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ def _check_input(store: Store, projection: Projection, name: str, source: Input)
         if not isinstance(source.on_unreadable, str):
             _check_columns(projection, name, schema, source.on_unreadable, "on_unreadable")
     _check_columns(projection, name, schema, affected(source), "affects")
+    for other in projection.inputs.values():
+        if isinstance(other.affects, Through) and other.affects.input == name:
+            _check_columns(projection, name, schema, other.affects.on.values(), "Through")
 
 
 def affected(source: Input) -> tuple[str, ...]:
@@ -64,6 +67,8 @@ def affected(source: Input) -> tuple[str, ...]:
             return (column,)
         case Mapping() as paths:
             return tuple(paths.values())
+        case Through() as through:
+            return tuple(through.on)
         case columns:
             return tuple(columns)
 

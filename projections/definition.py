@@ -15,7 +15,7 @@ from typing import Any
 from eventstore.errors import TailraceError, UsageError
 from eventstore.model import TopicId
 from projections.failure import shown, user_place
-from projections.model import Changes, Events, Input, Projection, State
+from projections.model import Changes, Events, Input, Projection, State, Through
 from projections.specs import OwnSink, ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 
 NOW = "now"
@@ -111,6 +111,9 @@ def _check_input(defined: Projection, name: str, source: object) -> None:
     except UsageError as error:
         raise _wrong(defined, f"input {name!r}: {error.message}", error.hint) from None
     match source.affects:
+        case Through() as through:
+            _check_through(defined, name, through)
+            return
         case Mapping() as paths:
             unknown = [column for column in paths if column not in defined.key]
         case tuple() as columns:
@@ -124,6 +127,40 @@ def _check_input(defined: Projection, name: str, source: object) -> None:
             defined,
             f"input {name!r}: affects={source.affects!r} does not give the key ({', '.join(defined.key)})",
             "map each key column to the column of this input that holds it: affects={'customer_id': 'id'}",
+        )
+
+
+def _check_through(defined: Projection, name: str, through: Through) -> None:
+    """It leads to inputs with a lineage, and not back."""
+    columns = [*through.on, *through.on.values()] if isinstance(through.on, Mapping) else []
+    if not columns or not all(isinstance(column, str) and column for column in columns):
+        raise _wrong(
+            defined,
+            f"input {name!r}: {through!r} does not say which columns belong together",
+            'map columns of this input to those of the other: Through("orders", {"order_id": "id"})',
+        )
+    passed = [name]
+    at: object = through
+    while isinstance(at, Through):
+        if at.input not in defined.inputs:
+            raise _wrong(
+                defined,
+                f"input {passed[-1]!r} goes through {at.input!r}, which is no input",
+                f"its inputs are {', '.join(defined.inputs)}",
+            )
+        if at.input in passed:
+            raise _wrong(
+                defined,
+                f"its inputs go through each other in a circle: {' -> '.join([*passed, at.input])}",
+                "one of them has to name columns of the key",
+            )
+        passed.append(at.input)
+        at = defined.inputs[at.input].affects
+    if at is None:
+        raise _wrong(
+            defined,
+            f"input {name!r} goes through {passed[-1]!r}, of which nobody knows what it affects",
+            f"give {passed[-1]!r} affects=, or leave it out here",
         )
 
 

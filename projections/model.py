@@ -13,7 +13,19 @@ if TYPE_CHECKING:
     from projections.specs import SinkSpec
 
 OnUnreadable = Literal["error", "null", "text"]
-Affects = str | tuple[str, ...] | Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Through:
+    """A row takes part wherever the rows of another input do that it belongs to: those of ``input`` in which each
+    column of ``on``'s values equals this input's column of ``on``'s keys. ``Through("orders", {"order_id": "id"})``:
+    an order's line goes where its order goes. The other input may itself go through a further one."""
+
+    input: str
+    on: Mapping[str, str]
+
+
+Affects = str | tuple[str, ...] | Mapping[str, str] | Through | None
 
 
 class ProjectionFailed(OperatorError):
@@ -25,7 +37,8 @@ class State:
     """The rows of a table at the refresh's position: the latest one per key.
 
     ``affects`` says which output keys a row takes part in: a column of this table for each column of the
-    projection's key (``"customer_id"`` when both have that name, ``{"customer_id": "id"}`` when not).
+    projection's key (``"customer_id"`` when both have that name, ``{"customer_id": "id"}`` when not), or ``Through``
+    another input. Without it nobody knows, so that a change of this input has everything computed again.
     ``columns`` are those the function needs, all unless given: the others are neither read nor checked.
     ``cast`` types columns that the log holds as text (a Spark type's DDL: ``{"total": "decimal(20,4)"}``).
     ``on_unreadable`` says what to do with a cell that its typed column cannot hold: ``error``, ``null``, or ``text``

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         RedisCache,
         SearchIndex,
         State,
+        Through,
         open_reader,
         projection,
     )
@@ -36,6 +37,7 @@ _HOMES = {
     "SearchIndex": "projections",
     "State": "projections",
     "Store": "eventstore.log",
+    "Through": "projections",
     "TopicId": "eventstore.model",
     "load_settings": "tailrace.config",
     "open_reader": "projections",
@@ -52,6 +54,7 @@ __all__ = [
     "SearchIndex",
     "State",
     "Store",
+    "Through",
     "TopicId",
     "__version__",
     "load_settings",

@@ -140,6 +140,26 @@ DEFINITIONS = {
     "no_input": ("orders='s.p.t'", "def wrong(orders)", "is no input"),
     "affects": ("orders=State('s.p.t', affects={'x': 'y'})", "def wrong(orders)", "does not give the key"),
     "name": ("orders=State('s.p.t')", "def Wrong(orders)", "its name becomes part of table"),
+    "through_nothing": (
+        "a=State('s.p.t', affects=Through('orders', {'x': 'y'}))",
+        "def wrong(a)",
+        "input 'a' goes through 'orders', which is no input",
+    ),
+    "through_no_columns": (
+        "a=State('s.p.t', affects='id'), b=State('s.p.u', affects=Through('a', {}))",
+        "def wrong(a, b)",
+        "does not say which columns belong together",
+    ),
+    "through_unknown": (
+        "a=State('s.p.t'), b=State('s.p.u', affects=Through('a', {'x': 'y'}))",
+        "def wrong(a, b)",
+        "input 'b' goes through 'a', of which nobody knows what it affects",
+    ),
+    "in_a_circle": (
+        "a=State('s.p.t', affects=Through('b', {'x': 'y'})), b=State('s.p.u', affects=Through('a', {'x': 'y'}))",
+        "def wrong(a, b)",
+        "in a circle: a -> b -> a",
+    ),
 }
 
 
@@ -151,7 +171,7 @@ def test_a_definition_that_does_not_fit_together_names_file_and_line(tmp_path: P
         tmp_path,
         f"definition_{case}",
         f"""
-        from projections import PostgresTable, State, projection
+        from projections import PostgresTable, State, Through, projection
 
         @projection(key="id", sink=PostgresTable("mart", "t"), {inputs})
         {signature}:
