@@ -33,7 +33,8 @@ class GenerationState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class GenerationInfo:
     """One build of a projection. ``schema`` is the output's Arrow IPC schema, ``frozen_at`` the epoch at which no
-    running definition matched it any more, ``as_of`` the text of the position it was built for (None = it follows)."""
+    running definition matched it any more, ``as_of`` the text of the position it was built for (None = it follows),
+    ``preview`` the label of one that is built to be looked at and never promoted."""
 
     projection: str
     generation: int
@@ -48,6 +49,7 @@ class GenerationInfo:
     frozen_at: int | None
     created_at: datetime
     inputs: tuple[InputNeed, ...] = ()
+    preview: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ class DerivedCatalog:
         partitions: int,
         split: int,
         as_of: str | None = None,
+        preview: str | None = None,
         inputs: Sequence[InputNeed] = (),
     ) -> int:
         """The next generation's number, in state building. ``inputs``: what it reads, for which retention stops."""
@@ -138,6 +141,7 @@ class DerivedCatalog:
                         partitions=partitions,
                         split=split,
                         as_of=as_of,
+                        preview=preview,
                         inputs=json.dumps([[need.topic, need.kind, need.start] for need in inputs]),
                         state=GenerationState.BUILDING.value,
                         created_at=now_micros(),
@@ -154,6 +158,7 @@ class DerivedCatalog:
                 partitions=partitions,
                 split=split,
                 as_of=as_of,
+                preview=preview,
                 inputs=inputs,
             )
 
@@ -177,6 +182,7 @@ class DerivedCatalog:
                 frozen_at=row.frozen_at,
                 created_at=_moment(row.created_at),
                 inputs=inputs_of(row.inputs),
+                preview=row.preview,
             )
             for row in rows
         ]

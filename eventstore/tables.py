@@ -390,6 +390,7 @@ generations = Table(
     Column("partitions", Integer, nullable=False),
     Column("split", Integer, nullable=False),
     Column("as_of", Text),
+    Column("preview", Text),  # its label; never promoted
     Column("inputs", Text, nullable=False),  # JSON [[topic, "state" or "changes", the log's start then], ...]
     Column("state", Text, nullable=False),
     Column("frozen_at", BigInteger),

@@ -54,7 +54,8 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One build of a projection. ``pin`` is None when it follows the log."""
+    """One build of a projection. ``pin`` is None when it follows the log; ``preview`` is the label of one that is built
+    to be looked at: it is never promoted, and stays as it was built."""
 
     projection: str
     number: int
@@ -69,6 +70,7 @@ class Generation:
     frozen_at: int | None
     created_at: datetime
     inputs: tuple[InputNeed, ...] = ()
+    preview: str | None = None
 
     @classmethod
     def of(cls, info: GenerationInfo) -> Generation:
@@ -86,6 +88,7 @@ class Generation:
             frozen_at=info.frozen_at,
             created_at=info.created_at,
             inputs=info.inputs,
+            preview=info.preview,
         )
 
     def target(self, store_name: str) -> Target:
@@ -98,6 +101,7 @@ class Generation:
             schema=self.schema,
             partitions=self.partitions,
             split=self.split,
+            preview=self.preview is not None,
         )
 
     def fence(self, log_id: str, step: DerivedRun) -> Fence:

@@ -6,6 +6,7 @@ the sink yet, a build that was cut off.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -74,6 +75,7 @@ _BUCKET_BYTES = 64 << 20
 """Stored bytes of input per output bucket: about 256 MiB decoded, what one task may hold."""
 
 _MOST_SPLITS = 256
+_LABEL = re.compile(r"[\w.-]{1,40}", re.ASCII)
 _ABANDONED = timedelta(days=1)
 """A build or a file that nothing names is taken for abandoned after this time; builds are shorter."""
 
@@ -90,6 +92,7 @@ class Rebuilt:
     deletes: int
     resumed: bool
     promoted: Promoted | None
+    preview: str | None = None
 
 
 def rebuild(
@@ -98,50 +101,85 @@ def rebuild(
     *,
     as_of: str | int | datetime | None = None,
     promote: bool | None = None,
+    preview: str | None = None,
 ) -> Rebuilt:
     """Build a new generation from the log and, unless told otherwise, show it to readers.
 
     With ``as_of`` it is pinned at that position: it never moves on, and is promoted only when ``promote`` says so.
+    With ``preview``, a label, it is never promoted nor refreshed, and takes the place of the earlier one of that label.
     Raises ProjectionFailed, IncompleteTopic, UsageError and what the sink raises; readers keep what they have.
     """
     projection = ctx.projection(name)
+    _check_preview(preview, promote)
     check(ctx.store, ctx.settings, projection)
     reconcile_if_possible(ctx, name)
     pin = None if as_of is None else Pin(str(as_of), ctx.store.cut(as_of))
-    generation = _unfinished(ctx, projection, pin)
+    generation = _unfinished(ctx, projection, pin, preview)
     resumed = generation is not None
     if generation is None:
         cut = pin.cut if pin else ctx.store.cut()
-        generation = _create(ctx, projection, pin, cut)
+        generation = _create(ctx, projection, pin, cut, preview)
     with _failing(ctx, generation):
         step = ctx.store.derived.last_derived(name, generation.number)
         if step is None:
             step = commit_step(ctx, projection, generation, pin.cut if pin else ctx.store.cut())
         applied = apply(ctx, generation)
     upserts, deletes = applied.upserts, applied.deletes
-    if pin is None:
+    if pin is None and preview is None:
         for outcome in _catch_up(ctx, projection, generation):
             upserts, deletes = upserts + outcome.upserts, deletes + outcome.deletes
     # Only now: a runner takes up what is ready, and two at once would fence each other.
     ctx.store.derived.set_state(name, generation.number, GenerationState.READY)
-    wanted = pin is None if promote is None else promote
+    if preview is not None:
+        _drop_earlier(ctx, generation)
+    wanted = pin is None and preview is None if promote is None else promote
     promoted = promotion.promote(ctx, name, generation.number) if wanted else None
     last = ctx.store.derived.last_derived(name, generation.number) or step
     return Rebuilt(
-        name, generation.number, last.to_epoch, files_of(last).rows, upserts, deletes, resumed, promoted
+        name,
+        generation.number,
+        last.to_epoch,
+        files_of(last).rows,
+        upserts,
+        deletes,
+        resumed,
+        promoted,
+        preview,
     )
 
 
-def _unfinished(ctx: ProjectionContext, projection: Projection, pin: Pin | None) -> Generation | None:
-    """The newest build of the same definition and position that a crash cut off."""
+def _check_preview(label: str | None, promote: bool | None) -> None:
+    if label is None:
+        return
+    if not _LABEL.fullmatch(label):
+        raise UsageError(
+            f"{label!r} is no label of a preview", hint="use up to 40 letters, digits, '-', '_' and '.'"
+        )
+    if promote:
+        raise UsageError("a preview is never promoted", hint="rebuild without a preview's label")
+
+
+def _drop_earlier(ctx: ProjectionContext, preview: Generation) -> None:
+    for generation in ctx.generations(preview.projection):
+        if generation.preview == preview.preview and generation.number < preview.number:
+            _collect(ctx, generation, by_name=True)
+
+
+def _unfinished(
+    ctx: ProjectionContext, projection: Projection, pin: Pin | None, preview: str | None
+) -> Generation | None:
+    """The newest build of the same definition, position and label that a crash cut off."""
     for generation in reversed(ctx.generations(projection.name)):
         same_pin = (generation.pin.cut if generation.pin else None) == (pin.cut if pin else None)
-        if generation.state is GenerationState.BUILDING and same_pin and not ctx.is_frozen(generation):
+        same = same_pin and generation.preview == preview
+        if generation.state is GenerationState.BUILDING and same and not ctx.is_frozen(generation):
             return generation
     return None
 
 
-def _create(ctx: ProjectionContext, projection: Projection, pin: Pin | None, cut: Cut) -> Generation:
+def _create(
+    ctx: ProjectionContext, projection: Projection, pin: Pin | None, cut: Cut, preview: str | None
+) -> Generation:
     """Define the result at ``cut``, let the sink check its columns, and only then take a generation number."""
     if cut.epoch == 0 and pin is not None and ctx.store.head() is not None:
         raise UsageError(
@@ -170,6 +208,7 @@ def _create(ctx: ProjectionContext, projection: Projection, pin: Pin | None, cut
         frozen_at=None,
         created_at=datetime.now(UTC),
         inputs=needs(ctx.store, projection),
+        preview=preview,
     )
     for remark in ctx.sink(planned).check(ctx.target(planned)):
         ctx.report(f"{projection.name}: {remark}", 0, None, "")
@@ -191,6 +230,7 @@ def _numbered(ctx: ProjectionContext, planned: Generation) -> Generation:
             partitions=planned.partitions,
             split=planned.split,
             as_of=planned.pin.to_json() if planned.pin else None,
+            preview=planned.preview,
             inputs=planned.inputs,
         )
         generation = replace(planned, number=number)

@@ -122,6 +122,11 @@ def reconcile_if_possible(ctx: ProjectionContext, name: str) -> None:
 def _choose(ctx: ProjectionContext, name: str, number: int | None) -> Generation:
     if number is not None:
         generation = ctx.generation(name, number)
+        if generation.preview is not None:
+            raise UsageError(
+                f"{generation} is the preview {generation.preview!r}, which is never promoted",
+                hint=f"tailrace rebuild {name} builds one that is",
+            )
         if generation.state in (GenerationState.BUILDING, GenerationState.FAILED):
             raise UsageError(
                 f"{generation} is {generation.state.value}, not ready", hint=f"tailrace rebuild {name}"
@@ -130,7 +135,7 @@ def _choose(ctx: ProjectionContext, name: str, number: int | None) -> Generation
     ready = [
         generation
         for generation in ctx.generations(name)
-        if generation.pin is None and generation.state is GenerationState.READY
+        if generation.pin is None and generation.preview is None and generation.state is GenerationState.READY
     ]
     if not ready:
         raise UsageError(

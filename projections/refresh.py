@@ -217,12 +217,13 @@ def _since(started: datetime) -> float:
 
 def followers(ctx: ProjectionContext, name: str) -> list[Generation]:
     """The generations that a runner keeps up with the log: the live one, and one that was built after it and waits
-    for its promotion; never a pinned one."""
+    for its promotion; never a pinned one or a preview."""
     live = ctx.store.derived.live(name)
     return [
         generation
         for generation in ctx.generations(name)
         if generation.pin is None
+        and generation.preview is None
         and (
             generation.number == live
             or (generation.state is GenerationState.READY and generation.number > (live or 0))

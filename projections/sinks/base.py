@@ -39,7 +39,8 @@ class Target:
     """One generation of one projection. ``store`` is the store's name and starts every physical name.
 
     ``schema`` are the output columns in order; ``key`` some of them. ``partitions`` and ``split`` place a key hash in
-    its bucket (``eventstore.keys.bucket_of``).
+    its bucket (``eventstore.keys.bucket_of``). ``preview``: it is never promoted, so that nothing has to fit what
+    readers see now.
     """
 
     store: str
@@ -49,6 +50,7 @@ class Target:
     schema: pa.Schema
     partitions: int
     split: int = 1
+    preview: bool = False
 
     @property
     def buckets(self) -> int:

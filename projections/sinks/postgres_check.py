@@ -34,7 +34,7 @@ def find_problems(
     found.problems += _server_problems(connection, spec)
     if not found.problems:
         found.problems += _relation_problems(connection, spec, target, table)
-        found.problems += _view_problems(connection, spec, target)
+        (found.remarks if target.preview else found.problems).extend(_view_problems(connection, spec, target))
         _look_at_publications(connection, spec, target, table, found)
     return found
 

@@ -118,13 +118,16 @@ def tell_rebuilt(invocation: Invocation, built: Rebuilt) -> None:
             "resumed": built.resumed,
             "promoted": built.promoted is not None,
             "previous": built.promoted.previous if built.promoted else None,
+            "preview": built.preview,
         }
         invocation.output.document(document)
         return
     resumed = ", finishing a build that was cut off" if built.resumed else ""
     name = f"{built.projection} g{built.generation}"
     invocation.output.line(f"{name}: {count(built.rows, 'row')} as of epoch {built.epoch:,}{resumed}")
-    if built.promoted is None:
+    if built.preview is not None:
+        invocation.output.line(f"  preview {built.preview!r}: never promoted, not refreshed")
+    elif built.promoted is None:
         promote = f"tailrace projection promote {built.projection} --generation {built.generation}"
         invocation.output.line(f"  not live; to make it so: {promote}")
     elif built.promoted.previous is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventstore.errors import TailraceError, UsageError
+from tailrace.cli.diff import diff, runs
 from tailrace.cli.invocation import NOTHING_TO_DO, of
 from tailrace.cli.lifecycle import chosen, projecting
 from tailrace.cli.output import count, when
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from projections.lifecycle import GenerationView
 
 app = typer.Typer(help="Projections and their generations.")
+app.command("diff")(diff)
+app.command("runs")(runs)
 NameArgument = Annotated[str, typer.Argument(help="The projection.", show_default=False)]
 
 
@@ -61,6 +64,8 @@ def _state(view: GenerationView) -> str:
     words = ["live" if view.live else view.generation.state.value]
     if view.generation.pin is not None:
         words.append("pinned")
+    if view.generation.preview is not None:
+        words = ["preview" if words[0] == "ready" else f"preview, {words[0]}"]
     if view.frozen:
         words.append("frozen")
     return ", ".join(words)
@@ -71,6 +76,8 @@ def _remark(view: GenerationView) -> str:
     name = f"{view.generation.projection} g{view.generation.number}"
     if view.problem:
         return f"{name}: {view.problem}"
+    if view.generation.preview is not None:
+        return f"{name} is the preview {view.generation.preview!r}: never promoted, it stays as it was built"
     if view.generation.pin is not None:
         return f"{name} is pinned at {view.generation.pin.text}: it stays as it was then"
     return f"{name} is frozen: no loaded definition matches it, so nobody refreshes it" if view.frozen else ""
@@ -85,6 +92,7 @@ def _document(view: GenerationView) -> dict[str, object]:
         "state": generation.state,
         "frozen": view.frozen,
         "as_of": generation.pin.text if generation.pin else None,
+        "preview": generation.preview,
         "epoch": view.epoch,
         "rows": view.rows,
         "sink": getattr(generation.sink, "sink", None),

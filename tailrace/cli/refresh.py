@@ -76,14 +76,23 @@ def rebuild(
             "--promote/--no-promote", show_default=False, help="Default: promote, but not with --as-of."
         ),
     ] = None,
+    preview: Annotated[
+        str | None,
+        typer.Option(
+            "--preview",
+            metavar="LABEL",
+            show_default=False,
+            help="Build it to be looked at only: never promoted nor refreshed. The next one of that label replaces it.",
+        ),
+    ] = None,
 ) -> None:
     """Build a new generation of a projection from the log, and promote it."""
     from projections import lifecycle
 
     invocation = of(context)
-    if promote or (promote is None and as_of is None):
+    if promote or (promote is None and as_of is None and preview is None):
         invocation.confirm(f"replace the live generation of {name}")
     with projecting(invocation, f"rebuild {name}") as projections:
         (wanted,) = chosen(projections, [name])
-        built = lifecycle.rebuild(projections, wanted, as_of=as_of, promote=promote)
+        built = lifecycle.rebuild(projections, wanted, as_of=as_of, promote=promote, preview=preview)
     tell_rebuilt(invocation, built)

@@ -418,6 +418,7 @@ def _generations() -> None:
         sa.Column("partitions", sa.Integer(), nullable=False),
         sa.Column("split", sa.Integer(), nullable=False),
         sa.Column("as_of", sa.Text(), nullable=True),
+        sa.Column("preview", sa.Text(), nullable=True),
         sa.Column("inputs", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("frozen_at", sa.BigInteger(), nullable=True),

@@ -1,0 +1,161 @@
+"""Two generations of a projection beside each other: what a new definition, or another position, changes.
+
+Their own results are compared, as the log's folder keeps them, bucket by bucket: neither the sinks nor Spark are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from eventstore import keys
+from eventstore.errors import UsageError
+from eventstore.storage import Storage
+from projections.context import ProjectionContext
+from projections.derived import DerivedFile, read_run
+from projections.difference import HASH, Difference, difference, ordered
+from projections.generation import Generation, files_of
+
+Row = Mapping[str, object]
+_SAMPLES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A key with its row in the one and in the other generation; None where it has none."""
+
+    key: Row
+    first: Row | None
+    second: Row | None
+
+
+@dataclass(slots=True)
+class GenerationDiff:
+    """How the result of generation ``second`` differs from that of ``first``, each at its own epoch. ``only_columns``
+    are the columns that one of them alone has, or that have another type there; they are not compared."""
+
+    projection: str
+    first: int
+    second: int
+    epochs: tuple[int, int]
+    only_columns: tuple[tuple[str, ...], tuple[str, ...]]
+    rows: tuple[int, int] = (0, 0)
+    only_in_first: int = 0
+    only_in_second: int = 0
+    different: int = 0
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        rows = self.only_in_first or self.only_in_second or self.different
+        return not rows and self.only_columns == ((), ())
+
+
+def diff(ctx: ProjectionContext, name: str, first: int, second: int) -> GenerationDiff:
+    """Compare the results of two generations.
+
+    Raises UsageError for a generation that is not there or has no result yet, and for two with different keys;
+    IntegrityError when a file is damaged.
+    """
+    ctx.check_known(name)
+    sides = [_Side.of(ctx, ctx.generation(name, number)) for number in (first, second)]
+    left, right = sides
+    _check_keys(left.generation, right.generation)
+    common = [column for column in left.schema if column in list(right.schema)]
+    names = [column.name for column in common]
+    found = GenerationDiff(
+        projection=name,
+        first=first,
+        second=second,
+        epochs=(left.epoch, right.epoch),
+        only_columns=(
+            tuple(column.name for column in left.schema if column not in common),
+            tuple(column.name for column in right.schema if column not in common),
+        ),
+    )
+    projection = ctx.projections.get(name)
+    tolerance = dict(projection.tolerance) if projection is not None else {}
+    key = left.generation.key
+    buckets = left.buckets
+    for bucket in range(buckets):
+        ctx.report(f"comparing g{first} and g{second} of {name}", bucket, buckets, "buckets")
+        one, other = left.rows(bucket, left.generation, names), right.rows(bucket, left.generation, names)
+        found.rows = (found.rows[0] + one.num_rows, found.rows[1] + other.num_rows)
+        _add(found, difference(one, other, key, tolerance), one, key)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    generation: Generation
+    storage: Storage
+    epoch: int
+    runs: Mapping[int, DerivedFile]
+
+    @classmethod
+    def of(cls, ctx: ProjectionContext, generation: Generation) -> _Side:
+        step = ctx.store.derived.last_derived(generation.projection, generation.number)
+        if step is None:
+            raise UsageError(
+                f"{generation} has no result yet", hint=f"tailrace rebuild {generation.projection}"
+            )
+        return cls(generation, ctx.store.storage, step.to_epoch, files_of(step).run_of)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.generation.schema
+
+    @property
+    def buckets(self) -> int:
+        return self.generation.partitions * self.generation.split
+
+    def rows(self, bucket: int, spread: Generation, names: Sequence[str]) -> pa.Table:
+        """Rows of a bucket as ``spread`` cuts them, with these columns, ordered."""
+        same = (self.generation.partitions, self.generation.split) == (spread.partitions, spread.split)
+        pieces = [
+            table if same else table.filter(_in_bucket(table, bucket, spread))
+            for table in self._files([bucket] if same else sorted(self.runs))
+        ]
+        table = pa.concat_tables(pieces) if pieces else read_run(self.storage, None, self.schema)
+        return ordered(table.select([HASH, *names]), self.generation.key)
+
+    def _files(self, buckets: Sequence[int]) -> Iterator[pa.Table]:
+        return (read_run(self.storage, self.runs.get(bucket), self.schema) for bucket in buckets)
+
+
+def _in_bucket(table: pa.Table, bucket: int, spread: Generation) -> pa.Array:
+    buckets = keys.buckets_of(table[HASH].combine_chunks(), spread.partitions, spread.split)
+    return pc.equal(pa.array(buckets), bucket)
+
+
+def _check_keys(first: Generation, second: Generation) -> None:
+    kept = [[(name, each.schema.field(name).type) for name in each.key] for each in (first, second)]
+    if kept[0] != kept[1]:
+        texts = [", ".join(f"{name} {kind}" for name, kind in columns) for columns in kept]
+        raise UsageError(
+            f"{first} is keyed by ({texts[0]}), generation {second.number} by ({texts[1]}): no row of the one is a row"
+            " of the other",
+            hint="compare generations of one key",
+        )
+
+
+def _add(found: GenerationDiff, part: Difference, first: pa.Table, key: Sequence[str]) -> None:
+    found.only_in_first += part.deletes.num_rows
+    found.only_in_second += part.added.num_rows
+    found.different += part.changed.num_rows
+    for table, kind in ((part.changed, "both"), (part.deletes, "first"), (part.added, "second")):
+        for row in table.slice(0, max(0, _SAMPLES - len(found.samples))).to_pylist():
+            found.samples.append(_sample(row, kind, first, key))
+
+
+def _sample(row: dict[str, object], kind: str, first: pa.Table, key: Sequence[str]) -> Sample:
+    at = row.pop(HASH)
+    named = {name: row[name] for name in key}
+    if kind != "both":
+        return Sample(named, row if kind == "first" else None, row if kind == "second" else None)
+    candidates = first.filter(pc.equal(first[HASH], at)).drop_columns([HASH]).to_pylist()
+    before = next(each for each in candidates if all(each[name] == named[name] for name in key))
+    return Sample(named, before, row)

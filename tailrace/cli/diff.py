@@ -1,0 +1,124 @@
+"""``tailrace projection diff`` and ``runs``: two generations beside each other, and what refreshes did."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eventstore import disclosure
+from eventstore.errors import DifferenceFound
+from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.lifecycle import projecting
+from tailrace.cli.output import count, when
+from tailrace.cli.verify import tell_hidden
+
+if TYPE_CHECKING:
+    from projections.diff import GenerationDiff, Row, Sample
+
+NameArgument = Annotated[str, typer.Argument(help="The projection.", show_default=False)]
+GenerationArgument = Annotated[int, typer.Argument(help="A generation's number.", show_default=False)]
+
+
+def diff(
+    context: typer.Context, name: NameArgument, first: GenerationArgument, second: GenerationArgument
+) -> int:
+    """Compare the results of two generations, as the log keeps them: a preview and the live one, say. Starts no Spark.
+    4 when they differ."""
+    from projections.diff import diff as compare
+
+    invocation = of(context)
+    with projecting(invocation, f"diff {name}", lenient=True) as projections:
+        found = compare(projections, name, first, second)
+    if invocation.output.json:
+        invocation.output.document(_document(found))
+    else:
+        _tell(invocation, found)
+    return 0 if found.equal else DifferenceFound.exit_code
+
+
+def _tell(invocation: Invocation, found: GenerationDiff) -> None:
+    output = invocation.output
+    one, other = f"g{found.first}", f"g{found.second}"
+    for (number, rows), epoch in zip(
+        ((one, found.rows[0]), (other, found.rows[1])), found.epochs, strict=True
+    ):
+        output.line(f"{found.projection} {number}: {count(rows, 'row')} at epoch {epoch:,}")
+    if found.epochs[0] != found.epochs[1]:
+        output.note("they stand at different positions: what was committed in between differs, too")
+    if found.equal:
+        output.line("equal", style="green")
+        return
+    for number, columns in zip((one, other), found.only_columns, strict=True):
+        if columns:
+            output.line(f"only in {number}, or of another type there, and not compared: {', '.join(columns)}")
+    output.line(
+        f"{count(found.different, 'row')} with other values, {found.only_in_first:,} only in {one},"
+        f" {found.only_in_second:,} only in {other}"
+    )
+    for sample in found.samples if disclosure.allowed() else ():
+        output.line(f"  {_shown(sample.key)}")
+        for number, row in ((one, sample.first), (other, sample.second)):
+            output.line(f"    {number}: {_changed(sample, row) if row is not None else 'no row'}")
+    if found.samples:
+        tell_hidden(invocation)
+
+
+def _changed(sample: Sample, row: Row) -> str:
+    """Of a row that both have only the values that differ."""
+    if sample.first is None or sample.second is None:
+        return _shown({name: value for name, value in row.items() if name not in sample.key})
+    return _shown({name: value for name, value in row.items() if sample.first[name] != sample.second[name]})
+
+
+def _shown(row: Row) -> str:
+    return ", ".join(f"{name}={value!s}" for name, value in row.items())
+
+
+def _document(found: GenerationDiff) -> dict[str, object]:
+    samples = [
+        {"key": _text(sample.key), "first": _text(sample.first), "second": _text(sample.second)}
+        for sample in found.samples
+    ]
+    return {
+        "projection": found.projection, "first": found.first, "second": found.second, "epochs": found.epochs,
+        "rows": found.rows, "equal": found.equal, "only_columns": found.only_columns,
+        "only_in_first": found.only_in_first, "only_in_second": found.only_in_second,
+        "different": found.different, "samples": samples,
+    }  # fmt: skip
+
+
+def _text(row: Row | None) -> str | None:
+    return None if row is None else disclosure.said(json.dumps(row, default=str, ensure_ascii=False))
+
+
+def runs(
+    context: typer.Context,
+    name: NameArgument,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many, newest first.")] = 20,
+) -> None:
+    """List what refreshes of a projection did, newest first."""
+    invocation = of(context)
+    with projecting(invocation, f"runs {name}", lenient=True) as projections:
+        projections.check_known(name)
+        records = projections.store.derived.runs(name, limit)
+    if invocation.output.json:
+        for record in records:
+            invocation.output.document(record)
+        return
+    rows = [
+        (
+            when(record.started),
+            f"g{record.generation}",
+            record.kind,
+            f"{record.from_epoch or 0:,} → {record.to_epoch or 0:,}",
+            record.rows_upserted,
+            record.rows_deleted,
+            f"{(record.finished - record.started).total_seconds():.1f} s" if record.finished else "",
+            record.reason,
+        )
+        for record in records
+    ]
+    header = ("started (UTC)", "", "kind", "epochs", "upserts", "deletes", "took", "why")
+    invocation.output.table(header, rows)
