@@ -24,8 +24,9 @@ TOTALS = """
 # The first customer's total is another one, the second customer is gone, one nobody knows came.
 CHANGED = TOTALS.replace(
     "return orders.groupBy",
-    """orders = orders.where("customer_id <> 2").withColumn(
-            "amount", F.when(F.col("customer_id") == 1, (F.col("amount") + 1).cast("decimal(12,2)")).otherwise(F.col("amount")))
+    """more = (F.col("amount") + 1).cast("decimal(12,2)")
+        orders = orders.where("customer_id <> 2").withColumn(
+            "amount", F.when(F.col("customer_id") == 1, more).otherwise(F.col("amount")))
         orders = orders.unionByName(orders.where("customer_id = 1").withColumn("customer_id", F.lit(99).cast("long")))
         return orders.groupBy""",
 )
