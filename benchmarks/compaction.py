@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 
 from benchmarks.history import CHANGES_PER_TRANSACTION, NARROW, STATES, WIDE, History, history
-from benchmarks.options import Options, Size, median, parse
+from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from eventstore import tables
 from eventstore.schema import TopicSchema
@@ -252,7 +252,9 @@ def rows_of(shape: str, groups: Sequence[Sequence[Sequence[Timing]]], events: in
     return lines
 
 
-def compared(shape: str, schema: TopicSchema, events: int, options: Options) -> tuple[str, list[list[str]]]:
+def compared(
+    shape: str, schema: TopicSchema, events: int, cores: int, repeat: int
+) -> tuple[str, list[list[str]]]:
     """What was measured on, in words, and a line per engine."""
     keys = max(1, events // 10)
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
@@ -260,17 +262,16 @@ def compared(shape: str, schema: TopicSchema, events: int, options: Options) -> 
         with history(folder, schema, keys) as made:
             made.grow(events)
             wanted = made.state()
-        groups = measure(folder / "segments", wanted, options["cores"], options.repeat)
+        groups = measure(folder / "segments", wanted, cores, repeat)
     stored = sum(ref.bytes for ref in wanted.refs) / 1e6
     living = groups[0][0][0].answer.rows
     said = f"{shape}: {events:,} change events on {keys:,} keys ({living:,} alive), {stored:.0f} MB"
     return said, rows_of(shape, groups, events)
 
 
-def growth(events: int, points: int) -> list[list[str]]:
+def growth(events: int, points: int, keys: int) -> list[list[str]]:
     """Runs on a fixed number of keys while the history grows: a line for each of its lengths."""
     lines = []
-    keys = max(1, events // points // 10)
     with (
         tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name,
         history(Path(name), NARROW, keys) as made,
@@ -289,6 +290,8 @@ def growth(events: int, points: int) -> list[list[str]]:
             lines.append(
                 [
                     f"{made.events:,}",
+                    f"{keys:,}",
+                    "one of all" if _runs(made) == 1 else "beside the first",
                     *(f"{each:.2f}" for each in seconds),
                     f"{step / full:.3f}",
                     f"{answers[1][0] / answers[0][0]:.3f}",
@@ -307,6 +310,12 @@ def _forget_runs(made: History) -> None:
         connection.execute(update(tables.topic_offsets).values(looks="[]"))
 
 
+def _runs(made: History) -> int:
+    columns = (tables.state_runs.c.after_epoch, tables.state_runs.c.epoch)
+    with made.store.catalog.read() as connection:
+        return len(connection.execute(select(*columns).distinct()).all())
+
+
 def _seconds(work: Callable[[], object]) -> float:
     begun = time.perf_counter()
     work()
@@ -323,6 +332,8 @@ def _whole(made: History, wanted: StateInput) -> tuple[float, Answer]:
 _HEAD = ["rows: engine", "cores", "changes/s", "ratio", "seconds", "peak MiB a process"]
 _GROWTH_HEAD = [
     "events in the end",
+    "keys",
+    "the run after 1 % more",
     "a whole run s",
     "a run of 1 % new s",
     "state from all rows s",
@@ -333,6 +344,7 @@ _GROWTH_HEAD = [
 
 SIZES = (
     Size("events", 10_000_000, 300_000, "change events of narrow rows, on a tenth as many keys"),
+    Size("many", 50_000_000, 400_000, "change events of a longer history of narrow rows, read once"),
     Size(
         "wide", 1_000_000, 50_000, "change events of wide rows with the row before, on a tenth as many keys"
     ),
@@ -343,17 +355,24 @@ SIZES = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse("compaction", __doc__, SIZES, arguments)
-    shapes = (("narrow", NARROW, options["events"]), ("wide", WIDE, options["wide"]))
-    found = [compared(shape, schema, events, options) for shape, schema, events in shapes]
-    lines = growth(options["events"], options["points"])
+    events, repeat = options["events"], options.repeat
+    shapes = (
+        ("narrow", NARROW, events, repeat),
+        ("wide", WIDE, options["wide"], repeat),
+        ("long", NARROW, options["many"], 1),
+    )
+    found = [compared(*shape[:3], options["cores"], shape[3]) for shape in shapes]
+    fixed = max(1, events // options["points"] // 10)
+    lines = growth(events, 1, max(1, events // 10)) + growth(events, options["points"], fixed)
     body = (
         f"Files as capture, sealing and merging leave them; {'; '.join(said for said, _ in found)}. Every engine gave "
-        f"the same rows. Medians of rounds ({options.repeat}), engines by turns, session start excluded; ratio: speed "
-        "by that of our kernel on the same cores and in the same surroundings.\n\n"
+        f"the same rows. Medians of rounds ({repeat}; long: one), engines by turns, session start excluded; ratio: "
+        "speed by that of our kernel on the same cores and in the same surroundings.\n\n"
         + table(_HEAD, [line for _, each in found for line in each])
-        + "\n\nState runs of narrow rows, one process, while the history grows on a fixed number of keys "
-        f"({max(1, options['events'] // options['points'] // 10):,}): a run of all there is, then 1 % more events and "
-        "a run of those; and the state read from all rows, and by way of both runs. Once each.\n\n"
+        + "\n\nState runs of narrow rows, one process: with a tenth as many keys as events, then while the history "
+        "grows on a fixed number of keys. A run of all there is; 1 % more events, and what upkeep makes then: a run of "
+        "those beside the first, or one of both once the new events have a quarter of the first one's bytes, for which "
+        "the first is read instead of all rows; and the state read from all rows, and by way of runs. Once each.\n\n"
         + table(_GROWTH_HEAD, lines)
     )
     packages = ("pyarrow", "numpy", "pyspark", "duckdb")
