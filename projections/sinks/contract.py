@@ -7,7 +7,8 @@
 
 ``opener`` opens the sink anew, as another process would; it must pickle, because the suite kills processes of its own
 in the middle of a step. The tests are plain functions with asserts: any runner that calls ``test_*`` will do. A sink
-that holds fewer types sets ``schema`` to what it holds.
+that holds fewer types sets ``schema`` to what it holds; ``process`` may be another ``Popen``, which starts Python
+faster.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class SinkContract:
     key: ClassVar[tuple[str, ...]] = ("region", "id")
     partitions: ClassVar[int] = 2
     split: ClassVar[int] = 2
+    process: ClassVar[type[subprocess.Popen[Any]]] = subprocess.Popen
 
     # What the tests are made of.
 
@@ -419,7 +421,7 @@ class SinkContract:
     def _child(
         self, target: Target, expected: Fence | None, step: Step, writes: int | None
     ) -> subprocess.Popen[bytes]:
-        child = subprocess.Popen(
+        child = self.process(
             [sys.executable, "-m", "projections.sinks.contract"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from eventstore.position import Cut
 from eventstore.settings import StoreSettings, UpkeepSettings
 from tests.eventstore.shop import ORDERS, batch, content, writer
 from tests.fixtures.stores import StoreFactory
+from tests.support import forking
 from tests.support.folders import segments_folder
 
 AT_ONCE = UpkeepSettings(keep_seconds=0, keep_epochs=4)
@@ -86,11 +86,11 @@ def test_a_killed_backup_leaves_the_one_before_and_the_next_finishes_it(
     capture.append(batch(1, orders=[("c", 1)]))
     backup(store, tmp_path)
     capture.append(batch(2, orders=[("c", 2)]))
-    died = subprocess.run(
+    died = forking.run(
         [sys.executable, "-c", COPIER, catalog_url, str(store_dir), str(tmp_path)],
-        env={**os.environ, failpoints.VARIABLE: "backup_copied"}, timeout=60, check=False,
+        env={**os.environ, failpoints.VARIABLE: "backup_copied"}, timeout=60,
     )  # fmt: skip
-    assert died.returncode == -9
+    assert died.returncode == -9, died.stderr
     with copy_of(tmp_path) as copy:
         assert copy.verify().findings == ()
         assert len(content(copy)) == 1

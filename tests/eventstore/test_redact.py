@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from eventstore.subscriptions.batch import Batch, change, column_names
 from eventstore.times import to_micros
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, content, writer
 from tests.fixtures.stores import StoreFactory
+from tests.support import forking
 
 AT_ONCE = UpkeepSettings(keep_seconds=0)
 one_catalog = pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
@@ -192,13 +192,11 @@ def test_killed_it_is_old_or_new_and_run_again_finishes(
     fill(store, 5, 6)
     store.seal()
     before = content(store)
-    died = subprocess.run(
+    died = forking.run(
         [sys.executable, "-c", REDACTOR, catalog_url, str(store_dir)],
-        env={**os.environ, failpoints.VARIABLE: place},
-        timeout=60,
-        check=False,
-    )
-    assert died.returncode == -9
+        env={**os.environ, failpoints.VARIABLE: place}, timeout=60,
+    )  # fmt: skip
+    assert died.returncode == -9, died.stderr
     assert content(store) == (without(before, 7, 6) if whole else before)
     assert store.verify().findings == ()
     assert bool(redact(store, SEVEN).files) is not whole

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -28,6 +27,7 @@ from eventstore.subscriptions.batch import Change
 from eventstore.subscriptions.positions import end_of
 from tests.eventstore.shop import CUSTOMERS, ORDERS, assert_dense, batch, content, rows, writer
 from tests.fixtures.stores import StoreFactory
+from tests.support import forking
 
 one_catalog = pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
 KEYS = range(12)
@@ -193,13 +193,11 @@ def test_killed_it_is_done_or_not(
 ) -> None:
     store = new_store()
     fill(store, 1, 2)
-    died = subprocess.run(
+    died = forking.run(
         [sys.executable, "-c", REPARTITIONER, catalog_url, str(store_dir)],
-        env={**os.environ, failpoints.VARIABLE: place},
-        timeout=60,
-        check=False,
-    )
-    assert died.returncode == -9
+        env={**os.environ, failpoints.VARIABLE: place}, timeout=60,
+    )  # fmt: skip
+    assert died.returncode == -9, died.stderr
     assert (store.topic(ORDERS).partitions, store.cut().epoch) == ((6, 3) if done else (4, 2))
     assert bool(repartition(store, ORDERS, 6).epoch) is not done
     fill(store, 3, 4)

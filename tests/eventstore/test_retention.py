@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +29,7 @@ from eventstore.state import state
 from eventstore.times import to_micros
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, content, rows, writer
 from tests.fixtures.stores import StoreFactory
+from tests.support import forking
 
 AT_ONCE = UpkeepSettings(keep_seconds=0)
 
@@ -353,13 +353,11 @@ def test_killed_retention_has_removed_all_or_nothing_and_is_finished_by_the_next
     store = opened(new_store, orders={"retention": "1d"})
     fill(store, 1, 30)
     before, others = state_at(store, 30), content(store, CUSTOMERS)
-    died = subprocess.run(
+    died = forking.run(
         [sys.executable, "-c", MAINTAINER, catalog_url, str(store_dir)],
-        env={**os.environ, failpoints.VARIABLE: place},
-        timeout=60,
-        check=False,
-    )
-    assert died.returncode == -9
+        env={**os.environ, failpoints.VARIABLE: place}, timeout=60,
+    )  # fmt: skip
+    assert died.returncode == -9, died.stderr
     assert state_at(store, 30) == before
     assert content(store) == [] if store.log_start(ORDERS).epoch else len(content(store)) == 60
     store.maintain()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from eventstore.settings import TopicSettings, UpkeepSettings
 from eventstore.state import plan_state, state
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, content, writer
 from tests.fixtures.stores import StoreFactory
+from tests.support import forking
 
 # Every new row is worth a run, and what was replaced goes at once.
 EAGER = UpkeepSettings(keep_seconds=0, state_bytes=1)
@@ -186,14 +186,10 @@ def test_a_killed_round_leaves_the_state_as_it_was(
     store = new_store(upkeep=EAGER)
     fill(store, 1, 12)
     before = state_of(store)
-    died = subprocess.run(
+    died = forking.run(
         [sys.executable, "-c", MAINTAINER, catalog_url, str(store_dir)],
-        env=os.environ | {failpoints.VARIABLE: point},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+        env={**os.environ, failpoints.VARIABLE: point}, timeout=60,
+    )  # fmt: skip
     assert died.returncode == -9, died.stderr
     assert state_of(store) == before
     assert bool(runs_of(store)) is (point == "state_run_swapped")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -14,6 +12,8 @@ import pytest
 from eventstore.errors import UsageError
 from projections import PostgresTable, State, load_projections, projection
 from projections.fingerprint import fingerprint
+from tests.support import forking
+from tests.support.forking import REPOSITORY
 
 HEAD = """
 from projections import PostgresTable, State, projection
@@ -60,15 +60,8 @@ def load(folder: Path, module: str = "mine") -> str:
         from projections.fingerprint import fingerprint
         print(fingerprint(load_projections(["{module}"], root=Path({str(folder)!r}))["totals"]))
     """)
-    home = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=home,
-        env=dict(os.environ),
-    )
+    done = forking.run([sys.executable, "-c", code], cwd=REPOSITORY, timeout=60)
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from decimal import Decimal
@@ -18,6 +17,7 @@ from eventstore.settings import Settings, SinkSettings
 from projections.sinks import Sink, open_sink
 from projections.specs import FieldKind, SearchIndex
 from tests.projections.sink_data import apply, fence, fill, rows_of, target
+from tests.support import forking
 
 ANNA = {"customer_id": 1, "name": "Anna Blum", "total": Decimal("10.50")}
 BERT = {"customer_id": 2, "name": "Bert", "total": None}
@@ -50,8 +50,8 @@ def test_the_lock_of_a_killed_writer_is_free(tmp_path: Path) -> None:
         "writer = tantivy.Index.open(sys.argv[1]).writer()\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    died = subprocess.run([sys.executable, "-c", program, str(index)], timeout=60, check=False)
-    assert died.returncode == -9
+    died = forking.run([sys.executable, "-c", program, str(index)], timeout=60)
+    assert died.returncode == -9, died.stderr
     apply(sink_at(tmp_path), target(), 10, 11, [BERT])
     assert rows_of(sink_at(tmp_path), target()) == [ANNA, BERT]
 

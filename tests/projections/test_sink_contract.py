@@ -12,9 +12,14 @@ from eventstore.settings import Settings, SinkSettings
 from projections.sinks import open_sink
 from projections.sinks.contract import SinkContract
 from projections.specs import FieldKind, ParquetFolder, PostgresTable, RedisCache, SearchIndex
+from tests.support.forking import Forked
 
 
-class TestPostgresTable(SinkContract):
+class ForkedContract(SinkContract):
+    process = Forked
+
+
+class TestPostgresTable(ForkedContract):
     @pytest.fixture(autouse=True)
     def _place(self, database: str) -> None:
         spec = PostgresTable("mart", "customer totals", schema="mart", indexes=(("name", "day"),))
@@ -22,21 +27,21 @@ class TestPostgresTable(SinkContract):
         self.opener = partial(open_sink, spec, Settings(sinks=sinks))
 
 
-class TestRedisHashes(SinkContract):
+class TestRedisHashes(ForkedContract):
     @pytest.fixture(autouse=True)
     def _place(self, redis_url: str) -> None:
         sinks = {"cache": SinkSettings(kind="redis", url=SecretStr(redis_url))}
         self.opener = partial(open_sink, RedisCache("cache"), Settings(sinks=sinks))
 
 
-class TestRedisJson(SinkContract):
+class TestRedisJson(ForkedContract):
     @pytest.fixture(autouse=True)
     def _place(self, redis_url: str) -> None:
         sinks = {"cache": SinkSettings(kind="redis", url=SecretStr(redis_url))}
         self.opener = partial(open_sink, RedisCache("cache", "orders", "json"), Settings(sinks=sinks))
 
 
-class TestSearchIndex(SinkContract):
+class TestSearchIndex(ForkedContract):
     @pytest.fixture(autouse=True)
     def _place(self, tmp_path: Path) -> None:
         fields: dict[str, FieldKind] = {
@@ -53,7 +58,7 @@ class TestSearchIndex(SinkContract):
         self.opener = partial(open_sink, spec, Settings(sinks=sinks))
 
 
-class TestParquetFolder(SinkContract):
+class TestParquetFolder(ForkedContract):
     @pytest.fixture(autouse=True)
     def _place(self, tmp_path: Path) -> None:
         sinks = {"lake": SinkSettings(kind="parquet", path=tmp_path / "lake")}
