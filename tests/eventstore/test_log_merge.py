@@ -34,9 +34,9 @@ MAINTAINER = """
 import sys
 from pathlib import Path
 from eventstore.log import Store
-from eventstore.maintain import seal
+from eventstore.maintain import seal, tiers
 from eventstore.settings import StoreSettings, UpkeepSettings
-seal.CHUNK_EPOCHS = 2
+seal.CHUNK_EPOCHS, tiers.FAN_IN = 2, 4
 settings = StoreSettings(catalog=sys.argv[1], segments=Path("segments"), upkeep=UpkeepSettings(keep_seconds=0))
 with Store.open(settings, root=Path(sys.argv[2])) as store:
     store.maintain()
@@ -45,8 +45,9 @@ with Store.open(settings, root=Path(sys.argv[2])) as store:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sealing makes a file of each two epochs, so that there are neighbours to merge."""
+    """Sealing makes a file of each two epochs, and four neighbours are merged."""
     monkeypatch.setattr(seal, "CHUNK_EPOCHS", 2)
+    monkeypatch.setattr(tiers, "FAN_IN", 4)
 
 
 def paths(store: Store, topic: TopicId | None = None) -> list[str]:
@@ -65,11 +66,11 @@ def files_on_disk(store: Store) -> set[str]:
 @pytest.mark.usefixtures("small_chunks")
 def test_readers_see_the_same_rows_before_and_after(new_store: StoreFactory) -> None:
     store = new_store(inline_bytes=3500, upkeep=UpkeepSettings(memory_bytes=1 << 20))
-    fill(store, 60)
+    fill(store, 28)
     before = everything(store)
     hashes = [info.hash for info in store.epochs()]
-    from_middle = {after: everything(store, after) for after in (3, 11, 31, 40)}
-    cuts = {lsn: content(store, cut=store.cut(f"0/{lsn:X}")) for lsn in (5, 16, 25, 31, 50)}
+    from_middle = {after: everything(store, after) for after in (3, 11, 15, 20)}
+    cuts = {lsn: content(store, cut=store.cut(f"0/{lsn:X}")) for lsn in (5, 14, 15, 25)}
     store.seal()
     small = len(paths(store))
     merged = store.merge()
@@ -91,11 +92,11 @@ def test_readers_see_the_same_rows_before_and_after(new_store: StoreFactory) -> 
 def test_nothing_is_merged_beside_an_epoch_that_is_not_sealed(new_store: StoreFactory) -> None:
     """A file that spans epochs is taken whole by readers, so no blob may hold rows of the topic between."""
     store = new_store(inline_bytes=3500)
-    fill(store, 60)
+    fill(store, 28)
     before = everything(store)
-    store.seal(30)
+    store.seal(14)
     store.merge()
-    unsealed = 31
+    unsealed = 15
     with store.catalog.read() as connection:
         table = tables.segments
         spans = connection.execute(select(table.c.first_epoch, table.c.last_epoch)).all()
@@ -117,9 +118,9 @@ def test_a_capture_goes_on_beside_it_and_readers_keep_reading(new_store: StoreFa
     with ThreadPoolExecutor() as pool:
         maintained = pool.submit(maintain)
         try:
-            for lsn in range(1, 61):
+            for lsn in range(1, 31):
                 capture.append(batch(lsn, orders=[("c", lsn), ("u", lsn)], customers=[("c", lsn)]))
-                if lsn % 10 == 0:
+                if lsn % 6 == 0:
                     found = content(reader)
                     assert_dense(found)
                     assert sorted({row["_lsn"] for row in found}) == list(range(1, lsn + 1))
@@ -135,7 +136,7 @@ def test_a_capture_goes_on_beside_it_and_readers_keep_reading(new_store: StoreFa
 @pytest.mark.usefixtures("small_chunks")
 def test_a_reader_in_the_middle_of_files_that_are_merged_away_goes_on(new_store: StoreFactory) -> None:
     store = new_store(inline_bytes=3500, upkeep=AT_ONCE)
-    fill(store, 40)
+    fill(store, 20)
     store.seal()
     expected = everything(store)[1]
     found: list[dict[str, Any]] = []
@@ -164,7 +165,7 @@ def test_replaced_files_stay_for_a_reader_that_began_before_and_go_when_it_ends(
     new_store: StoreFactory,
 ) -> None:
     store = new_store(upkeep=AT_ONCE)
-    fill(store, 40)
+    fill(store, 20)
     store.seal()
     with store.pinned("a job"):
         held = store.segments(ORDERS, store.cut())
@@ -181,7 +182,7 @@ def test_replaced_files_stay_for_a_reader_that_began_before_and_go_when_it_ends(
 @pytest.mark.usefixtures("small_chunks")
 def test_a_reader_that_died_holds_files_no_longer_than_its_lease(new_store: StoreFactory) -> None:
     store = new_store(upkeep=AT_ONCE)
-    fill(store, 40)
+    fill(store, 20)
     store.seal()
     died = store.pinned("a job")
     died.__enter__()
@@ -196,7 +197,7 @@ def test_a_reader_that_died_holds_files_no_longer_than_its_lease(new_store: Stor
 @pytest.mark.usefixtures("small_chunks")
 def test_replaced_files_stay_for_a_while_for_those_without_a_lease(new_store: StoreFactory) -> None:
     store = new_store()
-    fill(store, 40)
+    fill(store, 20)
     round_ = store.maintain()
     assert round_.merged_files > 0 and round_.removed_files == 0
     gone = files_on_disk(store) - set(paths(store))
@@ -211,7 +212,7 @@ def test_killed_upkeep_changes_nothing_and_is_finished_by_the_next(
     new_store: StoreFactory, catalog_url: str, store_dir: Path, place: str
 ) -> None:
     store = new_store(upkeep=AT_ONCE)
-    fill(store, 36)
+    fill(store, 16)
     before = everything(store)
     environment = {**os.environ, failpoints.VARIABLE: place}
     died = forking.run(
@@ -233,7 +234,7 @@ def test_of_two_mergers_the_earlier_is_fenced(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, other = new_store(), new_store()
-    fill(store, 40)
+    fill(store, 20)
     store.seal()
     before = everything(store)
     passed = failpoints.hit
@@ -279,7 +280,7 @@ def test_of_two_rounds_the_later_is_told_and_changes_nothing(new_store: StoreFac
 @pytest.mark.usefixtures("small_chunks")
 def test_a_damaged_file_is_not_merged(new_store: StoreFactory) -> None:
     store = new_store()
-    fill(store, 40)
+    fill(store, 20)
     store.seal()
     damaged = segments_folder(store) / paths(store, ORDERS)[2]
     content = bytearray(damaged.read_bytes())
@@ -290,6 +291,7 @@ def test_a_damaged_file_is_not_merged(new_store: StoreFactory) -> None:
     assert damaged.exists()
 
 
+@pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
 def test_memory_is_bounded_whatever_the_files_hold(new_store: StoreFactory, scale: Scale) -> None:
     """Half the decoded rows of one file would be more than a merge may hold."""
     store = new_store(inline_bytes=0)
