@@ -26,6 +26,7 @@ from tests.support.capturing import (
     execute,
     query,
     rows,
+    slot_pid,
     streaming,
     table,
     wait_until,
@@ -89,18 +90,16 @@ def test_random_kills_under_load(site: Site, scale: Scale) -> None:
 
 def test_a_zombie_is_fenced_and_nothing_of_it_is_visible(site: Site) -> None:
     """A capture that stood still (a paused machine) while another took over must stop at its next commit."""
-    timeout = "-c wal_sender_timeout=1s"
-    hasty = Site.at(
-        site.root,
-        f"{site.dsn}?options={timeout.replace(' ', '%20').replace('=', '%3D')}",
-        tables=workload.PATTERNS,
-    )
-    hasty.init()
-    with CaptureProcess(hasty) as zombie:
+    site.init()
+    with CaptureProcess(site) as zombie:
         zombie.catch_up()
         zombie.freeze()
         workload.write(site.dsn, seed=4, transactions=50)
-        with RunningCapture(hasty) as successor:
+        ((written,),) = query(site.dsn, "SELECT pg_current_wal_flush_lsn()::text")
+        sent = f"SELECT 1 FROM pg_stat_replication WHERE pid = {slot_pid(site)} AND sent_lsn >= '{written}'"  # noqa: S608
+        wait_until(lambda: query(site.dsn, sent) != [])
+        execute(site.dsn, f"SELECT pg_terminate_backend({slot_pid(site)}, 60000)")
+        with RunningCapture(site) as successor:
             successor.catch_up()
             term = successor.store.source("shop")
             zombie.thaw()
@@ -109,7 +108,7 @@ def test_a_zombie_is_fenced_and_nothing_of_it_is_visible(site: Site) -> None:
             workload.write(site.dsn, seed=5, transactions=50)
             successor.catch_up()
             assert successor.store.source("shop").term == term.term  # type: ignore[union-attr]
-            assert_equals_source(hasty, workload.TABLES)
+            assert_equals_source(site, workload.TABLES)
             assert_sound(successor.store)
 
 

@@ -149,7 +149,7 @@ def files_with(folder: Path, text: str) -> list[Path]:
     return [path for path in files if text.encode() in path.read_bytes()]
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     """Poll until it holds; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -88,18 +88,18 @@ def test_a_lease_from_before_the_clock_was_set_back_ends_like_any_other(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of somebody who died on another host, given when the clock was a year ahead."""
-    monkeypatch.setattr(leases, "LEASE_SECONDS", 0.5)
     store = with_replaced_files(new_store)
+    monkeypatch.setattr(leases, "_RENEWALS", 1e-6)  # the dead renew none
     upkeep = leases.maintaining(store.catalog)
     reader = leases.pinned(store.catalog, "a job")
     for one in (upkeep, reader):
-        monkeypatch.setattr(leases, "_RENEWALS", 1e-6)
         one.__enter__()
     table = tables.leases
     with store.catalog.write() as connection:
         ahead = {"created_at": table.c.created_at + YEAR, "expires_at": table.c.expires_at + YEAR}
         connection.execute(update(table).values(holder="somebody by elsewhere:1", **ahead))
     assert not enters(store)
+    monkeypatch.setattr(leases, "LEASE_SECONDS", 0.1)
     wait_until(lambda: enters(store))
     store.maintain()
     collect_retired(store, 0)

@@ -63,7 +63,7 @@ class Site:
         with self.open() as store:
             return prepare_source(store, SOURCE, self.settings, **options)
 
-    def verify(self, *topics: TopicId, timeout: float = 60.0) -> list[TopicComparison]:
+    def verify(self, *topics: TopicId, timeout: float = 120.0) -> list[TopicComparison]:
         with self.open() as store:
             return verify_source(store, SOURCE, self.settings, topics or None, timeout=timeout)
 
@@ -123,7 +123,7 @@ class RunningCapture:
     def error(self) -> BaseException | None:
         return self._future.exception() if self._future is not None and self._future.done() else None
 
-    def join(self, timeout: float = 60.0) -> BaseException | None:
+    def join(self, timeout: float = 120.0) -> BaseException | None:
         """Stop, wait, and give back what it raised."""
         self.stop_event.set()
         error = self.ended(timeout)
@@ -131,12 +131,12 @@ class RunningCapture:
         self.store.close()
         return error
 
-    def ended(self, timeout: float = 60.0) -> BaseException | None:
+    def ended(self, timeout: float = 120.0) -> BaseException | None:
         """Wait until it ends by itself; what it raised."""
         assert self._future is not None
         return self._future.exception(timeout)
 
-    def catch_up(self, timeout: float = 60.0) -> None:
+    def catch_up(self, timeout: float = 120.0) -> None:
         """Wait until the log holds all that the source has committed by now."""
         catch_up(self.store, self.site.dsn, timeout, alive=lambda: self.running or self.raise_error())
 
@@ -183,7 +183,7 @@ class CaptureProcess:
         self._process.kill()
         self.wait()
 
-    def terminate(self, timeout: float = 30.0) -> int:
+    def terminate(self, timeout: float = 120.0) -> int:
         """SIGTERM: the clean stop."""
         self._process.terminate()
         return self.wait(timeout)
@@ -194,12 +194,12 @@ class CaptureProcess:
     def thaw(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
-    def wait(self, timeout: float = 60.0) -> int:
+    def wait(self, timeout: float = 120.0) -> int:
         """Exit code (negative: the signal that ended it); ``output`` is what it printed."""
         self.output, _ = self._process.communicate(timeout=timeout)
         return self._process.returncode
 
-    def catch_up(self, timeout: float = 60.0) -> None:
+    def catch_up(self, timeout: float = 120.0) -> None:
         """Wait until it streams and the log holds all that the source has committed by now."""
         wait_until(lambda: slot_pid(self._site) is not None, timeout, alive=self._alive)
         with self._site.open() as store:
@@ -226,7 +226,7 @@ def catch_up(store: Store, dsn: str, timeout: float, *, alive: Callable[[], bool
 
 
 def wait_until(
-    condition: Callable[[], bool], timeout: float = 30.0, alive: Callable[[], bool] = lambda: True
+    condition: Callable[[], bool], timeout: float = 120.0, alive: Callable[[], bool] = lambda: True
 ) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
