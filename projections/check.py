@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from eventstore.errors import TailraceError, UsageError
-from eventstore.model import TopicKind
+from eventstore.errors import UsageError
+from eventstore.model import TopicInfo, TopicKind
 from eventstore.schema import TopicSchema, unify
+from projections.findings import Finding
 from projections.model import Changes, Events, Input, Projection, State, Through
 from projections.sinks.base import Sink, open_sink
+from projections.sourcelines import SourceLines
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -19,43 +22,74 @@ if TYPE_CHECKING:
 def check(store: Store, settings: Settings, projection: Projection) -> Sink:
     """Check names against the log and the settings; return the opened sink.
 
-    Raises UsageError naming the projection and its place. Incomplete topics are no mistake: reading them raises
-    IncompleteTopic, which ``run`` waits out.
+    Raises UsageError naming the projection, the place and the first thing that is wrong. Incomplete topics are no
+    mistake: reading them raises IncompleteTopic, which ``run`` waits out.
     """
-    for name, source in projection.inputs.items():
-        _check_input(store, projection, name, source)
+    for found in wrong_names(store, projection):
+        raise UsageError(f"projection {projection.name!r} ({found.place}): {found.what}", hint=found.hint)
     try:
         return open_sink(projection.sink, settings)
     except UsageError as error:
-        raise _at(projection, error) from None
-
-
-def _check_input(store: Store, projection: Projection, name: str, source: Input) -> None:
-    try:
-        info = store.topic(source.topic_id)
-    except UsageError as error:
-        raise _at(projection, error, f"input {name!r}: ") from None
-    wrong = {
-        State: info.kind is not TopicKind.TABLE,
-        Events: info.kind is not TopicKind.EVENTS,
-        Changes: False,
-    }
-    if wrong[type(source)]:
         raise UsageError(
-            f"projection {projection.name!r} ({projection.place}): input {name!r}: {info.id} is a topic of"
-            f" {info.kind.value}, read as {type(source).__name__}",
-            hint="read tables as State or Changes, categories of domain events as Events",
-        )
-    schema = unify(store.schemas(info.id))
+            f"projection {projection.name!r} ({projection.place}): {error.message}", hint=error.hint
+        ) from None
+
+
+def wrong_names(store: Store, projection: Projection) -> Iterator[Finding]:
+    """Every topic and column that a projection names and the log does not have, or has as something else."""
+    lines = SourceLines.of(projection)
+    for name, source in projection.inputs.items():
+        place = lines.of_input(name)
+        try:
+            info = store.topic(source.topic_id)
+        except UsageError as error:
+            yield Finding("fail", f"input {name!r}: {error.message}", error.hint, place, name)
+            continue
+        if not _is_read_as(source, info):
+            what = (
+                f"input {name!r}: {info.id} is a topic of {info.kind.value}, read as {type(source).__name__}"
+            )
+            hint = "read tables as State or Changes, categories of domain events as Events"
+            yield Finding("fail", what, hint, place, name)
+            continue
+        yield from _wrong_columns(projection, name, unify(store.schemas(info.id)), place)
+
+
+def _is_read_as(source: Input, info: TopicInfo) -> bool:
+    match source:
+        case State():
+            return info.kind is TopicKind.TABLE
+        case Events():
+            return info.kind is TopicKind.EVENTS
+        case Changes():
+            return True
+
+
+def _wrong_columns(projection: Projection, name: str, schema: TopicSchema, place: str) -> Iterator[Finding]:
+    source = projection.inputs[name]
+    named: dict[str, Iterable[str]] = {}
     if isinstance(source, State):
-        _check_columns(projection, name, schema, source.columns or (), "columns")
-        _check_columns(projection, name, schema, source.cast, "cast")
-        if not isinstance(source.on_unreadable, str):
-            _check_columns(projection, name, schema, source.on_unreadable, "on_unreadable")
-    _check_columns(projection, name, schema, affected(source), "affects")
-    for other in projection.inputs.values():
-        if isinstance(other.affects, Through) and other.affects.input == name:
-            _check_columns(projection, name, schema, other.affects.on.values(), "Through")
+        policies = () if isinstance(source.on_unreadable, str) else source.on_unreadable
+        named = {"columns": source.columns or (), "cast": source.cast, "on_unreadable": policies}
+    through = [
+        column
+        for other in projection.inputs.values()
+        if isinstance(other.affects, Through) and other.affects.input == name
+        for column in other.affects.on.values()
+    ]
+    named |= {"affects": affected(source), "Through": through}
+    for option, columns in named.items():
+        for column in dict.fromkeys(columns):
+            if schema.column(column) is None:
+                what = f"input {name!r}: {option} names {column}, which {source.topic} does not have"
+                yield Finding("fail", what, _columns_hint(schema, column), place, name, column)
+
+
+def _columns_hint(schema: TopicSchema, column: str) -> str:
+    names = [known.name for known in schema.columns]
+    close = difflib.get_close_matches(column, names, n=1)
+    did = f"did you mean {close[0]}? " if close else ""
+    return f"{did}its columns are {', '.join(names)}"
 
 
 def affected(source: Input) -> tuple[str, ...]:
@@ -65,28 +99,9 @@ def affected(source: Input) -> tuple[str, ...]:
             return ()
         case str() as column:
             return (column,)
-        case Mapping() as paths:
-            return tuple(paths.values())
         case Through() as through:
             return tuple(through.on)
+        case Mapping() as paths:
+            return tuple(paths.values())
         case columns:
             return tuple(columns)
-
-
-def _check_columns(
-    projection: Projection, name: str, schema: TopicSchema, columns: Iterable[str], option: str
-) -> None:
-    unknown = [column for column in columns if schema.column(column) is None]
-    if unknown:
-        known = ", ".join(column.name for column in schema.columns)
-        raise UsageError(
-            f"projection {projection.name!r} ({projection.place}): input {name!r}: {option} names"
-            f" {', '.join(unknown)}, which {projection.inputs[name].topic} does not have",
-            hint=f"its columns are {known}",
-        )
-
-
-def _at(projection: Projection, error: TailraceError, where: str = "") -> UsageError:
-    return UsageError(
-        f"projection {projection.name!r} ({projection.place}): {where}{error.message}", hint=error.hint
-    )

@@ -17,6 +17,11 @@ def incremental_verdict(ctx: ProjectionContext, projection: Projection, generati
 
     Starts no Spark.
     """
+    return declared_against(projection)
+
+
+def declared_against(projection: Projection) -> str | None:
+    """What a projection's declaration alone says against following keys; None when nothing does."""
     lineage = lineage_of(projection)
     if not lineage.paths:
         return "no input says what it affects (affects=)"

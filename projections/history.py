@@ -167,6 +167,24 @@ def _plan_input(store: Store, source: Input, cut: Cut) -> Planned:
     )
 
 
+def described(store: Store, source: Input) -> Planned:
+    """An input as its topic is known now, without rows: also of a topic that is not complete yet.
+
+    Raises UsageError for an unknown topic or column.
+    """
+    info = store.topic(source.topic_id)
+    versions = {schema.version: schema for schema in store.schemas(info.id)}
+    target = unify(list(versions.values()))
+    if not isinstance(source, State):
+        return ChangesInput(
+            info.id, target, versions, info.partitioning.total, (), isinstance(source, Events)
+        )
+    names = tuple(column.name for column in target.columns) if source.columns is None else source.columns
+    policy = source.on_unreadable
+    policies = dict.fromkeys(names, policy) if isinstance(policy, str) else dict(policy)
+    return StateInput(info.id, target, versions, info.partitioning, 1, (), names, policies)
+
+
 def runs_here(master: str) -> bool:
     """Whether tasks run in the driver's own JVM: elsewhere nothing of this machine is there for them."""
     return _LOCAL.match(master) is not None
@@ -188,14 +206,14 @@ def frames(
     result: dict[str, DataFrame] = {}
     for name, planned in plan.inputs.items():
         source = projection.inputs[name]
-        frame = _frame(spark, storage, planned, parallelism, _shown(planned, source))
+        frame = _frame(spark, storage, planned, parallelism, shown_columns(planned, source))
         if isinstance(source, State):
-            frame = _cast(frame, projection, name, source)
+            frame = cast_columns(frame, projection, name, source)
         result[name] = frame.alias(name)
     return result
 
 
-def _cast(frame: DataFrame, projection: Projection, name: str, source: State) -> DataFrame:
+def cast_columns(frame: DataFrame, projection: Projection, name: str, source: State) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     from projections.failure import explained
@@ -229,8 +247,8 @@ def _frame(
     return spark.createDataFrame(units).mapInArrow(partial(_rows, arrow), spark_schema)
 
 
-def _shown(planned: Planned, source: Input) -> list[str]:
-    """Columns that the function sees: of a state those of the table, of changes all."""
+def shown_columns(planned: Planned, source: Input) -> list[str]:
+    """The columns that a projection's function sees: of a state those of the table, of changes all."""
     if isinstance(planned, StateInput):
         marks = [ERASED.name] if isinstance(source, State) and source.erased else []
         return [*(column.name for column in planned.chosen), *marks]

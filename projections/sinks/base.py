@@ -30,6 +30,15 @@ RESERVED = frozenset(
 )  # of derived files and of stamped rows
 
 
+class CannotBuild(OperatorError):
+    """A generation's columns do not fit its sink, or something there is in the way: all that was found, each a
+    sentence."""
+
+    def __init__(self, message: str, problems: Sequence[str] = (), *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.problems = tuple(problems)
+
+
 class InMotion(TransientError):
     """A monotonic sink was read while a step was on its way into it."""
 
@@ -199,10 +208,11 @@ def column_problems(target: Target) -> list[str]:
 
 
 def raise_problems(target: Target, problems: Sequence[str], hint: str = "") -> None:
-    """Raise one OperatorError with all problems, if there are any."""
+    """Raise CannotBuild with all problems, if there are any."""
     if problems:
         listed = "".join(f"\n  - {problem}" for problem in problems)
-        raise OperatorError(f"{target} cannot be built:{listed}", hint=hint or "mend these, then build again")
+        message = f"{target} cannot be built:{listed}"
+        raise CannotBuild(message, problems, hint=hint or "mend these, then build again")
 
 
 def rows_for(target: Target, upserts: pa.Table) -> pa.Table:

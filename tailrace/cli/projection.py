@@ -1,4 +1,4 @@
-"""``tailrace projection``: projections and their generations. None of it starts Spark."""
+"""``tailrace projection``: projections and their generations. Only ``check`` starts Spark."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eventstore.errors import TailraceError, UsageError
+from eventstore.errors import UsageError
 from tailrace.cli.diff import diff, runs
+from tailrace.cli.examined import tell_examined
 from tailrace.cli.invocation import NOTHING_TO_DO, of
 from tailrace.cli.lifecycle import chosen, projecting
 from tailrace.cli.output import count, when
@@ -107,39 +108,19 @@ def check_definitions(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
 ) -> int:
-    """Check definitions against the log and the sinks, and say what a refresh would do."""
+    """Say everything that is wrong with definitions, and how each can be refreshed. Reads no rows."""
     from projections import lifecycle
-    from projections.check import check
+    from projections.examine import examine
 
     invocation = of(context)
-    failed: TailraceError | None = None
+    code = 0
     with projecting(invocation, "check") as projections:
         for name in chosen(projections, names):
-            try:
-                check(projections.store, projections.settings, projections.projections[name])
-            except TailraceError as error:
-                failed = failed or error
-                document = {"projection": name, "ok": False, "error": error.message, "hint": error.hint}
-                invocation.output.line(f"fail  {name}: {error.message}", style="bold red")
-                invocation.output.line(f"      → {error.hint}")
-            else:
-                (planned,) = lifecycle.plans(projections, [name])
-                document = {
-                    "projection": name,
-                    "ok": True,
-                    "plan": planned.plan,
-                    "kind": type(planned.plan).__name__,
-                }
-                invocation.output.line(
-                    f"ok    {name}: {type(planned.plan).__name__.lower()}: {_reason(planned.plan)}"
-                )
-            if invocation.output.json:
-                invocation.output.document(document)
-    return failed.exit_code if failed else 0
-
-
-def _reason(plan: object) -> str:
-    return str(getattr(plan, "reason", plan))
+            examined = examine(projections, projections.projections[name])
+            planned = lifecycle.plans(projections, [name])[0].plan if examined.ok else None
+            tell_examined(invocation, examined, planned)
+            code = code or examined.exit_code
+    return code
 
 
 @app.command()

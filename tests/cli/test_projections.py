@@ -109,13 +109,13 @@ def test_the_wrong_java_is_named(projecting: Project, tmp_path: Path) -> None:
     assert "fail  java" in projecting.run("doctor", environment=old).out
 
 
-def test_definitions_are_checked_without_spark(projecting: Project) -> None:
+def test_names_are_checked_where_spark_does_not_start_and_that_is_said(projecting: Project) -> None:
     nowhere = {"JAVA_HOME": str(projecting.folder)}
     done = projecting.run("projection", "check", environment=nowhere)
-    assert done.code == 2
-    assert "ok    totals: full: it was never built" in done.out
-    assert "fail  lost: projection 'lost' (views.py:" in done.out
-    assert projecting.run("projection", "check", "totals", environment=nowhere).code == 0
+    assert done.code == 7
+    assert "fail  totals (views.py:" in done.out and "JAVA_HOME" in done.out
+    assert "fail  lost (views.py:" in done.out
+    assert projecting.run("projection", "check", "lost", environment=nowhere).code == 2
     wrong = projecting.run("rebuild", "total", environment=nowhere)
     assert wrong.code == 2
     assert "did you mean totals?" in wrong.err

@@ -11,16 +11,28 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eventstore.log import Store
+from eventstore.schema import Column, TopicSchema
 from eventstore.settings import Settings
 from projections import Projection, load_projections
+from projections.analysis import Analysis, analyse
 from projections.lifecycle import ProjectionContext
-from tests.projections.shoplog import ShopLog, settings_in
+from tests.projections.shoplog import ShopLog, settings_in, topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Deploy = Callable[..., ProjectionContext]
+Analyse = Callable[[Projection], Analysis]
 _numbers = itertools.count()
+READINGS = TopicSchema(
+    1,
+    (
+        Column(1, "id", 20, type_name="bigint", key=True),
+        Column(2, "meter", 20, type_name="bigint"),
+        Column(3, "level", 701, type_name="double precision"),
+        Column(4, "price", 1700, type_name="numeric"),
+    ),
+)
 
 
 @pytest.fixture
@@ -66,3 +78,21 @@ def deploy(
         return ProjectionContext(store, settings, projections)
 
     return context
+
+
+@pytest.fixture(scope="session")
+def empty_shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProjectionContext]:
+    """A shop whose tables are known and empty; beside them one of readings. Nothing is written to it."""
+    settings = settings_in(
+        tmp_path_factory.mktemp("shop"), dsn="postgresql:///nowhere", redis_url="redis://no"
+    )
+    with Store.open(settings.store, create=True) as store:
+        ShopLog.start(store)
+        store.register_topic(topic("readings"), READINGS)
+        yield ProjectionContext(store, settings, {})
+
+
+@pytest.fixture(scope="session")
+def analysed(spark: SparkSession, empty_shop: ProjectionContext) -> Analyse:
+    """What the plan of a projection of that shop says."""
+    return lambda defined: analyse(spark, empty_shop.store, defined)

@@ -60,7 +60,7 @@ def topic(table: str) -> TopicId:
 
 
 def settings_in(folder: Path, *, dsn: str, redis_url: str, name: str = "acme") -> Settings:
-    """A store in ``folder``; the sinks mart, cache and search."""
+    """A store in ``folder``; the sinks cache, lake, mart and search."""
     return Settings(
         store=StoreSettings(
             name=name, catalog=f"sqlite:///{folder}/catalog.db", segments=folder / "segments", partitions=2
@@ -69,6 +69,7 @@ def settings_in(folder: Path, *, dsn: str, redis_url: str, name: str = "acme") -
             "mart": SinkSettings.model_validate({"kind": "postgres", "dsn": dsn}),
             "cache": SinkSettings.model_validate({"kind": "redis", "url": redis_url}),
             "search": SinkSettings(kind="search", path=folder / "search"),
+            "lake": SinkSettings(kind="parquet", path=folder / "lake"),
         },
         spark=SPARK,
     )

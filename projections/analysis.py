@@ -1,0 +1,185 @@
+"""What can be said of a projection's function before it is given a row: its plan over inputs without rows.
+
+The function is called once with DataFrames of its inputs' columns whose rows cannot be looked at. Spark analyses what
+comes back and tells it in one call; ``locality`` and ``determinism`` walk it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from eventstore.model import TopicKind
+from eventstore.schema import NUMERIC
+from projections.compute import define, output_schema
+from projections.determinism import Declared, Fault, faults
+from projections.failure import explained
+from projections.findings import Finding, Level
+from projections.history import Planned, cast_columns, described, shown_columns
+from projections.lineage import Lineage, lineage_of
+from projections.locality import MARK, InputFacts, Proof, prove
+from projections.model import Changes, Events, Projection, ProjectionFailed, State
+from projections.plantree import Node, read
+from projections.sourcelines import SourceLines
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from eventstore.log import Store
+
+_LOOKS = "it looks at rows while it defines its result"
+_ACTIONS = ("collect", "first", "head", "isEmpty", "pivot", "take", "toArrow", "toLocalIterator", "toPandas")
+_PLACE = ("_partition", "_offset")
+_SPOILS = frozenset({"clock", "random", "order", "python"})
+"""Faults after which an incremental refresh and a full one need not agree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """``schema`` is the result's, None when it depends on rows. ``not_local`` say why it cannot be refreshed by keys,
+    ``findings`` what is wrong with it in any case, ``unsteady`` which of these make an incremental refresh pointless,
+    too."""
+
+    schema: pa.Schema | None
+    not_local: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
+    unsteady: tuple[str, ...]
+
+    @property
+    def reason(self) -> str | None:
+        """The first reason against incremental refreshes; None when there is none."""
+        found = [*(obstacle.what for obstacle in self.not_local), *self.unsteady]
+        return found[0] if found else None
+
+
+def analyse(spark: SparkSession, store: Store, projection: Projection) -> Analysis:
+    """Call the projection's function over inputs without rows and look at its plan.
+
+    Raises ProjectionFailed, with the user's file and line, when the function fails or its result cannot be kept,
+    UsageError for unknown topics and columns. No rows are read.
+    """
+    inputs = {name: described(store, source) for name, source in projection.inputs.items()}
+    try:
+        result = define(projection, _hollow(spark, projection, inputs), datetime.now(UTC))
+    except ProjectionFailed as error:
+        if _LOOKS not in error.message:
+            raise
+        place = SourceLines.of(projection).place(_ACTIONS)
+        return Analysis(None, (Finding("warn", _LOOKS, error.hint, place),), (), ())
+    schema = output_schema(projection, result)
+    plan = _plan_of(projection, result)
+    facts = {name: _facts(projection, name, planned) for name, planned in inputs.items()}
+    return judge(projection, lineage_of(projection), plan, facts, _numeric_texts(projection, inputs), schema)
+
+
+def judge(
+    projection: Projection,
+    lineage: Lineage,
+    plan: Node,
+    facts: Mapping[str, InputFacts],
+    numeric_texts: Mapping[str, frozenset[str]],
+    schema: pa.Schema,
+) -> Analysis:
+    """What a plan says. Pure."""
+    proof = prove(plan, lineage, facts)
+    floats = [field.name for field in schema if pa.types.is_floating(field.type)]
+    declared = Declared(frozenset(projection.tolerance), projection.trust, facts, numeric_texts)
+    found = faults(plan, proof, declared, floats)
+    lines = SourceLines.of(projection)
+    return Analysis(
+        schema,
+        () if projection.trust else tuple(_not_local(proof, lines)),
+        tuple(_finding(fault, lines) for fault in found if fault.kind != "python"),
+        tuple(fault.what for fault in found if fault.kind in _SPOILS),
+    )
+
+
+_METHODS = {
+    "Aggregate": ("groupBy", "groupby", "agg", "count", "sum", "avg", "min", "max"), "Join": ("join", "crossJoin"),
+    "Distinct": ("distinct", "dropDuplicates", "drop_duplicates"), "Window": ("over",),
+    "Deduplicate": ("dropDuplicates", "drop_duplicates"), "GlobalLimit": ("limit",), "LocalLimit": ("limit",),
+    "Tail": ("tail",), "Offset": ("offset",), "Union": ("union", "unionAll", "unionByName"),
+    "Except": ("subtract", "exceptAll"), "Intersect": ("intersect", "intersectAll"),
+    "MapInPandas": ("mapInPandas",), "MapInArrow": ("mapInArrow",), "FlatMapGroupsInPandas": ("applyInPandas",),
+    "FlatMapGroupsInArrow": ("applyInArrow",), "Sample": ("sample",),
+}  # fmt: skip
+
+
+def _not_local(proof: Proof, lines: SourceLines) -> Iterator[Finding]:
+    for obstacle in proof.obstacles:
+        yield Finding("warn", obstacle.what, obstacle.hint, lines.place(_METHODS.get(obstacle.node.kind, ())))
+
+
+_LEVELS: Mapping[str, Level] = {
+    "clock": "fail",
+    "random": "fail",
+    "text": "fail",
+    "order": "warn",
+    "float": "warn",
+}
+
+
+def _finding(fault: Fault, lines: SourceLines) -> Finding:
+    return Finding(
+        _LEVELS[fault.kind], fault.what, fault.hint, lines.place(fault.calls), fault.input, fault.column
+    )
+
+
+def _hollow(
+    spark: SparkSession, projection: Projection, inputs: Mapping[str, Planned]
+) -> dict[str, DataFrame]:
+    """Inputs that have columns and refuse to be computed: a function that looks at rows while it defines its result
+    (``collect``, ``count``) would have another plan each time."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    frames = {}
+    for name, planned in inputs.items():
+        source = projection.inputs[name]
+        shown = pa.schema([planned.schema.field(column) for column in shown_columns(planned, source)])
+        frame = spark.range(1).mapInArrow(_refuse, from_arrow_schema(shown))
+        if isinstance(source, State):
+            frame = cast_columns(frame, projection, name, source)
+        frames[name] = frame.alias(MARK + name).alias(name)
+    return frames
+
+
+def _refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    raise ProjectionFailed(_LOOKS, hint="use joins and aggregates instead of collect; give pivot its values")
+
+
+def _plan_of(projection: Projection, result: DataFrame) -> Node:
+    frame: Any = result
+    with explained(projection, "defining its result"):
+        return read(frame._jdf.queryExecution().analyzed().toJSON())
+
+
+def _facts(projection: Projection, name: str, planned: Planned) -> InputFacts:
+    match projection.inputs[name]:
+        case State():
+            key = tuple(column.name for column in planned.target.key)
+            return InputFacts(name, () if planned.target.bag else (key,))
+        case Changes():
+            return InputFacts(name, (_PLACE,), nested=True)
+        case Events():
+            return InputFacts(name, (_PLACE, ("stream", "version")))
+
+
+def _numeric_texts(projection: Projection, inputs: Mapping[str, Planned]) -> dict[str, frozenset[str]]:
+    """Columns that are numeric in Postgres and text in the DataFrame."""
+    found = {}
+    for name, planned in inputs.items():
+        source = projection.inputs[name]
+        if isinstance(source, State) and planned.target.kind is TopicKind.TABLE:
+            found[name] = frozenset(
+                column.name
+                for column in planned.target.columns
+                if column.type_oid == NUMERIC
+                and column.name not in source.cast
+                and column.name in planned.schema.names
+                and pa.types.is_string(planned.schema.field(column.name).type)
+            )
+    return found

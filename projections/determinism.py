@@ -1,0 +1,365 @@
+"""What in a plan gives another result each time although its inputs are the same. Pure, like ``locality``.
+
+Clocks and random numbers do; so does whatever depends on the order in which rows come: Spark gives none unless asked,
+and rows that are equal in what they are ordered by come in any order. Sums of floats differ in their last digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from projections.carried import names_in, root
+from projections.locality import InputFacts, Proof
+from projections.plantree import Node
+from projections.spread import Attribute, Lost, Relation
+
+Kind = Literal["clock", "random", "order", "python", "float", "text"]
+
+_CLOCK = frozenset({"CurrentDate", "CurrentTime", "CurrentTimestamp", "LocalTimestamp", "Now"})
+_RANDOM = frozenset({
+    "MonotonicallyIncreasingID", "Rand", "RandStr", "Randn", "Shuffle", "SparkPartitionID", "Uniform", "Uuid",
+    "InputFileBlockLength", "InputFileBlockStart", "InputFileName", "CallMethodViaReflection",
+})  # fmt: skip
+_PYTHON = frozenset({"PythonUDF", "PythonUDAF", "ScalaUDF"})
+_ONE_OF_MANY = {"First": "first", "Last": "last", "AnyValue": "any_value"}
+_LISTS = {"CollectList": "collect_list", "CollectSet": "collect_set", "ListAgg": "listagg"}
+_BY_VALUE = {"MaxBy": "max_by", "MinBy": "min_by"}
+_BY_PLACE = {
+    "RowNumber": "row_number",
+    "NTile": "ntile",
+    "Lag": "lag",
+    "Lead": "lead",
+    "NthValue": "nth_value",
+}
+_FLOAT_SUMS = {"Sum": "sum", "Average": "avg"}
+_MOMENTS = {
+    "Corr": "corr", "CovPopulation": "covar_pop", "CovSample": "covar_samp", "Kurtosis": "kurtosis",
+    "Skewness": "skewness", "StddevPop": "stddev_pop", "StddevSamp": "stddev", "VariancePop": "var_pop",
+    "VarianceSamp": "variance",
+}  # fmt: skip
+_ORDER_FREE = frozenset(
+    {"ArrayContains", "ArrayMax", "ArrayMin", "ArraySize", "ArraySort", "Size", "SortArray"}
+)
+_CALLED = {
+    "CurrentDate": ("current_date", "curdate"), "CurrentTimestamp": ("current_timestamp", "now", "unix_timestamp"),
+    "Now": ("now",), "LocalTimestamp": ("localtimestamp",), "CurrentTime": ("current_time",),
+    "Rand": ("rand", "random"), "Randn": ("randn",), "Uuid": ("uuid",), "Shuffle": ("shuffle",),
+    "MonotonicallyIncreasingID": ("monotonically_increasing_id",), "SparkPartitionID": ("spark_partition_id",),
+    "InputFileName": ("input_file_name",), "First": ("first", "first_value"), "Last": ("last", "last_value"),
+    "AnyValue": ("any_value",), "CollectList": ("collect_list", "array_agg"), "CollectSet": ("collect_set",),
+    "ListAgg": ("listagg", "string_agg"), "StddevSamp": ("stddev", "std", "stddev_samp"),
+    "VarianceSamp": ("variance", "var_samp"), "Average": ("avg", "mean"),
+}  # fmt: skip
+_NUMBERS = frozenset({"float", "double", "byte", "short", "integer", "long"})
+_COMPARISONS = {
+    "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=", "Max": "max",
+    "Min": "min", "SortOrder": "orderBy", "Greatest": "greatest", "Least": "least",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``calls`` are names of functions in the source that may have made it; ``attribute`` what it is about."""
+
+    kind: Kind
+    what: str
+    hint: str
+    calls: tuple[str, ...] = ()
+    input: str = ""
+    column: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the projection says of its result and inputs. ``numeric_texts``: columns of each input that are numeric in
+    Postgres and text in the log."""
+
+    tolerance: frozenset[str] = frozenset()
+    trust: bool = False
+    inputs: Mapping[str, InputFacts] = field(default_factory=dict)
+    numeric_texts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+def faults(plan: Node, proof: Proof, declared: Declared, floats: Iterable[str]) -> list[Fault]:
+    """Each fault once, in the order of the plan from its inputs up. ``floats`` are the result's columns of a
+    floating-point type."""
+    search = _Search(proof, declared)
+    for node in proof.relations:  # inputs first
+        search.look_at(node)
+    search.conclude(plan, frozenset(floats))
+    return list(dict.fromkeys(search.found))
+
+
+@dataclass(slots=True)
+class _Search:
+    proof: Proof
+    declared: Declared
+    found: list[Fault] = field(default_factory=list)
+    tainted: dict[Attribute, list[Fault]] = field(default_factory=dict)
+
+    def look_at(self, node: Node) -> None:
+        below = [self.proof.relations[child] for child in node.children if child in self.proof.relations]
+        relation = _combined(below)
+        if node.kind.startswith(("MapIn", "FlatMap")):
+            return  # their function is what makes them not local
+        grouping = [
+            held for each in node.expressions("groupingExpressions") if (held := root(each)) is not None
+        ]
+        for expression in node.all_expressions():
+            self._look_into(expression, relation, grouping, node)
+        self._of_operator(node, relation)
+
+    def _look_into(self, expression: Node, relation: Relation, grouping: list[Attribute], node: Node) -> None:
+        """Faults of an expression; those that only matter when they reach the result stay with its column."""
+        later: list[Fault] = []
+        for inner, above in _with_parents(expression):
+            self._at_once(inner, relation)
+            later += self._of_order(inner, above, relation, grouping)
+            later += _of_floats(inner)
+            if inner.kind == "AttributeReference" and not _is_settled(above):
+                later += self.tainted.get(inner.id, [])
+        if "exprId" in expression.fields:
+            if later and expression.kind != "AttributeReference":
+                self.tainted[expression.id] = list(dict.fromkeys(later))
+        elif node.kind != "Sort":
+            self.found += later  # it decides on rows: a condition, a grouping, an order
+
+    def _at_once(self, inner: Node, relation: Relation) -> None:
+        calls = _CALLED.get(inner.kind, ())
+        if inner.kind in _CLOCK:
+            self.found.append(Fault(
+                "clock", f"{(calls or (inner.kind,))[0]}() is another time in each refresh",
+                "give the function a parameter named now: it is the commit time of the position", calls,
+            ))  # fmt: skip
+        elif inner.kind in _RANDOM:
+            self.found.append(Fault(
+                "random", f"{(calls or (inner.kind,))[0]}() gives another value in each refresh",
+                "compute it of the row's values, for example with sha2 or xxhash64", calls,
+            ))  # fmt: skip
+        elif inner.kind in _PYTHON:
+            self._of_python(inner)
+        else:
+            self._of_numeric_text(inner, relation)
+
+    def _of_python(self, inner: Node) -> None:
+        name = inner.name or str(inner.fields.get("udfName") or "a function")
+        if inner.fields.get("udfDeterministic") is False:
+            self.found.append(Fault(
+                "random", f"{name} is declared not to be deterministic",
+                "compute it of the row's values alone", (name,),
+            ))  # fmt: skip
+        elif not self.declared.trust:
+            self.found.append(Fault(
+                "python", f"nobody can see whether the Python function {name} gives the same each time",
+                "use Spark's functions, or say trust=True when it does", (name,),
+            ))  # fmt: skip
+
+    def _of_numeric_text(self, inner: Node, relation: Relation) -> None:
+        """numeric without a precision is text in the log: as a number it loses digits, as text it sorts wrongly."""
+        if inner.kind == "Cast" and inner.type in _NUMBERS:
+            words = f"is read as {inner.type}"
+        elif inner.kind in _COMPARISONS:
+            words = f"is compared as text ({_COMPARISONS[inner.kind]})"
+        else:
+            return
+        for child in inner.children:
+            held = root(child)
+            origin = relation.origins.get(held) if held is not None else None
+            if origin is None or origin.column not in self.declared.numeric_texts.get(origin.input, ()):
+                continue
+            self.found.append(Fault(
+                "text", f"{origin.input}.{origin.column} is numeric without a precision, text in the log, and {words}",
+                f'say its type: {origin.input}=State(…, cast={{"{origin.column}": "decimal(20,4)"}})',
+                input=origin.input, column=origin.column,
+            ))  # fmt: skip
+
+    def _of_order(
+        self, inner: Node, above: tuple[Node, ...], relation: Relation, grouping: list[Attribute]
+    ) -> Iterator[Fault]:
+        window = next((each for each in above if each.kind == "WindowExpression"), None)
+        if window is not None:
+            yield from self._of_window(inner, window, relation)
+            return
+        calls = _CALLED.get(inner.kind, ())
+        if inner.kind in _ONE_OF_MANY and not self._dependent(inner.children[0], relation, grouping):
+            name = _ONE_OF_MANY[inner.kind]
+            yield Fault(
+                "order", f"{name}({_read(inner)}) takes whichever row comes, and rows come in any order",
+                "say which: max_by(value, order) with a unique order, or min or max", calls or (name,),
+            )  # fmt: skip
+        elif inner.kind in _LISTS and not _is_settled(above) and not _has_order(inner):
+            name = _LISTS[inner.kind]
+            yield Fault(
+                "order", f"{name}({_read(inner)}) has its elements in any order",
+                "sort them: sort_array(collect_list(…))", calls or (name,),
+            )  # fmt: skip
+        elif inner.kind in _BY_VALUE and not relation.is_unique([*grouping, *_roots(inner.children[1])]):
+            name = _BY_VALUE[inner.kind]
+            yield Fault(
+                "order", f"{name}({_read(inner)}) takes whichever row comes when several have that value",
+                "order by a struct that ends with the key: max_by(value, struct(order, id))", (name,),
+            )  # fmt: skip
+
+    def _of_window(self, inner: Node, window: Node, relation: Relation) -> Iterator[Fault]:
+        """Row numbers and their like need an order in which no two rows of a partition are equal."""
+        function = window.children[0]
+        aggregates = function.kind == "AggregateExpression"
+        if aggregates:
+            function = function.children[0]
+        if inner is not function:
+            return
+        spec = window.children[1]
+        partition, order = spec.expressions("partitionSpec"), spec.expressions("orderSpec")
+        by_place = function.kind in {*_BY_PLACE, *_ONE_OF_MANY, *_LISTS} or (
+            aggregates and _counts_rows(spec, order)
+        )
+        if not by_place or relation.is_unique(
+            [held for each in (*partition, *order) for held in _roots(each)]
+        ):
+            return
+        name = (_CALLED.get(function.kind) or (_name_of(function),))[0]
+        ordered = ", ".join(column for each in order for column in names_in(each)) or "nothing"
+        yield Fault(
+            "order", f"{name}() goes by the order of {ordered}, in which rows may be equal and then come in any order",
+            "end its orderBy with a column that is unique in the partition, such as the table's key", (name,),
+        )  # fmt: skip
+
+    def _dependent(self, argument: Node, relation: Relation, grouping: list[Attribute]) -> bool:
+        """Is the argument the same in all rows of a group, because the group holds the key of the row it is of?"""
+        held = root(argument)
+        if held is None:
+            return False
+        origin = relation.origins.get(held)
+        if held in grouping:
+            return True
+        facts = self.declared.inputs.get(origin.input) if origin else None
+        if origin is None or facts is None or not facts.unique:
+            return False
+        grouped = {
+            found.column
+            for each in grouping
+            if (found := relation.origins.get(each)) and found.reading == origin.reading
+        }
+        return any(set(key) <= grouped for key in facts.unique)
+
+    def _of_operator(self, node: Node, relation: Relation) -> None:
+        if node.kind == "Sample":
+            self.found.append(Fault(
+                "random", "sample takes other rows in each refresh", "choose rows by a condition on their values",
+                ("sample", "sampleBy", "randomSplit"),
+            ))  # fmt: skip
+        elif node.kind in ("GlobalLimit", "Offset", "Tail"):
+            below = node.children[0]
+            while below.kind in ("LocalLimit", "GlobalLimit", "Offset", "Project", "SubqueryAlias"):
+                below = below.children[0]
+            order = below.expressions("order") if below.kind == "Sort" else ()
+            known = self.proof.relations.get(below, relation)
+            if not known.is_unique([held for each in order for held in _roots(each)]):
+                self.found.append(Fault(
+                    "order", "limit takes whichever rows come first, and rows come in any order",
+                    "order by columns that end with a unique one before it", ("limit", "offset", "tail"),
+                ))  # fmt: skip
+        elif node.kind == "Deduplicate":
+            self._of_deduplicate(node, relation)
+
+    def _of_deduplicate(self, node: Node, relation: Relation) -> None:
+        keys = [held for each in node.expressions("keys") if (held := root(each)) is not None]
+        others = [column.id for column in relation.output if column.id not in keys]
+        if not others or relation.is_unique(keys):
+            return
+        names = ", ".join(name for each in node.expressions("keys") for name in names_in(each))
+        self.found.append(Fault(
+            "order", f"dropDuplicates({names}) keeps whichever row comes first, and rows come in any order",
+            "say which: row_number() over a window with a unique order, or max_by",
+            ("dropDuplicates", "drop_duplicates"),
+        ))  # fmt: skip
+
+    def conclude(self, plan: Node, floats: frozenset[str]) -> None:
+        """What reaches the result."""
+        for column in self.proof.relations[plan].output:
+            for fault in self.tainted.get(column.id, []):
+                if fault.kind != "float":
+                    self.found.append(fault)
+                elif column.name not in self.declared.tolerance:
+                    self.found.append(_of_result(fault, column.name, column.name in floats))
+
+
+def _of_result(fault: Fault, column: str, is_float: bool) -> Fault:
+    hint = (
+        f'sum decimals (cast the argument), or say how much may differ: tolerance={{"{column}": 1e-6}}'
+        if is_float
+        else "sum decimals: cast the argument before it is summed"
+    )
+    return Fault("float", fault.what, hint, fault.calls, column=column)
+
+
+def _of_floats(inner: Node) -> Iterator[Fault]:
+    name = _FLOAT_SUMS.get(inner.kind) if inner.children and _is_float(inner.children[0]) else None
+    name = name or _MOMENTS.get(inner.kind)
+    if name is not None:
+        yield Fault(
+            "float", f"{name}({_read(inner)}) adds floating-point numbers, whose sum depends on the order of rows",
+            "", _CALLED.get(inner.kind, (name,)),
+        )  # fmt: skip
+
+
+def _is_float(expression: Node) -> bool:
+    """Does the expression compute with floats? A cast decides; everything else is as what it is made of."""
+    if expression.kind in ("Cast", "AttributeReference", "Literal"):
+        return expression.type in ("float", "double")
+    return any(_is_float(child) for child in expression.children)
+
+
+def _with_parents(expression: Node, above: tuple[Node, ...] = ()) -> Iterator[tuple[Node, tuple[Node, ...]]]:
+    """Every node of an expression with those above it, the nearest first."""
+    yield expression, above
+    for child in expression.children:
+        yield from _with_parents(child, (expression, *above))
+
+
+def _is_settled(above: tuple[Node, ...]) -> bool:
+    """Is the order of a list's elements of no account to what is made of it?"""
+    return any(each.kind in _ORDER_FREE for each in above)
+
+
+def _has_order(function: Node) -> bool:
+    """listagg(…) within group (order by …)"""
+    return bool(function.expressions("orderExpressions"))
+
+
+def _counts_rows(spec: Node, order: tuple[Node, ...]) -> bool:
+    """A frame of so many rows, not of values: which rows are in it depends on their order."""
+    frame = next((each for each in spec.children if each.kind == "SpecifiedWindowFrame"), None)
+    if frame is None or not order or frame.named("frameType") != "RowFrame":
+        return False
+    return any(bound.kind not in ("UnboundedPreceding", "UnboundedFollowing") for bound in frame.children)
+
+
+def _roots(expression: Node) -> list[Attribute]:
+    """Attributes that an expression is made of so that it tells as much as they do: structs, orders, names."""
+    held = root(expression)
+    if held is not None:
+        return [held]
+    if expression.kind in ("Alias", "CreateNamedStruct", "SortOrder"):
+        return [held for child in expression.children for held in _roots(child)]
+    return []
+
+
+def _read(expression: Node) -> str:
+    return ", ".join(names_in(expression)) or "…"
+
+
+def _name_of(function: Node) -> str:
+    known = {**_BY_PLACE, **_ONE_OF_MANY, **_LISTS, **_FLOAT_SUMS, **_MOMENTS}
+    return known.get(function.kind, function.kind.lower())
+
+
+def _combined(relations: Iterable[Relation]) -> Relation:
+    """Of an operator's inputs together: what its expressions may look at."""
+    parts = list(relations)
+    if len(parts) == 1:
+        return parts[0]
+    origins = {attribute: origin for part in parts for attribute, origin in part.origins.items()}
+    return Relation(tuple(column for part in parts for column in part.output), Lost(), origins)

@@ -1,0 +1,127 @@
+"""Everything that is wrong with a projection, at once and before a row is read, and how it can be refreshed.
+
+Names first (``check``); where these are right, the function's plan (``analysis``), and the sink with the columns of the
+result. Spark is started for the plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from eventstore.errors import OperatorError, TailraceError
+from projections.analysis import Analysis, analyse
+from projections.check import wrong_names
+from projections.findings import Finding
+from projections.guards import declared_against
+from projections.lineage import lineage_of
+from projections.model import Projection
+from projections.sinks.base import CannotBuild, Sink, Target, open_sink
+
+if TYPE_CHECKING:
+    from projections.context import ProjectionContext
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """``incremental`` is None where something before the plan is wrong. ``reasons`` speak against incremental
+    refreshes; ``whole`` are inputs whose changes have everything computed although others are followed by key.
+    ``remarks`` are the sink's."""
+
+    projection: str
+    place: str
+    findings: tuple[Finding, ...]
+    incremental: bool | None = None
+    reasons: tuple[Finding, ...] = ()
+    whole: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return all(found.level != "fail" for found in self.findings)
+
+    @property
+    def exit_code(self) -> int:
+        """That of the first failure; 0 without one."""
+        return next((found.exit_code for found in self.findings if found.level == "fail"), 0)
+
+
+def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
+    """Look at one projection as far as its mistakes, and a Spark that does not start, let one see."""
+    findings = list(wrong_names(ctx.store, projection))
+    names_are_right = not findings
+    sink = _opened(ctx, projection, findings)
+    if not names_are_right:
+        return Examined(projection.name, projection.place, tuple(findings))
+    try:
+        spark = ctx.spark
+        ctx.report(f"looking at the plan of {projection.name}", 0, None, "")
+        analysis = analyse(spark, ctx.store, projection)
+    except OperatorError as error:  # of Spark, which does not start, or of the function
+        findings.append(_failure(projection, error))
+        return Examined(projection.name, projection.place, tuple(findings))
+    remarks: tuple[str, ...] = ()
+    if sink is not None and analysis.schema is not None:
+        remarks = _asked(ctx, projection, sink, analysis.schema, findings)
+    reasons = _reasons(projection, analysis)
+    return Examined(
+        projection.name,
+        projection.place,
+        (*findings, *analysis.findings),
+        not reasons,
+        tuple(reasons),
+        () if reasons else lineage_of(projection).unknown,
+        remarks,
+    )
+
+
+def _reasons(projection: Projection, analysis: Analysis) -> list[Finding]:
+    """What speaks against incremental refreshes. Without a lineage there is no key that a plan could keep apart."""
+    place = projection.place
+    declared = declared_against(projection)
+    found = [Finding("warn", declared, _DECLARED_HINT, place)] if declared else list(analysis.not_local)
+    said = {finding.what for finding in analysis.findings}
+    if said & set(analysis.unsteady):
+        found.append(Finding("warn", "its result is not the same each time, as said above", "", place))
+    found += [Finding("warn", what, "", place) for what in analysis.unsteady if what not in said]
+    return found
+
+
+_DECLARED_HINT = "declare for each input which keys its rows take part in: affects="
+
+
+def _failure(projection: Projection, error: TailraceError) -> Finding:
+    """An error as a finding, without the projection's name, which is said beside it."""
+    own = f"projection {projection.name!r} "
+    message = error.message.removeprefix(own).removeprefix(f"({projection.place}): ")
+    return Finding("fail", message, error.hint, projection.place, exit_code=error.exit_code)
+
+
+def _opened(ctx: ProjectionContext, projection: Projection, findings: list[Finding]) -> Sink | None:
+    try:
+        return open_sink(projection.sink, ctx.settings)
+    except TailraceError as error:
+        findings.append(_failure(projection, error))
+        return None
+
+
+def _asked(
+    ctx: ProjectionContext, projection: Projection, sink: Sink, schema: pa.Schema, findings: list[Finding]
+) -> tuple[str, ...]:
+    """Whether the sink can hold these columns, as the next generation. Its remarks."""
+    existing = ctx.generations(projection.name)
+    number = existing[-1].number + 1 if existing else 1
+    store = ctx.settings.store
+    target = Target(store.name, projection.name, number, projection.key, schema, store.partitions)
+    try:
+        return tuple(sink.check(target))
+    except CannotBuild as error:
+        findings += [
+            Finding("fail", f"sink: {problem}", error.hint, projection.place, exit_code=error.exit_code)
+            for problem in error.problems
+        ]
+    except TailraceError as error:
+        findings.append(_failure(projection, error))
+    return ()

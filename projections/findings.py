@@ -1,0 +1,23 @@
+"""What a check finds, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["fail", "warn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong with a projection: ``fail`` when its results would be wrong or it cannot run, ``warn`` when
+    they may differ from one computation to the next. ``place`` is ``file:line``; ``input`` and ``column`` say whose,
+    where it is about one, ``exit_code`` that of the error it would be (``eventstore.errors``)."""
+
+    level: Level
+    what: str
+    hint: str
+    place: str
+    input: str = ""
+    column: str = ""
+    exit_code: int = 2

@@ -1,0 +1,109 @@
+"""A query plan as a small tree of our own, read from what Spark says of it: the guards walk it without Spark.
+
+Spark gives a plan as JSON in one call (``TreeNode.toJSON``): nodes in preorder, each with its class, its number of
+children and its constructor's arguments. An argument that is a child is the child's number; an expression is such a
+list itself. Read here once; nothing else knows the shape.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """An operator of a plan or an expression in one. ``kind`` is Spark's class without its package
+    (``Aggregate``, ``AttributeReference``); ``fields`` are its arguments as Spark told them."""
+
+    kind: str
+    fields: Mapping[str, Any]
+    children: tuple[Node, ...]
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it, expressions in its fields left out."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def expressions(self, field: str) -> tuple[Node, ...]:
+        """The expressions of a field; none when Spark told none."""
+        told = self.fields.get(field)
+        if not isinstance(told, list) or not told:
+            return ()
+        if isinstance(told[0], dict):
+            return (_tree(told),)
+        if isinstance(told[0], int):
+            return tuple(self.children[at] for at in told)
+        return tuple(_tree(nodes) for nodes in told if nodes)
+
+    def expression(self, field: str) -> Node | None:
+        """The one expression of a field."""
+        told = self.fields.get(field)
+        if isinstance(told, int) and not isinstance(told, bool):
+            return self.children[told] if 0 <= told < len(self.children) else None
+        found = self.expressions(field)
+        return found[0] if found else None
+
+    def all_expressions(self) -> Iterator[Node]:
+        """The expressions of an operator's fields, whatever these are called."""
+        for name, told in self.fields.items():
+            if (
+                isinstance(told, list)
+                and told
+                and _is_tree(told[0][0] if isinstance(told[0], list) else told[0])
+            ):
+                yield from self.expressions(name)
+
+    @property
+    def id(self) -> int:
+        """What tells the column of an attribute or alias apart. Raises KeyError for other nodes."""
+        return int(self.fields["exprId"]["id"])
+
+    @property
+    def name(self) -> str:
+        return str(self.fields.get("name", ""))
+
+    @property
+    def type(self) -> str:
+        """The data type as Spark writes it (``long``, ``decimal(12,2)``), ``struct`` and so on for nested ones."""
+        told = self.fields.get("dataType")
+        return str(told.get("type", "")) if isinstance(told, dict) else str(told or "")
+
+    def named(self, field: str) -> str:
+        """The name of a Scala object in a field: ``LeftOuter`` for a join's type."""
+        told = self.fields.get(field)
+        if isinstance(told, dict):
+            return _short(str(told.get("object") or told.get("product-class") or ""))
+        return str(told or "")
+
+
+def _is_tree(told: object) -> bool:
+    return isinstance(told, dict) and "num-children" in told
+
+
+def read(text: str) -> Node:
+    """The tree that ``TreeNode.toJSON`` gave. Raises ValueError for anything else."""
+    told = json.loads(text)
+    if not isinstance(told, list) or not told:
+        raise ValueError("a plan is a list of nodes in preorder")
+    return _tree(told)
+
+
+def _tree(nodes: Sequence[Mapping[str, Any]]) -> Node:
+    """Nodes in preorder, as a tree. Deep plans have thousands of levels, so that this is no recursion."""
+    done: list[Node] = []
+    for told in reversed(nodes):
+        count = int(told["num-children"])
+        children = tuple(done.pop() for _ in range(count))
+        fields = {name: value for name, value in told.items() if name not in ("class", "num-children")}
+        done.append(Node(_short(str(told["class"])), fields, children))
+    if len(done) != 1:
+        raise ValueError(f"{len(done)} trees in one plan")
+    return done[0]
+
+
+def _short(name: str) -> str:
+    return name.rstrip("$").rpartition(".")[2].rpartition("$")[2]

@@ -1,0 +1,170 @@
+"""Which rows a node of a plan has when its inputs are restricted to some keys.
+
+A refresh of the keys K gives the function only those rows of its inputs that take part in K. Its result is right when
+every node of the plan then has either all of its rows (``Whole``: it is made of inputs that are not restricted) or just
+those of its rows whose key is in K (``Spread``). Which of its columns hold that key is followed from the inputs up.
+
+A row of an input that is declared ``Through`` another one is there when its link has a value that a row of that other
+input has at K: it is spread over the *links* of K (``Domain``), until a join with that other input leads back to keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+Attribute = int | tuple[int, str]
+"""A column of a node by Spark's id, or a field of a struct column: what tells columns of one name apart."""
+
+_MOST_KEYS = 16  # unique keys followed per node: joins multiply them, and more help nobody
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """What rows are told apart by: the projection's key (``of`` is empty), or the columns ``columns`` of the rows that
+    the input ``of`` has at the keys asked for."""
+
+    of: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """All rows, whatever keys are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Nothing is known any more: an operator below mixes rows of several keys, and was named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Exactly the rows whose key is asked for.
+
+    ``holders`` are, for each column of the domain, attributes that hold its value or NULL. ``covers`` are sets of
+    holders of which at least one is not NULL in every row: ``{customers.id}`` below a left join, and
+    ``{customers.id, orders.customer_id}`` below a full one.
+    """
+
+    domain: Domain
+    holders: Mapping[str, frozenset[Attribute]]
+    covers: Mapping[str, frozenset[frozenset[Attribute]]]
+
+    @classmethod
+    def of(cls, domain: Domain, attributes: Mapping[str, Attribute]) -> Spread:
+        return cls(
+            domain,
+            {name: frozenset({held}) for name, held in attributes.items()},
+            {name: frozenset({frozenset({held})}) for name, held in attributes.items()},
+        )
+
+    def within(self, attributes: Iterable[Attribute]) -> Spread | None:
+        """What is left when only these attributes are; None when they do not tell the key."""
+        kept = frozenset(attributes)
+        covers = {
+            name: frozenset(cover for cover in sets if cover <= kept) for name, sets in self.covers.items()
+        }
+        if not all(covers.values()):
+            return None
+        return Spread(self.domain, {name: held & kept for name, held in self.holders.items()}, covers)
+
+    def certain(self, name: str, attribute: Attribute) -> bool:
+        """Does the attribute hold the value of a domain's column in every row?"""
+        return frozenset({attribute}) in self.covers[name]
+
+
+Rows = Whole | Lost | Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an attribute comes from unchanged: a column of one reading of an input. Attributes of one reading are of
+    one row of it, or all NULL together (an outer join)."""
+
+    reading: int
+    input: str
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a node."""
+
+    id: int
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What is known of the rows of a node. ``unique`` are sets of attributes that no two rows share."""
+
+    output: tuple[Column, ...]
+    rows: Rows
+    origins: Mapping[Attribute, Origin] = field(default_factory=dict)
+    unique: frozenset[frozenset[Attribute]] = frozenset()
+
+    def with_rows(self, rows: Rows) -> Relation:
+        return replace(self, rows=rows)
+
+    def is_unique(self, attributes: Iterable[Attribute]) -> bool:
+        """Do these attributes tell all rows apart?"""
+        known = frozenset(attributes)
+        return any(key <= known for key in self.unique)
+
+    def renamed(self, output: tuple[Column, ...], roots: Mapping[int, Attribute]) -> Relation:
+        """The same rows with other columns. ``roots`` are the new columns that hold an old attribute as it is."""
+        names: dict[Attribute, list[Attribute]] = {}
+        for new, old in roots.items():
+            names.setdefault(old, []).append(new)
+
+        def new_names(old: Attribute) -> list[Attribute]:
+            direct = names.get(old, [])
+            if isinstance(old, int):
+                return direct
+            fields: list[Attribute] = [(new, old[1]) for new in names.get(old[0], []) if isinstance(new, int)]
+            return [*direct, *fields]
+
+        origins = {new: origin for old, origin in self.origins.items() for new in new_names(old)}
+        return Relation(
+            output, _renamed(self.rows, new_names), origins, _limited(_sets(self.unique, new_names))
+        )
+
+
+NewNames = Callable[[Attribute], list[Attribute]]
+
+
+def _renamed(rows: Rows, new_names: NewNames) -> Rows:
+    """Key columns may be lost on the way: that is noticed where the key is needed."""
+    if not isinstance(rows, Spread):
+        return rows
+    holders = {
+        name: frozenset(new for old in held for new in new_names(old)) for name, held in rows.holders.items()
+    }
+    return Spread(rows.domain, holders, {name: _sets(sets, new_names) for name, sets in rows.covers.items()})
+
+
+def _sets(sets: Iterable[frozenset[Attribute]], new_names: NewNames) -> frozenset[frozenset[Attribute]]:
+    return frozenset(
+        frozenset(chosen) for old in sets for chosen in product(*(new_names(attribute) for attribute in old))
+    )
+
+
+def _limited(sets: Iterable[frozenset[Attribute]]) -> frozenset[frozenset[Attribute]]:
+    return frozenset(sorted(sets, key=lambda key: (len(key), sorted(map(str, key))))[:_MOST_KEYS])
+
+
+def joined_unique(
+    left: Relation, right: Relation, pairs: Iterable[tuple[Attribute, Attribute]], *, keeps: str
+) -> frozenset[frozenset[Attribute]]:
+    """Unique keys of a join. ``keeps`` names the sides of which no row is lost: ``left``, ``right``, ``both`` (full) or
+    ``none`` (inner)."""
+    matched = list(pairs)
+    found = {one | other for one in left.unique for other in right.unique}
+    if keeps in ("none", "left") and right.is_unique(right_side for _, right_side in matched):
+        found |= left.unique
+    if keeps in ("none", "right") and left.is_unique(left_side for left_side, _ in matched):
+        found |= right.unique
+    return _limited(found)

@@ -1,0 +1,192 @@
+"""What would give another result each time, or a wrong one, is named before any row is read: where, which column, and
+what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.window import WindowSpec
+
+from projections import Projection, State, projection
+from tests.projections.conftest import Analyse
+from tests.projections.gallery import CUSTOMERS, LAKE, ORDERS
+
+Function = Callable[[DataFrame], DataFrame]
+
+
+def of_orders(function: Function, **more: Any) -> Projection:
+    def listed(orders: DataFrame) -> DataFrame:
+        return function(orders)
+
+    return projection(key="customer_id", sink=LAKE, orders=State(ORDERS, affects="customer_id"), **more)(
+        listed
+    )
+
+
+def of_readings(function: Function, cast: dict[str, str] | None = None, **more: Any) -> Projection:
+    def listed(readings: DataFrame) -> DataFrame:
+        return function(readings)
+
+    readings = State("shop.public.readings", affects="meter", cast=cast or {})
+    return projection(key="meter", sink=LAKE, readings=readings, **more)(listed)
+
+
+def each(*columns: str) -> Function:
+    """Per customer."""
+    return lambda orders: orders.groupBy("customer_id").agg(*map(F.expr, columns))
+
+
+def over(column: str) -> WindowSpec:
+    return Window.partitionBy("customer_id").orderBy(column)
+
+
+def doubled(number: Any) -> Any:
+    return 2 * number
+
+
+FAULTS: dict[str, tuple[Projection, str, str]] = {
+    "the clock": (
+        of_orders(lambda orders: orders.withColumn("age", F.current_date())), "fail",
+        "current_date() is another time in each refresh",
+    ),
+    "a random number": (
+        of_orders(lambda orders: orders.where(F.rand() < 0.5)), "fail", "rand() gives another value in each refresh",
+    ),
+    "a number of the row's place": (
+        of_orders(lambda orders: orders.withColumn("n", F.monotonically_increasing_id())), "fail",
+        "monotonically_increasing_id() gives another value in each refresh",
+    ),
+    "the first of many": (
+        of_orders(each("first(status)")), "warn", "first(status) takes whichever row comes",
+    ),
+    "a list": (
+        of_orders(each("collect_list(status) AS all")), "warn", "collect_list(status) has its elements in any order",
+    ),
+    "a list that becomes a text later": (
+        of_orders(lambda orders: each("collect_set(status) AS all")(orders).withColumn(
+            "all", F.concat_ws(",", "all"))),
+        "warn", "collect_set(status) has its elements in any order",
+    ),
+    "the value of the highest, of which there may be several": (
+        of_orders(each("max_by(status, amount)")), "warn", "max_by(status, amount) takes whichever row comes",
+    ),
+    "numbers by an order that is not unique": (
+        of_orders(lambda orders: orders.withColumn("n", F.row_number().over(over("status")))), "warn",
+        "row_number() goes by the order of status",
+    ),
+    "sums of so many rows by an order that is not unique": (
+        of_orders(lambda orders: orders.select("*", F.sum("amount").over(over("status").rowsBetween(-1, 0)))), "warn",
+        "sum() goes by the order of status",
+    ),
+    "any row of many": (
+        of_orders(lambda orders: orders.dropDuplicates(["customer_id"])), "warn",
+        "dropDuplicates(customer_id) keeps whichever row comes first",
+    ),
+    "a sum of floats": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.sum("level").alias("sum"))), "warn",
+        "sum(level) adds floating-point numbers",
+    ),
+    "numeric text as a number": (
+        of_readings(lambda readings: readings.select("meter", (F.col("price") * 2).alias("double"))), "fail",
+        "readings.price is numeric without a precision, text in the log, and is read as ",
+    ),
+    "numeric text in an order": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.max("price"))), "fail",
+        "readings.price is numeric without a precision, text in the log, and is compared as text (max)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_what_is_not_the_same_each_time_is_named(analysed: Analyse, case: str) -> None:
+    wrong, level, words = FAULTS[case]
+    (found,) = analysed(wrong).findings
+    assert found.what.startswith(words)
+    assert found.level == level
+    assert found.hint
+    assert found.place.startswith("tests/projections/test_determinism.py:")
+
+
+SOUND: dict[str, Projection] = {
+    "a sorted list": of_orders(each("sort_array(collect_list(status))")),
+    "a list sorted later": of_orders(
+        lambda orders: each("collect_list(status) AS all")(orders).select(
+            "customer_id", F.size("all"), F.array_sort("all")
+        )
+    ),
+    "a tie broken by the key": of_orders(each("max_by(status, struct(amount, id))")),
+    "a sum so far by values": of_orders(
+        lambda orders: orders.withColumn("s", F.sum("amount").over(over("status")))
+    ),
+    "numbers by a unique order": of_orders(
+        lambda orders: orders.withColumn("n", F.row_number().over(over("id"))).where("n <= 3")
+    ),
+    "the last rows of each by a unique order": of_orders(
+        lambda orders: orders.withColumn("before", F.lag("amount").over(over("id")))
+    ),
+    "a float as it is": of_readings(lambda readings: readings.groupBy("meter").agg(F.max("level"))),
+    "a sum of floats that may differ": of_readings(
+        lambda readings: readings.groupBy("meter").agg(F.sum("level").alias("sum")), tolerance={"sum": 1e-6}
+    ),
+    "numeric text of a declared type": of_readings(
+        lambda readings: readings.groupBy("meter").agg(F.max("price"), F.sum("price")), cast={"price": "decimal(20,4)"}
+    ),
+    "numeric text as text": of_readings(lambda readings: readings.select("meter", "price")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SOUND)
+def test_what_is_the_same_each_time_passes(analysed: Analyse, case: str) -> None:
+    found = analysed(SOUND[case])
+    assert (found.findings, found.reason) == ((), None)
+
+
+@projection(
+    key="customer_id",
+    sink=LAKE,
+    customers=State(CUSTOMERS, affects={"customer_id": "id"}),
+    orders=State(ORDERS, affects="customer_id"),
+)
+def first_of_the_same(customers: DataFrame, orders: DataFrame) -> DataFrame:
+    joined = customers.join(orders, customers.id == orders.customer_id, "left")
+    return joined.groupBy(customers.id.alias("customer_id")).agg(
+        F.first("name").alias("name"), F.count(orders.id).alias("orders")
+    )
+
+
+def test_the_first_of_values_that_are_all_the_same_passes(analysed: Analyse) -> None:
+    assert analysed(first_of_the_same).findings == ()
+
+
+@pytest.mark.filterwarnings("ignore:Cannot infer the eval type")
+def test_a_function_of_python_is_not_followed_by_key_unless_it_is_trusted(analysed: Analyse) -> None:
+    with_function = lambda orders: orders.select("customer_id", F.udf(doubled, "int")("quantity"))  # noqa: E731
+    doubtful, trusted = analysed(of_orders(with_function)), analysed(of_orders(with_function, trust=True))
+    assert doubtful.reason == "nobody can see whether the Python function doubled gives the same each time"
+    assert (doubtful.findings, trusted.reason) == ((), None)
+
+
+@projection(key="customer_id", sink=LAKE, orders=State(ORDERS, affects="customer_id"))
+def several_faults(orders: DataFrame) -> DataFrame:
+    seen = orders.withColumn("seen", F.current_timestamp())
+    return (
+        seen
+        .groupBy("customer_id")
+        .agg(
+            F.first("status"),
+            F.max("seen"),
+        )
+    )  # fmt: skip
+
+
+def test_faults_are_placed_at_the_calls_that_made_them(analysed: Analyse) -> None:
+    here = several_faults.line
+    places = {
+        found.what.split("(")[0]: int(found.place.rpartition(":")[2])
+        for found in analysed(several_faults).findings
+    }
+    assert places == {"current_timestamp": here + 2, "first": here + 7}

@@ -1,0 +1,75 @@
+"""All that is wrong with a projection is said at once, with its place, before any row is read."""
+
+from __future__ import annotations
+
+from projections import Projection
+from projections.context import ProjectionContext
+from projections.examine import examine
+from projections.findings import Finding
+from tests.projections import mistaken
+
+FILE = "tests/projections/mistaken.py"
+
+
+def line(name: str) -> int:
+    found: Projection = getattr(mistaken, name)
+    return found.line
+
+
+def said(found: tuple[Finding, ...]) -> list[tuple[str, str]]:
+    return [(each.place.removeprefix(f"{FILE}:"), each.what) for each in found]
+
+
+def test_a_sound_projection_is_incremental_and_the_inputs_that_nobody_follows_are_named(
+    empty_shop: ProjectionContext,
+) -> None:
+    found = examine(empty_shop, mistaken.sound)
+    assert (found.ok, found.findings, found.exit_code) == (True, (), 0)
+    assert (found.incremental, found.reasons, found.whole) == (True, (), ("products",))
+
+
+def test_what_the_plan_the_code_and_the_sink_object_to_is_said_together(
+    empty_shop: ProjectionContext,
+) -> None:
+    found = examine(empty_shop, mistaken.messy)
+    here = line("messy")
+    assert said(found.findings) == [
+        (str(here), "sink: the folder is partitioned by 'citty', which is not in the output"),
+        (str(here), "sink: the folder is partitioned by 'ciity', which is not in the output"),
+        (str(here + 4), "first(status) takes whichever row comes, and rows come in any order"),
+        (str(here + 4), "sum(amount) adds floating-point numbers, whose sum depends on the order of rows"),
+    ]
+    assert said(found.reasons) == [
+        (str(here + 2), "it takes a number of rows of the whole result, not of each key"),
+        (str(here), "its result is not the same each time, as said above"),
+    ]
+    assert (found.ok, found.incremental, found.exit_code) == (False, False, 7)
+
+
+def test_every_unknown_name_is_found_at_once_with_what_comes_close(empty_shop: ProjectionContext) -> None:
+    found = examine(empty_shop, mistaken.lost)
+    here = line("lost")
+    assert said(found.findings) == [
+        (str(here + 3), "input 'orders': no topic shop.public.ordes in the log"),
+        (str(here + 4), "input 'customers': columns names nmae, which shop.public.customers does not have"),
+        (str(here + 4), "input 'customers': cast names citi, which shop.public.customers does not have"),
+        (str(here + 5), "input 'placed': shop.public.products is a topic of table, read as Events"),
+        (str(here), "there is no sink 'marts'"),
+    ]
+    assert found.findings[1].hint == "did you mean name? its columns are id, name, city"
+    assert (found.findings[1].input, found.findings[1].column) == ("customers", "nmae")
+    assert (found.incremental, found.exit_code) == (None, 2)
+
+
+def test_a_function_that_fails_and_a_result_without_its_key_are_said(empty_shop: ProjectionContext) -> None:
+    raising, keyless = examine(empty_shop, mistaken.raising), examine(empty_shop, mistaken.keyless)
+    (failed,), (lacks,) = raising.findings, keyless.findings
+    assert failed.what.startswith(f"failed defining its result ({FILE}:{line('raising') + 2}): ")
+    assert "custmer_id" in failed.what and "customer_id" in failed.what
+    assert lacks.what == "its output lacks its key: no column order_id among id, status"
+
+
+def test_without_a_lineage_every_refresh_is_full_and_that_is_said(empty_shop: ProjectionContext) -> None:
+    found = examine(empty_shop, mistaken.unfollowed)
+    assert (found.ok, found.incremental) == (True, False)
+    assert said(found.reasons) == [(str(line("unfollowed")), "no input says what it affects (affects=)")]
