@@ -16,7 +16,8 @@ from sqlalchemy.exc import IntegrityError as Duplicate
 from eventstore import failpoints, tables
 from eventstore.catalog import Catalog
 from eventstore.errors import Fenced, UsageError
-from eventstore.times import from_micros, now_micros, to_micros
+from eventstore.maintain import leases
+from eventstore.times import from_micros, to_micros
 
 RUNS_KEPT = 1000
 """Of each projection: a runner that refreshes every three seconds makes ten million a year."""
@@ -100,6 +101,11 @@ def step_hash(previous: str, from_epoch: int, to_epoch: int, kind: str, files: s
     return hashlib.sha256(f"{previous}\n{from_epoch}\n{to_epoch}\n{kind}\n{files}".encode()).hexdigest()
 
 
+def leases_of(projection: str, generation: int) -> str:
+    """What the names of the leases of attempts at a generation begin with (``attempts``)."""
+    return f"{projection}/{generation}/"
+
+
 class DerivedCatalog:
     """Typed access to the projection tables. Every change is one transaction with its condition in SQL."""
 
@@ -144,7 +150,7 @@ class DerivedCatalog:
                         preview=preview,
                         inputs=json.dumps([[need.topic, need.kind, need.start] for need in inputs]),
                         state=GenerationState.BUILDING.value,
-                        created_at=now_micros(),
+                        created_at=leases.now(connection),
                     )
                 )
             return generation
@@ -203,12 +209,14 @@ class DerivedCatalog:
         self._update(projection, generation, frozen_at=epoch)
 
     def drop_generation(self, projection: str, generation: int) -> None:
-        """Forget a generation and its runs' rows. Raises Fenced when it is live."""
+        """Forget a generation and its runs' rows; who is at work on it commits nothing more. Raises Fenced when it is
+        live."""
         with self._catalog.write() as connection:
             if _live(connection, projection) == generation:
                 raise Fenced(
                     f"generation {generation} of {projection} is live", hint="promote another one first"
                 )
+            leases.end(connection, leases_of(projection, generation))
             for table in (tables.derived, tables.generations):
                 connection.execute(
                     table.delete().where(table.c.projection == projection, table.c.generation == generation)
@@ -239,10 +247,12 @@ class DerivedCatalog:
         files: Sequence[Mapping[str, Any]],
         rows: int,
         commit_ts: datetime | None = None,
+        lease: str | None = None,
     ) -> DerivedRun:
         """Append one step to a generation's chain, by compare-and-set: ``from_epoch`` must be where the chain ends
         (0 for the first). The same step again gives back the stored one; anything else raises Fenced, so that a
-        process that computed on an outdated state changes nothing. ``files`` must be JSON."""
+        process that computed on an outdated state changes nothing. ``files`` must be JSON; ``lease`` is that of the
+        attempt that wrote them (Ended when it is over: they may be gone)."""
         if to_epoch <= from_epoch:
             raise UsageError(f"a derived step from epoch {from_epoch} to {to_epoch} leads nowhere")
         table = tables.derived
@@ -264,6 +274,10 @@ class DerivedCatalog:
                     "commit_ts": to_micros(commit_ts),
                 }
                 if from_epoch == head:
+                    if lease is not None:
+                        leases.require(connection, lease)
+                        # Others at work on this step are too late now: those who died are forgotten.
+                        leases.at_work(connection, leases_of(projection, generation))
                     connection.execute(insert(table).values(values))
         except Duplicate:  # another process committed between our look and our insert
             head = -1

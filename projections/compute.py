@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from eventstore import disclosure, keys
+from eventstore.attempts import is_by
+from eventstore.errors import TailraceError
 from eventstore.storage import Storage
 from projections.derived import DerivedFile, read_run, run_schema, write_delta, write_run
 from projections.difference import HASH, difference, ordered, repeated, with_null_key
@@ -183,6 +186,15 @@ class BucketTask:
         outcome = self.settle(bucket, self.placement.rows(group))
         return pa.table({"bucket": pa.array([bucket], pa.int32()), "outcome": [outcome.to_json()]})
 
+    def discard(self) -> None:
+        """Remove what was written: no step will name it, and where there is no room it would keep the next one from it.
+        What a task still writes after that, ``gc`` removes."""
+        if self.folder is None:
+            return
+        with suppress(TailraceError):
+            for path in [path for path in self.storage.list(self.folder) if is_by(path, self.attempt)]:
+                self.storage.delete(path)
+
     def settle(self, bucket: int, rows: pa.Table) -> BucketOutcome:
         """The whole work on one bucket's ordered rows."""
         key = self.placement.key
@@ -235,9 +247,17 @@ def _key_samples(
 def compute(projection: Projection, result: DataFrame, task: BucketTask) -> list[BucketOutcome]:
     """Run the result through the task: one outcome for every bucket, also for those without rows.
 
-    Raises ProjectionFailed when the function's code fails or rows have no key or a key twice; files that were
-    written by then are removed.
+    Raises ProjectionFailed when the function's code fails or rows have no key or a key twice; whatever it raises, files
+    that were written by then are removed.
     """
+    try:
+        return _compute(projection, result, task)
+    except BaseException:
+        task.discard()
+        raise
+
+
+def _compute(projection: Projection, result: DataFrame, task: BucketTask) -> list[BucketOutcome]:
     from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
     placement = task.placement
@@ -256,16 +276,15 @@ def compute(projection: Projection, result: DataFrame, task: BucketTask) -> list
         if bucket not in outcomes:
             outcomes[bucket] = task.settle(bucket, empty)
     ordered_outcomes = [outcomes[bucket] for bucket in sorted(outcomes)]
-    _refuse_bad_keys(projection, ordered_outcomes, task.storage)
+    _refuse_bad_keys(projection, ordered_outcomes)
     return ordered_outcomes
 
 
-def _refuse_bad_keys(projection: Projection, outcomes: Sequence[BucketOutcome], storage: Storage) -> None:
+def _refuse_bad_keys(projection: Projection, outcomes: Sequence[BucketOutcome]) -> None:
     nulls = sum(outcome.nulls for outcome in outcomes)
     repeats = sum(outcome.repeats for outcome in outcomes)
     if not nulls and not repeats:
         return
-    discard(outcomes, storage)
     key = ", ".join(projection.key)
     kind, count, what, hint = (
         (
@@ -286,11 +305,3 @@ def _refuse_bad_keys(projection: Projection, outcomes: Sequence[BucketOutcome], 
     shown = ", ".join(map(disclosure.value, keys_text[:_SAMPLES]))
     rest = f" and {count - _SAMPLES} more" if count > _SAMPLES else ""
     raise _unfit(projection, f"{what}: {shown}{rest}", f"{hint}; the sink was not touched")
-
-
-def discard(outcomes: Sequence[BucketOutcome], storage: Storage) -> None:
-    """Remove files that were written for a step that will not be committed."""
-    for outcome in outcomes:
-        for file in (outcome.run, outcome.delta):
-            if file is not None and file.path:
-                storage.delete(file.path)

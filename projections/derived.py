@@ -83,9 +83,15 @@ class StepFiles:
         )
 
 
-def folder_of(projection: str, generation: int) -> str:
-    """The folder of a generation's files, relative to the segments folder."""
-    return f"derived/{projection}/{generation}"
+def folder_of(projection: str, generation: int | None = None) -> str:
+    """The folder of a generation's files, or of all of a projection's, relative to the segments folder."""
+    folder = f"derived/{projection}"
+    return folder if generation is None else f"{folder}/{generation}"
+
+
+def generation_of(path: str) -> int:
+    """Whose file that is."""
+    return int(path.split("/")[2])
 
 
 def next_runs(previous: Mapping[int, DerivedFile], written: Iterable[DerivedFile]) -> tuple[DerivedFile, ...]:

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
+from eventstore import attempts
 from eventstore.derived import GenerationState
 from eventstore.errors import (
     IncompleteTopic,
@@ -25,9 +26,9 @@ from eventstore.position import Cut, Fence
 from projections import promotion
 from projections.apply import apply
 from projections.check import check
+from projections.collect import Collected, drop, gc
 from projections.compute import define, output_schema
 from projections.context import ProjectionContext
-from projections.derived import folder_of
 from projections.failure import explained
 from projections.generation import Generation, Pin, files_of, spec_to_text
 from projections.history import ReadPlan, frames, needs, plan_reads
@@ -76,8 +77,6 @@ _BUCKET_BYTES = 64 << 20
 
 _MOST_SPLITS = 256
 _LABEL = re.compile(r"[\w.-]{1,40}", re.ASCII)
-_ABANDONED = timedelta(days=1)
-"""A build or a file that nothing names is taken for abandoned after this time; builds are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,22 +118,14 @@ def rebuild(
     if generation is None:
         cut = pin.cut if pin else ctx.store.cut()
         generation = _create(ctx, projection, pin, cut, preview)
-    with _failing(ctx, generation):
-        step = ctx.store.derived.last_derived(name, generation.number)
-        if step is None:
-            step = commit_step(ctx, projection, generation, pin.cut if pin else ctx.store.cut())
-        applied = apply(ctx, generation)
-    upserts, deletes = applied.upserts, applied.deletes
-    if pin is None and preview is None:
-        for outcome in _catch_up(ctx, projection, generation):
-            upserts, deletes = upserts + outcome.upserts, deletes + outcome.deletes
-    # Only now: a runner takes up what is ready, and two at once would fence each other.
-    ctx.store.derived.set_state(name, generation.number, GenerationState.READY)
+    with attempts.build(ctx.store.catalog, name, generation.number):
+        upserts, deletes = _built(ctx, projection, generation)
     if preview is not None:
         _drop_earlier(ctx, generation)
     wanted = pin is None and preview is None if promote is None else promote
     promoted = promotion.promote(ctx, name, generation.number) if wanted else None
-    last = ctx.store.derived.last_derived(name, generation.number) or step
+    last = ctx.store.derived.last_derived(name, generation.number)
+    assert last is not None
     return Rebuilt(
         name,
         generation.number,
@@ -146,6 +137,22 @@ def rebuild(
         promoted,
         preview,
     )
+
+
+def _built(ctx: ProjectionContext, projection: Projection, generation: Generation) -> tuple[int, int]:
+    """Have the generation ready; gives the rows that were written and deleted in its sink."""
+    name, pin = projection.name, generation.pin
+    with _failing(ctx, generation):
+        if ctx.store.derived.last_derived(name, generation.number) is None:
+            commit_step(ctx, projection, generation, pin.cut if pin else ctx.store.cut())
+        applied = apply(ctx, generation)
+    upserts, deletes = applied.upserts, applied.deletes
+    if pin is None and generation.preview is None:
+        for outcome in _catch_up(ctx, projection, generation):
+            upserts, deletes = upserts + outcome.upserts, deletes + outcome.deletes
+    # Only now: a runner takes up what is ready, and two at once would fence each other.
+    ctx.store.derived.set_state(name, generation.number, GenerationState.READY)
+    return upserts, deletes
 
 
 def _check_preview(label: str | None, promote: bool | None) -> None:
@@ -162,7 +169,7 @@ def _check_preview(label: str | None, promote: bool | None) -> None:
 def _drop_earlier(ctx: ProjectionContext, preview: Generation) -> None:
     for generation in ctx.generations(preview.projection):
         if generation.preview == preview.preview and generation.number < preview.number:
-            _collect(ctx, generation, by_name=True)
+            drop(ctx, generation, by_name=True)
 
 
 def _unfinished(
@@ -404,83 +411,3 @@ def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> G
         fence=fence,
         problem=problem,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """A generation that was dropped, with its files."""
-
-    projection: str
-    generation: int
-    files: int
-
-
-def gc(ctx: ProjectionContext, name: str, *, keep: int = 1, number: int | None = None) -> list[Collected]:
-    """Drop generations of a projection that nobody can need: failed builds, builds cut off more than a day ago, and
-    retired ones except the last ``keep``, to which one can roll back. ``number`` drops that one (a pinned one, say).
-
-    Raises UsageError for a live generation and for a name that nobody knows, and what the sink raises.
-    """
-    ctx.check_known(name)
-    reconcile_if_possible(ctx, name)
-    dropped: list[Collected] = []
-    hindered: TailraceError | None = None
-    for generation in _droppable(ctx, name, keep) if number is None else [_not_live(ctx, name, number)]:
-        try:
-            dropped += _collect(ctx, generation, by_name=number is not None)
-        except TailraceError as error:
-            hindered = hindered or error
-    _collect_files(ctx, name)
-    if hindered is not None:
-        raise hindered
-    return dropped
-
-
-def _collect(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> list[Collected]:
-    name, number = generation.projection, generation.number
-    sink, target = ctx.sink(generation), ctx.target(generation)
-    if not by_name and sink.live(target.store, name) == number:
-        # The projection moved to another sink; whoever still reads the earlier one keeps what it shows.
-        ctx.report(f"{generation} stays: the sink it was built in still shows it", 0, None, "")
-        return []
-    sink.drop(target)
-    paths = list(ctx.store.storage.list(folder_of(name, number)))
-    ctx.store.derived.drop_generation(name, number)
-    for path in paths:
-        ctx.store.storage.delete(path)
-    return [Collected(name, number, len(paths))]
-
-
-def _not_live(ctx: ProjectionContext, name: str, number: int) -> Generation:
-    if ctx.store.derived.live(name) == number:
-        raise UsageError(f"generation {number} of {name!r} is live", hint="promote another one first")
-    return ctx.generation(name, number)
-
-
-def _droppable(ctx: ProjectionContext, name: str, keep: int) -> list[Generation]:
-    live, previous = ctx.store.derived.live(name), ctx.store.derived.previous(name)
-    found = [generation for generation in ctx.generations(name) if generation.number not in (live, previous)]
-    retired = [generation for generation in found if generation.state is GenerationState.RETIRED]
-    spare = max(0, keep - (previous is not None))
-    abandoned = datetime.now(UTC) - _ABANDONED
-    return [
-        *(retired[:-spare] if spare else retired),
-        *(
-            generation
-            for generation in found
-            if generation.state is GenerationState.FAILED
-            or (generation.state is GenerationState.BUILDING and generation.created_at < abandoned)
-        ),
-    ]
-
-
-def _collect_files(ctx: ProjectionContext, name: str) -> None:
-    """Remove files that no step names and that no running driver can still commit."""
-    storage = ctx.store.storage
-    abandoned = datetime.now(UTC) - _ABANDONED
-    for generation in ctx.generations(name):
-        steps = ctx.store.derived.derived(name, generation.number)
-        named = set().union(*(files_of(step).paths() for step in steps)) if steps else set()
-        for file in storage.files(folder_of(name, generation.number)):
-            if file.path not in named and file.modified < abandoned:
-                storage.delete(file.path)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
-from eventstore import failpoints
+from eventstore import attempts, failpoints
 from eventstore.derived import DerivedRun, GenerationState, RunRecord
 from eventstore.errors import Fenced, IncompleteTopic, TailraceError
+from eventstore.maintain.leases import Ended
 from eventstore.maintain.receipts import erasures
 from eventstore.position import Cut
 from projections.apply import apply
-from projections.compute import BucketOutcome, BucketTask, Placement, compute, define, discard, output_schema
+from projections.compute import BucketOutcome, BucketTask, Placement, compute, define, output_schema
 from projections.context import ProjectionContext
 from projections.derived import StepFiles, folder_of, next_runs
 from projections.failure import explained
@@ -96,37 +96,44 @@ def refresh_generation(
 def commit_step(
     ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
 ) -> DerivedRun:
-    """Compute the result at ``cut`` and commit it, with what differs from the step before, as the next step."""
-    derived = ctx.store.derived
-    last = derived.last_derived(generation.projection, generation.number)
+    """Compute the result at ``cut`` and commit it, with what differs from the step before, as the next step.
+
+    Raises as ``compute_at`` does; Fenced, and Ended when ``gc`` took this process for dead. Then nothing stays of what
+    it wrote.
+    """
+    derived, name, number = ctx.store.derived, generation.projection, generation.number
+    last = derived.last_derived(name, number)
     previous = files_of(last).run_of if last else {}
-    outcomes = compute_at(ctx, projection, generation, cut, BucketTask(
-        storage=ctx.store.storage,
-        placement=placement_of(generation),
-        previous=previous,
-        tolerance=projection.tolerance,
-        folder=folder_of(generation.projection, generation.number),
-        attempt=f"{cut.epoch}-{secrets.token_hex(4)}",
-    ))  # fmt: skip
-    files = StepFiles(
-        runs=next_runs(previous, [outcome.run for outcome in outcomes if outcome.run is not None]),
-        deltas=tuple(outcome.delta for outcome in outcomes if outcome.delta is not None),
-        epoch_hash=ctx.epoch(cut.epoch).hash,
-    )
-    try:
-        return derived.commit_derived(
-            generation.projection,
-            generation.number,
-            last.to_epoch if last else 0,
-            cut.epoch,
-            "delta" if last else "full",
-            [files.to_data()],
-            files.rows,
-            cut.commit_ts,
+    with attempts.attempt(ctx.store.catalog, name, number, str(cut.epoch)) as attempt:
+        task = BucketTask(
+            storage=ctx.store.storage,
+            placement=placement_of(generation),
+            previous=previous,
+            tolerance=projection.tolerance,
+            folder=folder_of(name, number),
+            attempt=attempt.name,
         )
-    except Fenced:
-        discard(outcomes, ctx.store.storage)
-        raise
+        outcomes = compute_at(ctx, projection, generation, cut, task)
+        files = StepFiles(
+            runs=next_runs(previous, [outcome.run for outcome in outcomes if outcome.run is not None]),
+            deltas=tuple(outcome.delta for outcome in outcomes if outcome.delta is not None),
+            epoch_hash=ctx.epoch(cut.epoch).hash,
+        )
+        try:
+            return derived.commit_derived(
+                name,
+                number,
+                last.to_epoch if last else 0,
+                cut.epoch,
+                "delta" if last else "full",
+                [files.to_data()],
+                files.rows,
+                cut.commit_ts,
+                lease=attempt.lease,
+            )
+        except (Fenced, Ended):  # any other may come of a COMMIT that was done
+            task.discard()
+            raise
 
 
 def placement_of(generation: Generation) -> Placement:
@@ -136,19 +143,13 @@ def placement_of(generation: Generation) -> Placement:
 def compute_at(
     ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut, task: BucketTask
 ) -> list[BucketOutcome]:
-    """Run the projection over the log at ``cut`` and each bucket of its result through ``task``.
+    """Run the projection over the log at ``cut`` and each bucket of its result through ``task``: part of an attempt,
+    because tasks open files long after they were named.
 
     Raises ProjectionFailed when the result's columns are not the generation's, HistoryGone when changes that it is
     computed of were removed.
     """
     require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
-    with ctx.store.pinned(f"projection {projection.name}"):  # tasks open files long after they were named
-        return _computed(ctx, projection, generation, cut, task)
-
-
-def _computed(
-    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut, task: BucketTask
-) -> list[BucketOutcome]:
     ctx.report(f"reading for {projection.name}", 0, None, "")
     reads = plan_reads(ctx.store, projection, cut, ctx.parallelism)
     with explained(projection, "reading its inputs"):

@@ -6,7 +6,6 @@ refresh with the result before it.
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import tempfile
 import time
@@ -18,7 +17,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eventstore import keys, segment
+from eventstore import attempts, keys, segment
+from eventstore.attempts import Attempt
 from eventstore.errors import OperatorError, TransientError, UsageError
 from eventstore.move.files import copied
 from eventstore.position import Fence
@@ -74,7 +74,10 @@ def verify(ctx: ProjectionContext, name: str, number: int | None = None) -> Comp
             f"{generation} was built by another definition than the loaded one, so there is nothing to compare with",
             hint=f"load the definition it was built by, or tailrace rebuild {name}",
         )
-    with _sink_rows(ctx, generation) as (fence, storage, found):
+    with (
+        attempts.attempt(ctx.store.catalog, name, generation.number, "verify") as attempt,
+        _sink_rows(ctx, generation, attempt) as (fence, storage, found),
+    ):
         cut = generation.pin.cut if generation.pin else ctx.store.cut(fence.epoch)
         task = BucketTask(
             storage=storage,
@@ -105,7 +108,7 @@ def _compared(generation: Generation, fence: Fence, outcomes: list[BucketOutcome
 
 @contextmanager
 def _sink_rows(
-    ctx: ProjectionContext, generation: Generation
+    ctx: ProjectionContext, generation: Generation, attempt: Attempt
 ) -> Iterator[tuple[Fence, Storage, Mapping[int, DerivedFile]]]:
     """The sink's rows at one fence, by bucket, in files that are removed afterwards."""
     kept = ctx.store.storage
@@ -113,11 +116,11 @@ def _sink_rows(
     folder = Path(tempfile.mkdtemp(prefix=".tailrace-verify-", dir=shared))
     try:
         moved: TransientError | None = None
-        for attempt in range(_TRIES):
+        for number in range(_TRIES):
             if moved is not None:
                 time.sleep(_PAUSE_SECONDS)
             fence = _fence(ctx, generation)
-            into = folder / str(attempt)
+            into = folder / str(number)
             into.mkdir()
             try:
                 files = _scan(ctx, generation, into)
@@ -125,7 +128,7 @@ def _sink_rows(
                 moved = error
                 continue
             if _fence(ctx, generation) == fence:
-                with _in_reach(ctx, generation, LocalStorage(into), files) as (storage, found):
+                with _in_reach(ctx, generation, attempt, LocalStorage(into), files) as (storage, found):
                     yield fence, storage, found
                 return
             moved = TransientError(
@@ -140,18 +143,21 @@ def _sink_rows(
 
 @contextmanager
 def _in_reach(
-    ctx: ProjectionContext, generation: Generation, here: LocalStorage, files: Mapping[int, DerivedFile]
+    ctx: ProjectionContext,
+    generation: Generation,
+    attempt: Attempt,
+    here: LocalStorage,
+    files: Mapping[int, DerivedFile],
 ) -> Iterator[tuple[Storage, Mapping[int, DerivedFile]]]:
     """The same files where tasks can read them: beside the generation's own in the object store, when tasks run on
-    other machines. Those that a killed process leaves there go like all that nothing names (``lifecycle.gc``)."""
+    other machines. Those that a killed process leaves there go like all that nothing names (``collect.gc``)."""
     objects = ctx.store.storage
     if not objects.remote or runs_here(ctx.master):
         yield here, files
         return
     stem = folder_of(generation.projection, generation.number)
-    token = secrets.token_hex(8)
     there = {
-        bucket: replace(file, path=f"{stem}/{bucket:04d}-{token}.run.parquet")
+        bucket: replace(file, path=f"{stem}/{bucket:04d}-{attempt.name}-sink.run.parquet")
         for bucket, file in files.items()
     }
     try:

@@ -1,13 +1,19 @@
-"""Leases: who needs files as they are, and who keeps the log in order. Renewed while the holder lives.
+"""Leases: who needs files as they are, who writes some, and who keeps the log in order. Renewed while the holder lives.
 
 A reader that was handed references (a Spark job, a verification) may open their files much later. It takes a lease
 first, and resolves after: every file that is retired from then on stays until the lease ends. What was retired before,
 the reader is never referred to. Short readers need none; they find the page again (``Store.read``).
 
+A driver computes a projection: it reads for long, and writes files that nothing names before its commit, under names
+that hold its lease's. It commits only while its lease is there (``require``). Whoever collects files ends the leases of
+dead drivers first (``at_work``), and looks after that which files are named: one of an ended lease, not named then,
+never will be.
+
 Times are those of the catalog: its server's, or with SQLite this host's. A clock that jumps ahead by more than a lease
 ends leases early: readers then fail with MissingFile, at worst, and begin again; of two who keep the log in order the
-earlier is fenced. A clock that is set back leaves leases that end too late: whoever meets one cuts it down to the
-length of a lease, which those who live renew and the dead do not.
+earlier is fenced. Of a driver on the same host its process tells whether it lives, and no clock; one elsewhere that is
+taken for dead commits nothing, and computes again. A clock that is set back leaves leases that end too late: whoever
+meets one cuts it down to the length of a lease, which those who live renew and the dead do not.
 """
 
 from __future__ import annotations
@@ -30,6 +36,7 @@ from eventstore.maintain import terms
 from eventstore.times import from_micros, now_micros
 
 READER = "reader"
+DRIVER = "driver"
 MAINTAINER = "maintainer"
 LEASE_SECONDS = 120.0
 _RENEWALS = 4  # per lease: a renewal may fail or come late and the next one still does it
@@ -39,14 +46,55 @@ class Busy(TransientError):
     """Somebody else keeps the log in order at this moment."""
 
 
+class Ended(TransientError):
+    """This driver was taken for dead, and what it wrote may be gone."""
+
+
 @contextmanager
 def pinned(catalog: Catalog, purpose: str) -> Iterator[None]:
     """Keep every file that readers are referred to from now on, until the block ends (or this process has died)."""
-    with catalog.write() as connection:
-        row = _row(connection, uuid.uuid4().hex, READER, purpose)
-        connection.execute(insert(tables.leases).values(row))
-    with _renewed(catalog, row):
+    with _held(catalog, uuid.uuid4().hex, READER, purpose):
         yield
+
+
+@contextmanager
+def driving(catalog: Catalog, name: str, purpose: str) -> Iterator[None]:
+    """As ``pinned``, and keep what is written under ``name``, which nobody else may have."""
+    with _held(catalog, name, DRIVER, purpose):
+        yield
+
+
+def require(connection: Connection, name: str) -> None:
+    """Inside a driver's committing transaction: whoever ends its lease waits until that is over. Raises Ended."""
+    table = tables.leases
+    held = connection.execute(update(table).where(table.c.id == name).values(id=name))
+    if held.rowcount != 1:
+        raise Ended(
+            "this process was taken for dead, and what it had written was removed; nothing was changed",
+            hint="run it again",
+        )
+
+
+def at_work(connection: Connection, prefix: str) -> dict[str, str]:
+    """The drivers that live, by the names of their leases, which begin with ``prefix``; and who they are, for people.
+    Leases of the others are ended for good."""
+    table = tables.leases
+    mine = (table.c.role == DRIVER, table.c.id.startswith(prefix, autoescape=True))
+    moment = now(connection)
+    found = connection.execute(select(table).where(*mine).order_by(table.c.id)).all()
+    living = {row.id: row.holder for row in found if _lives(row.holder, expired=row.expires_at <= moment)}
+    dead = [row.id for row in found if row.id not in living]
+    if dead:
+        connection.execute(delete(table).where(table.c.id.in_(dead)))
+    return living
+
+
+def end(connection: Connection, prefix: str) -> None:
+    """The leases of drivers, living or not, whose names begin with ``prefix``: none of them commits any more."""
+    table = tables.leases
+    connection.execute(
+        delete(table).where(table.c.role == DRIVER, table.c.id.startswith(prefix, autoescape=True))
+    )
 
 
 @contextmanager
@@ -80,18 +128,18 @@ def maintaining(catalog: Catalog) -> Iterator[None]:
 def oldest_need(connection: Connection) -> int | None:
     """Number of the last file that was retired before the oldest living reader began; None without a reader."""
     table = tables.leases
-    query = select(table.c.retired).where(table.c.role == READER, table.c.expires_at > now(connection))
+    query = select(table.c.retired).where(
+        table.c.role.in_((READER, DRIVER)), table.c.expires_at > now(connection)
+    )
     return min(connection.scalars(query), default=None)
 
 
 def holders(connection: Connection) -> list[str]:
-    """Who is at work on the log's files, for people."""
-    rows = connection.execute(select(tables.leases).where(tables.leases.c.expires_at > now(connection)))
-    return [
-        f"{row.holder}, since {from_micros(row.created_at):%H:%M:%S} UTC"
-        for row in rows
-        if not _died(row.holder)
-    ]
+    """Who is at work on the log's files, for people; each once."""
+    table = tables.leases
+    query = select(table).where(table.c.expires_at > now(connection)).order_by(table.c.created_at.desc())
+    since = {row.holder: row.created_at for row in connection.execute(query) if not _died(row.holder)}
+    return [f"{holder}, since {from_micros(began):%H:%M:%S} UTC" for holder, began in since.items()]
 
 
 def forget_expired(connection: Connection) -> None:
@@ -127,13 +175,22 @@ def _row(connection: Connection, lease: str, role: str, purpose: str) -> dict[st
     }
 
 
+def _lives(holder: str, *, expired: bool) -> bool:
+    """Whether a holder is there. One on this host cannot be late: it is a process, or it is not."""
+    return not _died(holder) if _is_here(holder) else not expired
+
+
+def _is_here(holder: str) -> bool:
+    return holder.rpartition(" ")[2].rpartition(":")[0] == socket.gethostname()
+
+
 def _died(holder: str) -> bool:
     """Whether a holder was a process of this host that is no more."""
-    host, _, pid = holder.rpartition(" ")[2].rpartition(":")
-    if host != socket.gethostname() or int(pid) == os.getpid():
+    pid = int(holder.rpartition(":")[2])
+    if not _is_here(holder) or pid == os.getpid():
         return False
     try:
-        os.kill(int(pid), 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
@@ -144,6 +201,15 @@ def _died(holder: str) -> bool:
 def _same(row: Mapping[str, Any]) -> list[ColumnElement[bool]]:
     """This lease, and not that of a successor under the same id."""
     return [tables.leases.c[name] == row[name] for name in ("id", "holder", "created_at")]
+
+
+@contextmanager
+def _held(catalog: Catalog, lease: str, role: str, purpose: str) -> Iterator[None]:
+    with catalog.write() as connection:
+        row = _row(connection, lease, role, purpose)
+        connection.execute(insert(tables.leases).values(row))
+    with _renewed(catalog, row):
+        yield
 
 
 @contextmanager

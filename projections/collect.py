@@ -1,0 +1,107 @@
+"""What nobody needs any more of a projection: generations, and files that drivers left who died."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from eventstore import attempts
+from eventstore.derived import GenerationState
+from eventstore.errors import TailraceError, UsageError
+from projections.context import ProjectionContext
+from projections.derived import folder_of, generation_of
+from projections.generation import Generation, files_of
+from projections.promotion import reconcile_if_possible
+
+_KEPT = timedelta(days=1)
+"""From its begin on, a build that was cut off is kept to be finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A generation that was dropped, with its files."""
+
+    projection: str
+    generation: int
+    files: int
+
+
+def gc(ctx: ProjectionContext, name: str, *, keep: int = 1, number: int | None = None) -> list[Collected]:
+    """Drop generations of a projection that nobody can need: failed builds, builds begun more than a day ago and cut
+    off, and retired ones except the last ``keep``, to which one can roll back; and files of drivers that died.
+    ``number`` drops that generation (a pinned one, say).
+
+    Raises UsageError for a live generation, one that is being built and a name that nobody knows, and what the sink
+    raises.
+    """
+    ctx.check_known(name)
+    reconcile_if_possible(ctx, name)
+    dropped: list[Collected] = []
+    hindered: TailraceError | None = None
+    for generation in _droppable(ctx, name, keep) if number is None else [_not_live(ctx, name, number)]:
+        try:
+            dropped += drop(ctx, generation, by_name=number is not None)
+        except TailraceError as error:
+            hindered = hindered or error
+    _collect_files(ctx, name)
+    if hindered is not None:
+        raise hindered
+    return dropped
+
+
+def drop(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> list[Collected]:
+    """With its files, unless the sink shows it still and nobody asked for it by name."""
+    name, number = generation.projection, generation.number
+    sink, target = ctx.sink(generation), ctx.target(generation)
+    if not by_name and sink.live(target.store, name) == number:
+        # The projection moved to another sink; whoever still reads the earlier one keeps what it shows.
+        ctx.report(f"{generation} stays: the sink it was built in still shows it", 0, None, "")
+        return []
+    sink.drop(target)
+    paths = list(ctx.store.storage.list(folder_of(name, number)))
+    ctx.store.derived.drop_generation(name, number)
+    for path in paths:
+        ctx.store.storage.delete(path)
+    return [Collected(name, number, len(paths))]
+
+
+def _not_live(ctx: ProjectionContext, name: str, number: int) -> Generation:
+    if ctx.store.derived.live(name) == number:
+        raise UsageError(f"generation {number} of {name!r} is live", hint="promote another one first")
+    generation = ctx.generation(name, number)
+    if generation.state is GenerationState.BUILDING:
+        builder = attempts.give_up(ctx.store.catalog, name, number, timedelta(0))
+        if builder:
+            raise UsageError(f"{generation} is being built: {builder}", hint="stop that first")
+    return generation
+
+
+def _droppable(ctx: ProjectionContext, name: str, keep: int) -> list[Generation]:
+    live, previous = ctx.store.derived.live(name), ctx.store.derived.previous(name)
+    found = [generation for generation in ctx.generations(name) if generation.number not in (live, previous)]
+    retired = [generation for generation in found if generation.state is GenerationState.RETIRED]
+    spare = max(0, keep - (previous is not None))
+    return [*(retired[:-spare] if spare else retired), *(each for each in found if _is_lost(ctx, each))]
+
+
+def _is_lost(ctx: ProjectionContext, generation: Generation) -> bool:
+    """Whether it is a build that failed, or that nobody finished in time."""
+    if generation.state is GenerationState.BUILDING:
+        attempts.give_up(ctx.store.catalog, generation.projection, generation.number, _KEPT)
+        generation = ctx.generation(generation.projection, generation.number)
+    return generation.state is GenerationState.FAILED
+
+
+def _collect_files(ctx: ProjectionContext, name: str) -> None:
+    """Remove files that no step names and that no driver can still commit, also of generations that are gone."""
+    storage, derived = ctx.store.storage, ctx.store.derived
+    by_number: dict[int, list[str]] = {}
+    for path in storage.list(folder_of(name)):
+        by_number.setdefault(generation_of(path), []).append(path)
+    for number, paths in by_number.items():
+        # The order matters: what was listed, is of no living attempt and not named *afterwards*, never will be.
+        living = attempts.at_work(ctx.store.catalog, name, number)
+        named = set().union(*(files_of(step).paths() for step in derived.derived(name, number)))
+        for path in paths:
+            if path not in named and not any(attempts.is_by(path, attempt) for attempt in living):
+                storage.delete(path)
