@@ -120,6 +120,9 @@ def test_a_refresh_brings_only_differences_and_nothing_when_its_inputs_did_not_c
     assert (changed.status, changed.upserts, changed.deletes) == ("done", 1, 0)
     assert (untouched.status, untouched.upserts, untouched.deletes) == ("nothing", 0, 0)
     assert isinstance(planned.plan, Nothing) and "none of its inputs changed" in planned.plan.reason
+    assert repartition(shop.store, TopicId.parse("shop.public.orders"), 3).epoch == shop.store.cut().epoch
+    (planned,) = plans(ctx)
+    assert isinstance(planned.plan, Nothing) and "none of its inputs changed" in planned.plan.reason
     shop.commit({"orders": [("c", shop.order(901))]})
     (planned,) = plans(ctx)
     assert isinstance(planned.plan, Full) and "shop.public.orders changed" in planned.plan.reason
