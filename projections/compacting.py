@@ -12,7 +12,7 @@ import pyarrow as pa
 from eventstore.maintain.staterun import Share, Written
 from projections.failure import explained_upkeep
 from projections.history import parallelism_of
-from projections.session import open_session
+from projections.session import master, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,8 +31,8 @@ class SparkWorkers:
     @classmethod
     def of(cls, settings: Settings) -> SparkWorkers:
         """Raises what ``open_session`` raises."""
-        count = parallelism_of(settings.spark.master, settings.spark.shuffle_partitions)
-        return cls(open_session(settings), count)
+        session = open_session(settings)
+        return cls(session, parallelism_of(master(settings), settings.spark.shuffle_partitions))
 
     def write(self, shares: Sequence[Share]) -> Sequence[Written]:
         units = pa.table(

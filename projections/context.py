@@ -79,15 +79,15 @@ class ProjectionContext:
 
     @property
     def master(self) -> str:
-        """Where tasks run: what the settings say, or whoever submitted this driver."""
-        from projections.session import is_submitted
+        """Where tasks run."""
+        from projections.session import master
 
-        return str(self.spark.conf.get("spark.master")) if is_submitted() else self.settings.spark.master
+        return master(self.settings)
 
     @property
     def parallelism(self) -> int:
-        spark = self.settings.spark
-        return parallelism_of(spark.master, spark.shuffle_partitions)
+        """How many units of work inputs are cut into."""
+        return parallelism_of(self.master, self.settings.spark.shuffle_partitions)
 
     def projection(self, name: str) -> Projection:
         """Raises UsageError, with names that come close, when no loaded module defines it."""

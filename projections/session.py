@@ -74,6 +74,11 @@ def is_submitted() -> bool:
     return _GATEWAY in os.environ
 
 
+def master(settings: Settings) -> str:
+    """Where tasks run: what the settings say, or whoever submitted this driver."""
+    return str(open_session(settings).conf.get("spark.master")) if is_submitted() else settings.spark.master
+
+
 @contextmanager
 def _withheld(secrets: Collection[str]) -> Iterator[None]:
     """The JVM started inside, and with it Python workers, do not get variables of the environment that hold a secret:

@@ -13,7 +13,10 @@ import pyarrow as pa
 import pytest
 
 from eventstore.errors import UsageError
+from eventstore.log import Store
 from eventstore.settings import Settings, SparkSettings, StoreSettings
+from projections.compacting import SparkWorkers
+from projections.context import ProjectionContext
 from projections.history import parallelism_of
 from projections.session import check_master, open_session
 from tests.fixtures.spark import SPARK
@@ -40,6 +43,18 @@ def test_a_cluster_is_refused_unless_its_workers_see_the_segments() -> None:
 )
 def test_inputs_are_cut_into_as_many_units_as_there_are_cores(master: str, units: int) -> None:
     assert parallelism_of(master, 9) == units
+
+
+def test_a_submitted_driver_cuts_them_for_the_master_it_was_submitted_to(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    elsewhere = SparkSettings(master="spark://of-the-settings:7077", shuffle_partitions=9)
+    settings = Settings(spark=elsewhere, store=StoreSettings(shared_path=True))
+    context = ProjectionContext(store, settings, {})
+
+    assert (context.parallelism, SparkWorkers.of(settings).shares) == (9, 9)
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # as spark-submit leaves it; the session is local[2]
+    assert (context.parallelism, SparkWorkers.of(settings).shares) == (2, 2)
 
 
 def test_workers_run_this_interpreter_and_find_the_projects_modules(
