@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -91,7 +92,8 @@ def _archived(connection: Connection, topic_id: int) -> Iterator[Remnant]:
         yield Remnant(
             f"archive {place}, unfinished",
             f"{files} {'file' if files == 1 else 'files'} that retention began to archive as they were before",
-            "the next round of upkeep removes them: tailrace store maintain",
+            "the next round of upkeep removes them: tailrace store maintain; "
+            f"if that archive is no more: tailrace log archives --gone {shlex.quote(place)}",
         )
 
 

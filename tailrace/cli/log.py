@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eventstore.errors import UsageError
+from tailrace.cli.archives import archives
 from tailrace.cli.invocation import of
 from tailrace.cli.log_tail import tail
 from tailrace.cli.log_verify import verify
@@ -25,6 +26,7 @@ app.command()(tail)
 app.command()(verify)
 app.command()(redact)
 app.command()(redactions)
+app.command()(archives)
 
 TopicArgument = Annotated[
     str, typer.Argument(help="SOURCE.SCHEMA.TABLE or SOURCE.CATEGORY.", show_default=False)

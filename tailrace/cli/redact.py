@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -81,12 +82,16 @@ def redactions(
     topics: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
 ) -> None:
     """What was erased, when, and where values may still lie. To be repeated after a restore from before."""
+    from eventstore.maintain.archives import archives
     from eventstore.maintain.receipts import receipts
     from eventstore.model import TopicId
 
     invocation = of(context)
     with invocation.store() as store:
         found = receipts(store, [TopicId.parse(topic) for topic in topics or ()])
+        kept = (
+            archives(store, [TopicId.parse(name) for name in {each.topic for each in found}]) if found else []
+        )
     if invocation.output.json:
         for receipt in found:
             invocation.output.document(asdict(receipt))
@@ -106,6 +111,17 @@ def redactions(
         for each in found
     ]
     invocation.output.table(("epoch", "erased", "topic", "keys", "columns", "rows"), rows)
+    for archive in kept:
+        held = [count(archive.files, "file")] if archive.files else []
+        if archive.unfinished:
+            held.append(f"{count(archive.unfinished, 'unfinished file')}")
+        invocation.output.note(f"values may still lie in archive {archive.place}: {' and '.join(held)}")
+
+
+def command(receipt: Receipt) -> str:
+    """The command that erases the same again."""
+    keys = " ".join(f"--key {shlex.quote(text or '')}" for text in receipt.keys[0])
+    return f"tailrace log redact {shlex.quote(receipt.topic)} {keys} --columns {shlex.quote(','.join(receipt.columns))}"
 
 
 def _names(columns: Sequence[str] | None) -> list[str] | None:

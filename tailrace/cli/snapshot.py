@@ -11,12 +11,15 @@ import typer
 from eventstore.errors import UsageError
 from eventstore.model import TopicId, TopicKind
 from tailrace.cli.invocation import Invocation, of
-from tailrace.cli.output import duration
+from tailrace.cli.output import count, duration
+from tailrace.cli.redact import command
 from tailrace.cli.requested import follow, refuse, tell
 
 if TYPE_CHECKING:
     from eventstore.log import Store
     from eventstore.requests import Request
+
+_SHOWN = 5
 
 
 def snapshot(
@@ -35,6 +38,7 @@ def snapshot(
     invocation = of(context)
     with invocation.store() as store:
         topics = tables_of(invocation, store, tables)
+        _warn_of_erased(invocation, store, topics)
         requests = store.requests.ask("snapshot", topics, rows_per_second=rows_per_second)
         for topic in topics:
             invocation.output.note(f"{topic.text} will be read again")
@@ -47,6 +51,30 @@ def snapshot(
         tell(invocation, requests, "read")
     refuse(requests, "read", lambda _: "tailrace status shows the topics")
     return 0
+
+
+def _warn_of_erased(invocation: Invocation, store: Store, topics: Sequence[TopicId]) -> None:
+    """What was erased from the log, and is in the table still, comes with the other rows."""
+    from eventstore.maintain.receipts import receipts
+
+    found = receipts(store, topics)
+    if not found:
+        return
+    note = invocation.output.note
+    for topic in topics:
+        mine = [each for each in found if each.topic == topic.text]
+        if mine:
+            note(
+                f"rows of {topic.text} were erased ({count(len(mine), 'redaction')}); what its table still holds of"
+            )
+            note(
+                "them comes into the log again. Change it in the source first, or erase it again afterwards:"
+            )
+        for each in mine[-_SHOWN:]:
+            note(f"  {command(each)}")
+        if len(mine) > _SHOWN:
+            note(f"  and {len(mine) - _SHOWN:,} before: tailrace log redactions {topic.text}")
+    invocation.confirm("read tables again of which rows were erased")
 
 
 def tables_of(invocation: Invocation, store: Store, names: Sequence[str]) -> list[TopicId]:

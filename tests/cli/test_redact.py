@@ -85,3 +85,18 @@ def test_what_cannot_be_erased_is_said_and_a_protected_environment_asks_after_it
     assert asked.out.startswith("would erase 5 rows")
     assert project.ok("log", "redactions").out == "nothing was erased\n"
     assert "erased 5 rows" in project.ok("--env", "prod", "--yes", *ERASE).out
+
+
+def test_who_reads_a_table_again_is_told_first_that_erased_values_may_come_back_and_how_to_erase_them(
+    project: Project, store: Store
+) -> None:
+    again = ("source", "snapshot", ORDERS.text, "--no-wait")
+    assert "erased" not in project.ok(*again).err
+    project.ok(*ERASE, "--columns", "note")
+    asked = project.run("--env", "prod", *again)
+    assert asked.code == 2 and "run it with --yes" in asked.err
+    told = asked.err
+    assert f"rows of {ORDERS.text} were erased (1 redaction)" in told
+    assert told.index("were erased") < told.index("run it with --yes")
+    assert f"  tailrace log redact {ORDERS.text} --key 8 --columns note\n" in told
+    assert "were erased" in project.ok(*again).err
