@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from eventstore.maintain import cutoff, fold, rundue, seal, tiers
 from eventstore.maintain.tiers import File
 from eventstore.model import SegmentRef, TopicId
+from eventstore.partitioning import Partitioning
 from eventstore.runs import Run
 from eventstore.starts import LogStart
 
@@ -140,15 +141,19 @@ class Topic:
             [rundue.File(self.last_epoch(file), file.rows, file.bytes) for file in self.files],
             self.runs,
         )
-        if not self.load.state_bytes or held.new_bytes < self.load.state_bytes:
+        if not self.load.state_bytes:
             return
-        after, rows = rundue.stretch(TOPIC, held, bag=False)
-        self.looks = tuple(epoch for epoch in self.looks if epoch <= after)
-        run = self._run(after, held.epoch)
-        if run.refs[0].rows > rundue.WORTH * rows:
-            self.looks = (*self.looks, held.epoch)
+        due = rundue.stretch(TOPIC, held, Partitioning.of(1), self.load.state_bytes, bag=False)
+        if due is None:
             return
-        gone = [each for each in self.runs if after < each.epoch <= held.epoch and each.epoch != self.start]
+        self.looks = tuple(epoch for epoch in self.looks if epoch <= due.after)
+        run = self._run(due.after, due.epoch)
+        if run.refs[0].rows > rundue.WORTH * due.rows:
+            self.looks = (*self.looks, due.epoch)
+            return
+        gone = [
+            each for each in self.runs if due.after < each.epoch <= due.epoch and each.epoch != self.start
+        ]
         yield from (each.bytes for each in gone)
         self.runs = sorted(
             [*(each for each in self.runs if each not in gone), run], key=lambda each: each.epoch

@@ -97,9 +97,24 @@ class Partitioning:
             found = np.where(epochs > each.behind, spread, found)
         return found
 
-    def begins_within(self, after: int, epoch: int) -> bool:
-        """Whether rows of epochs behind ``after`` and up to ``epoch`` may be of several incarnations."""
-        return any(after < each.behind < epoch for each in self.incarnations[1:])
+    def begun_within(self, after: int, epoch: int) -> int:
+        """Behind which epoch the last incarnation begins, when rows of epochs behind ``after`` and up to ``epoch`` may
+        be of several; 0 when they are of one."""
+        return max((each.behind for each in self.incarnations[1:] if after < each.behind < epoch), default=0)
+
+    @property
+    def classes(self) -> int:
+        """Into how many parts keys can be cut so that each has partitions of its own in every incarnation."""
+        return int(np.gcd.reduce([each.count for each in self.incarnations]))
+
+    def of_class(self, number: int, classes: int) -> tuple[int, ...]:
+        """The partitions of one of so many parts, a divisor of ``self.classes`` or fewer."""
+        return tuple(
+            partition
+            for each in self.incarnations
+            for partition in each.numbers
+            if (partition - each.first) % self.classes % classes == number
+        )
 
     def holding(self, partitions: Iterable[int]) -> Partitioning:
         """The incarnations that these partitions are of; the current one, where there are none."""

@@ -4,6 +4,9 @@ A topic's epochs are spans, one after another: of some there is a run, of the ot
 too little. New rows are worth a run when they have ``upkeep.state_bytes``. It begins with the oldest span that it is
 not small against, so there are few spans, each several times as large as the one behind it, and a span is read again
 only when what came behind it has at least a quarter of its bytes.
+
+After a repartition a key's rows are in several partitions. A run that goes on from another is of one incarnation, so it
+ends or begins there; only one that begins with the log reaches across, when what came since is not small against it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from sqlalchemy import Connection, select
 
 from eventstore import registry, runs, starts, tables
 from eventstore.model import TopicId, TopicInfo, TopicKind
+from eventstore.partitioning import Partitioning
 from eventstore.position import Cut
 from eventstore.runs import Run
 from eventstore.starts import LogStart
@@ -92,9 +96,19 @@ class Holdings:
         return sum(file.bytes for file in self.files if after < file.last_epoch <= epoch)
 
 
-def begin(spans: Sequence[Span], new_bytes: int) -> int:
-    """Behind which epoch the run of new rows begins that takes the spans with it that it is not small against."""
-    total, after = new_bytes, spans[-1].epoch if spans else 0
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Epochs behind ``after`` and up to ``epoch``, with so many rows in the log (and the run at its start)."""
+
+    after: int
+    epoch: int
+    rows: int
+
+
+def begin(spans: Sequence[Span], new_bytes: int, at: int = 0) -> int:
+    """Behind which epoch the run of new rows begins that takes the spans with it that it is not small against; ``at``:
+    where there are none."""
+    total, after = new_bytes, spans[-1].epoch if spans else at
     for span in reversed(spans):
         if span.bytes > GROWTH * total:
             break
@@ -114,11 +128,7 @@ def due(store: Store, topics: Collection[TopicId] | None = None, *, at_once: boo
     for row in found:
         info = registry.topic_info(row)
         if info.kind is TopicKind.TABLE and (topics is None or info.id in topics):
-            with store.catalog.read() as connection:
-                held = _holdings(connection, info.id, row.id, sealed)
-            planned = _of_topic(store, info, row.id, held, least)
-            if planned is not None:
-                yield planned
+            yield from _of_topic(store, info, row.id, sealed, least)
 
 
 def _holdings(connection: Connection, topic: TopicId, topic_id: int, sealed: int) -> Holdings:
@@ -137,27 +147,43 @@ def _holdings(connection: Connection, topic: TopicId, topic_id: int, sealed: int
     )
 
 
-def _of_topic(store: Store, info: TopicInfo, topic_id: int, held: Holdings, least: int) -> Due | None:
+def _of_topic(store: Store, info: TopicInfo, topic_id: int, sealed: int, least: int) -> Iterator[Due]:
+    """The next one, and when it was made, perhaps one that goes on from it."""
+    latest = store.schemas(info.id)[-1]
+    made: Stretch | None = None
+    while latest.key:
+        with store.catalog.read() as connection:
+            held = _holdings(connection, info.id, topic_id, sealed)
+        found = stretch(info.id, held, info.partitioning, least, bag=latest.bag)
+        if found is None or found == made:
+            return
+        yield Due(info, topic_id, held.start, found.after, found.epoch, found.rows, held.looks)
+        made = found
+
+
+def stretch(
+    topic: TopicId, held: Holdings, partitioning: Partitioning, least: int, *, bag: bool
+) -> Stretch | None:
+    """Of which epochs a run is to be made now that there are ``least`` bytes that nobody has looked at; None: of
+    none. Rows without a key are counted, so there is no saying what some of them leave without those before."""
     if held.new_bytes < least:
         return None
-    latest = store.schemas(info.id)[-1]
-    if not latest.key:
-        return None
-    after, rows = stretch(info.id, held, bag=latest.bag)
-    if info.partitioning.begins_within(after, held.epoch):
-        # Such a run's keys have rows in several partitions: one that goes on from another has not.
-        after, rows = stretch(info.id, held, bag=True)
-    return Due(info, topic_id, held.start, after, held.epoch, rows, held.looks)
-
-
-def stretch(topic: TopicId, held: Holdings, *, bag: bool) -> tuple[int, int]:
-    """Behind which epoch the run begins that ends with the newest file, and of how many rows it is made."""
-    # Rows without a key are counted, so there is no saying what some of them leave without those before.
-    after = 0 if bag else begin(spans_of(topic, held), held.new_bytes)
-    rows = sum(file.rows for file in held.files if file.last_epoch > after)
+    after, epoch, spans = 0, held.epoch, spans_of(topic, held)
+    if not bag:
+        after = begin(spans, held.new_bytes)
+    behind = partitioning.begun_within(after, epoch)
+    if after and behind:
+        if held.stored(held.looked, behind) >= least:
+            epoch = behind
+            after = begin(spans, held.stored(held.looked, behind))
+            behind = partitioning.begun_within(after, epoch)
+        if behind:
+            within = [span for span in spans if span.after >= behind]
+            after = begin(within, held.stored(max(held.looked, behind), epoch), behind)
+    rows = sum(file.rows for file in held.files if after < file.last_epoch <= epoch)
     if not after:
         rows += sum(ref.rows for ref in runs.at_start(held.runs, held.start))
-    return after, rows
+    return Stretch(after, epoch, rows)
 
 
 def spans_of(topic: TopicId, held: Holdings) -> list[Span]:

@@ -10,8 +10,9 @@ comes to what it came to before. Kept are
 - of compacted topics, deletes and truncates younger than ``tombstones_after``, for readers that may not know of them;
 - when there are rows before those of the run: the last truncate, and the deletes of keys that ended deleted.
 
-The work is cut into shares of some partitions each. They need no catalog: workers of a cluster may do them. A run with
-rows from before and after a repartition is one share: its keys are in several partitions.
+The work is cut into shares of some partitions each. They need no catalog: workers of a cluster may do them. With rows
+from before and after a repartition a share has all the partitions that its keys are in: from 4 to 8 of them there are
+four shares, from 4 to 7 one.
 """
 
 from __future__ import annotations
@@ -134,22 +135,21 @@ def write_run(
     )
     inside = _behind(wanted, after)
     assert not (after and inside.partitioning.mixed)  # ``rundue``: such a run begins with the log
-    partitions = [number for each in inside.partitioning.incarnations for number in each.numbers]
     workers = workers or Here()
-    count = 1 if inside.partitioning.mixed else max(1, min(workers.shares, len(partitions)))
+    count = max(1, min(workers.shares, inside.partitioning.classes))
     shares = [
         Share(
             storage=store.storage,
             wanted=inside,
             before=before,
-            partitions=tuple(partitions[first::count]),
+            partitions=inside.partitioning.of_class(number, count),
             after=after,
             epoch=epoch,
             name=name,
             memory_bytes=store.settings.upkeep.memory_bytes,
             tombstones_after=tombstones_after,
         )
-        for first in range(count)
+        for number in range(count)
     ]
     written = list(workers.write(shares))
     leaning = [at for at, share in enumerate(shares) if _asked_of(share, written)]

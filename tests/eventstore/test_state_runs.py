@@ -14,12 +14,15 @@ from eventstore import failpoints, runs, tables
 from eventstore.errors import Fenced
 from eventstore.log import Store
 from eventstore.maintain import rundue, terms
+from eventstore.maintain.repartition import repartition
 from eventstore.maintain.rounds import is_due
 from eventstore.maintain.rundue import Span
 from eventstore.maintain.staterun import Here
-from eventstore.model import TopicId
+from eventstore.model import SegmentRef, TopicId
+from eventstore.partitioning import Partitioning
 from eventstore.runs import Run
 from eventstore.settings import TopicSettings, UpkeepSettings
+from eventstore.starts import LogStart
 from eventstore.state import plan_state, state
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, content, writer
 from tests.fixtures.stores import StoreFactory
@@ -176,6 +179,65 @@ def test_shares_of_a_run_make_together_what_one_process_makes(new_store: StoreFa
     (made,) = store.compact([ORDERS], workers=Here(shares=3))
     assert state_of(store) == before
     assert made.kept == rows_read(store)
+
+
+@SQLITE
+@pytest.mark.parametrize("partitions", [8, 7], ids=["twice as many", "none in common"])
+def test_runs_beside_a_repartition_are_of_one_incarnation_or_begin_with_the_log(
+    new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """Made in shares of partitions."""
+    store = new_store(upkeep=EAGER)
+    monkeypatch.setattr(rundue, "GROWTH", 0)
+    workers = Here(shares=3)
+
+    def compact() -> list[tuple[int, int]]:
+        before = {epoch: state_of(store, epoch) for epoch in (20, 40, store.cut().epoch)}
+        store.compact([ORDERS], workers=workers)
+        assert {epoch: state_of(store, epoch) for epoch in before} == before
+        assert store.verify().findings == ()
+        return runs_of(store)
+
+    fill(store, 1, 22)
+    store.compact([ORDERS], workers=workers)
+    fill(store, 23, 44)
+    store.seal()
+    repartition(store, ORDERS, partitions)
+    fill(store, 45, 66)
+    assert compact() == [(0, 22), (22, 45), (45, 67)]
+    fill(store, 67, 88)
+    assert compact() == [(0, 22), (22, 45), (45, 67), (67, 89)]
+    rows = rows_read(store)
+    monkeypatch.setattr(rundue, "GROWTH", 100)
+    fill(store, 89, 89)
+    assert compact() == [(0, 90)]
+    assert rows_read(store) < rows
+
+
+def test_a_run_that_would_reach_across_a_repartition_begins_there() -> None:
+    """Or ends there, when what came before it is worth one; bytes of files are 10 each."""
+    partitioning = Partitioning.of(4).repartitioned(8, 50)
+
+    def planned(files: list[int], *made: tuple[int, int, int], least: int = 10) -> tuple[int, int] | None:
+        """``made``: runs, by their ends and bytes."""
+        ran = [
+            Run(after, end, (SegmentRef(ORDERS, 1, after + 1, end, 1, size, ()),))
+            for after, end, size in made
+        ]
+        start = LogStart(0, (), ())
+        held = rundue.Holdings(start, (), [rundue.File(end, 10, 10) for end in files], ran)
+        found = rundue.stretch(ORDERS, held, partitioning, least, bag=False)
+        return None if found is None else (found.after, found.epoch)
+
+    assert planned([20, 40, 50]) == (0, 50)
+    assert planned([20, 40, 60]) == (0, 60)
+    assert planned([40, 60], (0, 40, 900)) == (50, 60)
+    assert planned([40, 48, 60], (0, 40, 900)) == (40, 50)
+    assert planned([40, 48, 60], (0, 40, 900), least=15) == (50, 60)
+    assert planned([40, 50, 60], (0, 40, 900), (40, 50, 20)) == (50, 60)
+    assert planned([40, 60, 70], (0, 40, 900), (50, 60, 20)) == (50, 70)
+    assert planned([40, 60, 70], (0, 40, 35), (50, 60, 20)) == (0, 70)
+    assert planned([40, 60], (0, 40, 900), least=11) is None
 
 
 @pytest.mark.parametrize("point", ["state_run_written", "state_run_swapped"])
