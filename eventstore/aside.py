@@ -11,8 +11,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from eventstore import segment, tables
+from eventstore.catalog import Catalog
+from eventstore.errors import IntegrityError
 from eventstore.model import KeptFrames, SetAside, TopicId
 from eventstore.position import format_lsn
+from eventstore.storage import Storage
 
 SUFFIX = ".frames"
 _JOINED_BYTES = 64 << 10  # what one append may write anew
@@ -71,8 +74,22 @@ def release(connection: Connection, topic_id: int, number: int) -> None:
     connection.execute(delete(table).where(table.c.topic_id == topic_id, table.c.number == number))
 
 
-def first(connection: Connection, topic: TopicId) -> KeptFrames | None:
-    """What was kept first and is still to be decoded."""
+def first_kept(catalog: Catalog, storage: Storage, topic: TopicId) -> tuple[KeptFrames, bytes] | None:
+    """As ``Store.first_kept``."""
+    with catalog.read() as connection:
+        kept = _first(connection, topic)
+    if kept is None:
+        return None
+    data = storage.open(kept.path).to_pybytes() if kept.path else kept.data or b""
+    if segment.checksum(data) != kept.checksum:
+        raise IntegrityError(
+            f"what was kept for {topic} is damaged: its checksum is not the one in the catalog",
+            hint="restore the store from a backup, or read the table again: tailrace source snapshot",
+        )
+    return kept, data
+
+
+def _first(connection: Connection, topic: TopicId) -> KeptFrames | None:
     table, topics = tables.kept_frames, tables.topics
     query = (
         select(table)

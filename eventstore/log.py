@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import pyarrow as pa
-from sqlalchemy import Connection, insert, or_, select, update
-from sqlalchemy.exc import IntegrityError as Duplicate
+from sqlalchemy import Connection, select
 
-from eventstore import archived, aside, index, loads, reading, registry, segment, starts, tables
+from eventstore import (
+    archived,
+    aside,
+    following,
+    index,
+    loads,
+    pairing,
+    reading,
+    registering,
+    registry,
+    starts,
+    tables,
+)
 from eventstore import cut as cuts
 from eventstore.archived import ArchivedFile
 from eventstore.catalog import Catalog, open_catalog
 from eventstore.derived import DerivedCatalog
-from eventstore.errors import IncompleteTopic, IntegrityError, MissingFile, OperatorError, UsageError
+from eventstore.errors import MissingFile
 from eventstore.model import (
     EpochInfo,
     KeptFrames,
@@ -41,9 +49,9 @@ from eventstore.schema import TopicSchema
 from eventstore.settings import StoreSettings
 from eventstore.starts import LogStart
 from eventstore.storage import LocalStorage, Storage
-from eventstore.storage.places import MARKER, open_place, open_storage, read_marker, write_marker
-from eventstore.timeline import Timeline, Which
-from eventstore.wake import Deadline, Waker, waker_of
+from eventstore.storage.places import open_place, open_storage
+from eventstore.timeline import Which
+from eventstore.wake import Waker, waker_of
 from eventstore.writer import SourceWriter
 
 if TYPE_CHECKING:
@@ -57,10 +65,7 @@ if TYPE_CHECKING:
     from eventstore.subscriptions.group import Group
     from eventstore.subscriptions.tail import Followed
 
-_SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
-_BATCH_ROWS = 65_536
 POLL_SECONDS = 1.0
-_PAGE_EPOCHS = 1000
 _LOOKS = 5  # each can miss a file only when a merge ended and its files were removed meanwhile
 _T = TypeVar("_T")
 
@@ -104,37 +109,13 @@ class Store:
             spool = (storage.root if isinstance(storage, LocalStorage) else base / ".tailrace") / "spool"
             store = cls(chosen, catalog, storage, spool, base)
             barrier.check(catalog)
-            store._check_pair(create)
+            pairing.require(catalog, storage, store.log_id, create=create)
             if create and catalog.kind == "postgres":  # consumers may not make tables there
                 store.groups_database  # noqa: B018
             return store
         except BaseException:
             catalog.close()
             raise
-
-    def _check_pair(self, create: bool) -> None:
-        """Catalog and segments must be a pair: a marker beside the segments names the log. Foreign ones would hand us
-        wrong files, and upkeep would take that log's files for orphans."""
-        if create and not self.storage.exists(MARKER) and self.head() is None:
-            with (
-                self.catalog.write() as connection
-            ):  # of several creators one writes it, the others wait here
-                connection.execute(update(tables.log).values(log_id=self.log_id))
-                if not self.storage.exists(MARKER):
-                    write_marker(self.storage, self.log_id)
-        try:
-            found = read_marker(self.storage)
-        except MissingFile:
-            raise OperatorError(
-                f"{self.storage.label} is not the place of the segments of {self.catalog.label}: it has no {MARKER}",
-                hint="correct store.segments, or restore the segments from the same backup as the catalog",
-            ) from None
-        if found != self.log_id:
-            raise OperatorError(
-                f"the segments in {self.storage.label} belong to another log ({found}) than "
-                f"{self.catalog.label} ({self.log_id})",
-                hint="give every store its own store.segments, or restore both from one backup",
-            )
 
     def close(self) -> None:
         if self._groups is not None:
@@ -160,11 +141,7 @@ class Store:
 
     def epochs(self, after: int = 0, limit: int = 1000) -> list[EpochInfo]:
         """Up to ``limit`` visible epochs after ``after``, in order, without gaps."""
-        return self._epochs(Which(after=after), limit)
-
-    def _epochs(self, which: Which, limit: int) -> list[EpochInfo]:
-        found = self.looked_up(lambda connection: Timeline(connection, self.storage).page(which, limit))
-        return [registry.epoch_info(asdict(epoch)) for epoch in found]
+        return following.page(self, Which(after=after), limit)
 
     def looked_up(self, look: Callable[[Connection], _T]) -> _T:
         """What ``look`` finds in a snapshot of the catalog; in another one when a file was merged away since."""
@@ -196,10 +173,9 @@ class Store:
         """Raises UsageError, with names that come close, when the log has no such topic."""
         with self.catalog.read() as connection:
             row = registry.topic_row(connection, topic)
-            if row is not None:
-                return registry.topic_info(row)
-            names = list(connection.scalars(select(tables.topics.c.name)))
-        raise _unknown_topic(topic, names)
+            if row is None:
+                raise registry.unknown_topic(connection, topic)
+            return registry.topic_info(row)
 
     def schemas(self, topic: TopicId) -> list[TopicSchema]:
         """All versions, oldest first. Raises UsageError for an unknown topic."""
@@ -226,17 +202,7 @@ class Store:
     def first_kept(self, topic: TopicId) -> tuple[KeptFrames, bytes] | None:
         """What was kept first for a topic that is set aside and is still to be decoded. Raises IntegrityError when it
         is damaged."""
-        with self.catalog.read() as connection:
-            kept = aside.first(connection, topic)
-        if kept is None:
-            return None
-        data = self.storage.open(kept.path).to_pybytes() if kept.path else kept.data or b""
-        if segment.checksum(data) != kept.checksum:
-            raise IntegrityError(
-                f"what was kept for {topic} is damaged: its checksum is not the one in the catalog",
-                hint="restore the store from a backup, or read the table again: tailrace source snapshot",
-            )
-        return kept, data
+        return aside.first_kept(self.catalog, self.storage, topic)
 
     def schemas_at(self, topic: TopicId, cut: Cut) -> list[TopicSchema]:
         """Versions that hold at the cut or before it, oldest first. Raises UsageError for an unknown topic."""
@@ -249,19 +215,8 @@ class Store:
     def require_complete(self, topic: TopicId, cut: Cut) -> None:
         """Raises IncompleteTopic when the topic's state is not known at the cut (first load, repair)."""
         topic_id = self._topic_id(topic)
-        table = tables.incomplete
-        query = select(table.c.reason).where(
-            table.c.topic_id == topic_id,
-            table.c.from_epoch <= cut.epoch,
-            or_(table.c.to_epoch.is_(None), table.c.to_epoch > cut.epoch),
-        )
         with self.catalog.read() as connection:
-            reason = connection.scalar(query)
-        if reason is not None:
-            raise IncompleteTopic(
-                f"the state of {topic} is not known at epoch {cut.epoch}: {reason}",
-                hint="`tailrace status` shows the progress; ask for a later position",
-            )
+            registry.require_complete(connection, topic, topic_id, cut)
 
     def require_history(self, topic: TopicId, cut: Cut) -> None:
         """Raises HistoryGone when retention removed rows behind the cut."""
@@ -276,46 +231,16 @@ class Store:
     def register_source(self, name: str, *, slot: str, publication: str, system_id: str) -> SourceState:
         """Add a source, or give back the one there is. Slot, publication and system may change until the first load
         is in the log; afterwards the log's positions belong to that one system (OperatorError)."""
-        if not _SOURCE_NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is not a source name", hint="lower-case letters, digits and _")
-        table = tables.sources
-        given = {"slot": slot, "publication": publication, "system_id": system_id}
-        fresh = {"incarnation": 1, "timeline": 0, "repairing": False, "last_append": "", "loaded": False}
-        zeros = dict.fromkeys(("term", "commit_lsn", "end_lsn", "through_lsn"), 0)
-        try:
-            with self.catalog.write() as connection:
-                row = registry.source_row(connection, name)
-                if row is None:
-                    connection.execute(insert(table).values(name=name, **given, **fresh, **zeros))
-                elif not row.loaded:
-                    connection.execute(update(table).where(table.c.name == name).values(given))
-                elif row.system_id != system_id:
-                    raise OperatorError(
-                        f"source {name!r} was loaded from system {row.system_id}, this server is {system_id}",
-                        hint="point the source back to its server, or give the new one another name",
-                    )
-                row = registry.source_row(connection, name)
-        except Duplicate:  # two processes at once; the other one's row is as good
-            return self.register_source(name, slot=slot, publication=publication, system_id=system_id)
-        assert row is not None
-        return registry.source_state(row)
+        return registering.register_source(
+            self.catalog, name, slot=slot, publication=publication, system_id=system_id
+        )
 
     def register_topic(
         self, topic: TopicId, schema: TopicSchema, *, reason: str = registry.WAITING
     ) -> TopicInfo:
         """Add a topic of a registered source, or give back the one there is. It is incomplete for ``reason`` until an
         epoch completes it; an empty reason means that nothing came before the stream (events, messages)."""
-        try:
-            with self.catalog.write() as connection:
-                if registry.source_row(connection, topic.source) is None:
-                    raise UsageError(
-                        f"{topic} belongs to source {topic.source!r}, which is not registered",
-                        hint="register the source first",
-                    )
-                if registry.topic_row(connection, topic) is None:
-                    registry.add_topic(connection, topic, schema, self.settings.partitions, reason)
-        except Duplicate:
-            return self.topic(topic)
+        registering.register_topic(self.catalog, topic, schema, self.settings.partitions, reason)
         return self.topic(topic)
 
     def take_over(self, source: str) -> SourceWriter:
@@ -325,15 +250,7 @@ class Store:
         otherwise a process that cannot capture would stop one that can. Raises UsageError for an unknown source,
         OperatorError when the catalog itself is published.
         """
-        table = tables.sources
-        with self.catalog.write() as connection:
-            self.catalog.check_not_published(connection)
-            row = connection.execute(
-                update(table).where(table.c.name == source).values(term=table.c.term + 1).returning(table)
-            ).one_or_none()
-        if row is None:
-            known = ", ".join(state.name for state in self.sources()) or "none"
-            raise UsageError(f"no source {source!r} in the log", hint=f"its sources are {known}")
+        row = registering.new_term(self.catalog, source)
         return SourceWriter(self, registry.source_state(row), row.last_append)
 
     # reading
@@ -442,20 +359,7 @@ class Store:
         looks by itself.
         """
         ids = None if topics is None else frozenset(self._topic_id(topic) for topic in topics)
-        with self.waker.listen() as listener:
-            deadline = Deadline(timeout)
-            while True:
-                found = self._epochs(Which(after=after_epoch, topics=ids), _PAGE_EPOCHS)
-                for info in found:
-                    yield info
-                    after_epoch = info.epoch
-                if found:
-                    deadline = Deadline(timeout)
-                    continue
-                if not deadline.left:
-                    return
-                barrier.check(self.catalog)
-                listener.wait(min(poll, deadline.left))
+        yield from following.follow(self, ids, after_epoch, timeout, poll)
 
     # subscriptions
 
@@ -592,15 +496,6 @@ class Store:
     def _topic_id(self, topic: TopicId) -> int:
         with self.catalog.read() as connection:
             found = registry.topic_ids(connection, [topic])
-            names = [] if found else list(connection.scalars(select(tables.topics.c.name)))
-        if not found:
-            raise _unknown_topic(topic, names)
+            if not found:
+                raise registry.unknown_topic(connection, topic)
         return found[topic]
-
-
-def _unknown_topic(topic: TopicId, names: Sequence[str]) -> UsageError:
-    close = difflib.get_close_matches(topic.text, names, n=3)
-    if close:
-        return UsageError(f"no topic {topic} in the log", hint=f"did you mean {' or '.join(close)}?")
-    shown = ", ".join(sorted(names)[:10]) or "none yet"
-    return UsageError(f"no topic {topic} in the log", hint=f"its topics are: {shown}")

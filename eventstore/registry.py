@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, RowMapping, Select, func, insert, select, update
+from sqlalchemy import Connection, Row, RowMapping, Select, func, insert, or_, select, update
 
 from eventstore import aside, loads, tables
-from eventstore.errors import IntegrityError
+from eventstore.errors import IncompleteTopic, IntegrityError, UsageError
 from eventstore.model import EpochInfo, SourceState, TopicId, TopicInfo, TopicKind
 from eventstore.partitioning import Partitioning
+from eventstore.position import Cut
 from eventstore.schema import TopicSchema
 from eventstore.times import from_micros
 
@@ -52,6 +54,17 @@ def source_state(row: Row[*tuple[Any, ...]]) -> SourceState:
 
 def topic_row(connection: Connection, topic: TopicId) -> Row[*tuple[Any, ...]] | None:
     return connection.execute(topic_query().where(tables.topics.c.name == topic.text)).one_or_none()
+
+
+def unknown_topic(connection: Connection, topic: TopicId) -> UsageError:
+    """What to say of one that the log does not have, with names that come close."""
+    names = sorted(connection.scalars(select(tables.topics.c.name)))
+    close = difflib.get_close_matches(topic.text, names, n=3)
+    shown = ", ".join(names[:10]) or "none yet"
+    return UsageError(
+        f"no topic {topic} in the log",
+        hint=f"did you mean {' or '.join(close)}?" if close else f"its topics are: {shown}",
+    )
 
 
 def topic_query() -> Select[*tuple[Any, ...]]:
@@ -213,6 +226,22 @@ def suspend(connection: Connection, topic_id: int, epoch: int, reason: str) -> N
     if again.rowcount == 0:
         connection.execute(
             insert(table).values(topic_id=topic_id, from_epoch=epoch, to_epoch=None, reason=reason)
+        )
+
+
+def require_complete(connection: Connection, topic: TopicId, topic_id: int, cut: Cut) -> None:
+    """Raises IncompleteTopic when the topic's state is not known at the cut."""
+    table = tables.incomplete
+    query = select(table.c.reason).where(
+        table.c.topic_id == topic_id,
+        table.c.from_epoch <= cut.epoch,
+        or_(table.c.to_epoch.is_(None), table.c.to_epoch > cut.epoch),
+    )
+    reason = connection.scalar(query)
+    if reason is not None:
+        raise IncompleteTopic(
+            f"the state of {topic} is not known at epoch {cut.epoch}: {reason}",
+            hint="`tailrace status` shows the progress; ask for a later position",
         )
 
 
