@@ -38,9 +38,10 @@ class GenerationsFolder:
         try:
             yield
         except OSError as error:
-            raise OperatorError(
-                f"{self.text}: {error.strerror or error}", hint="check the folder, its owner and free space"
-            ) from error
+            raise self.unusable(error.strerror or str(error)) from error
+
+    def unusable(self, why: str) -> OperatorError:
+        return OperatorError(f"{self.text}: {why}", hint="check the folder, its owner and free space")
 
     def remove(self, generation: int) -> None:
         """Away from its name first: a folder that is half gone must not look like a generation."""

@@ -8,11 +8,14 @@ The fence is a document too, so that it changes in the very commit that changes 
 from __future__ import annotations
 
 import json
+import os
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,6 +36,10 @@ TERM_BYTES = 65_530  # tantivy drops longer terms without a word (MAX_TOKEN_LEN)
 _FOOTER_END = struct.Struct("<II")  # length of the footer, magic number
 _MAGIC = 1337
 _META, _CURRENT = "tailrace.json", "CURRENT"
+# What the disk said, in tantivy's words: no room, no right, read-only.
+_DISK_TROUBLE = re.compile(
+    rf"(?:os error |Os {{ code: )({'|'.join(str(each) for each in (ENOSPC, EDQUOT, EACCES, EPERM, EROFS))})\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,8 @@ class SearchFolder(GenerationsFolder):
                 raise TransientError(
                     f"{self.text}: another process writes to this index", hint="let it end, then try again"
                 ) from error
+            if trouble := _DISK_TROUBLE.search(str(error)):
+                raise self.unusable(os.strerror(int(trouble[1]))) from error
             raise IntegrityError(
                 f"{self.text}: tantivy says: {disclosure.said(str(error))}",
                 hint="rebuild the projection as a new generation",
