@@ -592,7 +592,12 @@ WRONG = {
     "affects": ("shop.public.orders", ', affects="costumer_id"', "mart", "affects names costumer_id, which"),
     "columns": ("shop.public.orders", ', columns=("id", "nope")', "mart", "columns names nope"),
     "kind": ("shop.order", "", "mart", "shop.order is a topic of events, read as State"),
-    "sink": ("shop.public.orders", "", "martt", "there is no sink 'martt'.*known sinks: cache, lake, mart, search"),
+    "sink": (
+        "shop.public.orders",
+        "",
+        "martt",
+        "there is no sink 'martt'.*known sinks: cache, lake, mart, search",
+    ),
     "sink_kind": (
         "shop.public.orders",
         "",
