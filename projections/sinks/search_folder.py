@@ -115,6 +115,10 @@ class SearchFolder(GenerationsFolder):
                 ) from error
             if trouble := _DISK_TROUBLE.search(str(error)):
                 raise self.unusable(os.strerror(int(trouble[1]))) from error
+            if "writer was killed" in str(
+                error
+            ):  # by an error of a thread of its own, which it does not tell
+                raise self.unusable("tantivy stopped writing, as it does when the disk refuses it") from error
             raise IntegrityError(
                 f"{self.text}: tantivy says: {disclosure.said(str(error))}",
                 hint="rebuild the projection as a new generation",
