@@ -94,7 +94,7 @@ def test_spark_runs_on_the_runtime_from_pypi_where_there_is_no_java(tmp_path: Pa
             if program.name != "java" and not (tmp_path / program.name).is_symlink():
                 (tmp_path / program.name).symlink_to(program)
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("JAVA", "SPARK"))
+        name: value for name, value in os.environ.items() if not name.startswith(("JAVA_HOME", "SPARK"))
     }
     run = subprocess.run(
         [sys.executable, "-c", SPARK_JOB],

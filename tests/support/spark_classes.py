@@ -15,7 +15,7 @@ from eventstore.errors import OperatorError
 from projections.java import describe, java_home
 
 # None lives long enough to earn back what the optimizing compiler costs.
-LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.python.daemon.module=tests.support.spark_daemon"
 _WORK = """
 from pathlib import Path
 import tempfile
