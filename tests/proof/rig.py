@@ -53,7 +53,15 @@ class Rig:
 
     def run(self, *words: str, code: int = 0, env: Mapping[str, str] | None = None) -> str:
         """Run to the end; the exit code must be ``code``. Gives standard output."""
-        done = forking.run(self.command(*words), env={**os.environ, **(env or {})}, timeout=4 * STEP_SECONDS)
+        return self._run(self.command(*words), code, env or {})
+
+    def python(self, program: str, *arguments: str) -> str:
+        """The same of a program's text."""
+        return self._run([sys.executable, "-c", program, *arguments], 0, {})
+
+    def _run(self, argv: Sequence[str], code: int, env: Mapping[str, str]) -> str:
+        done = forking.run(argv, env={**os.environ, **env}, timeout=4 * STEP_SECONDS)
+        words = " ".join(argv[2:])
         assert done.returncode == code, f"{words} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
