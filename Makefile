@@ -46,8 +46,8 @@ demo: $(STAMP) ## The main job end to end on embedded servers, explained and che
 	@$(BIN)/tailrace demo $(ARGS)
 
 .PHONY: test
-test: lint ## Lint, types, architecture, and all tests at smoke scale
-	@$(BIN)/python -m tests.support.spark_classes
+test: $(STAMP) ## Lint, types, architecture, and all tests at smoke scale
+	@$(MAKE) --no-print-directory -j 2 lint warm
 	@$(BIN)/python -m pytest --scale smoke -m "not servers and not benchmarks" $(SPREAD)
 
 .PHONY: test-servers
@@ -79,6 +79,13 @@ lint: $(STAMP) ## Style, format, types and the arrows between packages
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy $(CODE)
 	@$(BIN)/lint-imports
+
+# What each process of the tests would make for itself where it is not there: compiled kernels, and an archive of
+# Spark's classes.
+.PHONY: warm
+warm: $(STAMP)
+	@$(BIN)/python -c "from cdc.columnar.decode import prepare; prepare()"
+	@$(BIN)/python -m tests.support.spark_classes
 
 .PHONY: format
 format: $(STAMP) ## Mend style and format
