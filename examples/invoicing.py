@@ -33,7 +33,7 @@ def invoice(folder: Path, engine: Engine, member: str) -> None:
     """One pod of the service. It ends here when nothing came for two seconds; a real one runs for ever."""
     with Store.open(load_settings(folder / "tailrace.toml").store, root=folder) as store:
         group = store.group("invoicing", topics=["shop.account"], start="earliest")
-        with group.join(member=member, effects=engine, lease=3) as mine:
+        with group.join(member=member, effects=engine, lease=10) as mine:
             for batch in mine.batches(timeout=2):
                 with engine.begin() as transaction:
                     for each in batch.events(Deposited):

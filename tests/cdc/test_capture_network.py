@@ -95,7 +95,7 @@ def test_a_half_open_connection_is_noticed_by_both_sides(site: Site, proxy: Prox
         proxy.fall_silent()
         workload.write(site.dsn, seed=3, transactions=50)
         capture.catch_up()
-        assert streaming(site) not in ([], dead)
+        assert connected(capture, site) != dead
         assert_equals_source(site)
         assert_sound(capture.store)
 
@@ -104,10 +104,10 @@ def test_a_frame_that_takes_longer_than_the_timeout_is_received_over_a_slow_link
     site: Site, proxy: Proxy
 ) -> None:
     site.init()
-    slow = through(site, hasty(proxy.dsn(site.dsn), 3))
+    slow = through(site, hasty(proxy.dsn(site.dsn), 5))
     with RunningCapture(slow) as capture:
         before = connected(capture, site)
-        proxy.bytes_per_second = 32 << 10
+        proxy.bytes_per_second = 20 << 10
         execute(site.dsn, "INSERT INTO public.customers (id, name) VALUES (1, repeat('wide ', 30000))")
         capture.catch_up()
         proxy.bytes_per_second = None
@@ -116,10 +116,10 @@ def test_a_frame_that_takes_longer_than_the_timeout_is_received_over_a_slow_link
 
 
 def test_feedback_goes_on_inside_a_huge_transaction(site: Site) -> None:
-    """A server that hangs up after 2 s, a queue of a few kB, and a log that takes 0.25 s for each part of it."""
-    patient = through(site, hasty(site.dsn, 2), queue_bytes=65536, epoch_bytes=65536)
+    """A server that hangs up after 5 s, a queue of a few kB, and a log that takes 0.5 s for each part of it."""
+    patient = through(site, hasty(site.dsn, 5), queue_bytes=65536, epoch_bytes=65536)
     patient.init()
-    with CaptureProcess(patient, failpoint="segment_written~250") as process:
+    with CaptureProcess(patient, failpoint="segment_written~500") as process:
         before = connected(process, site)
         execute(
             site.dsn,

@@ -233,7 +233,7 @@ def test_the_catalog_is_read_while_ddl_waits_for_a_reader(database: str) -> None
         reader.execute("LOCK TABLE t IN ACCESS SHARE MODE")
         altered = pool.submit(execute, database, "ALTER TABLE t ADD COLUMN a int")
         wait_until(lambda: query(database, waiting) == [(1,)])
-        session.execute("SET statement_timeout = '10s'")
+        session.execute("SET statement_timeout = '60s'")
         (found,) = read_tables(session, address, [relid])
         reader.rollback()
         altered.result()

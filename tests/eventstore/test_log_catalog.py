@@ -140,7 +140,7 @@ def test_tables_that_a_later_version_only_added_to_are_used_as_before(
     with again.group("mails").join(member="a") as member:
         seen = 0
         while seen < 2:
-            found = member.poll(timeout=10)
+            found = member.poll(timeout=60)
             assert found is not None
             seen += found.rows.num_rows
             found.commit()

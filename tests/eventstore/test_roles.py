@@ -78,7 +78,7 @@ def test_a_reader_reads_consumes_verifies_and_changes_nothing_of_the_log(owner: 
     assert sum(part.num_rows for part in state(store, ORDERS, store.cut())) == 2
     assert store.verify().findings == ()
     with store.group("mails", topics=["shop.*"], start="earliest").join(member="a") as member:
-        found = member.poll(timeout=10)
+        found = member.poll(timeout=60)
         assert found is not None
         found.commit()
     store.group("mails").delete()

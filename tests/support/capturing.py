@@ -232,7 +232,7 @@ def wait_until(
     while not condition():
         assert alive(), "it ended meanwhile"
         assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
+        time.sleep(0.05)  # a look often takes a new connection
 
 
 def slot_pid(site: Site) -> int | None:
