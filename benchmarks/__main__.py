@@ -8,7 +8,18 @@ from collections.abc import Sequence
 
 from benchmarks.options import add_shared
 
-NAMES = ("capture", "latency", "load", "decode", "append", "size", "consume", "compaction", "year")
+NAMES = (
+    "capture",
+    "latency",
+    "load",
+    "decode",
+    "append",
+    "size",
+    "consume",
+    "compaction",
+    "incremental",
+    "year",
+)
 """In the order of a change's way."""
 
 

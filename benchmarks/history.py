@@ -62,21 +62,25 @@ class History:
     def grow(self, events: int) -> None:
         """Append until there are so many events (whole transactions), then seal and merge."""
         while self.events < events:
-            rows = self._rows(min(EVENTS_PER_EPOCH, events - self.events))
-            self.events += rows.num_rows
-            lsn = int(rows["_lsn"][-1].as_py())
-            part = TopicRows(TOPIC, 1, rows)
-            moment = from_micros(_BEGAN + self.events)
-            done = [] if self.store.topic(TOPIC).complete_since is not None else [TOPIC]
-            self.writer.append(EpochBatch("shop", lsn, lsn + 1, lsn + 1, moment, 1, [part], completes=done))
+            count = min(EVENTS_PER_EPOCH, events - self.events)
+            self.put(self._random.integers(0, len(self.seen), count))
         self.store.maintain()
+
+    def put(self, keys: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """Append one epoch with an event of each of these keys."""
+        rows = self._rows(keys)
+        self.events += rows.num_rows
+        lsn = int(rows["_lsn"][-1].as_py())
+        part = TopicRows(TOPIC, 1, rows)
+        moment = from_micros(_BEGAN + self.events)
+        done = [] if self.store.topic(TOPIC).complete_since is not None else [TOPIC]
+        self.writer.append(EpochBatch("shop", lsn, lsn + 1, lsn + 1, moment, 1, [part], completes=done))
 
     def state(self, *, every_row: bool = True) -> StateInput:
         return plan_state(self.store, TOPIC, self.store.cut(), every_row=every_row)
 
-    def _rows(self, count: int) -> pa.Table:
-        random, seen = self._random, self.seen
-        keys = random.integers(0, len(seen), count)
+    def _rows(self, keys: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Table:
+        random, seen, count = self._random, self.seen, len(keys)
         first = np.zeros(count, np.bool_)
         first[np.unique(keys, return_index=True)[1]] = True
         ops = np.where(~seen[keys] & first, "c", np.where(random.random(count) < DELETED, "d", "u"))

@@ -35,7 +35,8 @@ class GenerationState(StrEnum):
 class GenerationInfo:
     """One build of a projection. ``schema`` is the output's Arrow IPC schema, ``frozen_at`` the epoch at which no
     running definition matched it any more, ``as_of`` the text of the position it was built for (None = it follows),
-    ``preview`` the label of one that is built to be looked at and never promoted."""
+    ``preview`` the label of one that is built to be looked at and never promoted,
+    ``checked`` what was found when it was to be refreshed incrementally (None = nothing was looked for)."""
 
     projection: str
     generation: int
@@ -51,6 +52,7 @@ class GenerationInfo:
     created_at: datetime
     inputs: tuple[InputNeed, ...] = ()
     preview: str | None = None
+    checked: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ class DerivedRun:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What one refresh did, for people and for the planner."""
+    """What one refresh did, for people and for the planner. ``kind`` is full or incremental; then so many ``keys`` were
+    affected. ``seconds`` it took to compute, without bringing it to the sink."""
 
     projection: str
     generation: int
@@ -94,6 +97,8 @@ class RunRecord:
     rows_upserted: int = 0
     rows_deleted: int = 0
     status: str = "done"
+    keys: int | None = None
+    seconds: float | None = None
 
 
 def step_hash(previous: str, from_epoch: int, to_epoch: int, kind: str, files: str) -> str:
@@ -189,6 +194,7 @@ class DerivedCatalog:
                 created_at=_moment(row.created_at),
                 inputs=inputs_of(row.inputs),
                 preview=row.preview,
+                checked=row.checked,
             )
             for row in rows
         ]
@@ -207,6 +213,10 @@ class DerivedCatalog:
     def set_frozen(self, projection: str, generation: int, epoch: int | None) -> None:
         """Mark a generation as frozen at an epoch; None when a running definition matches it again."""
         self._update(projection, generation, frozen_at=epoch)
+
+    def set_checked(self, projection: str, generation: int, checked: str) -> None:
+        """Keep what was found when a generation was to be refreshed incrementally."""
+        self._update(projection, generation, checked=checked)
 
     def drop_generation(self, projection: str, generation: int) -> None:
         """Forget a generation and its runs' rows; who is at work on it commits nothing more. Raises Fenced when it is
@@ -397,6 +407,8 @@ class DerivedCatalog:
                     rows_upserted=record.rows_upserted,
                     rows_deleted=record.rows_deleted,
                     status=record.status,
+                    keys=record.keys,
+                    seconds=record.seconds,
                 )
             )
             connection.execute(delete(table).where(mine, table.c.id <= newest_to_go.scalar_subquery()))
@@ -420,6 +432,8 @@ class DerivedCatalog:
                 rows_upserted=row.rows_upserted,
                 rows_deleted=row.rows_deleted,
                 status=row.status,
+                keys=row.keys,
+                seconds=row.seconds,
             )
             for row in rows
         ]

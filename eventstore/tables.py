@@ -11,6 +11,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -395,6 +396,7 @@ generations = Table(
     Column("state", Text, nullable=False),
     Column("frozen_at", BigInteger),
     Column("created_at", BigInteger, nullable=False),
+    Column("checked", Text),  # JSON
 )
 derived = Table(
     "derived",
@@ -432,5 +434,7 @@ runs = Table(
     Column("rows_upserted", BigInteger, nullable=False),
     Column("rows_deleted", BigInteger, nullable=False),
     Column("status", Text, nullable=False),
+    Column("keys", BigInteger),
+    Column("seconds", Float),
     Index("ix_runs_projection_started", "projection", "started"),
 )

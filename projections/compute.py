@@ -7,7 +7,7 @@ compares it with the generation's own result before and writes the files. Only f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -19,13 +19,25 @@ from eventstore import disclosure, keys
 from eventstore.attempts import is_by
 from eventstore.errors import TailraceError
 from eventstore.storage import Storage
-from projections.derived import DerivedFile, read_run, run_schema, write_delta, write_run
-from projections.difference import HASH, difference, ordered, repeated, with_null_key
+from projections.derived import (
+    NO_FILES,
+    BucketFiles,
+    DerivedFile,
+    read_result,
+    read_some,
+    run_schema,
+    settled,
+    write_delta,
+    write_run,
+)
+from projections.difference import HASH, Difference, Mask, difference, ordered, repeated, with_null_key
 from projections.failure import explained
 from projections.model import Projection, ProjectionFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from projections.generation import Generation
 
 BUCKET = "_bucket"
 _SAMPLES = 5
@@ -97,6 +109,21 @@ def output_schema(projection: Projection, result: DataFrame) -> pa.Schema:
     return schema
 
 
+def require_schema(projection: Projection, expected: pa.Schema, holder: str, result: DataFrame) -> None:
+    """Raises ProjectionFailed when the result's columns are not those that ``holder``, a generation, has."""
+    found = output_schema(projection, result)
+    if not found.equals(expected):
+        raise ProjectionFailed(
+            f"projection {projection.name!r} ({projection.place}): its output columns are no longer those of"
+            f" {holder}: {_columns(found)} instead of {_columns(expected)}",
+            hint=f"an input or the code changed them: tailrace rebuild {projection.name}",
+        )
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
 def _kept(kind: pa.DataType) -> pa.DataType:
     """Spark's Arrow types as they are kept: its times have microseconds, though it sends them as nanoseconds."""
     if pa.types.is_time64(kind):
@@ -139,11 +166,15 @@ class Placement:
         return ordered(group.select([HASH, *self.schema.names]).cast(run_schema(self.schema)), self.key)
 
 
+def placement_of(generation: Generation) -> Placement:
+    return Placement(generation.schema, generation.key, generation.partitions, generation.split)
+
+
 @dataclass(frozen=True, slots=True)
 class BucketOutcome:
     """What the task of one bucket found. ``only_new``, ``only_old`` and ``different`` count rows by how they differ
-    from the result before; samples are (kind of finding, key as JSON). With ``nulls`` or ``repeats`` nothing was
-    written."""
+    from the result before; samples are (kind of finding, key as JSON). ``files`` hold the bucket now, None: those of
+    before. With ``nulls`` or ``repeats`` nothing was written."""
 
     bucket: int
     rows: int = 0
@@ -153,7 +184,7 @@ class BucketOutcome:
     only_old: int = 0
     different: int = 0
     samples: tuple[tuple[str, str], ...] = ()
-    run: DerivedFile | None = None
+    files: BucketFiles | None = None
     delta: DerivedFile | None = None
 
     def to_json(self) -> str:
@@ -162,8 +193,8 @@ class BucketOutcome:
     @classmethod
     def from_json(cls, text: str) -> BucketOutcome:
         data = json.loads(text)
-        for name in ("run", "delta"):
-            data[name] = DerivedFile(**data[name]) if data[name] else None
+        data["delta"] = DerivedFile(**data["delta"]) if data["delta"] else None
+        data["files"] = BucketFiles.from_data(data["files"]) if data["files"] else None
         data["samples"] = tuple((kind, key) for kind, key in data["samples"])
         return cls(**data)
 
@@ -171,14 +202,16 @@ class BucketOutcome:
 @dataclass(frozen=True, slots=True)
 class BucketTask:
     """Compares one bucket with the result before (``previous``, by bucket) and, with ``folder``, writes its files.
-    ``attempt`` makes their names unique. Pickles into Spark tasks; needs no catalog."""
+    ``attempt`` makes their names unique. ``afresh`` leaves no overlay, so that no file holds a value of before. Pickles
+    into Spark tasks; needs no catalog."""
 
     storage: Storage
     placement: Placement
-    previous: Mapping[int, DerivedFile]
+    previous: Mapping[int, BucketFiles]
     tolerance: Mapping[str, float]
     folder: str | None
     attempt: str
+    afresh: bool = False
 
     def of_group(self, group: pa.Table) -> pa.Table:
         """Spark task: all rows of one bucket."""
@@ -195,18 +228,25 @@ class BucketTask:
             for path in [path for path in self.storage.list(self.folder) if is_by(path, self.attempt)]:
                 self.storage.delete(path)
 
-    def settle(self, bucket: int, rows: pa.Table) -> BucketOutcome:
-        """The whole work on one bucket's ordered rows."""
-        key = self.placement.key
+    def settle(
+        self, bucket: int, rows: pa.Table, chosen: Callable[[pa.Table], Mask] | None = None
+    ) -> BucketOutcome:
+        """The whole work on one bucket's ordered rows. With ``chosen`` they are the result's rows of some keys, to be
+        compared with those rows of the result before that it chooses."""
+        key, schema = self.placement.key, self.placement.schema
         nulls, repeats = with_null_key(rows, key), repeated(rows, key)
         if len(nulls) or len(repeats):
             samples = _key_samples("null", rows, key, nulls) + _key_samples("repeated", rows, key, repeats)
             return BucketOutcome(
                 bucket, rows.num_rows, nulls=len(nulls), repeats=len(repeats), samples=samples
             )
-        old = ordered(read_run(self.storage, self.previous.get(bucket), self.placement.schema), key)
+        before = self.previous.get(bucket, NO_FILES)
+        if chosen is None:
+            old = read_result(self.storage, before, schema, key)
+        else:
+            old = read_some(self.storage, before, schema, key, chosen)
         found = difference(old, rows, key, self.tolerance)
-        if found.is_empty:
+        if found.is_empty and not (self.afresh and before.overlays):
             return BucketOutcome(bucket, rows.num_rows)
         outcome = BucketOutcome(
             bucket,
@@ -222,11 +262,28 @@ class BucketTask:
                 + _key_samples("different", found.changed, key)
             )
             return replace(outcome, samples=samples)
+        files, delta = self._write(bucket, before, found, found.result if chosen is None else None)
+        return replace(outcome, files=files, delta=delta)
+
+    def _write(
+        self, bucket: int, before: BucketFiles, found: Difference, result: pa.Table | None
+    ) -> tuple[BucketFiles, DerivedFile | None]:
+        """The bucket's files after the step and its delta; a first build's run is its delta, so rows are written once.
+        ``result``: the bucket's rows, when they are known."""
+        key, schema = self.placement.key, self.placement.schema
         stem = f"{self.folder}/{bucket:04d}-{self.attempt}-{_unique()}"
-        run = write_run(self.storage, f"{stem}.run.parquet", bucket, found.result)
-        first = not old.num_rows
-        delta = run if first else write_delta(self.storage, f"{stem}.delta.parquet", bucket, found, key)
-        return replace(outcome, run=run, delta=delta)
+        if before == NO_FILES:
+            run = write_run(self.storage, f"{stem}.run.parquet", bucket, found.result)
+            return BucketFiles(run), run
+        delta = None
+        files = before
+        if not found.is_empty:
+            delta = write_delta(self.storage, f"{stem}.delta.parquet", bucket, found, key)
+            files = BucketFiles(before.run, (*before.overlays, delta))
+        if self.afresh and result is not None:
+            return BucketFiles(write_run(self.storage, f"{stem}.run.parquet", bucket, result)), delta
+        stem = f"{self.folder}/{bucket:04d}-{self.attempt}-{_unique()}"
+        return settled(self.storage, files, stem, bucket, schema, key, result), delta
 
 
 def _unique() -> str:
@@ -276,11 +333,12 @@ def _compute(projection: Projection, result: DataFrame, task: BucketTask) -> lis
         if bucket not in outcomes:
             outcomes[bucket] = task.settle(bucket, empty)
     ordered_outcomes = [outcomes[bucket] for bucket in sorted(outcomes)]
-    _refuse_bad_keys(projection, ordered_outcomes)
+    refuse_bad_keys(projection, ordered_outcomes)
     return ordered_outcomes
 
 
-def _refuse_bad_keys(projection: Projection, outcomes: Sequence[BucketOutcome]) -> None:
+def refuse_bad_keys(projection: Projection, outcomes: Sequence[BucketOutcome]) -> None:
+    """Raises ProjectionFailed when rows have no key or a key twice."""
     nulls = sum(outcome.nulls for outcome in outcomes)
     repeats = sum(outcome.repeats for outcome in outcomes)
     if not nulls and not repeats:

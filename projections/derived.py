@@ -1,18 +1,21 @@
 """The files of a derived step: what one refresh of one generation wrote, by bucket.
 
-A *run* file holds a bucket's whole result, sorted by (hash, key); a *delta* file the rows that differ from the run
-before, with ``_op`` ``u`` or ``d`` (a ``d`` row has only its key). Buckets that did not change keep the earlier run
-file and have no delta. Content follows from the rows alone; names are unique per attempt, because two drivers may
-compute the same step and only the catalog decides whose is kept.
+A *run* file holds a bucket's whole result, sorted by (hash, key); a *delta* file the rows that differ from the result
+before, with ``_op`` ``u`` or ``d`` (a ``d`` row has only its key). A bucket's result is its run with the deltas since
+laid over it: *overlays*, in their order. So a step writes what it changed, not the bucket; overlays become one when
+they are many, and part of the run when they outgrow it (``settled``). Buckets that did not change keep their files and
+have no delta. Content follows from the rows alone; names are unique per attempt, because two drivers may compute the
+same step and only the catalog decides whose is kept.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -20,11 +23,23 @@ import pyarrow.parquet as pq
 from eventstore import segment
 from eventstore.errors import IntegrityError
 from eventstore.storage import Storage
-from projections.difference import HASH, Difference
+from projections.difference import HASH, Difference, Mask, matches, ordered
 
 OP = "_op"
+_ROW = "_row"
 UPSERT, DELETE = "u", "d"
 _LEVEL = 1
+
+OVERLAYS_MOST = 8
+"""Overlays of a bucket: each is a file that every reader of the bucket opens."""
+
+_OVERLAY_SHARE = 0.25
+_OVERLAY_BYTES_MIN = 64 << 10
+"""Overlays may take this part of the run's bytes, and so many bytes in any case."""
+
+_TIER = 4
+"""The newest overlays become one with an older one that is at most so many times larger than they are together: so a
+row is written again a few times, not at every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +56,51 @@ class DerivedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class StepFiles:
-    """All files of a step: the runs that are the result after it, the deltas that lead to it.
+class BucketFiles:
+    """What holds a bucket's result: the run, None when it has none, and the overlays since, oldest first."""
 
-    ``epoch_hash`` is the log's hash at the step's last epoch: the fence that the sink holds after it.
+    run: DerivedFile | None = None
+    overlays: tuple[DerivedFile, ...] = ()
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> BucketFiles:
+        run = DerivedFile(**data["run"]) if data["run"] else None
+        return cls(run, tuple(DerivedFile(**file) for file in data["overlays"]))
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether the overlays should become part of the run."""
+        base = self.run.bytes if self.run else 0
+        return sum(file.bytes for file in self.overlays) > max(base * _OVERLAY_SHARE, _OVERLAY_BYTES_MIN)
+
+    @property
+    def newest(self) -> tuple[DerivedFile, ...]:
+        """The overlays that should become one; none while they are few."""
+        if len(self.overlays) <= OVERLAYS_MOST:
+            return ()
+        count, size = 1, self.overlays[-1].bytes
+        while count < len(self.overlays) and (count < 2 or self.overlays[-count - 1].bytes <= _TIER * size):
+            count += 1
+            size += self.overlays[-count].bytes
+        return self.overlays[-count:]
+
+
+NO_FILES = BucketFiles()
+
+
+@dataclass(frozen=True, slots=True)
+class StepFiles:
+    """All files of a step: the runs and overlays that are the result after it, the deltas that lead to it.
+
+    ``epoch_hash`` is the log's hash at the step's last epoch: the fence that the sink holds after it. ``rows`` counts
+    those of the whole result.
     """
 
     runs: tuple[DerivedFile, ...]
+    overlays: tuple[DerivedFile, ...]
     deltas: tuple[DerivedFile, ...]
     epoch_hash: str
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.runs)
+    rows: int
 
     @property
     def upserts(self) -> int:
@@ -64,11 +111,16 @@ class StepFiles:
         return sum(file.deletes for file in self.deltas)
 
     @property
-    def run_of(self) -> dict[int, DerivedFile]:
-        return {file.bucket: file for file in self.runs}
+    def buckets(self) -> dict[int, BucketFiles]:
+        """The files of each bucket that has any."""
+        found = {file.bucket: BucketFiles(file) for file in self.runs}
+        for file in self.overlays:
+            before = found.get(file.bucket, NO_FILES)
+            found[file.bucket] = BucketFiles(before.run, (*before.overlays, file))
+        return found
 
     def paths(self) -> set[str]:
-        return {file.path for file in (*self.runs, *self.deltas)}
+        return {file.path for file in (*self.runs, *self.overlays, *self.deltas)}
 
     def to_data(self) -> dict[str, Any]:
         """As the catalog keeps it: plain JSON values."""
@@ -78,8 +130,10 @@ class StepFiles:
     def from_data(cls, data: Mapping[str, Any]) -> StepFiles:
         return cls(
             runs=tuple(DerivedFile(**file) for file in data["runs"]),
+            overlays=tuple(DerivedFile(**file) for file in data["overlays"]),
             deltas=tuple(DerivedFile(**file) for file in data["deltas"]),
             epoch_hash=data["epoch_hash"],
+            rows=data["rows"],
         )
 
 
@@ -94,10 +148,14 @@ def generation_of(path: str) -> int:
     return int(path.split("/")[2])
 
 
-def next_runs(previous: Mapping[int, DerivedFile], written: Iterable[DerivedFile]) -> tuple[DerivedFile, ...]:
-    """The runs after a step: those it wrote instead of the earlier ones. A bucket without rows has no file."""
-    runs = dict(previous) | {file.bucket: file for file in written}
-    return tuple(runs[bucket] for bucket in sorted(runs) if runs[bucket].rows)
+def next_files(
+    previous: Mapping[int, BucketFiles], written: Mapping[int, BucketFiles]
+) -> tuple[tuple[DerivedFile, ...], tuple[DerivedFile, ...]]:
+    """Runs and overlays after a step: those it wrote instead of the earlier ones. A run without rows is no file."""
+    files = dict(previous) | dict(written)
+    ordered = [files[bucket] for bucket in sorted(files)]
+    runs = tuple(each.run for each in ordered if each.run is not None and each.run.rows)
+    return runs, tuple(file for each in ordered for file in each.overlays)
 
 
 def write_run(storage: Storage, path: str, bucket: int, table: pa.Table) -> DerivedFile:
@@ -111,20 +169,30 @@ def write_delta(
     storage: Storage, path: str, bucket: int, found: Difference, key: Sequence[str]
 ) -> DerivedFile:
     """Write what differs. Raises IntegrityError when the path is taken."""
-    table = pa.concat_tables([_tagged(found.upserts, UPSERT), _tagged(_only_key(found.deletes, key), DELETE)])
-    return _write(storage, path, bucket, table, found.upserts.num_rows, found.deletes.num_rows)
+    deletes = found.deletes.select([HASH, *key])
+    return _write_overlay(storage, path, bucket, found.upserts, deletes)
+
+
+def _write_overlay(
+    storage: Storage, path: str, bucket: int, upserts: pa.Table, deletes: pa.Table
+) -> DerivedFile:
+    table = pa.concat_tables([_tagged(upserts, UPSERT), _tagged(_widened(deletes, upserts.schema), DELETE)])
+    return _write(storage, path, bucket, table, upserts.num_rows, deletes.num_rows)
 
 
 def _tagged(table: pa.Table, op: str) -> pa.Table:
     return table.add_column(1, OP, pa.array([op] * table.num_rows, pa.string()))
 
 
-def _only_key(table: pa.Table, key: Sequence[str]) -> pa.Table:
+def _widened(keys_only: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows of ``_hash`` and key columns with all columns; the others are NULL."""
     columns = [
-        column if name == HASH or name in key else pa.nulls(table.num_rows, column.type)
-        for name, column in zip(table.column_names, table.columns, strict=True)
+        keys_only[field.name].cast(field.type)
+        if field.name in keys_only.column_names
+        else pa.nulls(keys_only.num_rows, field.type)
+        for field in schema
     ]
-    return pa.Table.from_arrays(columns, names=table.column_names)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _write(
@@ -137,6 +205,96 @@ def _write(
     return DerivedFile(
         bucket, path, table.num_rows, data.size, segment.checksum(data), upserts=upserts, deletes=deletes
     )
+
+
+def read_result(storage: Storage, files: BucketFiles, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
+    """A bucket's result, ``_hash`` and the columns of ``schema``, ordered by (hash, key)."""
+    run = read_run(storage, files.run, schema)
+    return laid_over(run, read_overlay(storage, files.overlays, schema, key), key)
+
+
+def read_some(
+    storage: Storage,
+    files: BucketFiles,
+    schema: pa.Schema,
+    key: Sequence[str],
+    chosen: Callable[[pa.Table], Mask],
+) -> pa.Table:
+    """The rows of ``read_result`` that are ``chosen``, by columns of the key or ``_hash``."""
+    run = read_run(storage, files.run, schema)
+    run = run.filter(pa.array(chosen(run)))
+    upserts, deletes = read_overlay(storage, files.overlays, schema, key)
+    overlay = (upserts.filter(pa.array(chosen(upserts))), deletes.filter(pa.array(chosen(deletes))))
+    return laid_over(run, overlay, key)
+
+
+Overlay = tuple[pa.Table, pa.Table]
+"""Upserts (``_hash`` and all columns) and deletes (``_hash`` and key columns), each key in one of them once."""
+
+
+def read_overlay(
+    storage: Storage, files: Sequence[DerivedFile], schema: pa.Schema, key: Sequence[str]
+) -> Overlay:
+    """Several deltas as one: of each key what the last says of it."""
+    found = [read_delta(storage, file, schema, key) for file in files]
+    if not found:
+        found = [(run_schema(schema).empty_table(), _key_schema(schema, key).empty_table())]
+    upserts, deletes = found[0]
+    for later_upserts, later_deletes in found[1:]:
+        upserts = pa.concat_tables(
+            [_without(_without(upserts, later_upserts, key), later_deletes, key), later_upserts]
+        )
+        deletes = pa.concat_tables(
+            [_without(_without(deletes, later_upserts, key), later_deletes, key), later_deletes]
+        )
+    return upserts, deletes
+
+
+def laid_over(run: pa.Table, overlay: Overlay, key: Sequence[str]) -> pa.Table:
+    """Rows after the overlay, ordered by (hash, key)."""
+    upserts, deletes = overlay
+    if upserts.num_rows or deletes.num_rows:
+        run = pa.concat_tables([_without(_without(run, upserts, key), deletes, key), upserts])
+    return ordered(run, key)
+
+
+def _without(table: pa.Table, gone: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The rows of a table whose key is in no row of another."""
+    if not table.num_rows or not gone.num_rows:
+        return table
+    suspects = pc.is_in(table[HASH], value_set=gone[HASH].combine_chunks()).to_numpy()
+    rows = np.flatnonzero(suspects)
+    if not len(rows):
+        return table
+    names = [HASH, *key]
+    found = ordered(table.select(names).take(pa.array(rows)).append_column(_ROW, pa.array(rows)), key)
+    match = matches(ordered(gone.select(names), key), found, key)
+    keep = np.ones(table.num_rows, np.bool_)
+    keep[found[_ROW].to_numpy()[match >= 0]] = False
+    return table.filter(pa.array(keep))
+
+
+def settled(
+    storage: Storage,
+    files: BucketFiles,
+    stem: str,
+    bucket: int,
+    schema: pa.Schema,
+    key: Sequence[str],
+    result: pa.Table | None = None,
+) -> BucketFiles:
+    """The bucket's files after a step that added an overlay: as they are, or with some overlays as one, or with all of
+    them in a new run. ``stem`` begins the names of what is written; ``result`` is the bucket's, when it is known."""
+    if files.outgrown:
+        whole = read_result(storage, files, schema, key) if result is None else result
+        return BucketFiles(write_run(storage, f"{stem}.run.parquet", bucket, whole))
+    newest = files.newest
+    if not newest:
+        return files
+    upserts, deletes = read_overlay(storage, newest, schema, key)
+    # A delete stays: what it ends may be in the run.
+    merged = _write_overlay(storage, f"{stem}.delta.parquet", bucket, upserts, deletes)
+    return BucketFiles(files.run, (*files.overlays[: -len(newest)], merged))
 
 
 def read_run(storage: Storage, file: DerivedFile | None, schema: pa.Schema) -> pa.Table:
@@ -155,7 +313,7 @@ def read_delta(
     """The upserts (``_hash`` and all columns) and the deletes (``_hash`` and key columns) of a delta. A run file is
     read as one of upserts alone: so a first build writes its rows once."""
     table = _read(storage, file)
-    deletes_schema = run_schema(pa.schema([schema.field(name) for name in key]))
+    deletes_schema = _key_schema(schema, key)
     if OP not in table.column_names:
         return table.cast(run_schema(schema)), deletes_schema.empty_table()
     upserts = table.filter(pc.equal(table[OP], UPSERT)).drop_columns([OP])
@@ -165,6 +323,10 @@ def read_delta(
 
 def run_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(HASH, pa.int64()), *schema])
+
+
+def _key_schema(schema: pa.Schema, key: Sequence[str]) -> pa.Schema:
+    return run_schema(pa.schema([schema.field(name) for name in key]))
 
 
 def _read(storage: Storage, file: DerivedFile) -> pa.Table:

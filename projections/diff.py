@@ -15,7 +15,7 @@ from eventstore import keys
 from eventstore.errors import UsageError
 from eventstore.storage import Storage
 from projections.context import ProjectionContext
-from projections.derived import DerivedFile, read_run
+from projections.derived import NO_FILES, BucketFiles, read_result
 from projections.difference import HASH, Difference, difference, ordered
 from projections.generation import Generation, files_of
 
@@ -93,7 +93,7 @@ class _Side:
     generation: Generation
     storage: Storage
     epoch: int
-    runs: Mapping[int, DerivedFile]
+    files: Mapping[int, BucketFiles]
 
     @classmethod
     def of(cls, ctx: ProjectionContext, generation: Generation) -> _Side:
@@ -102,7 +102,7 @@ class _Side:
             raise UsageError(
                 f"{generation} has no result yet", hint=f"tailrace rebuild {generation.projection}"
             )
-        return cls(generation, ctx.store.storage, step.to_epoch, files_of(step).run_of)
+        return cls(generation, ctx.store.storage, step.to_epoch, files_of(step).buckets)
 
     @property
     def schema(self) -> pa.Schema:
@@ -117,13 +117,16 @@ class _Side:
         same = (self.generation.partitions, self.generation.split) == (spread.partitions, spread.split)
         pieces = [
             table if same else table.filter(_in_bucket(table, bucket, spread))
-            for table in self._files([bucket] if same else sorted(self.runs))
+            for table in self._tables([bucket] if same else sorted(self.files))
         ]
-        table = pa.concat_tables(pieces) if pieces else read_run(self.storage, None, self.schema)
+        table = pa.concat_tables(pieces) if pieces else self._table(NO_FILES)
         return ordered(table.select([HASH, *names]), self.generation.key)
 
-    def _files(self, buckets: Sequence[int]) -> Iterator[pa.Table]:
-        return (read_run(self.storage, self.runs.get(bucket), self.schema) for bucket in buckets)
+    def _tables(self, buckets: Sequence[int]) -> Iterator[pa.Table]:
+        return (self._table(self.files.get(bucket, NO_FILES)) for bucket in buckets)
+
+    def _table(self, files: BucketFiles) -> pa.Table:
+        return read_result(self.storage, files, self.schema, self.generation.key)
 
 
 def _in_bucket(table: pa.Table, bucket: int, spread: Generation) -> pa.Array:

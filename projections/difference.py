@@ -76,7 +76,7 @@ def difference(
 ) -> Difference:
     """Compare two ordered tables of one schema. Keys of ``new`` are unique; a key that ``old`` holds twice counts as
     one row too many there."""
-    match = _matches(old, new, key)
+    match = matches(old, new, key)
     paired = np.flatnonzero(match >= 0)
     different = np.ones(new.num_rows, np.bool_)
     if len(paired):
@@ -93,11 +93,11 @@ def difference(
     )
 
 
-def _matches(old: pa.Table, new: pa.Table, key: Sequence[str]) -> Rows:
+def matches(old: pa.Table, new: pa.Table, key: Sequence[str]) -> Rows:
     """For each row of ``new`` the row of ``old`` with its key, or -1.
 
-    Hashes find the pairs; keys confirm them. Hashes that are not unique are settled key by key: two keys of one hash
-    are rare (64 bits), but not impossible.
+    Both are ordered. Hashes find the pairs; keys confirm them. Hashes that are not unique are settled key by key: two
+    keys of one hash are rare (64 bits), but not impossible.
     """
     match = np.full(new.num_rows, -1, np.int64)
     if not old.num_rows or not new.num_rows:

@@ -53,6 +53,23 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """What the proof by samples found (``projections.samples``), under which versions of the columns of the inputs'
+    topics: nothing wrong, or why the generation must be computed in full."""
+
+    versions: Mapping[str, int]
+    failed: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps({"versions": dict(self.versions), "failed": self.failed}, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Checked:
+        data = json.loads(text)
+        return cls(data["versions"], data["failed"])
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """One build of a projection. ``pin`` is None when it follows the log; ``preview`` is the label of one that is built
     to be looked at: it is never promoted, and stays as it was built."""
@@ -71,6 +88,7 @@ class Generation:
     created_at: datetime
     inputs: tuple[InputNeed, ...] = ()
     preview: str | None = None
+    checked: Checked | None = None
 
     @classmethod
     def of(cls, info: GenerationInfo) -> Generation:
@@ -89,6 +107,7 @@ class Generation:
             created_at=info.created_at,
             inputs=info.inputs,
             preview=info.preview,
+            checked=Checked.from_json(info.checked) if info.checked else None,
         )
 
     def target(self, store_name: str) -> Target:

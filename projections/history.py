@@ -29,10 +29,11 @@ from eventstore.schema import TopicSchema, unify
 from eventstore.segment import POSITION_FIELDS, read_segment, stored_schema
 from eventstore.state import StateInput, plan_state, readable_states
 from eventstore.storage import Storage
-from projections.model import Events, Input, Projection, State
+from projections.model import Changes, Events, Input, Projection, State
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from eventstore.log import Store
 
@@ -96,18 +97,20 @@ class ReadPlan:
         )
 
 
-def plan_reads(store: Store, projection: Projection, cut: Cut, parallelism: int) -> ReadPlan:
-    """Resolve every input at ``cut``, sealing the log when too much of it is inline.
+def plan_reads(
+    store: Store, projection: Projection, cut: Cut, parallelism: int, names: Sequence[str] | None = None
+) -> ReadPlan:
+    """Resolve inputs (default: all) at ``cut``, sealing the log when too much of it is inline.
 
     Raises IncompleteTopic when the state of an input is not known there, UsageError for unknown topics or columns.
     """
     for _ in range(_SEALS):
-        plan = _plan(store, projection, cut)
+        plan = _plan(store, projection, cut, names)
         if plan.inline_bytes(parallelism) <= INLINE_LIMIT:
             return plan
         with suppress(Fenced):  # upkeep began to seal meanwhile
             store.seal()
-    return _plan(store, projection, cut)
+    return _plan(store, projection, cut, names)
 
 
 def needs(store: Store, projection: Projection) -> tuple[InputNeed, ...]:
@@ -133,17 +136,22 @@ def require_changes(store: Store, label: str, name: str, inputs: Sequence[InputN
             )
 
 
-def _plan(store: Store, projection: Projection, cut: Cut) -> ReadPlan:
-    return ReadPlan(
-        cut, {name: _plan_input(store, source, cut) for name, source in projection.inputs.items()}
-    )
+def _plan(store: Store, projection: Projection, cut: Cut, names: Sequence[str] | None) -> ReadPlan:
+    chosen = projection.inputs if names is None else {name: projection.inputs[name] for name in names}
+    return ReadPlan(cut, {name: plan_input(store, source, cut) for name, source in chosen.items()})
 
 
-def _plan_input(store: Store, source: Input, cut: Cut) -> Planned:
+def plan_input(store: Store, source: Input, cut: Cut, more: Sequence[str] = ()) -> Planned:
+    """One input at a cut. ``more``: columns of a state to read beside those that the function sees. Raises what
+    ``plan_reads`` raises."""
     if isinstance(source, State):
-        return plan_state(
-            store, source.topic_id, cut, columns=source.columns, on_unreadable=source.on_unreadable
-        )
+        columns = source.columns and tuple(dict.fromkeys((*source.columns, *more)))
+        return plan_state(store, source.topic_id, cut, columns=columns, on_unreadable=source.on_unreadable)
+    return plan_changes(store, source, cut)
+
+
+def plan_changes(store: Store, source: Changes | Events, cut: Cut, after_epoch: int = 0) -> ChangesInput:
+    """An input's changes up to a cut, those after an epoch."""
     info = store.topic(source.topic_id)
     as_events = isinstance(source, Events)
     if as_events and info.kind is not TopicKind.EVENTS:
@@ -162,7 +170,7 @@ def _plan_input(store: Store, source: Input, cut: Cut) -> Planned:
         target=unify(list(versions.values())),
         versions=versions,
         partitions=info.partitioning.total,
-        refs=tuple(store.segments(info.id, cut)),
+        refs=tuple(store.segments(info.id, cut, after_epoch)),
         as_events=as_events,
     )
 
@@ -205,12 +213,31 @@ def frames(
     """A DataFrame for each input, under its declared name (also as an alias: ``F.col("orders.amount")``)."""
     result: dict[str, DataFrame] = {}
     for name, planned in plan.inputs.items():
-        source = projection.inputs[name]
-        frame = _frame(spark, storage, planned, parallelism, shown_columns(planned, source))
-        if isinstance(source, State):
-            frame = cast_columns(frame, projection, name, source)
-        result[name] = frame.alias(name)
+        frame = _frame(spark, storage, planned, parallelism, shown_columns(planned, projection.inputs[name]))
+        result[name] = _as_declared(frame, projection, name)
     return result
+
+
+def local_frame(spark: SparkSession, projection: Projection, name: str, rows: pa.Table) -> DataFrame:
+    """An input's DataFrame as ``frames`` makes it, of rows that are here. They have the columns the function sees."""
+    spark_schema, arrow = _schemas(rows.schema)
+    frame = spark.createDataFrame(rows.cast(arrow).combine_chunks(), spark_schema)
+    return _as_declared(frame, projection, name)
+
+
+def _as_declared(frame: DataFrame, projection: Projection, name: str) -> DataFrame:
+    source = projection.inputs[name]
+    if isinstance(source, State):
+        frame = cast_columns(frame, projection, name, source)
+    return frame.alias(name)
+
+
+def _schemas(schema: pa.Schema) -> tuple[StructType, pa.Schema]:
+    """Columns as Spark has them, and as Spark takes them from Arrow."""
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    spark_schema = from_arrow_schema(schema)
+    return spark_schema, to_arrow_schema(spark_schema, timezone="UTC")
 
 
 def cast_columns(frame: DataFrame, projection: Projection, name: str, source: State) -> DataFrame:
@@ -233,10 +260,7 @@ def cast_columns(frame: DataFrame, projection: Projection, name: str, source: St
 def _frame(
     spark: SparkSession, storage: Storage, planned: Planned, parallelism: int, names: Sequence[str]
 ) -> DataFrame:
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-
-    spark_schema = from_arrow_schema(pa.schema([planned.schema.field(name) for name in names]))
-    arrow = to_arrow_schema(spark_schema, timezone="UTC")
+    spark_schema, arrow = _schemas(pa.schema([planned.schema.field(name) for name in names]))
     count = max(1, min(parallelism, planned.buckets))
     # Neighbours: buckets of one partition are decoded together.
     bounds = [planned.buckets * at // count for at in range(count + 1)]
@@ -248,10 +272,11 @@ def _frame(
 
 
 def shown_columns(planned: Planned, source: Input) -> list[str]:
-    """The columns that a projection's function sees: of a state those of the table, of changes all."""
-    if isinstance(planned, StateInput):
-        marks = [ERASED.name] if isinstance(source, State) and source.erased else []
-        return [*(column.name for column in planned.chosen), *marks]
+    """Columns that the function sees: of a state those of the table that the input names, of changes all."""
+    if isinstance(planned, StateInput) and isinstance(source, State):
+        marks = [ERASED.name] if source.erased else []
+        mine = [column.name for column in planned.chosen]
+        return [*(name for name in mine if source.columns is None or name in source.columns), *marks]
     names: list[str] = planned.schema.names
     return names
 
@@ -269,10 +294,10 @@ def _read_buckets(storage: Storage, planned: Planned, share: range) -> Iterator[
     if isinstance(planned, StateInput):
         yield from readable_states(storage, planned, share)
     else:
-        yield from (_read_changes(storage, planned, partition) for partition in share)
+        yield from (read_changes(storage, planned, partition) for partition in share)
 
 
-def _read_changes(storage: Storage, planned: ChangesInput, partition: int) -> pa.Table:
+def read_changes(storage: Storage, planned: ChangesInput, partition: int) -> pa.Table:
     pieces = [planned.schema.empty_table()]
     for ref in planned.refs:
         if any(piece.partition == partition for piece in ref.ranges):

@@ -37,13 +37,14 @@ from projections.plan import Full, Nothing, Plan
 from projections.promotion import Promoted, RolledBack, reconcile, reconcile_if_possible, rollback
 from projections.refresh import (
     Outcome,
-    commit_step,
     mark_frozen,
     plan_generation,
+    record,
     refresh_generation,
     refresh_projection,
 )
 from projections.sinks.base import open_sink
+from projections.steps import take_step
 from projections.verify import Comparison, verify
 
 __all__ = [
@@ -144,7 +145,10 @@ def _built(ctx: ProjectionContext, projection: Projection, generation: Generatio
     name, pin = projection.name, generation.pin
     with _failing(ctx, generation):
         if ctx.store.derived.last_derived(name, generation.number) is None:
-            commit_step(ctx, projection, generation, pin.cut if pin else ctx.store.cut())
+            started = datetime.now(UTC)
+            cut = pin.cut if pin else ctx.store.cut()
+            taken = take_step(ctx, projection, generation, cut, Full(0, cut.epoch, "it has no result yet"))
+            record(ctx, generation, started, taken)
         applied = apply(ctx, generation)
     upserts, deletes = applied.upserts, applied.deletes
     if pin is None and generation.preview is None:

@@ -1,8 +1,4 @@
-"""What a refresh has to do: nothing, an incremental step, or a full one. Pure.
-
-Every refresh of this version computes the whole result and writes only what differs; ``Incremental`` is the word for
-what a later version may decide instead, and callers match on it already.
-"""
+"""What a refresh has to do: nothing, an incremental step, or a full one, and why. Pure."""
 
 from __future__ import annotations
 
@@ -19,27 +15,38 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Incremental:
-    """Recompute the keys that changed between two epochs."""
-
-    from_epoch: int
-    to_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Full:
-    """Recompute everything at ``to_epoch``. ``from_epoch`` is where the generation stands, 0 before its first step."""
+    """Compute the keys again that changes between two epochs affect. That they are too many, or that a table was
+    truncated, shows only while their rows are read: then everything is computed after all."""
 
     from_epoch: int
     to_epoch: int
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Recompute everything at ``to_epoch``. ``from_epoch`` is where the generation stands, 0 before its first step.
+    ``afresh``: no file of the result may keep a value of before."""
+
+    from_epoch: int
+    to_epoch: int
+    reason: str
+    afresh: bool = False
+
+
 Plan = Nothing | Incremental | Full
 
 
-def plan(standing: int | None, epoch: int, changed: Sequence[str], erased: Sequence[str] = ()) -> Plan:
-    """``standing`` is the epoch a generation's result is of (None: it has none yet), ``epoch`` the one wanted, and
-    ``changed`` the topics with rows in between, ``erased`` those of them of which rows were erased in between."""
+def plan(
+    standing: int | None,
+    epoch: int,
+    changed: Sequence[str],
+    erased: Sequence[str] = (),
+    against: str | None = None,
+) -> Plan:
+    """``standing`` is the epoch a generation's result is of (None: it has none yet), ``epoch`` the one wanted,
+    ``changed`` the topics with rows in between, ``erased`` those of them of which rows were erased in between,
+    ``against`` what else speaks against an incremental step."""
     if standing is None:
         return Full(0, epoch, "it has no result yet")
     if epoch <= standing:
@@ -47,5 +54,8 @@ def plan(standing: int | None, epoch: int, changed: Sequence[str], erased: Seque
     if not changed:
         return Nothing(f"none of its inputs changed since epoch {standing}")
     if erased:
-        return Full(standing, epoch, f"rows of {', '.join(erased)} were erased")
-    return Full(standing, epoch, f"{', '.join(changed)} changed; keys are not followed incrementally yet")
+        return Full(standing, epoch, f"rows of {', '.join(erased)} were erased", afresh=True)
+    what = f"{', '.join(changed)} changed"
+    if against is not None:
+        return Full(standing, epoch, against if against.startswith(what) else f"{what}; {against}")
+    return Incremental(standing, epoch, what)

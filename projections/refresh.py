@@ -7,21 +7,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
-from eventstore import attempts, failpoints
+from eventstore import failpoints
 from eventstore.derived import DerivedRun, GenerationState, RunRecord
 from eventstore.errors import Fenced, IncompleteTopic, TailraceError
-from eventstore.maintain.leases import Ended
 from eventstore.maintain.receipts import erasures
 from eventstore.position import Cut
 from projections.apply import apply
-from projections.compute import BucketOutcome, BucketTask, Placement, compute, define, output_schema
 from projections.context import ProjectionContext
-from projections.derived import StepFiles, folder_of, next_runs
-from projections.failure import explained
 from projections.generation import Generation, files_of
-from projections.history import frames, plan_reads, require_changes
-from projections.model import Projection, ProjectionFailed
+from projections.guards import incremental_verdict
+from projections.incremental import reason_against
+from projections.model import Projection
 from projections.plan import Full, Nothing, Plan, plan
+from projections.samples import samples_against
+from projections.steps import Taken, take_step
 
 Status = Literal["done", "nothing", "frozen", "waiting", "failed"]
 _STEPS_KEPT = 20
@@ -57,9 +56,16 @@ def plan_generation(ctx: ProjectionContext, projection: Projection, generation: 
     changed = (
         ctx.changed_since(projection.topics, last.to_epoch, cut.epoch) if cut.epoch > last.to_epoch else []
     )
+    if not changed:
+        return plan(last.to_epoch, cut.epoch, changed)
     told = erasures(ctx.store, projection.topics)
     erased = [topic.text for topic, epoch in told.items() if epoch > last.to_epoch]
-    return plan(last.to_epoch, cut.epoch, changed, erased)
+    against = (
+        incremental_verdict(ctx, projection, generation)
+        or reason_against(ctx, projection, last.to_epoch, cut, changed)
+        or samples_against(ctx, projection, generation, cut)
+    )
+    return plan(last.to_epoch, cut.epoch, changed, erased, against)
 
 
 def refresh_generation(
@@ -82,13 +88,12 @@ def refresh_generation(
             pending.upserts, pending.deletes, _since(started),
         )  # fmt: skip
     failpoints.hit("refresh_planned")
-    step = commit_step(ctx, projection, generation, cut)
+    taken = take_step(ctx, projection, generation, cut, decided)
     applied = apply(ctx, generation)
     _prune(ctx, generation, projection)
-    reason = decided.reason if isinstance(decided, Full) else ""
-    _record(ctx, generation, started, step, reason)
+    record(ctx, generation, started, taken)
     return Outcome(
-        generation.projection, generation.number, "done", reason, step.to_epoch,
+        generation.projection, generation.number, "done", f"{taken.kind}: {taken.reason}", taken.run.to_epoch,
         pending.upserts + applied.upserts, pending.deletes + applied.deletes, _since(started),
     )  # fmt: skip
 
@@ -96,79 +101,10 @@ def refresh_generation(
 def commit_step(
     ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
 ) -> DerivedRun:
-    """Compute the result at ``cut`` and commit it, with what differs from the step before, as the next step.
-
-    Raises as ``compute_at`` does; Fenced, and Ended when ``gc`` took this process for dead. Then nothing stays of what
-    it wrote.
-    """
-    derived, name, number = ctx.store.derived, generation.projection, generation.number
-    last = derived.last_derived(name, number)
-    previous = files_of(last).run_of if last else {}
-    with attempts.attempt(ctx.store.catalog, name, number, str(cut.epoch)) as attempt:
-        task = BucketTask(
-            storage=ctx.store.storage,
-            placement=placement_of(generation),
-            previous=previous,
-            tolerance=projection.tolerance,
-            folder=folder_of(name, number),
-            attempt=attempt.name,
-        )
-        outcomes = compute_at(ctx, projection, generation, cut, task)
-        files = StepFiles(
-            runs=next_runs(previous, [outcome.run for outcome in outcomes if outcome.run is not None]),
-            deltas=tuple(outcome.delta for outcome in outcomes if outcome.delta is not None),
-            epoch_hash=ctx.epoch(cut.epoch).hash,
-        )
-        try:
-            return derived.commit_derived(
-                name,
-                number,
-                last.to_epoch if last else 0,
-                cut.epoch,
-                "delta" if last else "full",
-                [files.to_data()],
-                files.rows,
-                cut.commit_ts,
-                lease=attempt.lease,
-            )
-        except (Fenced, Ended):  # any other may come of a COMMIT that was done
-            task.discard()
-            raise
-
-
-def placement_of(generation: Generation) -> Placement:
-    return Placement(generation.schema, generation.key, generation.partitions, generation.split)
-
-
-def compute_at(
-    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut, task: BucketTask
-) -> list[BucketOutcome]:
-    """Run the projection over the log at ``cut`` and each bucket of its result through ``task``: part of an attempt,
-    because tasks open files long after they were named.
-
-    Raises ProjectionFailed when the result's columns are not the generation's, HistoryGone when changes that it is
-    computed of were removed.
-    """
-    require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
-    ctx.report(f"reading for {projection.name}", 0, None, "")
-    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism)
-    with explained(projection, "reading its inputs"):
-        inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
-    result = define(projection, inputs, cut.commit_ts)
-    found = output_schema(projection, result)
-    if not found.equals(generation.schema):
-        raise ProjectionFailed(
-            f"projection {projection.name!r} ({projection.place}): its output columns are no longer those of"
-            f" {generation}: {_columns(found)} instead of {_columns(generation.schema)}",
-            hint=f"an input or the code changed them: tailrace rebuild {projection.name}",
-        )
-    ctx.report(f"computing {projection.name} from {reads.rows:,} changes", 0, None, "")
-    return compute(projection, result, task)
-
-
-def _columns(schema: object) -> str:
-    fields = iter(schema)  # type: ignore[call-overload]
-    return ", ".join(f"{field.name} {field.type}" for field in fields)
+    """Compute the whole result at ``cut`` and commit it as the next step; see ``take_step``."""
+    last = ctx.store.derived.last_derived(generation.projection, generation.number)
+    decided = Full(last.to_epoch if last else 0, cut.epoch, "asked for")
+    return take_step(ctx, projection, generation, cut, decided).run
 
 
 def _prune(ctx: ProjectionContext, generation: Generation, projection: Projection) -> None:
@@ -192,9 +128,9 @@ def _prune(ctx: ProjectionContext, generation: Generation, projection: Projectio
         ctx.store.storage.delete(path)
 
 
-def _record(
-    ctx: ProjectionContext, generation: Generation, started: datetime, step: DerivedRun, reason: str
-) -> None:
+def record(ctx: ProjectionContext, generation: Generation, started: datetime, taken: Taken) -> None:
+    """Keep what a step did and took, for people and for the next plan."""
+    step = taken.run
     files = files_of(step)
     ctx.store.derived.record_run(
         RunRecord(
@@ -204,10 +140,12 @@ def _record(
             finished=datetime.now(UTC),
             from_epoch=step.from_epoch,
             to_epoch=step.to_epoch,
-            kind=step.kind,
-            reason=reason,
+            kind=taken.kind,
+            reason=taken.reason,
             rows_upserted=files.upserts,
             rows_deleted=files.deletes,
+            keys=taken.keys,
+            seconds=taken.seconds,
         )
     )
 

@@ -23,15 +23,15 @@ from eventstore.errors import OperatorError, TransientError, UsageError
 from eventstore.move.files import copied
 from eventstore.position import Fence
 from eventstore.storage import LocalStorage, Storage
-from projections.compute import BucketOutcome, BucketTask, Placement
+from projections.compute import BucketOutcome, BucketTask, Placement, placement_of
 from projections.context import ProjectionContext
-from projections.derived import DerivedFile, folder_of, run_schema
+from projections.derived import BucketFiles, DerivedFile, folder_of, run_schema
 from projections.difference import HASH
 from projections.generation import Generation
 from projections.history import runs_here
 from projections.promotion import reconcile
-from projections.refresh import compute_at, placement_of
 from projections.sinks.base import InMotion
+from projections.steps import compute_at
 
 _TRIES = 5
 _PAUSE_SECONDS = 1.0
@@ -82,7 +82,7 @@ def verify(ctx: ProjectionContext, name: str, number: int | None = None) -> Comp
         task = BucketTask(
             storage=storage,
             placement=placement_of(generation),
-            previous=found,
+            previous={bucket: BucketFiles(file) for bucket, file in found.items()},
             tolerance=projection.tolerance,
             folder=None,
             attempt="",

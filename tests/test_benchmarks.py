@@ -21,6 +21,7 @@ SMALLEST = {
     "append": ["--changes", "500", "--small", "3"],
     "size": ["--transactions", "20"],
     "consume": ["--changes", "500", "--events", "20", "--backlog", "500", "--follow", "3"],
+    "incremental": ["--rows", "3000"],
     "latency": ["--rate", "100", "--seconds", "1", "--warmup", "0"],
     "load": ["--rows", "3000"],
     "year": ["--topics", "2", "--epochs", "600", "--points", "1", "--days", "1"],
@@ -32,6 +33,7 @@ LINES = {
     "append": 6,
     "size": 6,
     "consume": 5,
+    "incremental": 8,
     "latency": 1,
     "load": 2,
     "year": 12,  # three tables

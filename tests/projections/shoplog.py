@@ -132,6 +132,21 @@ class ShopLog:
         assert epoch is not None
         return epoch.epoch
 
+    def truncate(self, table: str) -> int:
+        """TRUNCATE of one table."""
+        schema = TABLES[table]
+        self.lsn += 10
+        row = dict.fromkeys(change_schema(schema).names) | self._envelope("t", "", 0) | {"_hash": 0}
+        rows = pa.Table.from_pylist([row], schema=change_schema(schema))
+        self.state[table].clear()
+        moment = NOON + timedelta(seconds=self.lsn)
+        changes = [TopicRows(topic(table), schema.version, rows)]
+        epoch = self.writer.append(
+            EpochBatch("shop", self.lsn, self.lsn + 1, self.lsn + 1, moment, 1, changes)
+        )
+        assert epoch is not None
+        return epoch.epoch
+
     def _rows(
         self, schema: TopicSchema, given: list[tuple[str, Row]], raw: Mapping[int, str] | None
     ) -> pa.Table:

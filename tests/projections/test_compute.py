@@ -18,7 +18,7 @@ from eventstore import keys
 from eventstore.storage import LocalStorage
 from projections import PostgresTable, Projection, ProjectionFailed, State, projection
 from projections.compute import BucketOutcome, BucketTask, Placement, compute, define, output_schema
-from projections.derived import DerivedFile, next_runs, read_delta, read_run
+from projections.derived import BucketFiles, StepFiles, next_files, read_delta, read_result
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,21 +36,22 @@ class Generation:
     spark: SparkSession
     storage: LocalStorage
     projection: Projection
-    runs: Mapping[int, DerivedFile]
+    files: Mapping[int, BucketFiles]
 
     def refresh(self, orders: pa.Table) -> list[BucketOutcome]:
         frame = self.spark.createDataFrame(orders, from_arrow_schema(orders.schema))
         result = define(self.projection, {"orders": frame}, None)
         self.schema = output_schema(self.projection, result)
         placement = Placement(self.schema, self.projection.key, partitions=4, split=2)
-        task = BucketTask(self.storage, placement, self.runs, self.projection.tolerance, "derived/p/1", "t")
+        task = BucketTask(self.storage, placement, self.files, self.projection.tolerance, "derived/p/1", "t")
         outcomes = compute(self.projection, result, task)
-        written = [outcome.run for outcome in outcomes if outcome.run is not None]
-        self.runs = {file.bucket: file for file in next_runs(self.runs, written)}
+        written = {outcome.bucket: outcome.files for outcome in outcomes if outcome.files is not None}
+        self.files = StepFiles(*next_files(self.files, written), (), "", 0).buckets
         return outcomes
 
     def rows(self) -> list[dict[str, Any]]:
-        tables = [read_run(self.storage, file, self.schema) for file in self.runs.values()]
+        key = self.projection.key
+        tables = [read_result(self.storage, files, self.schema, key) for files in self.files.values()]
         rows = pa.concat_tables(tables).drop_columns(["_hash"]).to_pylist() if tables else []
         return sorted(rows, key=repr)
 
@@ -95,7 +96,7 @@ def test_a_refresh_writes_only_the_rows_that_differ(spark: SparkSession, tmp_pat
     first = generation.refresh(orders([(1, "1.50"), (2, "2.00"), (2, "3.00"), (3, "9.99")]))
     assert generation.deltas(first)[0] and not generation.deltas(first)[1]
     before = files(tmp_path)
-    assert len(before) == len(generation.runs), "a first build writes its rows once: the run is the delta"
+    assert len(before) == len(generation.files), "a first build writes its rows once: the run is the delta"
 
     second = generation.refresh(orders([(1, "1.50"), (2, "2.00"), (4, "7.00")]))
 
@@ -128,8 +129,8 @@ def test_rows_lie_in_the_bucket_of_their_key(spark: SparkSession, tmp_path: Path
     generation = Generation(spark, LocalStorage(tmp_path), totals, {})
     generation.refresh(orders([(key, "1.00") for key in range(50)]))
 
-    for bucket, file in generation.runs.items():
-        table = read_run(generation.storage, file, generation.schema)
+    for bucket, files in generation.files.items():
+        table = read_result(generation.storage, files, generation.schema, listing.key)
         for row in table.to_pylist():
             assert row["_hash"] == keys.hash_texts([str(row["customer"])])
             assert keys.bucket_of(row["_hash"], 4, 2) == bucket
@@ -169,7 +170,7 @@ def test_every_type_comes_back_as_it_went_in(spark: SparkSession, tmp_path: Path
         [{name: found[name] for name in source.schema.names} for found in (row, empty)], key=repr
     )
     assert generation.schema.field("time").type == pa.time64("us")
-    assert all(outcome.run is None for outcome in generation.refresh(source)), "equal to itself"
+    assert all(outcome.files is None for outcome in generation.refresh(source)), "equal to itself"
 
 
 def test_rows_without_a_key_or_with_a_repeated_key_are_refused_and_leave_no_file(

@@ -423,6 +423,7 @@ def _generations() -> None:
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("frozen_at", sa.BigInteger(), nullable=True),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("checked", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("projection", "generation", name=op.f("pk_generations")),
     )
     op.create_table(
@@ -465,6 +466,8 @@ def _derived() -> None:
         sa.Column("rows_upserted", sa.BigInteger(), nullable=False),
         sa.Column("rows_deleted", sa.BigInteger(), nullable=False),
         sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("keys", sa.BigInteger(), nullable=True),
+        sa.Column("seconds", sa.Float(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
     )
     op.create_index("ix_runs_projection_started", "runs", ["projection", "started"], unique=False)

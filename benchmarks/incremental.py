@@ -1,0 +1,157 @@
+"""A refresh of a projection after some rows of its table changed: by affected keys, and in full.
+
+Two projections of one table: ``totals`` groups its rows by customer, so a changed row affects the customer it had and
+the one it has, with all of their rows; ``cache`` has a row for each of its. Time is that of computing a step and
+committing it, in a warm session; bringing it to the sink is the same for both. After each pair the sink's rows are
+proved equal to the log's.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.history import EVENTS_PER_EPOCH, NARROW, TOPIC, History, history
+from benchmarks.options import Options, Size, median, parse
+from benchmarks.results import table, write_section
+from eventstore.settings import Settings, SinkSettings
+from projections import ParquetFolder, State, projection
+from projections.apply import apply
+from projections.lifecycle import ProjectionContext, rebuild, verify
+from projections.plan import Full, Incremental
+from projections.refresh import plan_generation
+from projections.steps import Taken, take_step
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SHARES = (0.0001, 0.001, 0.01, 0.1)
+ORDERS = TOPIC.text
+
+
+@projection(key="customer_id", sink=ParquetFolder("out"), orders=State(ORDERS, affects="customer_id"))
+def totals(orders: DataFrame) -> DataFrame:
+    """What each customer has ordered."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kept = orders.where("status <> 'returned'")
+    return kept.groupBy("customer_id").agg(F.count("id").alias("orders"), F.sum("amount").alias("total"))
+
+
+@projection(key="id", sink=ParquetFolder("out"), orders=State(ORDERS, affects="id"))
+def cache(orders: DataFrame) -> DataFrame:
+    """Every order, to be looked up."""
+    return orders.select("id", "customer_id", "status", "amount", "updated_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    name: str
+    share: float
+    rows: int
+    keys: int
+    incremental: float
+    full: float
+
+    def cells(self) -> list[str]:
+        return [
+            self.name,
+            f"{self.share:.2%}",
+            f"{self.rows:,}",
+            f"{self.keys:,}",
+            f"{self.incremental:.2f}",
+            f"{self.full:.2f}",
+            f"{self.incremental / self.full:.2f}",
+        ]
+
+
+@contextmanager
+def shop(rows: int) -> Iterator[tuple[History, ProjectionContext]]:
+    """A table of so many rows, as a first load and upkeep leave it, with both projections built."""
+    with tempfile.TemporaryDirectory() as name, history(Path(name), NARROW, rows) as made:
+        for first in range(0, rows, EVENTS_PER_EPOCH):
+            made.put(np.arange(first, min(first + EVENTS_PER_EPOCH, rows)))
+        made.store.maintain()
+        settings = Settings(
+            store=made.store.settings, sinks={"out": SinkSettings(kind="parquet", path=Path(name) / "out")}
+        )
+        with ProjectionContext(made.store, settings, {"totals": totals, "cache": cache}) as ctx:
+            for each in ("totals", "cache"):
+                rebuild(ctx, each)
+            yield made, ctx
+
+
+def measure(made: History, ctx: ProjectionContext, share: float, repeat: int) -> list[Line]:
+    """Rounds of changes, each followed by one incremental and, after as many more changes, one full step."""
+    count = max(1, round(len(made.seen) * share))
+    random = np.random.default_rng(round(share * 1e6))
+    taken: dict[tuple[str, str], list[tuple[Taken, float]]] = {}
+    for _ in range(repeat):
+        for kind in ("incremental", "full"):
+            made.put(random.choice(len(made.seen), count, replace=False))
+            for name in ("totals", "cache"):
+                taken.setdefault((name, kind), []).append(_step(ctx, name, kind))
+    for name in ("totals", "cache"):
+        assert verify(ctx, name).equal
+    return [
+        Line(
+            name,
+            share,
+            count,
+            taken[name, "incremental"][0][0].keys or 0,
+            median([seconds for _, seconds in taken[name, "incremental"]]),
+            median([seconds for _, seconds in taken[name, "full"]]),
+        )
+        for name in ("totals", "cache")
+    ]
+
+
+def _step(ctx: ProjectionContext, name: str, kind: str) -> tuple[Taken, float]:
+    definition, generation = ctx.projection(name), ctx.generation(name, 1)
+    cut = ctx.store.cut()
+    decided = plan_generation(ctx, definition, generation, cut)
+    assert isinstance(decided, Incremental), decided
+    if kind == "full":
+        began = time.monotonic()
+        taken = take_step(ctx, definition, generation, cut, Full(decided.from_epoch, cut.epoch, "measured"))
+    else:
+        began = time.monotonic()
+        taken = take_step(ctx, definition, generation, cut, decided)
+    seconds = time.monotonic() - began
+    assert taken.kind == kind, taken.reason
+    apply(ctx, generation)
+    return taken, seconds
+
+
+def report(options: Options, lines: Sequence[Line]) -> None:
+    head = ["projection", "rows changed", "", "keys affected", "incremental s", "full s", "ratio"]
+    body = f"{options['rows']:,} rows in the table; {options.repeat} rounds, medians.\n\n" + table(
+        head, [line.cells() for line in lines]
+    )
+    write_section(
+        "incremental",
+        "Refresh by affected keys, and in full",
+        body,
+        command=options.command,
+        packages=["pyspark", "pyarrow"],
+        path=options.to,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    sizes = [Size("rows", 1_000_000, 20_000, "rows of the table")]
+    options = parse("incremental", __doc__, sizes, arguments)
+    with shop(options["rows"]) as (made, ctx):
+        lines = [line for share in SHARES for line in measure(made, ctx, share, options.repeat)]
+    report(options, sorted(lines, key=lambda line: line.name, reverse=True))
+
+
+if __name__ == "__main__":
+    main()

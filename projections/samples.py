@@ -1,0 +1,89 @@
+"""The proof by samples: the function over the rows of some keys alone must give what it gave for them over all rows.
+
+It is run after a full step, before the first incremental one of a generation and again after columns of an input
+changed. What it finds is kept with the generation, so that every process knows; a generation that failed it is computed
+in full for good, for its author's word about what affects what was wrong, or the function looks beyond its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from eventstore import disclosure
+from eventstore.chosen import TooLarge
+from eventstore.position import Cut
+from projections.affected import KeySet
+from projections.compute import BucketTask, placement_of
+from projections.context import ProjectionContext
+from projections.derived import StepFiles, read_result
+from projections.generation import Checked, Generation
+from projections.incremental import NotIncremental, require_comparable, restricted_result, settled_buckets
+from projections.lineage import lineage_of
+from projections.model import Projection, ProjectionFailed
+from projections.restricted import Inputs
+
+SAMPLED_KEYS = 100
+"""At most, and at most half of a bucket's: of all keys together even a function that mixes keys gives the same."""
+
+
+def versions_at(ctx: ProjectionContext, projection: Projection, cut: Cut) -> dict[str, int]:
+    """The version of the columns of each input's topic at a cut."""
+    found = {topic: ctx.store.schemas_at(topic, cut) for topic in projection.topics}
+    return {topic.text: schemas[-1].version for topic, schemas in found.items() if schemas}
+
+
+def samples_against(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
+) -> str | None:
+    """What the proof says against an incremental step to a cut: it failed, or there is none for the columns of now."""
+    checked = ctx.generation(generation.projection, generation.number).checked
+    if checked is None or dict(checked.versions) != versions_at(ctx, projection, cut):
+        return "keys are followed after the next full refresh, which is compared on samples first"
+    return checked.failed
+
+
+def check_samples(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut, files: StepFiles
+) -> Checked | None:
+    """Compare the result at ``cut``, which ``files`` hold, on sampled keys. None: there is nothing to compare with."""
+    lineage = lineage_of(projection)
+    now = Inputs(ctx.store, projection, lineage, cut, ctx.settings.projections.incremental_bytes)
+    task = BucketTask(
+        ctx.store.storage, placement_of(generation), files.buckets, projection.tolerance, None, ""
+    )
+    failed: str | None = None
+    try:
+        require_comparable(projection, lineage, now, generation)
+        keys = _sampled(task, lineage.key, Random(f"{generation} {cut.epoch}"))
+        if keys is None:
+            return None
+        with ctx.store.pinned(f"projection {projection.name}"):
+            rows = now.restricted(keys)
+            found = restricted_result(ctx, projection, generation, lineage, rows, keys, cut)
+        outcomes = settled_buckets(task, lineage, keys, found)
+        samples = [key for outcome in outcomes for _, key in outcome.samples]
+        if samples:
+            failed = (
+                "over the rows alone that affect them (affects=), the function gave sampled keys another result than"
+                f" over all rows, for example {disclosure.value(samples[0])}"
+            )
+    except TooLarge:
+        return None  # the next full step tries others
+    except NotIncremental as error:
+        failed = str(error)
+    except ProjectionFailed as error:
+        failed = error.message
+    return Checked(versions_at(ctx, projection, cut), failed)
+
+
+def _sampled(task: BucketTask, key: Sequence[str], random: Random) -> KeySet | None:
+    """Keys of a random bucket; None when the result has no rows."""
+    placement = task.placement
+    files = [task.previous[bucket] for bucket in sorted(task.previous)]
+    if not files:
+        return None
+    rows = read_result(task.storage, random.choice(files), placement.schema, placement.key)
+    found = KeySet.of([rows[name] for name in key])
+    wanted = min(SAMPLED_KEYS, -(-len(found) // 2))
+    return found.take(random.sample(range(len(found)), wanted)) if wanted else None

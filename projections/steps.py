@@ -1,0 +1,181 @@
+"""One step of a generation: computed incrementally or in full, and committed by compare-and-set (steps 7 and 8)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from eventstore import attempts
+from eventstore.derived import DerivedRun
+from eventstore.errors import Fenced
+from eventstore.maintain.leases import Ended
+from eventstore.position import Cut
+from projections.compute import (
+    BucketOutcome,
+    BucketTask,
+    compute,
+    define,
+    placement_of,
+    require_schema,
+)
+from projections.context import ProjectionContext
+from projections.costs import too_costly
+from projections.derived import StepFiles, folder_of, next_files
+from projections.failure import explained
+from projections.generation import Generation, files_of
+from projections.guards import incremental_verdict
+from projections.history import frames, plan_reads, require_changes
+from projections.incremental import NotIncremental, compute_incrementally
+from projections.model import Projection
+from projections.plan import Full, Incremental
+from projections.samples import check_samples, versions_at
+
+_RECORDS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A committed step: how it was computed and why so, how many keys were affected (None: all of them) and the seconds
+    it took to compute."""
+
+    run: DerivedRun
+    kind: Literal["full", "incremental"]
+    reason: str
+    keys: int | None
+    seconds: float
+
+
+def take_step(
+    ctx: ProjectionContext,
+    projection: Projection,
+    generation: Generation,
+    cut: Cut,
+    decided: Full | Incremental,
+) -> Taken:
+    """Compute the result at ``cut`` and commit it, with what differs from the step before, as the next step.
+
+    Raises Fenced when another driver committed meanwhile, and Ended when ``gc`` took this process for dead;
+    ProjectionFailed when the projection's code or output is at fault, and what reading the inputs raises. Then nothing
+    is committed, and nothing stays of what was written.
+    """
+    derived, name, number = ctx.store.derived, generation.projection, generation.number
+    last = derived.last_derived(name, number)
+    files = files_of(last) if last else None
+    _ = ctx.spark  # its start is no part of what a step takes
+    with attempts.attempt(ctx.store.catalog, name, number, str(cut.epoch)) as attempt:
+        task = BucketTask(
+            storage=ctx.store.storage,
+            placement=placement_of(generation),
+            previous=files.buckets if files else {},
+            tolerance=projection.tolerance,
+            folder=folder_of(name, number),
+            attempt=attempt.name,
+            afresh=isinstance(decided, Full) and decided.afresh,
+        )
+        began = time.monotonic()
+        outcomes, kind, reason, keys = _computed(ctx, projection, generation, cut, decided, last, task)
+        seconds = time.monotonic() - began
+        try:
+            run = _committed(ctx, generation, cut, last, files, outcomes, attempt.lease)
+        except (Fenced, Ended):  # any other may come of a COMMIT that was done
+            task.discard()
+            raise
+    follows = generation.pin is None and generation.preview is None
+    if kind == "full" and follows and not incremental_verdict(ctx, projection, generation):
+        _check(ctx, projection, generation, cut, run)
+    return Taken(run, kind, reason, keys, seconds)
+
+
+def _check(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut, run: DerivedRun
+) -> None:
+    """The proof by samples, once for each version of the inputs' columns."""
+    known = ctx.generation(generation.projection, generation.number).checked
+    if known is not None and dict(known.versions) == versions_at(ctx, projection, cut):
+        return
+    checked = check_samples(ctx, projection, generation, cut, files_of(run))
+    if checked is not None:
+        ctx.store.derived.set_checked(generation.projection, generation.number, checked.to_json())
+
+
+_Computed = tuple[list[BucketOutcome], Literal["full", "incremental"], str, int | None]
+
+
+def _computed(
+    ctx: ProjectionContext,
+    projection: Projection,
+    generation: Generation,
+    cut: Cut,
+    decided: Full | Incremental,
+    last: DerivedRun | None,
+    task: BucketTask,
+) -> _Computed:
+    reason = decided.reason
+    if isinstance(decided, Incremental) and last is not None:
+        records = [
+            record
+            for record in ctx.store.derived.runs(generation.projection, limit=_RECORDS)
+            if record.generation == generation.number
+        ]
+        try:
+            step = compute_incrementally(
+                ctx, projection, generation, last.to_epoch, cut, task, lambda keys: too_costly(records, keys)
+            )
+            affected = f"{step.keys:,} keys" if step.keys != 1 else "1 key"
+            return step.outcomes, "incremental", f"{reason}, which affects {affected}", step.keys
+        except NotIncremental as error:
+            reason = f"{reason}; {error}"
+    return compute_at(ctx, projection, generation, cut, task), "full", reason, None
+
+
+def _committed(
+    ctx: ProjectionContext,
+    generation: Generation,
+    cut: Cut,
+    last: DerivedRun | None,
+    before: StepFiles | None,
+    outcomes: list[BucketOutcome],
+    lease: str,
+) -> DerivedRun:
+    written = {outcome.bucket: outcome.files for outcome in outcomes if outcome.files is not None}
+    runs, overlays = next_files(before.buckets if before else {}, written)
+    grown = sum(outcome.only_new - outcome.only_old for outcome in outcomes)
+    files = StepFiles(
+        runs=runs,
+        overlays=overlays,
+        deltas=tuple(outcome.delta for outcome in outcomes if outcome.delta is not None),
+        epoch_hash=ctx.epoch(cut.epoch).hash,
+        rows=(before.rows if before else 0) + grown,
+    )
+    return ctx.store.derived.commit_derived(
+        generation.projection,
+        generation.number,
+        last.to_epoch if last else 0,
+        cut.epoch,
+        "delta" if last else "full",
+        [files.to_data()],
+        files.rows,
+        cut.commit_ts,
+        lease=lease,
+    )
+
+
+def compute_at(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut, task: BucketTask
+) -> list[BucketOutcome]:
+    """Run the projection over the whole log at ``cut`` and each bucket of its result through ``task``: part of an
+    attempt, because tasks open files long after they were named.
+
+    Raises ProjectionFailed when the result's columns are not the generation's, HistoryGone when changes that it is
+    computed of were removed.
+    """
+    require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
+    ctx.report(f"reading for {projection.name}", 0, None, "")
+    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism)
+    with explained(projection, "reading its inputs"):
+        inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
+    result = define(projection, inputs, cut.commit_ts)
+    require_schema(projection, generation.schema, str(generation), result)
+    ctx.report(f"computing {projection.name} from {reads.rows:,} changes", 0, None, "")
+    return compute(projection, result, task)

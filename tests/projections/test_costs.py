@@ -1,0 +1,34 @@
+"""Whether keys are followed goes by what earlier steps took."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from eventstore.derived import RunRecord
+from projections.costs import LATEST, too_costly
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def took(kind: str, seconds: float, keys: int | None = None) -> RunRecord:
+    return RunRecord("p", 1, NOW, NOW, 1, 2, kind, "", keys=keys, seconds=seconds)
+
+
+def test_nothing_measured_speaks_for_following_keys() -> None:
+    assert too_costly([], 10**6) is None
+    assert too_costly([took("full", 2.0)], 10**6) is None
+    assert too_costly([took("incremental", 9.0, keys=1)], 10**6) is None
+
+
+def test_beyond_the_crossover_everything_is_computed() -> None:
+    records = [took("incremental", 0.5, keys=1000), took("full", 2.0)]
+    assert too_costly(records, 10) is None
+    assert too_costly(records, 4000) is None
+    reason = too_costly(records, 5000)
+    assert reason is not None and "5,000 keys" in reason and "2.5 s" in reason and "2.0 s" in reason
+
+
+def test_one_slow_step_does_not_decide() -> None:
+    slow = took("incremental", 30.0, keys=10)
+    assert too_costly([slow, took("incremental", 0.5, keys=10), took("full", 2.0)], 10) is None
+    assert too_costly([slow] * LATEST + [took("incremental", 0.5, keys=10), took("full", 2.0)], 10)

@@ -1,0 +1,109 @@
+"""A bucket's result is its run with the deltas since laid over it: read as one, and few and small beside the run."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from eventstore.keys import hash_texts
+from eventstore.storage import LocalStorage
+from projections.compute import BucketTask, Placement
+from projections.derived import NO_FILES, OVERLAYS_MOST, BucketFiles, StepFiles, next_files, read_result
+from projections.difference import HASH
+from tests.fixtures.scale import Scale
+
+SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
+KEY = ("id",)
+
+
+class Bucket:
+    """One bucket of a generation, and what must be in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.storage = LocalStorage(folder)
+        self.files = NO_FILES
+        self.rows: dict[int, str] = {}
+        self.steps = 0
+
+    def step(self, changes: dict[int, str | None], *, afresh: bool = False, whole: bool = False) -> None:
+        """Changes by key (None: gone), given as the rows of these keys alone or of all."""
+        placement = Placement(SCHEMA, KEY, partitions=1, split=1)
+        self.steps += 1
+        task = BucketTask(
+            self.storage, placement, {0: self.files}, {}, "derived/p/1", f"{self.steps}-0", afresh
+        )
+        for key, text in changes.items():
+            self.rows.pop(key, None)
+            if text is not None:
+                self.rows[key] = text
+        asked = pa.array([hash_texts([str(key)]) for key in changes], pa.int64())
+        given = self.rows if whole or afresh else {key: self.rows[key] for key in changes if key in self.rows}
+        rows = placement.rows(self.table(given))
+        chosen = None if whole or afresh else lambda t: pa.compute.is_in(t[HASH], value_set=asked).to_numpy()
+        outcome = task.settle(0, rows, chosen)
+        if outcome.files is not None:
+            (self.files,) = StepFiles(*next_files({}, {0: outcome.files}), (), "", 0).buckets.values() or [
+                NO_FILES
+            ]
+
+    @staticmethod
+    def table(rows: dict[int, str]) -> pa.Table:
+        hashes = [hash_texts([str(key)]) for key in rows]
+        return pa.table({HASH: pa.array(hashes, pa.int64()), "id": pa.array(rows, pa.int64()),
+                         "text": pa.array(rows.values(), pa.string())})  # fmt: skip
+
+    def read(self, files: BucketFiles | None = None) -> dict[int, str]:
+        table = read_result(self.storage, files or self.files, SCHEMA, KEY)
+        assert table[HASH].to_pylist() == sorted(table[HASH].to_pylist())
+        assert len(set(table["id"].to_pylist())) == table.num_rows
+        return dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("keys", [12, 3000])
+def test_after_any_steps_the_bucket_is_what_the_steps_made_of_it(
+    tmp_path: Path, scale: Scale, keys: int
+) -> None:
+    random = Random(keys)
+    bucket = Bucket(tmp_path)
+    for _ in range(scale.pick(smoke=25, full=600)):
+        some = random.sample(range(keys), random.randint(1, min(keys, 40)))
+        changes = {key: random.choice([None, "x" * random.randint(0, 300)]) for key in some}
+        earlier, before = bucket.files, dict(bucket.rows)
+        bucket.step(changes, whole=random.random() < 0.2)
+        assert bucket.read() == bucket.rows
+        assert len(bucket.files.overlays) <= OVERLAYS_MOST
+        assert not bucket.files.outgrown
+        if earlier != NO_FILES:
+            assert bucket.read(earlier) == before, "files of earlier steps stay as they were"
+
+
+def test_a_small_change_of_a_large_bucket_leaves_the_run_alone(tmp_path: Path) -> None:
+    bucket = Bucket(tmp_path)
+    random = Random(1)
+    bucket.step({key: random.randbytes(40).hex() for key in range(20_000)})
+    run = bucket.files.run
+    assert run is not None and not bucket.files.overlays
+    written = [set(bucket.storage.list("derived"))]
+    for number in range(3 * OVERLAYS_MOST):
+        bucket.step({number: "changed", 20_000 + number: "new", 100 + number: None})
+        written.append(set(bucket.storage.list("derived")))
+    assert bucket.files.run == run
+    assert 0 < sum(file.bytes for file in bucket.files.overlays) < run.bytes // 4
+    assert bucket.read() == bucket.rows
+    merges = sum(len(after - before) > 1 for before, after in pairwise(written))
+    assert 0 < merges <= 6, "overlays become one now and then, not at every step"
+
+
+def test_afresh_no_file_keeps_a_value_of_before(tmp_path: Path) -> None:
+    bucket = Bucket(tmp_path)
+    bucket.step({key: f"row {key}" for key in range(2000)})
+    bucket.step({7: "secret"})
+    bucket.step({7: None})
+    assert bucket.files.overlays
+    bucket.step({}, afresh=True)
+    assert bucket.files.overlays == () and bucket.files.run is not None
+    assert bucket.read() == bucket.rows
