@@ -96,8 +96,9 @@ def compute_incrementally(
     task: BucketTask,
     too_costly: Callable[[int], str | None],
 ) -> Step:
-    """Take the step from ``from_epoch``, where the generation stands, to ``cut``: part of an attempt. ``too_costly`` says of
-    a number of keys why they are better not followed.
+    """Take the step from ``from_epoch``, where the generation stands, to ``cut``: part of an attempt.
+
+    ``too_costly`` says of a number of keys why they are better not followed.
 
     Raises NotIncremental with the reason when it cannot be taken; ProjectionFailed when the code is at fault or the
     output has a key that the lineage does not lead to: then nothing was written.
