@@ -1,4 +1,5 @@
-"""How the columns of the log's Parquet files are encoded: by what the cells of changes are like."""
+"""How the columns of the log's Parquet files are encoded, by what the cells of changes are like; and which format they
+have. (Blobs are rows of the catalog and have its format.)"""
 
 from __future__ import annotations
 
@@ -9,6 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from eventstore.errors import OperatorError
+
+# What readers have to know to read a file as it was meant: raised when those of before would misread it. A file of each
+# stays readable (tests/eventstore/golden).
+FORMAT = 1
+_FORMAT = b"tailrace:format"
 # Level 1: on change rows the higher levels cost more time than the bytes they save are worth on a local disk.
 ZSTD_LEVEL = 1
 # Texts are looked at to see whether they repeat: so many at most, and fewer when they are large.
@@ -20,7 +27,7 @@ def parquet_writer(sink: pa.NativeFile, schema: pa.Schema, unlike: Collection[st
     """A writer of files of the log: their encodings and compression. ``schema`` is that of the file; ``unlike`` are
     paths of columns whose texts do not repeat."""
     leaves = list(_leaves(schema))
-    return pq.ParquetWriter(
+    writer = pq.ParquetWriter(
         sink,
         schema,
         compression="zstd",
@@ -32,6 +39,23 @@ def parquet_writer(sink: pa.NativeFile, schema: pa.Schema, unlike: Collection[st
         write_page_checksum=True,  # for who reads a part of the file, and so cannot check the whole
         store_decimal_as_integer=True,  # up to 18 digits; these read more than twice as fast
     )
+    mark(writer)
+    return writer
+
+
+def mark(writer: pq.ParquetWriter) -> None:
+    """Say in the file which format it has."""
+    writer.add_key_value_metadata({_FORMAT: str(FORMAT)})
+
+
+def require_known(metadata: pq.FileMetaData, place: str) -> None:
+    """Raises OperatorError, naming the file's ``place``, when it has a format that this code does not know."""
+    found = int((metadata.metadata or {}).get(_FORMAT, b"1"))
+    if found > FORMAT:
+        raise OperatorError(
+            f"{place} has format {found}; this version of Tailrace reads formats up to {FORMAT}",
+            hint="install the version that wrote it, or a later one",
+        )
 
 
 def unlike(table: pa.Table) -> list[str]:

@@ -347,13 +347,13 @@ def _unsaid(metadata: pq.FileMetaData, groups: Sequence[int], silent: Mapping[st
 
 
 def open_file(storage: Storage, ref: SegmentRef, coded: Collection[str] = ()) -> pq.ParquetFile:
-    """The file of a reference, checked; texts of ``coded`` columns as dictionaries. Raises MissingFile and, when it is
-    damaged, IntegrityError."""
+    """The file of a reference, checked; texts of ``coded`` columns as dictionaries. Raises MissingFile, OperatorError
+    for one of a later format and, when it is damaged, IntegrityError."""
     assert ref.path is not None
     data = storage.open(ref.path)
     if ref.checksum and checksum(data) != ref.checksum:
         raise damaged(storage.place(ref.path))
-    return _parquet(pa.BufferReader(data), coded)
+    return _parquet(pa.BufferReader(data), coded, storage.place(ref.path))
 
 
 @contextmanager
@@ -371,15 +371,18 @@ def open_parts(
         if raw.size() != ref.bytes:
             raise damaged(storage.place(ref.path))
         try:
-            with _parquet(raw, coded, pre_buffer=True, page_checksum_verification=True) as file:
+            with _parquet(
+                raw, coded, storage.place(ref.path), pre_buffer=True, page_checksum_verification=True
+            ) as file:
                 yield file
         except pa.ArrowInvalid:
             raise damaged(storage.place(ref.path)) from None
 
 
-def _parquet(source: pa.NativeFile, coded: Collection[str], **how: bool) -> pq.ParquetFile:
+def _parquet(source: pa.NativeFile, coded: Collection[str], place: str, **how: bool) -> pq.ParquetFile:
     """Texts of ``coded`` columns as dictionaries, where they are stored so: to make one costs more than the texts."""
     metadata = pq.read_metadata(source)
+    encoding.require_known(metadata, place)
     paths = encoding.coded_paths(metadata).intersection(coded) if coded else ()
     return pq.ParquetFile(source, metadata=metadata, read_dictionary=list(paths), **how)
 

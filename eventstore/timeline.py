@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from sqlalchemy import ColumnElement, Connection, Row, or_, select
 
-from eventstore import segment, tables
+from eventstore import encoding, segment, tables
 from eventstore.storage import Storage
 
 SCHEMA = pa.schema(
@@ -267,7 +267,9 @@ def open_file(storage: Storage, row: Row[*tuple[Any, ...]], *, whole: bool = Fal
     data = storage.open(row.path)
     if not whole and segment.checksum(data) != row.checksum:
         raise segment.damaged(storage.place(row.path))
-    return pq.ParquetFile(pa.BufferReader(data), read_dictionary=["source", "topics"] if whole else None)
+    file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=["source", "topics"] if whole else None)
+    encoding.require_known(file.metadata, storage.place(row.path))
+    return file
 
 
 def rows_of(table: pa.Table) -> list[Epoch]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlalchemy import Row, delete, func, insert, select
 
-from eventstore import chain, failpoints, registry, segment, tables, timeline
+from eventstore import chain, encoding, failpoints, registry, segment, tables, timeline
 from eventstore.errors import IntegrityError
 from eventstore.maintain import terms, tiers
 from eventstore.maintain.retired import retire
@@ -168,6 +168,7 @@ def write(store: Store, groups: Iterator[pa.Table] | Sequence[pa.Table], term: i
         use_dictionary=["source", "topics", "incarnation", "transactions", "rows"],
         column_encoding=dict.fromkeys(_NEAR, "DELTA_BINARY_PACKED"),
     ) as writer:
+        encoding.mark(writer)
         for table in groups:
             writer.write_table(table, row_group_size=max(1, table.num_rows))
     data = out.getbuffer()

@@ -85,7 +85,9 @@ def _archived(connection: Connection, topic_id: int) -> Iterator[Remnant]:
     query = select(table.c.place, func.count()).where(table.c.topic_id == topic_id).group_by(table.c.place)
     for place, files in connection.execute(query):
         yield Remnant(
-            f"archive {place}", f"{files} files that retention copied there", "rewrite or remove them there"
+            f"archive {place}",
+            f"{files} {'file' if files == 1 else 'files'} that retention copied there",
+            "rewrite or remove them there",
         )
     unfinished = Counter(row.place for row in archive.abandoned(connection, topic_id))
     for place, files in unfinished.items():
