@@ -5,24 +5,21 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from eventstore.errors import TailraceError, UsageError
-from eventstore.model import TopicId
 from projections.failure import shown, user_place
-from projections.model import Changes, Events, Input, Projection, State, Through
-from projections.specs import OwnSink, ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
-
-NOW = "now"
-"""A function with a parameter of this name gets the commit time of the position it is computed at (UTC): the clock of
-a projection. The wall clock would give another result each time."""
-
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+from projections.findings import Finding
+from projections.mistakes import mistakes_of
+from projections.model import NOW, Input, Projection
+from projections.specs import SinkSpec
 
 
 def projection(
@@ -65,107 +62,43 @@ def projection(
             file=shown(code.co_filename),
             line=code.co_firstlineno,
         )
-        _check(defined)
+        for found in _told(defined, mistakes_of(defined)):
+            raise UsageError(f"projection {defined.name!r} ({found.place}): {found.what}", hint=found.hint)
         return defined
 
     return define
 
 
-def _check(defined: Projection) -> None:
-    """Everything that is wrong with a definition by itself. Raises UsageError."""
-    if not _NAME.fullmatch(defined.name):
-        raise _wrong(
-            defined, "its name becomes part of table and index names", "use a-z, 0-9 and _, at most 41"
-        )
-    if not defined.key or not all(isinstance(name, str) and name for name in defined.key):
-        raise _wrong(defined, "it has no key", 'name the columns that tell its rows apart: key="customer_id"')
-    if len(set(defined.key)) != len(defined.key):
-        raise _wrong(defined, f"its key {defined.key} names a column twice", "name each column once")
-    if not isinstance(defined.sink, PostgresTable | RedisCache | SearchIndex | ParquetFolder | OwnSink):
-        raise _wrong(
-            defined, "its sink is not one", 'for example sink=PostgresTable("mart", "customer_totals")'
-        )
-    if not defined.inputs:
-        raise _wrong(defined, "it reads nothing", 'declare inputs: orders=State("shop.public.orders")')
-    for name, source in defined.inputs.items():
-        _check_input(defined, name, source)
-    wanted = set(inspect.signature(defined.function).parameters) - {NOW}
-    if wanted != set(defined.inputs):
-        declared = ", ".join(defined.inputs)
-        raise _wrong(
-            defined,
-            f"its parameters ({', '.join(sorted(wanted)) or 'none'}) are not its inputs ({declared})",
-            "give the function one parameter for each declared input, of the same name",
-        )
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """Something wrong with a definition, or with a module (then ``projection`` is None)."""
+
+    projection: Projection | None
+    finding: Finding
 
 
-def _check_input(defined: Projection, name: str, source: object) -> None:
-    if not isinstance(source, State | Changes | Events):
-        raise _wrong(
-            defined,
-            f"{name}={source!r} is no input",
-            f'an input is a State, Changes or Events: {name}=State("shop.public.orders")',
-        )
+_gathered: ContextVar[list[Mistake] | None] = ContextVar("gathered", default=None)
+
+
+@contextmanager
+def gathering() -> Iterator[list[Mistake]]:
+    """Inside, mistakes of definitions and modules are gathered instead of raised, so that all can be told at once;
+    ``load_projections`` leaves out what has one."""
+    found: list[Mistake] = []
+    token = _gathered.set(found)
     try:
-        TopicId.parse(source.topic)
-    except UsageError as error:
-        raise _wrong(defined, f"input {name!r}: {error.message}", error.hint) from None
-    match source.affects:
-        case Through() as through:
-            _check_through(defined, name, through)
-            return
-        case Mapping() as paths:
-            unknown = [column for column in paths if column not in defined.key]
-        case tuple() as columns:
-            unknown = [] if len(columns) == len(defined.key) else list(set(columns) - set(defined.key))
-        case str() as column:
-            unknown = [] if len(defined.key) == 1 else list({column} - set(defined.key))
-        case _:
-            unknown = []
-    if unknown:
-        raise _wrong(
-            defined,
-            f"input {name!r}: affects={source.affects!r} does not give the key ({', '.join(defined.key)})",
-            "map each key column to the column of this input that holds it: affects={'customer_id': 'id'}",
-        )
+        yield found
+    finally:
+        _gathered.reset(token)
 
 
-def _check_through(defined: Projection, name: str, through: Through) -> None:
-    """It leads to inputs with a lineage, and not back."""
-    columns = [*through.on, *through.on.values()] if isinstance(through.on, Mapping) else []
-    if not columns or not all(isinstance(column, str) and column for column in columns):
-        raise _wrong(
-            defined,
-            f"input {name!r}: {through!r} does not say which columns belong together",
-            'map columns of this input to those of the other: Through("orders", {"order_id": "id"})',
-        )
-    passed = [name]
-    at: object = through
-    while isinstance(at, Through):
-        if at.input not in defined.inputs:
-            raise _wrong(
-                defined,
-                f"input {passed[-1]!r} goes through {at.input!r}, which is no input",
-                f"its inputs are {', '.join(defined.inputs)}",
-            )
-        if at.input in passed:
-            raise _wrong(
-                defined,
-                f"its inputs go through each other in a circle: {' -> '.join([*passed, at.input])}",
-                "one of them has to name columns of the key",
-            )
-        passed.append(at.input)
-        at = defined.inputs[at.input].affects
-    if at is None:
-        raise _wrong(
-            defined,
-            f"input {name!r} goes through {passed[-1]!r}, of which nobody knows what it affects",
-            f"give {passed[-1]!r} affects=, or leave it out here",
-        )
-
-
-def _wrong(defined: Projection, what: str, hint: str) -> UsageError:
-    return UsageError(f"projection {defined.name!r} ({defined.place}): {what}", hint=hint)
+def _told(defined: Projection | None, found: Iterable[Finding]) -> list[Finding]:
+    """What has to be raised: nothing while mistakes are gathered."""
+    gathered, mistakes = _gathered.get(), list(found)
+    if gathered is None:
+        return mistakes
+    gathered += [Mistake(defined, each) for each in mistakes]
+    return []
 
 
 def load_projections(modules: Iterable[str], root: Path | None = None) -> dict[str, Projection]:
@@ -179,14 +112,23 @@ def load_projections(modules: Iterable[str], root: Path | None = None) -> dict[s
         sys.path.insert(0, folder)
     found: dict[str, Projection] = {}
     for name in modules:
-        for defined in _of_module(_import(name, folder)):
-            other = found.setdefault(defined.name, defined)
-            if other is not defined:
-                raise UsageError(
-                    f"two projections are named {defined.name!r}: {other.place} and {defined.place}",
-                    hint="a projection's name is its function's; rename one of them",
-                )
-    return found
+        try:
+            for defined in _of_module(_import(name, folder)):
+                _add(found, defined)
+        except UsageError as error:
+            if _told(None, [Finding("fail", error.message, error.hint, name)]):
+                raise
+    broken = [id(mistake.projection) for mistake in _gathered.get() or ()]
+    return {name: defined for name, defined in found.items() if id(defined) not in broken}
+
+
+def _add(found: dict[str, Projection], defined: Projection) -> None:
+    other = found.setdefault(defined.name, defined)
+    if other is not defined:
+        raise UsageError(
+            f"two projections are named {defined.name!r}: {other.place} and {defined.place}",
+            hint="a projection's name is its function's; rename one of them",
+        )
 
 
 def _import(name: str, folder: str) -> ModuleType:

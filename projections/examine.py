@@ -6,14 +6,19 @@ result. Spark is started for the plan.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from eventstore.errors import OperatorError, TailraceError
+from eventstore.schema import TopicSchema, unify
 from projections.analysis import Analysis, analyse
 from projections.check import wrong_names
+from projections.comparable import incomparable
+from projections.definition import Mistake
 from projections.findings import Finding
 from projections.guards import declared_against
 from projections.lineage import lineage_of
@@ -48,6 +53,18 @@ class Examined:
         return next((found.exit_code for found in self.findings if found.level == "fail"), 0)
 
 
+def of_mistakes(mistakes: Sequence[Mistake]) -> list[Examined]:
+    """What is wrong before anything can be examined, projection by projection; of modules by their names."""
+    found: dict[str, Examined] = {}
+    for mistake in mistakes:
+        defined, finding = mistake.projection, mistake.finding
+        name, place = (defined.name, defined.place) if defined else (finding.place, finding.place)
+        known = found.get(place)
+        findings = (*known.findings, finding) if known else (finding,)
+        found[place] = Examined(name, place, findings)
+    return list(found.values())
+
+
 def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
     """Look at one projection as far as its mistakes, and a Spark that does not start, let one see."""
     findings = list(wrong_names(ctx.store, projection))
@@ -65,7 +82,7 @@ def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
     remarks: tuple[str, ...] = ()
     if sink is not None and analysis.schema is not None:
         remarks = _asked(ctx, projection, sink, analysis.schema, findings)
-    reasons = _reasons(projection, analysis)
+    reasons = _reasons(ctx, projection, analysis)
     return Examined(
         projection.name,
         projection.place,
@@ -77,16 +94,39 @@ def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
     )
 
 
-def _reasons(projection: Projection, analysis: Analysis) -> list[Finding]:
+def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis) -> list[Finding]:
     """What speaks against incremental refreshes. Without a lineage there is no key that a plan could keep apart."""
     place = projection.place
     declared = declared_against(projection)
     found = [Finding("warn", declared, _DECLARED_HINT, place)] if declared else list(analysis.not_local)
+    if not declared and analysis.schema is not None:
+        lineage = lineage_of(projection)
+        other = incomparable(projection, lineage, partial(_columns, ctx, projection), analysis.schema)
+        found += [Finding("warn", other, "have both in one type in the source", place)] if other else []
+    known = {finding.what for finding in found}
+    found += [
+        Finding("warn", failed, "", place)
+        for failed in _failed_samples(ctx, projection)
+        if failed not in known
+    ]
     said = {finding.what for finding in analysis.findings}
     if said & set(analysis.unsteady):
         found.append(Finding("warn", "its result is not the same each time, as said above", "", place))
     found += [Finding("warn", what, "", place) for what in analysis.unsteady if what not in said]
     return found
+
+
+def _columns(ctx: ProjectionContext, projection: Projection, name: str) -> TopicSchema:
+    return unify(ctx.store.schemas(projection.inputs[name].topic_id))
+
+
+def _failed_samples(ctx: ProjectionContext, projection: Projection) -> list[str]:
+    """What samples have shown of the generation that readers see, if this definition built it."""
+    live = ctx.live(projection.name)
+    if live is None or ctx.is_frozen(live) or live.checked is None:
+        return []
+    current = live.checked.failed is not None and live.checked.trusted == projection.trust
+    return [live.checked.failed or ""] if current else []
 
 
 _DECLARED_HINT = "declare for each input which keys its rows take part in: affects="

@@ -54,19 +54,20 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the proof by samples found (``projections.samples``), under which versions of the columns of the inputs'
-    topics: nothing wrong, or why the generation must be computed in full."""
+    """What the proof that keys may be followed found (``projections.samples``), under which versions of the columns of
+    the inputs' topics, and whether its author's word (``trust``) took the place of the plan: nothing wrong, or why the
+    generation must be computed in full."""
 
     versions: Mapping[str, int]
     failed: str | None = None
+    trusted: bool = False
 
     def to_json(self) -> str:
-        return json.dumps({"versions": dict(self.versions), "failed": self.failed}, ensure_ascii=False)
+        return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Checked:
-        data = json.loads(text)
-        return cls(data["versions"], data["failed"])
+        return cls(**json.loads(text))
 
 
 @dataclass(frozen=True, slots=True)

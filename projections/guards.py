@@ -1,11 +1,17 @@
-"""Whether a projection may be refreshed incrementally: what speaks against it, in words for its author."""
+"""Whether a projection may be refreshed incrementally: what speaks against it, in words for its author.
+
+Three guards, each where it costs least: what is declared (always), what the plan says and what samples show (once for
+each generation and version of its inputs' columns, ``samples``), and in every step an output of a key that is not
+affected (``incremental``).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from projections.analysis import analyse
 from projections.lineage import lineage_of
-from projections.model import Projection
+from projections.model import Projection, ProjectionFailed
 
 if TYPE_CHECKING:
     from projections.context import ProjectionContext
@@ -30,3 +36,11 @@ def declared_against(projection: Projection) -> str | None:
     if projection.wants_now:
         return "its result depends on the time (now)"
     return None
+
+
+def plan_against(ctx: ProjectionContext, projection: Projection) -> str | None:
+    """What the plan of a projection's function says against following keys; None when nothing does. Needs Spark."""
+    try:
+        return analyse(ctx.spark, ctx.store, projection).reason
+    except ProjectionFailed as error:
+        return error.message

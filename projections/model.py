@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from projections.specs import SinkSpec
 
 OnUnreadable = Literal["error", "null", "text"]
+NOW = "now"
+"""A function with a parameter of this name gets the commit time of the position it is computed at (UTC): the clock of
+a projection. The wall clock would give another result each time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""The proof by samples: the function over the rows of some keys alone must give what it gave for them over all rows.
+"""The proof that keys may be followed: by the function's plan (``guards``), then by samples. The function over the rows
+of some keys alone must give what it gave for them over all rows.
 
 It is run after a full step, before the first incremental one of a generation and again after columns of an input
 changed. What it finds is kept with the generation, so that every process knows; a generation that failed it is computed
@@ -18,6 +19,7 @@ from projections.compute import BucketTask, placement_of
 from projections.context import ProjectionContext
 from projections.derived import StepFiles, read_result
 from projections.generation import Checked, Generation
+from projections.guards import plan_against
 from projections.incremental import NotIncremental, require_comparable, restricted_result, settled_buckets
 from projections.lineage import lineage_of
 from projections.model import Projection, ProjectionFailed
@@ -33,12 +35,23 @@ def versions_at(ctx: ProjectionContext, projection: Projection, cut: Cut) -> dic
     return {topic.text: schemas[-1].version for topic, schemas in found.items() if schemas}
 
 
+def proof_at(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
+) -> Checked | None:
+    """The proof of a generation, if it holds for the columns that the inputs have at a cut and for what its author
+    vouches for."""
+    checked = ctx.generation(generation.projection, generation.number).checked
+    if checked is None or checked.trusted != projection.trust:
+        return None
+    return checked if dict(checked.versions) == versions_at(ctx, projection, cut) else None
+
+
 def samples_against(
     ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
 ) -> str | None:
     """What the proof says against an incremental step to a cut: it failed, or there is none for the columns of now."""
-    checked = ctx.generation(generation.projection, generation.number).checked
-    if checked is None or dict(checked.versions) != versions_at(ctx, projection, cut):
+    checked = proof_at(ctx, projection, generation, cut)
+    if checked is None:
         return "keys are followed after the next full refresh, which is compared on samples first"
     return checked.failed
 
@@ -46,7 +59,12 @@ def samples_against(
 def check_samples(
     ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut, files: StepFiles
 ) -> Checked | None:
-    """Compare the result at ``cut``, which ``files`` hold, on sampled keys. None: there is nothing to compare with."""
+    """Look at the function's plan, then compare the result at ``cut``, which ``files`` hold, on sampled keys. None:
+    there is nothing to compare with."""
+    versions = versions_at(ctx, projection, cut)
+    against = plan_against(ctx, projection)
+    if against is not None:
+        return Checked(versions, against, projection.trust)
     lineage = lineage_of(projection)
     now = Inputs(ctx.store, projection, lineage, cut, ctx.settings.projections.incremental_bytes)
     task = BucketTask(
@@ -74,7 +92,7 @@ def check_samples(
         failed = str(error)
     except ProjectionFailed as error:
         failed = error.message
-    return Checked(versions_at(ctx, projection, cut), failed)
+    return Checked(versions, failed, projection.trust)
 
 
 def _sampled(task: BucketTask, key: Sequence[str], random: Random) -> KeySet | None:

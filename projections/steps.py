@@ -29,7 +29,7 @@ from projections.history import frames, plan_reads, require_changes
 from projections.incremental import NotIncremental, compute_incrementally
 from projections.model import Projection
 from projections.plan import Full, Incremental
-from projections.samples import check_samples, versions_at
+from projections.samples import check_samples, proof_at
 
 _RECORDS = 50
 
@@ -91,8 +91,7 @@ def _check(
     ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut, run: DerivedRun
 ) -> None:
     """The proof by samples, once for each version of the inputs' columns."""
-    known = ctx.generation(generation.projection, generation.number).checked
-    if known is not None and dict(known.versions) == versions_at(ctx, projection, cut):
+    if proof_at(ctx, projection, generation, cut) is not None:
         return
     checked = check_samples(ctx, projection, generation, cut, files_of(run))
     if checked is not None:

@@ -19,7 +19,8 @@ def tell_examined(invocation: Invocation, examined: Examined, planned: Plan | No
         return
     output = invocation.output
     mark, style = ("ok  ", "") if examined.ok else ("fail", "bold red")
-    output.line(f"{mark}  {examined.projection} ({examined.place}){_verdict(examined)}", style=style)
+    where = f" ({examined.place})" if examined.place != examined.projection else ""
+    output.line(f"{mark}  {examined.projection}{where}{_verdict(examined)}", style=style)
     for found in examined.findings:
         output.line(f"  {found.level}  {_placed(found, examined)}", style=_STYLES[found.level])
         _advise(invocation, found)

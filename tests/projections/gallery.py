@@ -108,7 +108,7 @@ def anti_join_idle(customers: DataFrame, orders: DataFrame) -> DataFrame:
 )
 def distinct_pairs(orders: DataFrame) -> DataFrame:
     """Distinct rows under a key of two columns."""
-    return orders.select("customer_id", "product_id").where("customer_id IS NOT NULL").distinct()
+    return orders.select("customer_id", "product_id").dropna().distinct()
 
 
 @projection(
@@ -199,7 +199,7 @@ def cities(customers: DataFrame, orders: DataFrame) -> DataFrame:
 @projection(key="order_id", sink=LAKE, changes=Changes(ORDERS, affects={"order_id": "id"}))
 def changes_of_orders(changes: DataFrame) -> DataFrame:
     """Every change of a row: how many, and the highest amount there ever was."""
-    rows = changes.select(F.col("key.id").alias("order_id"), "after.amount")
+    rows = changes.where("_op != 't'").select(F.col("key.id").alias("order_id"), "after.amount")
     return rows.groupBy("order_id").agg(F.count("*").alias("changes"), F.max("amount").alias("highest"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -21,6 +21,7 @@ from eventstore.writer import SourceWriter
 from tests.fixtures.spark import SPARK
 
 Row = dict[str, Any]
+Change = tuple[str, Row] | tuple[str, Row, Row]
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TABLES = {
     "customers": TopicSchema(
@@ -83,6 +84,7 @@ class ShopLog:
     writer: SourceWriter
     state: dict[str, dict[int, Row]] = field(default_factory=lambda: defaultdict(dict))
     lsn: int = 1000
+    schemas: dict[str, TopicSchema] = field(default_factory=lambda: dict(TABLES))
 
     @classmethod
     def start(cls, store: Store) -> ShopLog:
@@ -97,26 +99,27 @@ class ShopLog:
 
     def commit(
         self,
-        changes: Mapping[str, list[tuple[str, Row]]],
+        changes: Mapping[str, Sequence[Change]],
         *,
         events: list[Row] | None = None,
         complete: bool = False,
         raw: Mapping[int, str] | None = None,
         new_schemas: Mapping[str, TopicSchema] | None = None,
     ) -> int:
-        """One transaction: per table (operation, row). ``raw`` are source texts by column id of cells that do not
-        fit, given to every row; ``new_schemas`` the versions that start with it. The epoch's number."""
+        """One transaction: per table (operation, row), or (operation, row, columns of the envelope beside them).
+        ``raw`` are source texts by column id of cells that do not fit, given to every row; ``new_schemas`` the versions
+        that start with it. The epoch's number."""
         self.lsn += 10
         started = dict(new_schemas or {})
-        schemas = TABLES | started
+        self.schemas |= started
         rows = [
-            TopicRows(topic(table), schemas[table].version, self._rows(schemas[table], list(given), raw))
+            TopicRows(topic(table), self.schemas[table].version, self._rows(self.schemas[table], given, raw))
             for table, given in changes.items()
         ]
         if events:
             rows.append(TopicRows(EVENTS, 1, self._event_rows(events)))
         for table, given in changes.items():
-            for op, row in given:
+            for op, row, *_ in given:
                 if op == "d":
                     self.state[table].pop(row["id"])
                 else:
@@ -134,7 +137,7 @@ class ShopLog:
 
     def truncate(self, table: str) -> int:
         """TRUNCATE of one table."""
-        schema = TABLES[table]
+        schema = self.schemas[table]
         self.lsn += 10
         row = dict.fromkeys(change_schema(schema).names) | self._envelope("t", "", 0) | {"_hash": 0}
         rows = pa.Table.from_pylist([row], schema=change_schema(schema))
@@ -147,9 +150,7 @@ class ShopLog:
         assert epoch is not None
         return epoch.epoch
 
-    def _rows(
-        self, schema: TopicSchema, given: list[tuple[str, Row]], raw: Mapping[int, str] | None
-    ) -> pa.Table:
+    def _rows(self, schema: TopicSchema, given: Sequence[Change], raw: Mapping[int, str] | None) -> pa.Table:
         cells = [(column, text.encode()) for column, text in (raw or {}).items()]
         return pa.Table.from_pylist(
             [
@@ -159,7 +160,8 @@ class ShopLog:
                     "after": None if op == "d" else row,
                     "_raw": cells or None,
                 }
-                for ordinal, (op, row) in enumerate(given)
+                | (more[0] if more else {})
+                for ordinal, (op, row, *more) in enumerate(given)
             ],
             schema=change_schema(schema),
         )

@@ -11,6 +11,7 @@ import pytest
 
 from eventstore.errors import UsageError
 from projections import PostgresTable, State, load_projections, projection
+from projections.definition import gathering
 from projections.fingerprint import fingerprint
 from tests.support import forking
 from tests.support.forking import REPOSITORY
@@ -203,3 +204,38 @@ def test_two_projections_of_one_name_are_refused(tmp_path: Path) -> None:
         load_projections(["twice_a", "twice_b"], tmp_path)
     (tmp_path / "twice_c.py").write_text("from twice_a import twice\n")
     assert list(load_projections(["twice_a", "twice_c"], tmp_path)) == ["twice"]
+
+
+def test_all_mistakes_of_all_modules_can_be_gathered_and_what_is_right_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "mistaken_views.py").write_text(
+        textwrap.dedent("""
+            from projections import ParquetFolder, State, Through, projection
+
+            @projection(
+                key=(), sink="lake",
+                orders=State("shop.public."),
+                lines=State("shop.public.lines", affects=Through("order", {"order_id": "id"})))
+            def broken(orders): ...
+
+            @projection(key="id", sink=ParquetFolder("lake"), orders=State("shop.public.orders"))
+            def right(orders): ...
+        """)
+    )
+    (tmp_path / "unfinished_views.py").write_text("def")
+    with gathering() as mistakes:
+        found = load_projections(["unfinished_views", "mistaken_views"], root=tmp_path)
+
+    assert list(found) == ["right"]
+    unfinished, *others = mistakes
+    assert unfinished.projection is None and "does not import" in unfinished.finding.what
+    assert {mistake.projection.name for mistake in others if mistake.projection} == {"broken"}
+    assert [(each.finding.place.rpartition(":")[2], each.finding.what) for each in others] == [
+        ("4", "it has no key"),
+        ("4", "its sink is not one"),
+        ("4", "its parameters (orders) are not its inputs (orders, lines)"),
+        ("6", "input 'orders': 'shop.public.' is not a topic name"),
+        ("7", "input 'lines' goes through 'order', which is no input"),
+    ]

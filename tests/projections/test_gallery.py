@@ -1,0 +1,113 @@
+"""Random histories: after every step the keys that it affects, computed alone, are what a computation of everything
+gives, for every projection of the gallery."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from eventstore.log import Store
+from eventstore.position import Cut
+from eventstore.state import readable_states
+from projections import Projection
+from projections.compute import define
+from projections.context import ProjectionContext
+from projections.derived import read_result
+from projections.difference import HASH
+from projections.generation import Generation, files_of
+from projections.history import ChangesInput, local_frame, plan_reads, read_changes, shown_columns
+from projections.lifecycle import rebuild
+from projections.plan import Nothing
+from projections.refresh import plan_generation
+from projections.steps import Taken, take_step
+from tests.fixtures.scale import Scale
+from tests.projections import gallery
+from tests.projections.randomshop import RandomShop
+from tests.projections.shoplog import ShopLog, settings_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EACH = {each.name: each for each in vars(gallery).values() if isinstance(each, Projection)}
+THOROUGH = ("path_of_two_joins", "cities", "window_numbers")
+"""At smoke scale: links of links, a key that changes, and a key of which one column is known."""
+
+
+def followed(ctx: ProjectionContext, projection: Projection, cut: Cut) -> Taken | None:
+    """The next step of the first generation; None when nothing changed. Not recorded: its time decides nothing."""
+    generation = ctx.generation(projection.name, 1)
+    decided = plan_generation(ctx, projection, generation, cut)
+    return None if isinstance(decided, Nothing) else take_step(ctx, projection, generation, cut, decided)
+
+
+def standing(ctx: ProjectionContext, generation: Generation) -> list[str]:
+    """What the generation's own result is, sorted."""
+    last = ctx.store.derived.last_derived(generation.projection, generation.number)
+    assert last is not None
+    files = files_of(last)
+    tables = [
+        read_result(ctx.store.storage, files.buckets[bucket], generation.schema, generation.key)
+        for bucket in files.buckets
+    ]
+    return sorted(str(row) for table in tables for row in table.drop_columns([HASH]).to_pylist())
+
+
+def everything(ctx: ProjectionContext, projection: Projection, cut: Cut, schema: pa.Schema) -> list[str]:
+    """The function over all rows of its inputs at a cut, which are read without Spark."""
+    inputs = {}
+    for name, planned in plan_reads(ctx.store, projection, cut, 1).inputs.items():
+        if isinstance(planned, ChangesInput):
+            tables = [read_changes(ctx.store.storage, planned, at) for at in range(planned.partitions)]
+        else:
+            tables = list(readable_states(ctx.store.storage, planned, range(planned.buckets)))
+        rows = pa.concat_tables(tables).select(shown_columns(planned, projection.inputs[name]))
+        inputs[name] = local_frame(ctx.spark, projection, name, rows)
+    found = define(projection, inputs, cut.commit_ts).toArrow()
+    return sorted(str(row) for row in found.select(schema.names).cast(schema).to_pylist())
+
+
+EXPECTED_FULL = (
+    "was truncated",
+    "the columns of",
+    "keys are followed after the next full",
+    "does not say what it",
+)
+
+
+def history(
+    folder: Path, seed: int, names: Sequence[str], steps: int, alterations: Mapping[int, str]
+) -> None:
+    """Build the projections over a random shop, then take step after step, each compared with everything."""
+    folder.mkdir()
+    settings = settings_in(folder, dsn="postgresql:///nowhere", redis_url="redis://nowhere")
+    with Store.open(settings.store, create=True) as store:
+        shop = RandomShop(ShopLog.start(store), Random(seed))
+        done = shop.step(25)
+        ctx = ProjectionContext(store, settings, {name: EACH[name] for name in names})
+        for name in names:
+            rebuild(ctx, name)
+        for number in range(1, steps + 1):
+            if alteration := alterations.get(number):
+                getattr(shop, alteration)()
+            done += ["--", alteration or "", *shop.step(6)]
+            cut = store.cut()
+            for name, projection in ctx.projections.items():
+                taken = followed(ctx, projection, cut)
+                generation = ctx.generation(name, 1)
+                where = f"{name}, seed {seed}, step {number}: {taken and taken.reason}; {done}"
+                assert standing(ctx, generation) == everything(ctx, projection, cut, generation.schema), where
+                if taken is not None and taken.kind != "incremental":
+                    assert any(words in taken.reason for words in EXPECTED_FULL), where
+
+
+def test_what_is_followed_by_key_is_what_everything_gives_at_every_step_of_random_histories(
+    spark: SparkSession, tmp_path: Path, scale: Scale
+) -> None:
+    names = scale.pick(smoke=THOROUGH, full=tuple(EACH))
+    alterations = scale.pick(smoke={}, full={7: "add_column", 13: "truncate"})
+    for seed in range(scale.pick(smoke=1, full=6)):
+        history(tmp_path / str(seed), seed, names, scale.pick(smoke=2, full=20), alterations)
