@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from tailrace import PostgresTable, RedisCache, SearchIndex, State, projection
+from tailrace import PostgresTable, RedisCache, SearchIndex, State, Through, projection
 
 
 @projection(
@@ -28,8 +28,8 @@ def customer_totals(customers: DataFrame, orders: DataFrame) -> DataFrame:
     key="order_id",
     sink=RedisCache("cache"),
     orders=State("shop.public.orders", affects={"order_id": "id"}),
-    customers=State("shop.public.customers"),
-    products=State("shop.public.products"),
+    customers=State("shop.public.customers", affects=Through("orders", {"id": "customer_id"})),
+    products=State("shop.public.products", affects=Through("orders", {"id": "product_id"})),
 )
 def order_cache(orders: DataFrame, customers: DataFrame, products: DataFrame) -> DataFrame:
     """What the order page shows, in one look-up."""
