@@ -36,7 +36,7 @@ def test_state_equals_a_native_subscriber_row_by_row(
 
     rig.run("init")
     with rig.running("capture") as capture:
-        workload.run(scale.pick(smoke=1500, full=60_000))
+        workload.run(scale.pick(smoke=700, full=60_000))
         rig.wait_captured(capture)
         wait_until(lambda: caught_up(database, subscriber), "the subscriber reaches the source's position")
         rig.stop(capture)
