@@ -21,6 +21,9 @@ OLDER := 14 15 16 17
 COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make requirements"
 
+# A source is compiled once, whatever the environment says: not by each of the tests' hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,10 +83,11 @@ lint: $(STAMP) ## Style, format, types and the arrows between packages
 	@$(BIN)/mypy $(CODE)
 	@$(BIN)/lint-imports
 
-# What each process of the tests would make for itself where it is not there: compiled kernels, and an archive of
-# Spark's classes.
+# What each process of the tests would make for itself where it is not there: compiled tests and kernels, and an archive
+# of Spark's classes.
 .PHONY: warm
 warm: $(STAMP)
+	@$(BIN)/python -m pytest --collect-only -q > /dev/null || true # what is wrong is said by the tests' own run
 	@$(BIN)/python -c "from cdc.columnar.decode import prepare; prepare()"
 	@$(BIN)/python -m tests.support.spark_classes
 
