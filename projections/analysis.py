@@ -98,12 +98,21 @@ def judge(
     declared = Declared(frozenset(projection.tolerance), projection.trust, facts, numeric_texts)
     found = faults(plan, proof, declared, floats)
     lines = SourceLines.of(projection)
+    constants = tuple(_constants(lines))
     return Analysis(
         schema,
         () if projection.trust else tuple(_not_local(proof, lines)),
-        tuple(_finding(fault, lines) for fault in found if fault.kind != "python"),
-        tuple(fault.what for fault in found if fault.kind in _SPOILS),
+        (*constants, *(_finding(fault, lines) for fault in found if fault.kind != "python")),
+        (*(each.what for each in constants), *(fault.what for fault in found if fault.kind in _SPOILS)),
     )
+
+
+def _constants(lines: SourceLines) -> Iterator[Finding]:
+    """Clocks and random numbers of Python: a plan shows only the value that they had."""
+    for called, line in lines.unsteady:
+        what = f"{called}() is another value each time the function is called"
+        hint = "give the function a parameter named now for the time; compute other values of the rows'"
+        yield Finding("fail", what, hint, f"{lines.file}:{line}")
 
 
 _METHODS = {

@@ -4,6 +4,7 @@ what to do."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -181,6 +182,19 @@ def several_faults(orders: DataFrame) -> DataFrame:
             F.max("seen"),
         )
     )  # fmt: skip
+
+
+@projection(key="customer_id", sink=LAKE, orders=State(ORDERS, affects="customer_id"))
+def asks_pythons_clock(orders: DataFrame) -> DataFrame:
+    return orders.select("customer_id", F.lit(datetime.now(UTC)).alias("seen"))
+
+
+def test_a_clock_of_python_is_found_in_the_source(analysed: Analyse) -> None:
+    found = analysed(asks_pythons_clock)
+    (clock,) = found.findings
+    assert clock.what == "datetime.now() is another value each time the function is called"
+    assert clock.place == f"tests/projections/test_determinism.py:{asks_pythons_clock.line + 2}"
+    assert found.reason == clock.what
 
 
 def test_faults_are_placed_at_the_calls_that_made_them(analysed: Analyse) -> None:
