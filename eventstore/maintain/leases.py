@@ -22,11 +22,11 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from eventstore import tables
@@ -78,23 +78,28 @@ def require(connection: Connection, name: str) -> None:
 def at_work(connection: Connection, prefix: str) -> dict[str, str]:
     """The drivers that live, by the names of their leases, which begin with ``prefix``; and who they are, for people.
     Leases of the others are ended for good."""
-    table = tables.leases
-    mine = (table.c.role == DRIVER, table.c.id.startswith(prefix, autoescape=True))
     moment = now(connection)
-    found = connection.execute(select(table).where(*mine).order_by(table.c.id)).all()
+    found = _drivers(connection, prefix)
     living = {row.id: row.holder for row in found if _lives(row.holder, expired=row.expires_at <= moment)}
-    dead = [row.id for row in found if row.id not in living]
-    if dead:
-        connection.execute(delete(table).where(table.c.id.in_(dead)))
+    _end(connection, [row.id for row in found if row.id not in living])
     return living
 
 
 def end(connection: Connection, prefix: str) -> None:
     """The leases of drivers, living or not, whose names begin with ``prefix``: none of them commits any more."""
+    _end(connection, [row.id for row in _drivers(connection, prefix)])
+
+
+def _drivers(connection: Connection, prefix: str) -> list[Row[*tuple[Any, ...]]]:
+    """There are few; and LIKE takes capitals for small letters in SQLite."""
     table = tables.leases
-    connection.execute(
-        delete(table).where(table.c.role == DRIVER, table.c.id.startswith(prefix, autoescape=True))
-    )
+    rows = connection.execute(select(table).where(table.c.role == DRIVER).order_by(table.c.id))
+    return [row for row in rows if row.id.startswith(prefix)]
+
+
+def _end(connection: Connection, names: Sequence[str]) -> None:
+    if names:
+        connection.execute(delete(tables.leases).where(tables.leases.c.id.in_(names)))
 
 
 @contextmanager

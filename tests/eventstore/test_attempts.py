@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
@@ -109,12 +110,17 @@ def test_a_build_is_given_up_when_nobody_is_at_work_on_it_and_its_time_is_over(
 
 
 def test_who_is_at_work_on_a_generation_that_is_dropped_commits_nothing(new_store: StoreFactory) -> None:
-    """The next generation may have the same number."""
+    """The next generation may have the same number, and others names like it."""
     store = new_store()
-    number = generation(store.derived)
-    with attempts.attempt(store.catalog, "totals", number, "1") as attempt:
-        store.derived.drop_generation("totals", number)
-        assert generation(store.derived) == number
+    derived = store.derived
+    names = ("totals", "Totals", "total_")
+    assert [generation(derived, name) for name in names] == [1, 1, 1]
+    with ExitStack() as held:
+        mine, *others = [held.enter_context(attempts.attempt(store.catalog, name, 1, "1")) for name in names]
+        derived.drop_generation("totals", 1)
+        assert generation(derived) == 1
         with pytest.raises(leases.Ended):
-            store.derived.commit_derived("totals", number, 0, 1, "full", FILES, 3, lease=attempt.lease)
-    assert store.derived.derived("totals", number) == []
+            derived.commit_derived("totals", 1, 0, 1, "full", FILES, 3, lease=mine.lease)
+        for name, other in zip(names[1:], others, strict=True):
+            derived.commit_derived(name, 1, 0, 1, "full", FILES, 3, lease=other.lease)
+    assert [len(derived.derived(name, 1)) for name in names] == [0, 1, 1]
