@@ -6,7 +6,7 @@ comes back and tells it in one call; ``locality`` and ``determinism`` walk it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from eventstore.model import TopicKind
 from eventstore.schema import NUMERIC
 from projections.compute import define, output_schema
 from projections.determinism import Declared, Fault, faults
-from projections.failure import explained
 from projections.findings import Finding, Level
 from projections.history import Planned, cast_columns, described, shown_columns
 from projections.lineage import Lineage, lineage_of
@@ -62,26 +61,35 @@ def analyse(spark: SparkSession, store: Store, projection: Projection) -> Analys
     Raises ProjectionFailed, with the user's file and line, when the function fails or its result cannot be kept,
     UsageError for unknown topics and columns. No rows are read.
     """
+    from py4j.protocol import Py4JError
+
     inputs = {name: described(store, source) for name, source in projection.inputs.items()}
     try:
         result = define(projection, _hollow(spark, projection, inputs), datetime.now(UTC))
     except ProjectionFailed as error:
         if _LOOKS not in error.message:
             raise
-        place = SourceLines.of(projection).place(_ACTIONS)
-        return Analysis(None, (Finding("warn", _LOOKS, error.hint, place),), (), ())
+        return _unproved(projection, None, Finding("warn", _LOOKS, error.hint, _where(projection, _ACTIONS)))
     schema = output_schema(projection, result)
     facts = {name: _facts(projection, name, planned) for name, planned in inputs.items()}
     try:
-        plan = _plan_of(projection, result)
+        plan = _plan_of(result)
         return judge(
             projection, lineage_of(projection), plan, facts, _numeric_texts(projection, inputs), schema
         )
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, Py4JError, RecursionError, TypeError, ValueError) as error:
         # A shape of plan that nobody foresaw must not stop a refresh; it is no proof either.
         what = f"its plan cannot be followed ({type(error).__name__})"
         hint = "say trust=True when it keeps keys apart"
-        return Analysis(schema, (Finding("warn", what, hint, projection.place),), (), ())
+        return _unproved(projection, schema, Finding("warn", what, hint, projection.place))
+
+
+def _unproved(projection: Projection, schema: pa.Schema | None, finding: Finding) -> Analysis:
+    return Analysis(schema, () if projection.trust else (finding,), (), ())
+
+
+def _where(projection: Projection, calls: Iterable[str]) -> str:
+    return SourceLines.of(projection).place(calls)
 
 
 def judge(
@@ -168,10 +176,9 @@ def _refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     raise ProjectionFailed(_LOOKS, hint="use joins and aggregates instead of collect; give pivot its values")
 
 
-def _plan_of(projection: Projection, result: DataFrame) -> Node:
+def _plan_of(result: DataFrame) -> Node:
     frame: Any = result
-    with explained(projection, "defining its result"):
-        return read(frame._jdf.queryExecution().analyzed().toJSON())
+    return read(frame._jdf.queryExecution().analyzed().toJSON())
 
 
 def _facts(projection: Projection, name: str, planned: Planned) -> InputFacts:
