@@ -112,6 +112,8 @@ def compute_incrementally(
         affected = _affected(ctx, projection, lineage, before, now, from_epoch, cut)
         if (why := too_costly(len(affected))) is not None:
             raise NotIncremental(why)
+        if not len(affected):
+            return Step([], 0, 0)
         ctx.report(f"reading {len(affected):,} keys for {projection.name}", 0, None, "")
         rows = now.restricted(affected)
         found = restricted_result(ctx, projection, generation, lineage, rows, affected, cut)

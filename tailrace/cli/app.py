@@ -16,6 +16,7 @@ from tailrace.cli import (
     init,
     journal,
     log,
+    plan,
     projection,
     refresh,
     replay,
@@ -77,7 +78,7 @@ DAILY = "Daily"
 PARTS = "The parts"
 
 for verb in (
-    init.init, doctor.doctor, capture.capture, status.status, refresh.run, refresh.rebuild, verify.verify,
+    init.init, doctor.doctor, capture.capture, status.status, plan.plan, refresh.run, refresh.rebuild, verify.verify,
     replay.replay, demo.demo,
 ):  # fmt: skip
     app.command(rich_help_panel=DAILY)(verb)

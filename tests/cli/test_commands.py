@@ -15,7 +15,7 @@ from tailrace.demo.events import OrderPaid
 from tests.cli.conftest import Project, until
 
 COMMANDS = [
-    [], ["init"], ["doctor"], ["capture"], ["status"], ["run"], ["rebuild"], ["verify"], ["replay"], ["demo"],
+    [], ["init"], ["doctor"], ["capture"], ["status"], ["plan"], ["run"], ["rebuild"], ["verify"], ["replay"], ["demo"],
     ["source"], ["source", "list"], ["topic"], ["topic", "list"], ["topic", "show"], ["log"], ["log", "tail"],
     ["log", "show"], ["log", "verify"], ["projection"], ["projection", "list"], ["projection", "check"],
     ["projection", "promote"], ["projection", "rollback"], ["projection", "gc"], ["group"], ["group", "list"],

@@ -70,6 +70,9 @@ def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong
     assert PASSWORD not in "".join(watched.commands | watched.spark)
     lines = {line.split(":")[0].split(" ")[0]: line for line in done.out.splitlines()}
     assert "totals g1: 20 upserts" in done.out
+    planned = projecting.ok("plan", "totals", "cached").out.splitlines()
+    assert planned[0] == "totals g1: nothing: it stands at epoch 1, the end of the log"
+    assert planned[1] == "cached: full, epoch 0 to 1 into gone: it was never built"
     for part in ("failed", "views.py:15", "ValueError: <hidden: 12 characters>"):
         assert part in lines["raising"]
     for part in ("failed", "views.py:", "lacks its key", "customer_id"):

@@ -15,7 +15,17 @@ from eventstore.derived import GenerationState
 from eventstore.log import Store
 from eventstore.settings import Settings
 from projections import load_projections
-from projections.lifecycle import ProjectionContext, promote, rebuild, reconcile, refresh, rollback, verify
+from projections.lifecycle import (
+    ProjectionContext,
+    plans,
+    promote,
+    rebuild,
+    reconcile,
+    refresh,
+    rollback,
+    verify,
+)
+from projections.plan import Incremental
 from projections.promotion import Promoted
 from projections.refresh import commit_step
 from tests.fixtures.servers import ServerFactory
@@ -112,6 +122,8 @@ def test_a_driver_killed_while_planning_or_after_its_commit_is_resumed(
     generation = ctx.generation("customer_totals", 1)
     file = settings_file(settings, tmp_path, ["tailrace.demo.shop.projections"])
     epoch = shop.work()
+    (planned,) = plans(ctx, ["customer_totals"])
+    assert isinstance(planned.plan, Incremental)
     steps = ctx.store.derived.derived("customer_totals", 1)
 
     assert killed(job(file, "refresh", "customer_totals", failpoint="refresh_planned"))

@@ -1,0 +1,62 @@
+"""``tailrace plan``: what a refresh would do, and why. Starts no Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.invocation import of
+from tailrace.cli.lifecycle import chosen, projecting
+
+if TYPE_CHECKING:
+    from projections.lifecycle import PlannedRefresh
+
+
+def plan(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+) -> None:
+    """Show what a refresh would do now: nothing, the keys that changes affect, or all of it, and why.
+
+    What shows only in the rows (a truncated table, more keys than are worth following) is said by run and kept by
+    projection runs.
+    """
+    from projections import lifecycle
+
+    invocation = of(context)
+    with projecting(invocation, "plan") as projections:
+        planned = lifecycle.plans(projections, chosen(projections, names))
+        sinks = {name: getattr(each.sink, "sink", "own") for name, each in projections.projections.items()}
+    for each in planned:
+        if invocation.output.json:
+            invocation.output.document(_document(each, sinks[each.projection]))
+        else:
+            invocation.output.line(_line(each, sinks[each.projection]))
+
+
+def _line(planned: PlannedRefresh, sink: str) -> str:
+    """``totals g1: incremental, epoch 41 to 42 into mart: shop.public.orders changed``."""
+    name = planned.projection if planned.generation is None else f"{planned.projection} g{planned.generation}"
+    kind, step = type(planned.plan).__name__.lower(), _step(planned)
+    where = "" if step is None else f", epoch {step[0]:,} to {step[1]:,} into {sink}"
+    return f"{name}: {kind}{where}: {planned.plan.reason}"
+
+
+def _step(planned: PlannedRefresh) -> tuple[int, int] | None:
+    from projections.plan import Nothing
+
+    return None if isinstance(planned.plan, Nothing) else (planned.plan.from_epoch, planned.plan.to_epoch)
+
+
+def _document(planned: PlannedRefresh, sink: str) -> dict[str, object]:
+    step = _step(planned)
+    return {
+        "projection": planned.projection,
+        "generation": planned.generation,
+        "kind": type(planned.plan).__name__.lower(),
+        "reason": planned.plan.reason,
+        "from_epoch": step[0] if step else None,
+        "to_epoch": step[1] if step else None,
+        "sink": sink,
+    }
