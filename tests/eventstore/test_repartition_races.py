@@ -74,7 +74,11 @@ def assert_right(store: Store) -> None:
     assert store.verify(archives=True).findings == ()
 
 
-@pytest.mark.parametrize("place", ["archive_copied", "retention_written"])
+@pytest.mark.parametrize(
+    ("catalog_url", "place"),
+    [("sqlite", "archive_copied"), ("postgres", "retention_written")],
+    indirect=["catalog_url"],
+)
 def test_retention_that_is_overtaken_removes_nothing_and_the_next_round_does_it(
     new_store: StoreFactory, tmp_path: Path, at: At, place: str
 ) -> None:
@@ -100,6 +104,7 @@ def test_retention_and_a_repartition_in_the_middle_of_its_commit(
     assert_right(store)
 
 
+@pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
 def test_a_state_run_that_is_overtaken_is_one_of_the_rows_before(new_store: StoreFactory, at: At) -> None:
     store = new_store()
     fill(store, 1, 6)
@@ -132,7 +137,16 @@ def is_whole(store: Store, topic: TopicId, partitions: int) -> None:
     assert store.verify().findings == ()
 
 
-@pytest.mark.parametrize("place", ["move_claimed", "move_closed", "move_marked"])
+@pytest.mark.parametrize(
+    ("catalog_url", "place"),
+    [
+        ("sqlite", "move_claimed"),
+        ("postgres", "move_claimed"),
+        ("sqlite", "move_closed"),
+        ("postgres", "move_marked"),
+    ],
+    indirect=["catalog_url"],
+)
 def test_a_repartition_beside_a_move_comes_along_or_is_refused(
     here: StoreSettings, there: StoreSettings, store_dir: Path, at: At, place: str
 ) -> None:
