@@ -35,7 +35,7 @@ ROUND_EPOCHS = int(USUAL.every_seconds) * PER_SECOND
 
 SIZES = (
     Size("topics", 100, 10, "topics; half of them keep --limit, half keep all"),
-    Size("epochs", 18_000, 3_000, "epochs that are appended and kept in order"),
+    Size("epochs", 6_000, 1_800, "epochs that are appended and kept in order"),
     Size("points", 4, 2, "points at which the forecast is held against them"),
     Size("days", 365, 37, "days of the forecast, at whose end a store is laid out"),
     Size("limit", 256, 256, "MiB that a topic of the first half keeps"),
