@@ -68,6 +68,7 @@ class History:
 
     def put(self, keys: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         """Append one epoch with an event of each of these keys."""
+        self.events += -self.events % CHANGES_PER_TRANSACTION  # its first transaction is a new one
         rows = self._rows(keys)
         self.events += rows.num_rows
         lsn = int(rows["_lsn"][-1].as_py())
