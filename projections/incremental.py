@@ -56,12 +56,10 @@ class NotIncremental(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an incremental step found: an outcome for each bucket that has one of the affected keys. ``rows`` of the
-    inputs were given to the function."""
+    """What an incremental step found: an outcome for each bucket that may have one of the affected ``keys``."""
 
     outcomes: list[BucketOutcome]
     keys: int
-    rows: int
 
 
 def reason_against(
@@ -113,7 +111,7 @@ def compute_incrementally(
         if (why := too_costly(len(affected))) is not None:
             raise NotIncremental(why)
         if not len(affected):
-            return Step([], 0, 0)
+            return Step([], 0)
         ctx.report(f"reading {len(affected):,} keys for {projection.name}", 0, None, "")
         rows = now.restricted(affected)
         found = restricted_result(ctx, projection, generation, lineage, rows, affected, cut)
@@ -125,7 +123,7 @@ def compute_incrementally(
     except BaseException:
         task.discard()
         raise
-    return Step(outcomes, len(affected), sum(table.num_rows for table in rows.values()))
+    return Step(outcomes, len(affected))
 
 
 def require_comparable(projection: Projection, lineage: Lineage, now: Inputs, generation: Generation) -> None:

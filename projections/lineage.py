@@ -43,11 +43,6 @@ class Lineage:
     paths: Mapping[str, Path]
     unknown: tuple[str, ...]
 
-    @property
-    def is_partial(self) -> bool:
-        """Whether an input has no lineage, so that its changes concern everything."""
-        return bool(self.unknown)
-
     def columns_of(self, name: str) -> tuple[str, ...]:
         """The columns of an input by which rows are found: its own, and those that others go through."""
         found: list[str] = []

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from eventstore import failpoints
-from eventstore.derived import DerivedRun, GenerationState, RunRecord
+from eventstore.derived import GenerationState, RunRecord
 from eventstore.errors import Fenced, IncompleteTopic, TailraceError
 from eventstore.maintain.receipts import erasures
 from eventstore.position import Cut
@@ -18,7 +18,7 @@ from projections.generation import Generation, files_of
 from projections.guards import incremental_verdict
 from projections.incremental import reason_against
 from projections.model import Projection
-from projections.plan import Full, Nothing, Plan, plan
+from projections.plan import Nothing, Plan, plan
 from projections.samples import samples_against
 from projections.steps import Taken, take_step
 
@@ -96,15 +96,6 @@ def refresh_generation(
         generation.projection, generation.number, "done", f"{taken.kind}: {taken.reason}", taken.run.to_epoch,
         pending.upserts + applied.upserts, pending.deletes + applied.deletes, _since(started),
     )  # fmt: skip
-
-
-def commit_step(
-    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
-) -> DerivedRun:
-    """Compute the whole result at ``cut`` and commit it as the next step; see ``take_step``."""
-    last = ctx.store.derived.last_derived(generation.projection, generation.number)
-    decided = Full(last.to_epoch if last else 0, cut.epoch, "asked for")
-    return take_step(ctx, projection, generation, cut, decided).run
 
 
 def _prune(ctx: ProjectionContext, generation: Generation, projection: Projection) -> None:

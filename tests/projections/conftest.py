@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from eventstore.derived import DerivedRun
 from eventstore.log import Store
+from eventstore.position import Cut
 from eventstore.schema import Column, TopicSchema
 from eventstore.settings import Settings
 from projections import Projection, load_projections
 from projections.analysis import Analysis, analyse
+from projections.generation import Generation
 from projections.lifecycle import ProjectionContext
+from projections.plan import Full
+from projections.steps import take_step
 from tests.projections.shoplog import ShopLog, settings_in, topic
 
 if TYPE_CHECKING:
@@ -33,6 +38,15 @@ READINGS = TopicSchema(
         Column(4, "price", 1700, type_name="numeric"),
     ),
 )
+
+
+def commit_step(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
+) -> DerivedRun:
+    """Compute the whole result and commit it as the next step, without bringing it to the sink."""
+    last = ctx.store.derived.last_derived(generation.projection, generation.number)
+    decided = Full(last.to_epoch if last else 0, cut.epoch, "asked for")
+    return take_step(ctx, projection, generation, cut, decided).run
 
 
 @pytest.fixture

@@ -27,9 +27,8 @@ from projections.lifecycle import (
 )
 from projections.plan import Incremental
 from projections.promotion import Promoted
-from projections.refresh import commit_step
 from tests.fixtures.servers import ServerFactory
-from tests.projections.conftest import Deploy
+from tests.projections.conftest import Deploy, commit_step
 from tests.projections.shoplog import ShopLog, settings_in
 from tests.projections.test_lifecycle import BAD_TOTALS, TOTALS, rows_of, view
 from tests.support import forking

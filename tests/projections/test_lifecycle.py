@@ -36,9 +36,8 @@ from projections.lifecycle import (
     verify,
 )
 from projections.plan import Full, Incremental, Nothing
-from projections.refresh import commit_step
 from projections.runner import run
-from tests.projections.conftest import Deploy
+from tests.projections.conftest import Deploy, commit_step
 from tests.projections.shoplog import TABLES, Row, ShopLog
 
 NAMES = ("customer_totals", "order_cache", "product_search")

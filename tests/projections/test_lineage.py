@@ -22,7 +22,7 @@ def test_inputs_name_the_keys_columns_or_their_own() -> None:
         "orders": Direct(("customer_id",)),
         "notes": Direct(("customer",)),
     }
-    assert not found.is_partial
+    assert not found.unknown
 
 
 def test_only_what_every_lineage_gives_tells_rows_apart() -> None:
