@@ -138,7 +138,7 @@ def test_erasing_rows_names_the_archive_that_still_has_them(store: Store, at_las
     store.maintain()
     receipt = redact(store, Request(ORDERS, ["1"]))
     (left,) = [each for each in receipt.remnants if each.place == "archive cold"]
-    assert left.detail.startswith(f"{len(store.archived(ORDERS))} files")
+    assert left.detail.startswith(f"{len(store.archived(ORDERS))} file")
 
 
 MAINTAINER = """
