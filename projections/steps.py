@@ -117,9 +117,16 @@ def _computed(
             for record in ctx.store.derived.runs(generation.projection, limit=_RECORDS)
             if record.generation == generation.number
         ]
+        rows = files_of(last).rows
         try:
             step = compute_incrementally(
-                ctx, projection, generation, last.to_epoch, cut, task, lambda keys: too_costly(records, keys)
+                ctx,
+                projection,
+                generation,
+                last.to_epoch,
+                cut,
+                task,
+                lambda keys: too_costly(records, keys, rows),
             )
             affected = f"{step.keys:,} keys" if step.keys != 1 else "1 key"
             return step.outcomes, "incremental", f"{reason}, which affects {affected}", step.keys

@@ -8,6 +8,7 @@ from eventstore.derived import RunRecord
 from projections.costs import LATEST, too_costly
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ROWS = 10**9
 
 
 def took(kind: str, seconds: float, keys: int | None = None) -> RunRecord:
@@ -15,20 +16,26 @@ def took(kind: str, seconds: float, keys: int | None = None) -> RunRecord:
 
 
 def test_nothing_measured_speaks_for_following_keys() -> None:
-    assert too_costly([], 10**6) is None
-    assert too_costly([took("full", 2.0)], 10**6) is None
-    assert too_costly([took("incremental", 9.0, keys=1)], 10**6) is None
+    assert too_costly([], 10**6, ROWS) is None
+    assert too_costly([took("full", 2.0)], 10**6, ROWS) is None
+    assert too_costly([took("incremental", 9.0, keys=1)], 10**6, ROWS) is None
+
+
+def test_a_third_of_many_keys_is_computed_as_all() -> None:
+    assert too_costly([], 2000, 6000) is None
+    assert too_costly([], 2001, 6000) == "2,001 keys are affected, of a result of 6,000 rows"
+    assert too_costly([], 999, 999) is None
 
 
 def test_beyond_the_crossover_everything_is_computed() -> None:
     records = [took("incremental", 0.5, keys=1000), took("full", 2.0)]
-    assert too_costly(records, 10) is None
-    assert too_costly(records, 4000) is None
-    reason = too_costly(records, 5000)
+    assert too_costly(records, 10, ROWS) is None
+    assert too_costly(records, 4000, ROWS) is None
+    reason = too_costly(records, 5000, ROWS)
     assert reason is not None and "5,000 keys" in reason and "2.5 s" in reason and "2.0 s" in reason
 
 
 def test_one_slow_step_does_not_decide() -> None:
     slow = took("incremental", 30.0, keys=10)
-    assert too_costly([slow, took("incremental", 0.5, keys=10), took("full", 2.0)], 10) is None
-    assert too_costly([slow] * LATEST + [took("incremental", 0.5, keys=10), took("full", 2.0)], 10)
+    assert too_costly([slow, took("incremental", 0.5, keys=10), took("full", 2.0)], 10, ROWS) is None
+    assert too_costly([slow] * LATEST + [took("incremental", 0.5, keys=10), took("full", 2.0)], 10, ROWS)
