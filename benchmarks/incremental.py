@@ -119,12 +119,9 @@ def _step(ctx: ProjectionContext, name: str, kind: str) -> tuple[Taken, float]:
     cut = ctx.store.cut()
     decided = plan_generation(ctx, definition, generation, cut)
     assert isinstance(decided, Incremental), decided
-    if kind == "full":
-        began = time.monotonic()
-        taken = take_step(ctx, definition, generation, cut, Full(decided.from_epoch, cut.epoch, "measured"))
-    else:
-        began = time.monotonic()
-        taken = take_step(ctx, definition, generation, cut, decided)
+    wanted = Full(decided.from_epoch, cut.epoch, "measured") if kind == "full" else decided
+    began = time.monotonic()
+    taken = take_step(ctx, definition, generation, cut, wanted)
     seconds = time.monotonic() - began
     assert taken.kind == kind or "keys are affected" in taken.reason, taken.reason  # too many to be followed
     apply(ctx, generation)

@@ -50,9 +50,8 @@ def build(catalog: Catalog, projection: str, generation: int) -> Iterator[None]:
     table = tables.generations
     mine = (table.c.projection == projection, table.c.generation == generation)
     with attempt(catalog, projection, generation, "build"):
-        with (
-            catalog.write() as connection
-        ):  # the lease is there; now whoever gives it up waits, or did so before
+        # The lease is there: whoever gives the build up waits now, or did so before.
+        with catalog.write() as connection:
             state = connection.scalar(select(table.c.state).where(*mine).with_for_update())
         if state != GenerationState.BUILDING.value:
             raise leases.Ended(

@@ -6,7 +6,8 @@ Planning, applying, promoting and collecting start no JVM: ``spark`` is opened b
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
@@ -39,7 +40,7 @@ def silent(step: str, done: int, total: int | None, unit: str) -> None:
 
 class ProjectionContext:
     """One process's view of its projections. ``projections`` may lack those whose code is gone or broken: their
-    generations can still be promoted, rolled back and dropped."""
+    generations can still be promoted, rolled back and dropped. ``clock`` tells in seconds what steps take."""
 
     def __init__(
         self,
@@ -48,11 +49,13 @@ class ProjectionContext:
         projections: Mapping[str, Projection],
         *,
         report: Report = silent,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
         self.settings = settings
         self.projections = dict(projections)
         self.report = report
+        self.clock = clock
         self._spark: SparkSession | None = None
         self._fingerprints: dict[str, str] = {}
 

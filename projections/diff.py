@@ -5,8 +5,9 @@ Their own results are compared, as the log's folder keeps them, bucket by bucket
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,8 +19,8 @@ from projections.context import ProjectionContext
 from projections.derived import NO_FILES, BucketFiles, read_result
 from projections.difference import HASH, Difference, difference, ordered
 from projections.generation import Generation, files_of
+from projections.readers.base import Row
 
-Row = Mapping[str, object]
 _SAMPLES = 10
 
 
@@ -88,6 +89,24 @@ def diff(ctx: ProjectionContext, name: str, first: int, second: int) -> Generati
     return found
 
 
+class Spread(NamedTuple):
+    """How ``keys.bucket_of`` cuts keys. ``split`` is a power of two."""
+
+    partitions: int
+    split: int
+
+
+def sharing(bucket: int, cut: Spread, own: Spread) -> list[int]:
+    """The buckets of ``own`` that may have keys of a bucket of ``cut``: with other partitions all, else those whose
+    place in their partition agrees as far as the coarser cut tells places apart."""
+    buckets = range(own.partitions * own.split)
+    if own.partitions != cut.partitions:
+        return list(buckets)
+    coarser = min(own.split, cut.split)
+    place = (bucket // cut.split, bucket % cut.split % coarser)
+    return [each for each in buckets if (each // own.split, each % own.split % coarser) == place]
+
+
 @dataclass(frozen=True, slots=True)
 class _Side:
     generation: Generation
@@ -114,16 +133,12 @@ class _Side:
 
     def rows(self, bucket: int, spread: Generation, names: Sequence[str]) -> pa.Table:
         """Rows of a bucket as ``spread`` cuts them, with these columns, ordered."""
-        same = (self.generation.partitions, self.generation.split) == (spread.partitions, spread.split)
-        pieces = [
-            table if same else table.filter(_in_bucket(table, bucket, spread))
-            for table in self._tables([bucket] if same else sorted(self.files))
-        ]
-        table = pa.concat_tables(pieces) if pieces else self._table(NO_FILES)
-        return ordered(table.select([HASH, *names]), self.generation.key)
-
-    def _tables(self, buckets: Sequence[int]) -> Iterator[pa.Table]:
-        return (self._table(self.files.get(bucket, NO_FILES)) for bucket in buckets)
+        own, cut = (Spread(each.partitions, each.split) for each in (self.generation, spread))
+        pieces = [self._table(NO_FILES)]
+        for each in sharing(bucket, cut, own):
+            table = self._table(self.files.get(each, NO_FILES))
+            pieces.append(table if own == cut else table.filter(_in_bucket(table, bucket, spread)))
+        return ordered(pa.concat_tables(pieces).select([HASH, *names]), self.generation.key)
 
     def _table(self, files: BucketFiles) -> pa.Table:
         return read_result(self.storage, files, self.schema, self.generation.key)

@@ -15,15 +15,6 @@ from projections.model import Projection, ProjectionFailed
 
 if TYPE_CHECKING:
     from projections.context import ProjectionContext
-    from projections.generation import Generation
-
-
-def incremental_verdict(ctx: ProjectionContext, projection: Projection, generation: Generation) -> str | None:
-    """The reason why every refresh of a generation has to compute all of it; None when there is none.
-
-    Starts no Spark.
-    """
-    return declared_against(projection)
 
 
 def declared_against(projection: Projection) -> str | None:

@@ -25,6 +25,10 @@ from projections.spread import (
     Spread,
     Whole,
     joined_unique,
+    joint,
+    key_words,
+    narrowed,
+    united,
 )
 
 MARK = "tailrace input "
@@ -175,7 +179,7 @@ class _Walk:
         for column, expression in zip(output, expressions, strict=True):
             first_of = carried.coalesced(expression)
             if first_of:
-                found = found.with_rows(_joint(below.rows, found.rows, first_of, column.id))
+                found = found.with_rows(joint(below.rows, found.rows, first_of, column.id))
         return found
 
     def _filter(self, node: Node) -> Relation:
@@ -190,7 +194,7 @@ class _Walk:
             below = self.relation(child)
         rows = below.rows
         if isinstance(rows, Spread):
-            below = below.with_rows(_narrowed(rows, carried.not_null(condition)))
+            below = below.with_rows(narrowed(rows, carried.not_null(condition)))
         return below
 
     def _aggregate(self, node: Node) -> Relation:
@@ -297,7 +301,7 @@ class _Walk:
             self._refuse(node, parts[0], "it unites rows that lead to the key in different ways",
                          "join each part with what holds the key first")  # fmt: skip
             return Relation(output, Lost())
-        return Relation(output, _united(parts, spreads))
+        return Relation(output, united(parts, spreads))
 
     def _set_operation(self, node: Node) -> Relation:
         """Intersect and except compare whole rows: a key is in one place on both sides."""
@@ -310,9 +314,9 @@ class _Walk:
         if isinstance(right.rows, Whole):
             return kept
         if isinstance(left.rows, Spread) and left.rows.domain == right.rows.domain:
-            united = _united([left, right], [left.rows, right.rows])
-            if united.within(column.id for column in left.output) is not None:
-                return kept.with_rows(united)
+            both = united([left, right], [left.rows, right.rows])
+            if both.within(column.id for column in left.output) is not None:
+                return kept.with_rows(both)
         self._refuse(node, left, f"{node.kind.lower()} compares rows of different keys",
                      "have the key in the same column on both sides")  # fmt: skip
         return kept.with_rows(Lost())
@@ -413,27 +417,6 @@ class _Walk:
         return Obstacle(plan, what, hint)
 
 
-def key_words(relation: Relation) -> str:
-    """The columns that hold a relation's key, as the user wrote them: ``orders.customer_id``."""
-    rows = relation.rows
-    if not isinstance(rows, Spread):
-        return ""
-    names = {column.id: column.name for column in relation.output}
-
-    def word(attribute: Attribute) -> str:
-        origin = relation.origins.get(attribute)
-        if origin is not None:
-            return f"{origin.input}.{origin.column}"
-        return names.get(attribute, "") if isinstance(attribute, int) else attribute[1]
-
-    found = []
-    for name in rows.domain.columns:
-        certain = {attribute for attribute in rows.holders[name] if rows.certain(name, attribute)}
-        words = sorted({word(attribute) for attribute in certain or rows.holders[name]} - {""})
-        found.append(" or ".join(words) if words else name)
-    return ", ".join(found)
-
-
 def _marked(node: Node) -> str:
     """The input that an alias marks; "" for an alias of the user's."""
     identifier = node.fields.get("identifier")
@@ -464,47 +447,6 @@ def _groups(grouping: Sequence[Node]) -> str:
     if not grouping:
         return "it aggregates over all rows"
     return f"it groups by {_listed(grouping)}, so that rows of different keys fall into one group"
-
-
-def _joint(below: Rows, rows: Rows, held: Sequence[Attribute], column: int) -> Rows:
-    """A column that is the first of some attributes which is not NULL: after a full join, the key."""
-    if not isinstance(below, Spread) or not isinstance(rows, Spread):
-        return rows
-    holders, covers = dict(rows.holders), dict(rows.covers)
-    for name in below.domain.columns:
-        chosen = frozenset(held)
-        if chosen <= below.holders[name]:
-            holders[name] |= {column}
-            if any(cover <= chosen for cover in below.covers[name]):
-                covers[name] |= {frozenset({column})}
-    return Spread(rows.domain, holders, covers)
-
-
-def _narrowed(rows: Spread, known: set[Attribute]) -> Spread:
-    """Holders that a filter leaves no NULL in hold the key for certain."""
-    covers = {
-        name: rows.covers[name] | {frozenset({held}) for held in rows.holders[name] & known}
-        for name in rows.domain.columns
-    }
-    return Spread(rows.domain, rows.holders, covers)
-
-
-def _united(parts: Sequence[Relation], spreads: Sequence[Spread]) -> Spread:
-    """What holds the key in the same place of every part. The columns are those of the first."""
-    first = parts[0].output
-    holders: dict[str, frozenset[Attribute]] = {}
-    covers: dict[str, frozenset[frozenset[Attribute]]] = {}
-    for name in spreads[0].domain.columns:
-        held = [
-            first[at].id
-            for at in range(len(first))
-            if all(
-                spread.certain(name, part.output[at].id) for part, spread in zip(parts, spreads, strict=True)
-            )
-        ]
-        holders[name] = frozenset(held)
-        covers[name] = frozenset(frozenset({each}) for each in held)
-    return Spread(spreads[0].domain, holders, covers)
 
 
 _UNPROVABLE = {

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
     """The generation stands where it should."""
 
+    kind: ClassVar[str] = "nothing"
     reason: str
 
 
@@ -18,6 +20,7 @@ class Incremental:
     """Compute the keys again that changes between two epochs affect. That they are too many, or that a table was
     truncated, shows only while their rows are read: then everything is computed after all."""
 
+    kind: ClassVar[str] = "incremental"
     from_epoch: int
     to_epoch: int
     reason: str
@@ -28,6 +31,7 @@ class Full:
     """Recompute everything at ``to_epoch``. ``from_epoch`` is where the generation stands, 0 before its first step.
     ``afresh``: no file of the result may keep a value of before."""
 
+    kind: ClassVar[str] = "full"
     from_epoch: int
     to_epoch: int
     reason: str

@@ -15,7 +15,7 @@ from eventstore.position import Cut
 from projections.apply import apply
 from projections.context import ProjectionContext
 from projections.generation import Generation, files_of
-from projections.guards import incremental_verdict
+from projections.guards import declared_against
 from projections.incremental import reason_against
 from projections.model import Projection
 from projections.plan import Nothing, Plan, plan
@@ -61,7 +61,7 @@ def plan_generation(ctx: ProjectionContext, projection: Projection, generation: 
     told = erasures(ctx.store, projection.topics)
     erased = [topic.text for topic, epoch in told.items() if epoch > last.to_epoch]
     against = (
-        incremental_verdict(ctx, projection, generation)
+        declared_against(projection)
         or reason_against(ctx, projection, last.to_epoch, cut, changed)
         or samples_against(ctx, projection, generation, cut)
     )

@@ -10,7 +10,7 @@ input has at K: it is spread over the *links* of K (``Domain``), until a join wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -168,3 +168,65 @@ def joined_unique(
     if keeps in ("none", "right") and left.is_unique(left_side for left_side, _ in matched):
         found |= right.unique
     return _limited(found)
+
+
+def key_words(relation: Relation) -> str:
+    """The columns that hold a relation's key, as the user wrote them: ``orders.customer_id``."""
+    rows = relation.rows
+    if not isinstance(rows, Spread):
+        return ""
+    names = {column.id: column.name for column in relation.output}
+
+    def word(attribute: Attribute) -> str:
+        origin = relation.origins.get(attribute)
+        if origin is not None:
+            return f"{origin.input}.{origin.column}"
+        return names.get(attribute, "") if isinstance(attribute, int) else attribute[1]
+
+    found = []
+    for name in rows.domain.columns:
+        certain = {attribute for attribute in rows.holders[name] if rows.certain(name, attribute)}
+        words = sorted({word(attribute) for attribute in certain or rows.holders[name]} - {""})
+        found.append(" or ".join(words) if words else name)
+    return ", ".join(found)
+
+
+def joint(below: Rows, rows: Rows, held: Sequence[Attribute], column: int) -> Rows:
+    """A column that is the first of some attributes which is not NULL: after a full join, the key."""
+    if not isinstance(below, Spread) or not isinstance(rows, Spread):
+        return rows
+    holders, covers = dict(rows.holders), dict(rows.covers)
+    for name in below.domain.columns:
+        chosen = frozenset(held)
+        if chosen <= below.holders[name]:
+            holders[name] |= {column}
+            if any(cover <= chosen for cover in below.covers[name]):
+                covers[name] |= {frozenset({column})}
+    return Spread(rows.domain, holders, covers)
+
+
+def narrowed(rows: Spread, known: set[Attribute]) -> Spread:
+    """Holders that a filter leaves no NULL in hold the key for certain."""
+    covers = {
+        name: rows.covers[name] | {frozenset({held}) for held in rows.holders[name] & known}
+        for name in rows.domain.columns
+    }
+    return Spread(rows.domain, rows.holders, covers)
+
+
+def united(parts: Sequence[Relation], spreads: Sequence[Spread]) -> Spread:
+    """What holds the key in the same place of every part. The columns are those of the first."""
+    first = parts[0].output
+    holders: dict[str, frozenset[Attribute]] = {}
+    covers: dict[str, frozenset[frozenset[Attribute]]] = {}
+    for name in spreads[0].domain.columns:
+        held = [
+            first[at].id
+            for at in range(len(first))
+            if all(
+                spread.certain(name, part.output[at].id) for part, spread in zip(parts, spreads, strict=True)
+            )
+        ]
+        holders[name] = frozenset(held)
+        covers[name] = frozenset(frozenset({each}) for each in held)
+    return Spread(spreads[0].domain, holders, covers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +23,7 @@ from projections.costs import too_costly
 from projections.derived import StepFiles, folder_of, next_files
 from projections.failure import explained
 from projections.generation import Generation, files_of
-from projections.guards import incremental_verdict
+from projections.guards import declared_against
 from projections.history import frames, plan_reads, require_changes
 from projections.incremental import NotIncremental, compute_incrementally
 from projections.model import Projection
@@ -73,16 +72,16 @@ def take_step(
             attempt=attempt.name,
             afresh=isinstance(decided, Full) and decided.afresh,
         )
-        began = time.monotonic()
-        outcomes, kind, reason, keys = _computed(ctx, projection, generation, cut, decided, last, task)
-        seconds = time.monotonic() - began
+        began = ctx.clock()
+        outcomes, kind, reason, keys = _computed(ctx, projection, generation, cut, decided, last, files, task)
+        seconds = ctx.clock() - began
         try:
             run = _committed(ctx, generation, cut, last, files, outcomes, attempt.lease)
         except (Fenced, Ended):  # any other may come of a COMMIT that was done
             task.discard()
             raise
     follows = generation.pin is None and generation.preview is None
-    if kind == "full" and follows and not incremental_verdict(ctx, projection, generation):
+    if kind == "full" and follows and not declared_against(projection):
         _check(ctx, projection, generation, cut, run)
     return Taken(run, kind, reason, keys, seconds)
 
@@ -108,16 +107,16 @@ def _computed(
     cut: Cut,
     decided: Full | Incremental,
     last: DerivedRun | None,
+    before: StepFiles | None,
     task: BucketTask,
 ) -> _Computed:
     reason = decided.reason
-    if isinstance(decided, Incremental) and last is not None:
+    if isinstance(decided, Incremental) and last is not None and before is not None:
         records = [
             record
             for record in ctx.store.derived.runs(generation.projection, limit=_RECORDS)
             if record.generation == generation.number
         ]
-        rows = files_of(last).rows
         try:
             step = compute_incrementally(
                 ctx,
@@ -126,7 +125,7 @@ def _computed(
                 last.to_epoch,
                 cut,
                 task,
-                lambda keys: too_costly(records, keys, rows),
+                lambda keys: too_costly(records, keys, before.rows),
             )
             affected = f"{step.keys:,} keys" if step.keys != 1 else "1 key"
             return step.outcomes, "incremental", f"{reason}, which affects {affected}", step.keys

@@ -15,7 +15,8 @@ from tailrace.cli.output import count, when
 from tailrace.cli.verify import tell_hidden
 
 if TYPE_CHECKING:
-    from projections.diff import GenerationDiff, Row, Sample
+    from projections.diff import GenerationDiff, Sample
+    from projections.readers.base import Row
 
 NameArgument = Annotated[str, typer.Argument(help="The projection.", show_default=False)]
 GenerationArgument = Annotated[int, typer.Argument(help="A generation's number.", show_default=False)]

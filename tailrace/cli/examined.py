@@ -32,7 +32,7 @@ def tell_examined(invocation: Invocation, examined: Examined, planned: Plan | No
     for remark in examined.remarks:
         output.line(f"  note  sink: {remark}")
     if planned is not None:
-        output.line(f"  next refresh: {type(planned).__name__.lower()}: {_reason(planned)}")
+        output.line(f"  next refresh: {planned.kind}: {planned.reason}")
 
 
 _STYLES = {"fail": "red", "warn": "yellow"}
@@ -57,10 +57,6 @@ def _advise(invocation: Invocation, found: Finding) -> None:
         invocation.output.line(f"        → {found.hint}")
 
 
-def _reason(planned: object) -> str:
-    return str(getattr(planned, "reason", planned))
-
-
 def _document(examined: Examined, planned: Plan | None) -> dict[str, object]:
     verdict = {True: "incremental", False: "full", None: None}[examined.incremental]
     return {
@@ -72,9 +68,7 @@ def _document(examined: Examined, planned: Plan | None) -> dict[str, object]:
         "reasons": [_finding(found) for found in examined.reasons],
         "full_when_changed": list(examined.whole),
         "remarks": list(examined.remarks),
-        "next": None
-        if planned is None
-        else {"kind": type(planned).__name__.lower(), "reason": _reason(planned)},
+        "next": None if planned is None else {"kind": planned.kind, "reason": planned.reason},
     }
 
 

@@ -38,9 +38,9 @@ def plan(
 def _line(planned: PlannedRefresh, sink: str) -> str:
     """``totals g1: incremental, epoch 41 to 42 into mart: shop.public.orders changed``."""
     name = planned.projection if planned.generation is None else f"{planned.projection} g{planned.generation}"
-    kind, step = type(planned.plan).__name__.lower(), _step(planned)
+    step = _step(planned)
     where = "" if step is None else f", epoch {step[0]:,} to {step[1]:,} into {sink}"
-    return f"{name}: {kind}{where}: {planned.plan.reason}"
+    return f"{name}: {planned.plan.kind}{where}: {planned.plan.reason}"
 
 
 def _step(planned: PlannedRefresh) -> tuple[int, int] | None:
@@ -54,7 +54,7 @@ def _document(planned: PlannedRefresh, sink: str) -> dict[str, object]:
     return {
         "projection": planned.projection,
         "generation": planned.generation,
-        "kind": type(planned.plan).__name__.lower(),
+        "kind": planned.plan.kind,
         "reason": planned.plan.reason,
         "from_epoch": step[0] if step else None,
         "to_epoch": step[1] if step else None,

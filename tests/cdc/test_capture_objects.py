@@ -46,7 +46,7 @@ def test_capture_into_an_object_store_equals_the_source_before_and_after_upkeep(
         before = set(store.storage.list("log"))
         assert before
         done = store.maintain()
-        assert done.sealed_epochs == 1
+        assert done.sealed_epochs >= 1
         assert set(store.storage.list("log")) > before
         assert_sound(store)
     with RunningCapture(site) as capture:

@@ -21,7 +21,7 @@ from projections.generation import Generation
 from projections.lifecycle import ProjectionContext
 from projections.plan import Full
 from projections.steps import take_step
-from tests.projections.shoplog import ShopLog, settings_in, topic
+from tests.projections.shoplog import ShopLog, settings_in, standing_still, topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +89,7 @@ def deploy(
 
     def context(source: str | None = None) -> ProjectionContext:
         projections = define(source) if source else load_projections(["tailrace.demo.shop.projections"])
-        return ProjectionContext(store, settings, projections)
+        return ProjectionContext(store, settings, projections, clock=standing_still)
 
     return context
 

@@ -27,7 +27,7 @@ from projections.steps import Taken, take_step
 from tests.fixtures.scale import Scale
 from tests.projections import gallery
 from tests.projections.randomshop import RandomShop
-from tests.projections.shoplog import ShopLog, settings_in
+from tests.projections.shoplog import ShopLog, settings_in, standing_still
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +87,7 @@ def history(
     with Store.open(settings.store, create=True) as store:
         shop = RandomShop(ShopLog.start(store), Random(seed))
         done = shop.step(25)
-        ctx = ProjectionContext(store, settings, {name: EACH[name] for name in names})
+        ctx = ProjectionContext(store, settings, {name: EACH[name] for name in names}, clock=standing_still)
         for name in names:
             rebuild(ctx, name)
         for number in range(1, steps + 1):

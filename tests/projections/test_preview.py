@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eventstore.derived import GenerationState
 from eventstore.errors import UsageError
-from projections.diff import Sample, diff
+from eventstore.keys import bucket_of
+from projections.diff import Sample, Spread, diff, sharing
 from projections.lifecycle import gc, generations, promote, rebuild, refresh
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
@@ -53,7 +56,7 @@ def test_a_preview_is_compared_with_what_is_live_and_never_takes_its_place(
     assert set(by_key) == {1, 2, 99}
     one = by_key[1]
     assert one.first is not None and one.second is not None
-    assert one.second["total"] == one.first["total"] + one.first["orders"]  # type: ignore[operator]
+    assert one.second["total"] == one.first["total"] + one.first["orders"]
     assert (by_key[2].second, by_key[99].first) == (None, None)
     assert diff(good, "totals", 1, 1).equal
 
@@ -93,3 +96,20 @@ def test_generations_of_other_columns_and_buckets_are_compared_as_far_as_they_ca
         diff(ctx, "totals", 1, 9)
     with pytest.raises(UsageError, match="'no label' is no label"):
         rebuild(ctx, "totals", preview="no label")
+
+
+@given(
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.integers(0, 4),
+    st.integers(0, 4),
+)
+def test_a_key_is_looked_for_where_it_is_whatever_the_buckets(
+    key_hash: int, one: int, other: int, few: int, many: int
+) -> None:
+    cut, own = Spread(one, 2**few), Spread(other, 2**many)
+    found = sharing(bucket_of(key_hash, *cut), cut, own)
+    assert bucket_of(key_hash, *own) in found
+    if one == other:
+        assert len(found) == max(1, own.split // cut.split)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -432,6 +433,10 @@ def written(store_dir: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
+def has_more_than(store_dir: Path, lines: int) -> bool:
+    return len(written(store_dir)) > lines
+
+
 def test_members_that_are_killed_lose_nothing_and_keep_the_order(
     store: Store, catalog_url: str, store_dir: Path
 ) -> None:
@@ -448,8 +453,7 @@ def test_members_that_are_killed_lose_nothing_and_keep_the_order(
         writing = threading.Thread(target=write)
         writing.start()
         for victim in (0, 1):
-            came = len(written(store_dir))
-            wait_until(lambda came=came: len(written(store_dir)) > came + 60)  # type: ignore[misc]
+            wait_until(partial(has_more_than, store_dir, len(written(store_dir)) + 60))
             processes[victim].send_signal(signal.SIGKILL)
         stop.set()
         writing.join()
