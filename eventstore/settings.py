@@ -228,6 +228,9 @@ class SparkSettings(_Frozen):
 
 class ProjectionSettings(_Frozen):
     modules: tuple[str, ...] = ()
+    sql: Annotated[
+        tuple[str, ...], Field(description=".sql files, and folders of them, beside the configuration")
+    ] = ()
     poll_seconds: Annotated[float, Field(gt=0)] = 1.0
     incremental_bytes: Annotated[
         int, Field(ge=0, description="rows of inputs that an incremental refresh may hold; more: a full one")

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from eventstore.errors import TailraceError, UsageError
+from eventstore.settings import ProjectionSettings
 from projections.failure import shown, user_place
 from projections.findings import Finding
 from projections.mistakes import mistakes_of
@@ -62,8 +63,7 @@ def projection(
             file=shown(code.co_filename),
             line=code.co_firstlineno,
         )
-        for found in _told(defined, mistakes_of(defined)):
-            raise UsageError(f"projection {defined.name!r} ({found.place}): {found.what}", hint=found.hint)
+        _tell(defined, defined.name, defined.place, mistakes_of(defined))
         return defined
 
     return define
@@ -71,10 +71,13 @@ def projection(
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """Something wrong with a definition, or with a module (then ``projection`` is None)."""
+    """Something wrong with a definition, or with a module or file that gives none (then ``projection`` is None).
+    ``name`` and ``place`` are the definition's as far as they are known, else the module's name."""
 
     projection: Projection | None
     finding: Finding
+    name: str
+    place: str
 
 
 _gathered: ContextVar[list[Mistake] | None] = ContextVar("gathered", default=None)
@@ -92,34 +95,97 @@ def gathering() -> Iterator[list[Mistake]]:
         _gathered.reset(token)
 
 
-def _told(defined: Projection | None, found: Iterable[Finding]) -> list[Finding]:
-    """What has to be raised: nothing while mistakes are gathered."""
+def _tell(defined: Projection | None, name: str, place: str, found: Iterable[Finding]) -> None:
+    """Raises UsageError with the first mistake of a definition, or gathers all."""
     gathered, mistakes = _gathered.get(), list(found)
-    if gathered is None:
-        return mistakes
-    gathered += [Mistake(defined, each) for each in mistakes]
-    return []
+    if gathered is not None:
+        gathered += [Mistake(defined, each, name, place) for each in mistakes]
+        return
+    for first in mistakes:
+        more = f" (and {len(mistakes) - 1} more: tailrace projection check)" if len(mistakes) > 1 else ""
+        raise UsageError(f"projection {name!r} ({first.place}): {first.what}{more}", hint=first.hint)
 
 
-def load_projections(modules: Iterable[str], root: Path | None = None) -> dict[str, Projection]:
-    """Import the modules and return their projections by name, in order of definition.
+def load_configured(settings: ProjectionSettings, root: Path) -> dict[str, Projection]:
+    """The projections that settings name. Raises what ``load_projections`` raises."""
+    return load_projections(settings.modules, root, settings.sql)
 
-    ``root`` (default: the working folder) is put on ``sys.path``, as ``python -m`` would. Raises UsageError for a
-    module that is missing or does not import, and for two projections of one name.
+
+def load_projections(
+    modules: Iterable[str], root: Path | None = None, sql: Iterable[str | Path] = ()
+) -> dict[str, Projection]:
+    """Import the modules, read the ``.sql`` files (and folders of them), and return their projections by name, in order
+    of definition.
+
+    ``root`` (default: the working folder) is put on ``sys.path``, as ``python -m`` would, and is where paths begin.
+    Raises UsageError for a module that is missing or does not import, a file that is missing or wrong, and for two
+    projections of one name.
     """
-    folder = str((root or Path.cwd()).resolve())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    folder = (root or Path.cwd()).resolve()
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
     found: dict[str, Projection] = {}
     for name in modules:
-        try:
-            for defined in _of_module(_import(name, folder)):
+        with _told(name):
+            for defined in _of_module(_import(name, str(folder))):
                 _add(found, defined)
-        except UsageError as error:
-            if _told(None, [Finding("fail", error.message, error.hint, name)]):
-                raise
+    for path in sql:
+        with _told(str(path)):
+            for file in _files(folder, path):
+                for defined in _of_file(file):
+                    _add(found, defined)
     broken = [id(mistake.projection) for mistake in _gathered.get() or ()]
     return {name: defined for name, defined in found.items() if id(defined) not in broken}
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Mistakes of a module or path: gathered, or raised."""
+    try:
+        yield
+    except UsageError as error:
+        gathered = _gathered.get()
+        if gathered is None:
+            raise
+        gathered.append(Mistake(None, Finding("fail", error.message, error.hint, name), name, name))
+
+
+def _files(folder: Path, path: str | Path) -> list[Path]:
+    """A ``.sql`` file, or all of a folder."""
+    place = folder / path
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise UsageError(
+            f"there is no file or folder {str(path)!r}, which projections.sql names",
+            hint=f"paths begin at {folder}",
+        )
+    found = sorted(place.rglob("*.sql"))
+    if not found:
+        raise UsageError(
+            f"the folder {str(path)!r}, which projections.sql names, has no .sql file",
+            hint="take it from projections.sql, or write one",
+        )
+    return found
+
+
+def _of_file(file: Path) -> list[Projection]:
+    """The projection of one file; none when it is not even known what it should be."""
+    try:
+        from projections.sql.load import load_sql
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"projections in SQL need {error.name}, which is not installed",
+            hint="pip install 'tailrace[spark]'",
+        ) from None
+    try:
+        loaded = load_sql(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{shown(str(file))} cannot be read: {error}", hint="a definition is UTF-8 text"
+        ) from None
+    _tell(loaded.projection, loaded.name, loaded.file, loaded.findings)
+    return [loaded.projection] if loaded.projection is not None else []
 
 
 def _add(found: dict[str, Projection], defined: Projection) -> None:
@@ -127,7 +193,7 @@ def _add(found: dict[str, Projection], defined: Projection) -> None:
     if other is not defined:
         raise UsageError(
             f"two projections are named {defined.name!r}: {other.place} and {defined.place}",
-            hint="a projection's name is its function's; rename one of them",
+            hint="a projection's name is its function's, or its file's; rename one of them",
         )
 
 

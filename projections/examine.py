@@ -57,11 +57,9 @@ def of_mistakes(mistakes: Sequence[Mistake]) -> list[Examined]:
     """What is wrong before anything can be examined, projection by projection; of modules by their names."""
     found: dict[str, Examined] = {}
     for mistake in mistakes:
-        defined, finding = mistake.projection, mistake.finding
-        name, place = (defined.name, defined.place) if defined else (finding.place, finding.place)
-        known = found.get(place)
-        findings = (*known.findings, finding) if known else (finding,)
-        found[place] = Examined(name, place, findings)
+        known = found.get(mistake.place)
+        findings = (*known.findings, mistake.finding) if known else (mistake.finding,)
+        found[mistake.place] = Examined(mistake.name, mistake.place, findings)
     return list(found.values())
 
 

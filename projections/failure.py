@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from eventstore import disclosure, errors
 from eventstore.errors import TailraceError, TransientError
 from projections.model import ProjectionFailed
+from projections.query import SqlQuery
 
 if TYPE_CHECKING:
     from projections.model import Projection
@@ -30,6 +31,8 @@ _OWN_ERROR = re.compile(
 _PYTHON_ERROR = re.compile(
     r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt|Invalid)): ?(.*)$", re.M
 )
+_VIEW = re.compile(r"`?_pyspark_[0-9a-f]{32}`?")
+"""What pyspark calls a DataFrame in SQL."""
 _HINT = "\n  hint: "
 _MAX_WORDS = 600
 _BEFORE_ROWS = frozenset({"AnalysisException", "ParseException"})
@@ -120,7 +123,9 @@ def explain(projection: Projection, doing: str, error: Exception) -> TailraceErr
     )
     if known is not None:
         return known
-    place = user_place(error) or _place_in_text(text) or projection.place
+    query = projection.function
+    in_query = query.place_of(error) if isinstance(query, SqlQuery) else None
+    place = user_place(error) or _place_in_text(text) or in_query or projection.place
     cause = _cause(error)
     hidden = "; --show-values shows what is hidden" if "<hidden: " in cause else ""
     return ProjectionFailed(
@@ -171,6 +176,7 @@ def _words(text: str) -> str:
     head = re.split(
         r"\n\s*at |\nJVM stacktrace|;\n|\n== |\n\n'|\nDriver stacktrace", text.strip(), maxsplit=1
     )[0]
+    head = _VIEW.sub("an input", head)
     return head if len(head) <= _MAX_WORDS else head[:_MAX_WORDS] + "…"
 
 

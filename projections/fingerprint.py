@@ -1,9 +1,9 @@
 """The fingerprint of a definition: equal for two texts that compute the same, different when the code changed.
 
 It covers the function's syntax tree, the project code it reaches (names of its own module, and modules of the project
-that those import), the declared version, key, sink and inputs. Comments, docstrings, layout and other projections of
-the same module do not count; neither do installed packages. A generation is refreshed only by the definition whose
-fingerprint it carries.
+that those import), the words of a query in SQL, the declared version, key, sink and inputs. Comments, docstrings,
+layout and other projections of the same module do not count; neither do installed packages. A generation is refreshed
+only by the definition whose fingerprint it carries.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from types import CodeType, FunctionType
 
 from projections.failure import is_project_file
 from projections.model import Projection
+from projections.query import SqlQuery
 
 _PLAIN = (str, bytes, int, float, tuple, type(None))
 
@@ -42,6 +43,9 @@ def _parts(projection: Projection) -> Iterator[str]:
         yield f"{name}={source!r}"
     yield repr(sorted(projection.tolerance.items()))
     function = inspect.unwrap(projection.function)
+    if isinstance(function, SqlQuery):
+        yield from function.words
+        return
     module = sys.modules.get(projection.module)
     file = getattr(module, "__file__", None)
     if file is None or not isinstance(function, FunctionType):

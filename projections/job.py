@@ -29,7 +29,7 @@ from eventstore.errors import TailraceError, UsageError
 from eventstore.log import Store
 from eventstore.settings import Settings
 from projections.context import ProjectionContext
-from projections.definition import load_projections
+from projections.definition import load_configured
 from projections.lifecycle import rebuild, refresh, verify
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace) -> int:
     settings = read_settings(arguments.settings)
     root = arguments.settings.resolve().parent
-    projections = load_projections(settings.projections.modules, root=root)
+    projections = load_configured(settings.projections, root)
     with Store.open(settings.store, root=root) as store:
         ctx = ProjectionContext(store, settings, projections)
         names = arguments.names or list(projections)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from projections.failure import shown
 from projections.model import Projection
+from projections.query import SqlQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,10 @@ class SourceLines:
     @classmethod
     def of(cls, projection: Projection) -> SourceLines:
         """Of a projection's function; without calls when there is no source (an interactive session)."""
-        code = inspect.unwrap(projection.function).__code__
+        function = inspect.unwrap(projection.function)
+        if isinstance(function, SqlQuery):
+            return cls(function.file, function.line, function.calls, function.inputs)
+        code = function.__code__
         file, line = code.co_filename, code.co_firstlineno
         try:
             tree = ast.parse(Path(file).read_text(encoding="utf-8"), file)

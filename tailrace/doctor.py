@@ -105,7 +105,7 @@ def _version(module: str) -> str:
 
 def _needed(settings: Settings) -> set[str]:
     kinds = {_SINK_PACKAGE[sink.kind] for sink in settings.sinks.values() if sink.kind in _SINK_PACKAGE}
-    return kinds | ({"pyspark"} if settings.projections.modules else set())
+    return kinds | ({"pyspark"} if settings.projections.modules or settings.projections.sql else set())
 
 
 def of_configuration(configuration: Configuration) -> Iterator[Check]:
@@ -314,19 +314,19 @@ def _redis_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
 
 
 def of_projections(configuration: Configuration) -> Iterator[Check]:
-    """The modules import; every projection's sink and source are configured."""
-    from projections.definition import load_projections
+    """The modules import, the files are right; every projection's sink and source are configured."""
+    from projections.definition import load_configured
 
     settings = configuration.settings
-    if not settings.projections.modules:
+    if not settings.projections.modules and not settings.projections.sql:
         yield Check(
-            "projections", "warn", "no modules configured", 'add [projections] modules = ["shop.projections"]'
+            "projections", "warn", "none configured", 'add [projections] modules = ["shop.projections"]'
         )
         return
     if importlib.util.find_spec("pyspark") is None:
         return  # the package check has said it; the modules import it
     try:
-        found = load_projections(settings.projections.modules, root=configuration.folder)
+        found = load_configured(settings.projections, configuration.folder)
     except TailraceError as error:
         yield of_error("projections", error)
         return

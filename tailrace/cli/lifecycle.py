@@ -36,16 +36,16 @@ def projecting(
 
 
 def _definitions(invocation: Invocation, *, lenient: bool) -> dict[str, Projection]:
-    from projections.definition import load_projections
+    from projections.definition import load_configured
 
     settings = invocation.settings
-    if not settings.projections.modules and not lenient:
+    if not (settings.projections.modules or settings.projections.sql or lenient):
         raise UsageError(
-            f"{invocation.configuration.path} names no projection modules",
-            hint='add [projections] modules = ["shop.projections"]',
+            f"{invocation.configuration.path} names no projections",
+            hint='add [projections] modules = ["shop.projections"], or sql = ["shop/sql"]',
         )
     try:
-        return load_projections(settings.projections.modules, root=invocation.configuration.folder)
+        return load_configured(settings.projections, invocation.configuration.folder)
     except TailraceError as error:
         if not lenient:
             raise
@@ -68,7 +68,9 @@ def chosen(context: ProjectionContext, names: Sequence[str] | None) -> list[str]
     """The named projections, or all. Raises UsageError with the nearest name."""
     for name in names or ():
         if name not in context.projections:
-            raise unknown("projection", name, context.projections, "is its module in projections.modules?")
+            raise unknown(
+                "projection", name, context.projections, "does [projections] name its module or file?"
+            )
     return list(dict.fromkeys(names)) if names else list(context.projections)
 
 

@@ -102,7 +102,7 @@ def test_names_that_are_nearly_right(shop: Project) -> None:
 
 def test_a_projection_that_nobody_defined(shop: Project) -> None:
     shop.ok("init")
-    says(shop.run("run", "--once"), 2, "names no projection modules", "[projections]")
+    says(shop.run("run", "--once"), 2, "names no projections", "[projections]")
     shop.configure((shop.folder / "tailrace.toml").read_text() + '\n[projections]\nmodules = ["nowhere"]')
     says(shop.run("run", "--once"), 2, "there is no module 'nowhere'", str(shop.folder))
     shop.module("nowhere", "import pyspark\nthis is no python\n")

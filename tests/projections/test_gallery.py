@@ -13,7 +13,7 @@ import pyarrow as pa
 from eventstore.log import Store
 from eventstore.position import Cut
 from eventstore.state import readable_states
-from projections import Projection
+from projections import Projection, load_projections
 from projections.compute import define
 from projections.context import ProjectionContext
 from projections.derived import read_result
@@ -32,9 +32,10 @@ from tests.projections.shoplog import ShopLog, settings_in, standing_still
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EACH = {each.name: each for each in vars(gallery).values() if isinstance(each, Projection)}
-THOROUGH = ("path_of_two_joins", "cities", "window_numbers")
-"""At smoke scale: links of links, a key that changes, and a key of which one column is known."""
+IN_SQL = load_projections([], Path(__file__).parent, ["queries"])
+EACH = {each.name: each for each in vars(gallery).values() if isinstance(each, Projection)} | IN_SQL
+THOROUGH = ("path_of_two_joins", "sql_cities", "sql_numbers", "sql_totals")
+"""At smoke scale: links of links, a key that changes, and a key of which one column is known; three of them in SQL."""
 
 
 def followed(ctx: ProjectionContext, projection: Projection, cut: Cut) -> Taken | None:

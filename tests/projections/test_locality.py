@@ -14,6 +14,7 @@ from projections import Projection, State, Through, load_projections, projection
 from tests.projections import gallery
 from tests.projections.conftest import Analyse
 from tests.projections.gallery import CUSTOMERS, LAKE, ORDERS, PRODUCTS
+from tests.support.forking import REPOSITORY
 
 EACH = [each for each in vars(gallery).values() if isinstance(each, Projection)]
 
@@ -21,8 +22,9 @@ EACH = [each for each in vars(gallery).values() if isinstance(each, Projection)]
 def test_every_projection_of_the_gallery_and_the_demo_is_local_and_the_same_each_time(
     analysed: Analyse,
 ) -> None:
-    demo = load_projections(["tailrace.demo.shop.projections"])
-    found = {each.name: analysed(each) for each in (*EACH, *demo.values())}
+    sql = ["tests/projections/queries", "examples/sql"]
+    more = load_projections(["tailrace.demo.shop.projections"], REPOSITORY, sql)
+    found = {each.name: analysed(each) for each in (*EACH, *more.values())}
     assert {name: each.reason for name, each in found.items()} == dict.fromkeys(found)
     assert {name: each.findings for name, each in found.items()} == dict.fromkeys(found, ())
     assert len(EACH) >= 12

@@ -1,0 +1,82 @@
+"""The function of a projection that is written in SQL: one SELECT over its inputs' names. Knows no parser."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PLACE = re.compile(r"\(?line (\d+),? pos(?:ition)? (\d+)\)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A place of the text that reads an input: from ``start`` up to ``end``. ``alias``: what its columns are qualified
+    by, where the text gives it no other name."""
+
+    start: int
+    end: int
+    input: str
+    alias: str
+
+
+@dataclass(frozen=True)
+class SqlQuery:
+    """``text`` is the file with its header blanked, so that lines and columns are the file's. ``words`` are those that
+    count: no comments, no layout. ``calls`` are the lines of its functions and clauses, by the name that DataFrames
+    have for them; ``inputs`` the lines in which they are declared."""
+
+    file: str
+    line: int
+    text: str
+    words: tuple[str, ...]
+    readings: tuple[Reading, ...]
+    calls: Mapping[str, tuple[int, ...]]
+    inputs: Mapping[str, int]
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature([inspect.Parameter(name, kind) for name in (*self.inputs, *self.arguments)])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> DataFrame:
+        """The SELECT over DataFrames. Raises what Spark raises when it cannot be analysed."""
+        given = self.__signature__.bind(*args, **kwargs).arguments
+        frames = {f"i{at}": given[name] for at, name in enumerate(self.inputs)}
+        arguments = {name: given[name] for name in self.arguments}
+        spark = next(iter(frames.values())).sparkSession
+        found: DataFrame = spark.sql(self._template(), args=arguments or None, **frames)
+        return found
+
+    def _template(self) -> str:
+        """With a place for each DataFrame: Spark has no names for them but those it makes itself."""
+        places = {name: f"{{i{at}}}" for at, name in enumerate(self.inputs)}
+        parts, at = [], 0
+        for reading in self.readings:
+            alias = f" AS {reading.alias}" if reading.alias else ""
+            parts += [_escaped(self.text[at : reading.start]), places[reading.input], alias]
+            at = reading.end
+        return "".join([*parts, _escaped(self.text[at:])])
+
+    def place_of(self, error: Exception) -> str:
+        """``file:line``, with the column where it is that of the file, of what Spark refuses."""
+        context: Sequence[Any] = getattr(error, "getQueryContext", tuple)() or ()
+        told = _PLACE.search(context[0].summary() if context else str(error)) or _PLACE.search(str(error))
+        if told is None:
+            return f"{self.file}:{self.line}"
+        line = int(told[1])
+        fragment = context[0].fragment() if context else ""
+        text = self.text.splitlines()[line - 1] if line <= self.text.count("\n") + 1 else ""
+        if fragment and text.count(fragment) == 1:
+            return f"{self.file}:{line}:{text.index(fragment) + 1}"
+        return f"{self.file}:{line}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")

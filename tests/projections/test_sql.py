@@ -1,0 +1,393 @@
+"""Projections written in SQL: the header, the lineage that follows from the query, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from eventstore.errors import UsageError
+from projections import Changes, ParquetFolder, PostgresTable, Projection, State, Through, load_projections
+from projections.definition import gathering
+from projections.examine import Examined, examine, of_mistakes
+from projections.fingerprint import fingerprint
+from projections.lifecycle import ProjectionContext, plans, rebuild, refresh, verify
+from projections.plan import Incremental, Nothing
+from tests.projections.conftest import Analyse, Deploy
+from tests.projections.shoplog import ShopLog, standing_still
+
+TOTALS = """
+/* projection
+key = "customer_id"
+sink = { kind = "parquet", sink = "lake" }
+inputs.customers = "shop.public.customers"
+inputs.orders = "shop.public.orders"
+*/
+SELECT c.id AS customer_id, sum(o.amount) AS total -- whatever they paid
+FROM customers c LEFT JOIN orders o ON c.id = o.customer_id
+GROUP BY c.id
+"""
+
+Written = Callable[[str], Projection]
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
+    """The projection of a file ``view.sql`` with a text."""
+    monkeypatch.chdir(tmp_path)
+
+    def load(text: str) -> Projection:
+        (tmp_path / "view.sql").write_text(textwrap.dedent(text).lstrip())
+        (found,) = load_projections([], tmp_path, ["view.sql"]).values()
+        return found
+
+    return load
+
+
+def of(query: str, inputs: str = "", key: str = '"customer_id"') -> str:
+    """A file with a query over the shop's tables."""
+    declared = inputs or "\n".join(
+        f'inputs.{table} = "shop.public.{table}"'
+        for table in ("customers", "orders", "products")
+        if re.search(rf"\b{table}\b", query)
+    )
+    head = f'key = {key}\nsink = {{ kind = "parquet", sink = "lake" }}\n{declared}'
+    return f"/* projection\n{head}\n*/\n{textwrap.dedent(query)}"
+
+
+def test_a_header_says_what_the_decorator_says(written: Written) -> None:
+    found = written(
+        """
+        -- What each customer paid.
+        /* projection
+        name = "paid"           # the file's name unless given
+        key = ["customer_id", "month"]
+        version = 3
+        trust = true
+        tolerance = { total = 0.01 }
+
+        [sink]
+        kind = "postgres"
+        sink = "mart"
+        table = "paid"
+        indexes = [["month"]]
+
+        [inputs]
+        changes = { changes = "shop.public.customers", affects = "*" }
+
+        [inputs.orders]
+        state = "shop.public.orders"
+        affects = { customer_id = "customer_id" }
+        columns = ["id", "customer_id", "total"]
+        cast = { total = "decimal(12,2)" }
+        on_unreadable = "null"
+
+        [inputs.lines]
+        state = "shop.public.lines"
+        affects = { through = "orders", on = { order_id = "id" } }
+        */
+        SELECT * FROM changes, orders, lines
+        """
+    )
+    assert (found.name, found.key, found.version, found.trust) == (
+        "paid", ("customer_id", "month"), "3", True,
+    )  # fmt: skip
+    assert found.sink == PostgresTable("mart", "paid", indexes=(("month",),))
+    assert dict(found.tolerance) == {"total": 0.01}
+    assert dict(found.inputs) == {
+        "changes": Changes("shop.public.customers"),
+        "orders": State(
+            "shop.public.orders",
+            affects={"customer_id": "customer_id"},
+            columns=("id", "customer_id", "total"),
+            cast={"total": "decimal(12,2)"},
+            on_unreadable="null",
+        ),
+        "lines": State("shop.public.lines", affects=Through("orders", {"order_id": "id"})),
+    }
+    assert found.place == "view.sql:29"
+
+
+LINEAGES = {
+    "a join": (
+        "SELECT c.id AS customer_id FROM customers c JOIN orders o ON c.id = o.customer_id",
+        {"customers": {"customer_id": "id"}, "orders": {"customer_id": "customer_id"}},
+    ),
+    "a condition, and names without a table where only one has them": (
+        "SELECT orders.customer_id, n FROM orders, (SELECT id, count(*) n FROM customers GROUP BY id) c"
+        " WHERE orders.customer_id = c.id",
+        {"customers": {"customer_id": "id"}, "orders": {"customer_id": "customer_id"}},
+    ),
+    "both sides of a full join": (
+        "SELECT coalesce(c.id, o.customer_id) AS customer_id FROM customers c FULL JOIN orders o"
+        " ON o.customer_id = c.id",
+        {"customers": {"customer_id": "id"}, "orders": {"customer_id": "customer_id"}},
+    ),
+    "a table found through another, and one through that": (
+        "SELECT customers.id AS customer_id FROM customers"
+        " JOIN (SELECT o.id, o.customer_id, p.name FROM orders o JOIN products p ON p.id = o.product_id) l"
+        " ON l.customer_id = customers.id",
+        {
+            "customers": {"customer_id": "id"},
+            "orders": {"customer_id": "customer_id"},
+            "products": Through("orders", {"id": "product_id"}),
+        },
+    ),
+    "stars and renamed columns": (
+        "WITH known(customer_id, word) AS (SELECT id, name FROM customers), every AS (SELECT * FROM orders)"
+        " SELECT known.* FROM known JOIN every USING (customer_id)",
+        {"customers": {"customer_id": "id"}, "orders": {"customer_id": "customer_id"}},
+    ),
+    "a union of everything": (
+        "SELECT * FROM orders UNION ALL SELECT * FROM orders",
+        {"orders": {"customer_id": "customer_id"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LINEAGES)
+def test_what_inputs_affect_follows_from_the_query(written: Written, case: str) -> None:
+    query, expected = LINEAGES[case]
+    assert {name: source.affects for name, source in written(of(query)).inputs.items()} == expected
+
+
+def test_of_a_key_of_several_columns_those_are_followed_that_groups_and_windows_have(
+    written: Written,
+) -> None:
+    both = written(of(
+        "SELECT customer_id, product_id FROM orders GROUP BY ALL", key='["customer_id", "product_id"]'
+    ))  # fmt: skip
+    assert both.inputs["orders"].affects == {"customer_id": "customer_id", "product_id": "product_id"}
+    one = written(of(
+        "SELECT customer_id, id, rank() OVER (PARTITION BY customer_id ORDER BY amount) FROM orders",
+        key='["customer_id", "id"]',
+    ))  # fmt: skip
+    assert one.inputs["orders"].affects == {"customer_id": "customer_id"}
+    joined = written(of(
+        "SELECT c.id AS customer_id, p.id AS product_id FROM orders o JOIN customers c ON c.id = o.customer_id"
+        " JOIN products p ON p.id = o.product_id",
+        key='["customer_id", "product_id"]',
+    ))  # fmt: skip
+    assert {name: source.affects for name, source in joined.inputs.items()} == {
+        "customers": Through("orders", {"id": "customer_id"}),
+        "orders": {"customer_id": "customer_id", "product_id": "product_id"},
+        "products": Through("orders", {"id": "product_id"}),
+    }
+
+
+UNPROVABLE = {
+    "nothing joins it": (
+        "SELECT orders.customer_id, max(price) FROM orders CROSS JOIN products GROUP BY ALL",
+        ["products"],
+        "no column of it is set equal to the key, or to a column of an input that leads there",
+    ),
+    "a computed key": (
+        "SELECT customer_id + 1 AS customer_id FROM orders",
+        ["orders"],
+        "the key (customer_id) is no column of an input as it is",
+    ),
+    "two readings by two columns": (
+        "SELECT o.customer_id, max(r.amount) FROM orders o JOIN orders r ON o.product_id = r.product_id"
+        " GROUP BY o.customer_id",
+        ["orders"],
+        "it is read in 2 places, which do not lead to the key by the same columns",
+    ),
+    "names that may be of either": (
+        "SELECT customer_id, name FROM orders JOIN customers ON customer_id = customers.id",
+        ["customers", "orders"],
+        "the key (customer_id) is no column of an input as it is",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNPROVABLE)
+def test_what_does_not_follow_is_asked_for_by_name_and_what_to_write_is_said(
+    written: Written, case: str
+) -> None:
+    query, names, why = UNPROVABLE[case]
+    with gathering() as mistakes, pytest.raises(ValueError):
+        written(of(query))
+    assert [mistake.finding.input for mistake in mistakes] == names
+    for mistake in mistakes:
+        found = mistake.finding
+        assert found.what == (
+            f"input {found.input!r}: which keys its rows affect does not follow from the query: {why}"
+        )
+        assert f'inputs.{found.input}.affects = {{ customer_id = "its column" }}' in found.hint
+    given = "\n".join(f'inputs.{name} = {{ state = "shop.public.{name}", affects = "*" }}' for name in names)
+    others = {"customers", "orders", "products"} - set(names)
+    given += "".join(f'\ninputs.{name} = "shop.public.{name}"' for name in others if name in query)
+    assert [written(of(query, given)).inputs[name].affects for name in names] == [None] * len(names)
+
+
+def test_a_derived_lineage_is_proved_on_the_plan_like_a_written_one(
+    written: Written, analysed: Analyse
+) -> None:
+    sound = analysed(written(TOTALS))
+    assert (sound.reason, sound.findings) == (None, ())
+    twice = "SELECT a.customer_id, count(*) n FROM orders a JOIN orders b ON a.customer_id = b.customer_id"
+    assert analysed(written(of(f"{twice} GROUP BY a.customer_id"))).reason is None
+
+    upper = analysed(written(of("SELECT upper(city) AS city, count(*) FROM customers GROUP BY upper(city)",
+                                'inputs.customers = { state = "shop.public.customers", affects = "city" }',
+                                key='"city"')))  # fmt: skip
+    assert "it groups by city" in str(upper.reason)
+    limited = analysed(written(of("SELECT customer_id, id\nFROM orders\nORDER BY id\nLIMIT 3")))
+    assert [found.place for found in limited.not_local] == ["view.sql:9"]
+    assert limited.reason == "it takes a number of rows of the whole result, not of each key"
+
+
+def test_the_fingerprint_follows_the_words_of_the_query_and_its_header_and_nothing_else(
+    written: Written,
+) -> None:
+    before = fingerprint(written(TOTALS))
+    for old, new in {
+        " -- whatever they paid": "",
+        "\nGROUP": "   GROUP",
+        'inputs.orders = "': 'inputs.orders.state = "',
+    }.items():
+        assert fingerprint(written(TOTALS.replace(old, new, 1))) == before, new
+    for old, new in {
+        "sum(": "max(",
+        "LEFT JOIN": "JOIN",
+        '"lake"': '"lake", partition_by = ["total"]',
+        "public.orders": "public.sales",
+        'key = "': 'version = 2\nkey = "',
+    }.items():
+        assert fingerprint(written(TOTALS.replace(old, new, 1))) != before, new
+
+
+MISTAKEN = """
+/* projection
+key = ""
+sink = { kind = "parquet", sink = "lake", partitioned_by = ["city"] }
+
+[inputs]
+orders = { state = "shop.public.", affects = "id" }
+customers = { stat = "shop.public.customers" }
+products = { state = "shop.public.products", erased = "perhaps" }
+*/
+SELECT o.id FROM ordres o JOIN shop.customers USING (id)
+"""
+
+
+def examined(folder: Path, **files: str) -> list[Examined]:
+    """What a check says of files before it looks at plans."""
+    for name, text in files.items():
+        (folder / f"{name}.sql").write_text(textwrap.dedent(text).lstrip())
+    with gathering() as mistakes:
+        load_projections([], folder, ["."])
+    return of_mistakes(mistakes)
+
+
+def test_all_that_is_wrong_with_a_file_is_said_at_once_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (one,) = examined(tmp_path, mistaken=MISTAKEN)
+    assert (one.projection, one.place, one.exit_code) == ("mistaken", "mistaken.sql", 2)
+    assert [(each.place, each.what) for each in one.findings] == [
+        ("mistaken.sql:3", "there is no sink.partitioned_by"),
+        ("mistaken.sql:7", "there is no inputs.customers.stat"),
+        (
+            "mistaken.sql:8",
+            "inputs.products.erased: input should be a valid boolean, unable to interpret input",
+        ),
+    ]
+    assert one.findings[0].hint == "did you mean partition_by?"
+    (two,) = examined(
+        tmp_path,
+        mistaken=MISTAKEN.replace("partitioned_by", "partition_by").replace('stat =', 'state =')
+        .replace(', erased = "perhaps"', ""),
+    )  # fmt: skip
+    assert [(each.place, each.what) for each in two.findings] == [
+        ("mistaken.sql:10:18", "it reads ordres, which is no input"),
+        ("mistaken.sql:10:32", "it reads shop.customers, which is no input"),
+        ("mistaken.sql:6", "the query does not read the input 'orders'"),
+        ("mistaken.sql:7", "the query does not read the input 'customers'"),
+        ("mistaken.sql:8", "the query does not read the input 'products'"),
+        ("mistaken.sql:10", "it has no key"),
+        ("mistaken.sql:6", "input 'orders': 'shop.public.' is not a topic name"),
+    ]
+
+
+SYNTAX = {
+    "a word too many": ("SELECT id\nFORM orders", "9:6", "invalid expression / Unexpected token at 'orders'"),
+    "no condition": ("SELECT id FROM orders\nWHERE", "9:1", "required keyword: 'this' missing for Where"),
+    "an open text": (
+        "SELECT id\nFROM orders WHERE status = 'paid",
+        "9:28",
+        "' is missing for what begins here",
+    ),
+    "two statements": ("SELECT id FROM orders; SELECT 1", "8", "it holds 2 statements, not one"),
+    "no query": ("INSERT INTO orders SELECT 1", "8", "it is INSERT, not SELECT"),
+    "a parameter": ("SELECT :later FROM orders", "8", "there is no parameter :later"),
+}
+
+
+@pytest.mark.parametrize("case", SYNTAX)
+def test_a_query_that_cannot_be_read_is_told_with_line_and_column(written: Written, case: str) -> None:
+    query, place, words = SYNTAX[case]
+    inputs = '\n[inputs]\norders = "shop.public.orders"'
+    with pytest.raises(UsageError) as raised:
+        written(of(query, inputs))
+    assert raised.value.message.startswith(f"projection 'view' (view.sql:{place}): {words}"), (
+        raised.value.message
+    )
+    assert raised.value.hint
+
+
+def test_a_header_that_is_no_header_is_told(written: Written) -> None:
+    for text, words in {
+        "SELECT 1": r"\(view.sql:1\): it has no header",
+        "/* projection\nkey = \n*/ SELECT 1": r"\(view.sql:2\): its header is no TOML: Invalid value",
+        "/* projection\nkey = 1": r"\(view.sql:1\): its header has no end",
+        '/* projection\n\nsink = { kind = "mysql" }\n*/ SELECT 1': r"\(view.sql:3\): it has no sink of kind 'mysql'",
+    }.items():
+        with pytest.raises(UsageError, match=words):
+            written(text)
+    with pytest.raises(
+        UsageError, match=r"there is no file or folder 'nowhere', which projections.sql names"
+    ):
+        load_projections([], None, ["nowhere"])
+
+
+def test_what_spark_refuses_is_told_with_its_place_in_the_file(
+    written: Written, empty_shop: ProjectionContext
+) -> None:
+    found = examine(empty_shop, written(of("SELECT customer_id,\n       custmer_id\nFROM orders")))
+    (failed,) = found.findings
+    assert "(view.sql:7:8)" in failed.what and "`custmer_id` cannot be resolved" in failed.what
+    assert "_pyspark" not in failed.what
+
+
+def test_it_is_built_followed_by_key_verified_and_built_anew_when_its_words_change(
+    shop: ShopLog, deploy: Deploy, written: Written
+) -> None:
+    ctx = deploy()
+
+    def deployed(text: str) -> ProjectionContext:
+        return ProjectionContext(ctx.store, ctx.settings, {"view": written(text)}, clock=standing_still)
+
+    now = deployed(TOTALS)
+    assert rebuild(now, "view").rows == len(shop.state["customers"])
+    shop.work()
+    assert isinstance(plans(now)[0].plan, Incremental)
+    (refreshed,) = refresh(now)
+    assert refreshed.reason.startswith("incremental: ") and refreshed.upserts
+    assert verify(now, "view").equal
+
+    changed = deployed(TOTALS.replace("LEFT JOIN", "JOIN"))
+    assert [outcome.status for outcome in refresh(changed)] == ["frozen"]
+    buyers = {order["customer_id"] for order in shop.state["orders"].values()} & set(shop.state["customers"])
+    assert rebuild(changed, "view").rows == len(buyers)
+    assert isinstance(plans(changed)[0].plan, Nothing)
+
+
+def test_the_time_is_a_parameter(written: Written) -> None:
+    text = of("SELECT customer_id, max(:now) AS seen FROM orders GROUP BY customer_id")
+    assert written(text).wants_now
+    assert isinstance(written(text).sink, ParquetFolder)
