@@ -151,7 +151,7 @@ def load(server: Server, *, chunk_keys: int) -> tuple[Loading, int]:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 6]), st.sampled_from([100, 3 * SPACE - 9]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_chunks_beside_the_stream_lead_to_the_table(seed: int, chunk_keys: int, first_xid: int) -> None:
     server = Server(random.Random(seed), first_xid)
     for _ in range(12):

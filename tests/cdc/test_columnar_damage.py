@@ -63,7 +63,7 @@ def test_a_row_with_garbage_behind_is_refused(sample: pg.PgOutput, warm: bool) -
 
 
 @given(st.sampled_from(SAMPLES), st.booleans(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_one_flipped_byte_gives_what_the_reference_decoder_gives(
     sample: pg.PgOutput, warm: bool, data: st.DataObject
 ) -> None:

@@ -433,7 +433,7 @@ def build(content: list[list[pg.PgOutput]]) -> Stream:
 
 
 @given(transactions)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_rows_are_what_the_reference_decoder_says(content: list[list[pg.PgOutput]]) -> None:
     stream = build(content)
     model = Model()
@@ -443,7 +443,7 @@ def test_rows_are_what_the_reference_decoder_says(content: list[list[pg.PgOutput
 
 
 @given(transactions, st.integers(40, 200))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_parts_of_a_huge_transaction_give_the_same_rows_as_the_whole(
     content: list[list[pg.PgOutput]], epoch_bytes: int
 ) -> None:
@@ -465,7 +465,6 @@ def test_parts_of_a_huge_transaction_give_the_same_rows_as_the_whole(
 
 
 @given(st.lists(keyed_rows, min_size=1, max_size=20))
-@settings(deadline=None)
 def test_a_first_load_gives_the_rows_that_the_stream_gives(content: list[tuple[pg.Cell, ...]]) -> None:
     stream = Stream()
     lsn = stream.transaction(KEYED.relation, *(pg.Insert(KEYED.relid, row) for row in content))

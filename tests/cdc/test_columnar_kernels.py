@@ -54,13 +54,13 @@ def frames(content: Sequence[pg.PgOutput]) -> list[bytes]:
 
 
 @given(blocks)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_both_decoders_give_the_same_rows_or_refuse(content: list[pg.PgOutput]) -> None:
     check(pack(frames(content)))
 
 
 @given(st.lists(changes(), min_size=1, max_size=4), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_both_decoders_agree_on_damaged_blocks(content: list[pg.PgOutput], data: st.DataObject) -> None:
     sent = frames(content)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -90,7 +90,6 @@ def test_the_seeds_of_fuzzing_are_whole(name: str) -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=100)), min_size=1, max_size=4))
-@settings(deadline=None)
 def test_a_key_has_the_hash_that_everybody_computes(key: list[bytes | None]) -> None:
     sizes = np.array([kernels.NULL if cell is None else len(cell) for cell in key], np.int32)
     ends = np.cumsum(np.maximum(sizes, 0))

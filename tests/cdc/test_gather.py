@@ -107,7 +107,7 @@ def outcome(assembler: Assembler, frames: list[bytes], step: int) -> list[object
     st.sampled_from([2, 1 << 40]),
     st.data(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_frames_taken_together_are_gathered_as_if_fed_one_by_one(
     frames: list[bytes],
     step: int,

@@ -10,7 +10,7 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
@@ -54,7 +54,7 @@ CELL = st.none() | st.text(st.characters(exclude_characters="\0", exclude_catego
 
 
 @given(st.lists(st.tuples(CELL, CELL), max_size=20))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_text_and_null_survive_copy(database: str, cells: list[tuple[str | None, str | None]]) -> None:
     address = Address.parse(database)
     with connect(address) as connection:

@@ -6,7 +6,7 @@ import hmac
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.policy import Policies
@@ -39,7 +39,6 @@ def cells(values: list[str | None], kind: pa.DataType) -> pa.Array:
     return pa.array([value.encode() if binary and value is not None else value for value in values], kind)
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | st.text()), KINDS, st.text(min_size=16, max_size=100))
 def test_a_hash_is_hmac_sha256_of_the_text_in_hex_and_null_stays_null(
     values: list[str | None], kind: pa.DataType, key: str
@@ -53,7 +52,6 @@ def test_a_hash_is_hmac_sha256_of_the_text_in_hex_and_null_stays_null(
     ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | st.text()), KINDS, st.integers(1, 5))
 def test_a_value_is_cut_to_its_first_characters(
     values: list[str | None], kind: pa.DataType, length: int

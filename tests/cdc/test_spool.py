@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.overflow import Overflow
@@ -171,11 +171,7 @@ def histories(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
 
 
 @given(histories())
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=60,
-    deadline=None,
-)
+@settings(max_examples=60)
 def test_any_history_comes_out_as_version_1_sends_it(
     tmp_path: Path, history: tuple[list[bytes], list[bytes]]
 ) -> None:

@@ -198,7 +198,6 @@ def test_an_empty_text_is_not_null() -> None:
 
 
 @given(st.lists(st.none() | st.binary(max_size=9), max_size=30))
-@settings(deadline=None)
 def test_any_bytes_come_out_of_their_hex(content: list[bytes | None]) -> None:
     assert typed(BYTEA, [None if data is None else "\\x" + data.hex() for data in content]) == (content, None)
 
@@ -230,7 +229,7 @@ def test_any_text_is_an_array_or_is_not(text: str) -> None:
     st.sampled_from([BOOL, INT4, FLOAT8, BYTEA, DATE, TIME, TIMESTAMPTZ, INT4S, TEXTS]),
     st.lists(st.binary(max_size=12)),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_bytes_fit_or_are_reported(oid: int, texts: list[bytes]) -> None:
     values, unfit = typed(oid, texts)
     assert [row for row, value in enumerate(values) if value is None] == (unfit or [])

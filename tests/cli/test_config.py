@@ -119,7 +119,7 @@ def test_an_unknown_environment_names_the_known_ones_and_the_nearest(tmp_path: P
 
 
 @given(value=_TEXT.filter(lambda text: "\0" not in text), around=_TEXT)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_expansion_puts_any_value_in_place_and_nothing_else_changes(
     tmp_path_factory: pytest.TempPathFactory, value: str, around: str
 ) -> None:
@@ -252,7 +252,7 @@ def test_a_password_from_the_environment_is_no_warning(
 
 
 @given(secret=st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=8, max_size=20))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_no_message_shows_a_secret(tmp_path_factory: pytest.TempPathFactory, secret: str) -> None:
     folder = tmp_path_factory.mktemp("config")
     dsn = f"postgresql://u:{secret}@h/d"

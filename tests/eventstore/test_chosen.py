@@ -16,7 +16,7 @@ from eventstore.chosen import TooLarge, changed_keys, keys_with, state_of_keys
 from eventstore.state import StateInput, readable_state
 from eventstore.storage import LocalStorage
 from tests.eventstore.histories import History, Row
-from tests.eventstore.test_compaction import KEYS, NOWHERE, STEPS, TEXTS, UNTIMED, history_of
+from tests.eventstore.test_compaction import KEYS, NOWHERE, STEPS, TEXTS, history_of
 
 STORAGE = LocalStorage(NOWHERE)
 PLENTY = 1 << 30
@@ -32,7 +32,6 @@ def by_id(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: int(row["id"]))
 
 
-@UNTIMED
 @given(STEPS, st.sampled_from([0, 2]), st.sampled_from([1, 3]), st.sets(KEYS))
 def test_the_state_of_some_keys_is_that_part_of_the_whole(
     steps: list[tuple[Any, ...]], hash_modulus: int, partitions: int, chosen: set[int]
@@ -45,7 +44,6 @@ def test_the_state_of_some_keys_is_that_part_of_the_whole(
     assert by_id(found.to_pylist()) == by_id([row for row in whole(wanted) if row["_hash"] in hashes])
 
 
-@UNTIMED
 @given(STEPS, st.sampled_from([1, 3]), st.sets(TEXTS.filter(lambda text: text is not None), min_size=1))
 def test_every_row_with_a_value_is_of_a_key_that_may_have_it(
     steps: list[tuple[Any, ...]], partitions: int, texts: set[str]
@@ -63,7 +61,6 @@ def test_every_row_with_a_value_is_of_a_key_that_may_have_it(
     assert by_id([row for row in found if row["body"] in texts]) == by_id(rows)
 
 
-@UNTIMED
 @given(STEPS, st.sampled_from([1, 3]))
 def test_keys_that_did_not_change_have_the_row_they_had(
     steps: list[tuple[Any, ...]], partitions: int

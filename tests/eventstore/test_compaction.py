@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore import segment
@@ -28,7 +28,6 @@ from eventstore.storage.memory import MemoryStorage
 from tests.eventstore.histories import BODY, EXTRA, FIRST, ID, SIZE, History, Row, state_input
 
 NOWHERE = Path("/nonexistent")
-UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 KEYS = st.integers(0, 5)
 TEXTS = st.sampled_from([None, "", "a", "b", "c", "ü"])
 CELLS = st.fixed_dictionaries({"body": TEXTS, "extra": TEXTS})
@@ -73,7 +72,6 @@ def contents(rows: list[Row]) -> dict[int, Row]:
     }
 
 
-@UNTIMED
 @given(STEPS, st.sampled_from([0, 2]), st.sampled_from([1, 3]), st.sampled_from([1, 2]))
 def test_the_state_of_any_history_is_the_table(
     steps: list[tuple[Any, ...]], hash_modulus: int, partitions: int, split: int
@@ -83,7 +81,6 @@ def test_the_state_of_any_history_is_the_table(
     assert contents(rows_of(wanted)) == history.contents()
 
 
-@UNTIMED
 @given(STEPS, st.integers(1, 4))
 def test_folding_early_changes_nothing(steps: list[tuple[Any, ...]], fold_rows: int) -> None:
     wanted = history_of(steps, 2).state_input(1, 1)
@@ -96,7 +93,6 @@ def test_folding_early_changes_nothing(steps: list[tuple[Any, ...]], fold_rows: 
     assert folded.equals(once)
 
 
-@UNTIMED
 @given(STEPS, st.sampled_from([0, 2]), st.sampled_from([1, 3]), st.integers(1, 4))
 def test_a_partition_that_has_no_room_for_its_state_is_folded_in_several_passes(
     steps: list[tuple[Any, ...]], hash_modulus: int, partitions: int, fold_rows: int
@@ -155,7 +151,6 @@ def in_files(wanted: StateInput, storage: Storage) -> StateInput:
     return replace(wanted, refs=tuple(refs))
 
 
-@UNTIMED
 @given(STEPS, st.sampled_from([1, 3]), st.sampled_from([1, 2]), st.sampled_from([1, 5, 1 << 20]))
 def test_files_of_which_only_what_matters_is_read_give_the_same(
     steps: list[tuple[Any, ...]], partitions: int, split: int, fold_rows: int
@@ -185,7 +180,6 @@ def test_files_of_which_only_what_matters_is_read_give_the_same(
     ]
 
 
-@UNTIMED
 @given(STEPS)
 def test_state_is_sorted_by_hash_and_key_and_each_row_carries_its_position(
     steps: list[tuple[Any, ...]],
@@ -338,7 +332,6 @@ def test_equal_rows_of_a_table_without_a_key_are_counted() -> None:
         state_rows((schema, [*rows, row("d", "a", ["x"], 0.5)]))
 
 
-@UNTIMED
 @given(
     changes=st.lists(
         st.sampled_from(["c", "c", "r", "d", "u", "t"]).flatmap(lambda op: st.tuples(st.just(op), KEYS))

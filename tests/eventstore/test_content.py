@@ -131,7 +131,7 @@ def polynomial(terms: Any) -> int:
 
 
 def test_it_is_what_the_definition_says_however_rows_are_cut_and_stored(scale: Scale) -> None:
-    @settings(max_examples=scale.pick(smoke=25, full=1000), deadline=None)
+    @settings(max_examples=scale.pick(smoke=25, full=1000))
     @given(rows=ROWS, at=st.integers(0, 12))
     def holds(rows: list[dict[str, Any]], at: int) -> None:
         whole = table(rows)
@@ -150,7 +150,7 @@ def test_it_is_what_the_definition_says_however_rows_are_cut_and_stored(scale: S
 
 
 def test_any_other_cell_is_another_content(scale: Scale) -> None:
-    @settings(max_examples=scale.pick(smoke=40, full=2000), deadline=None)
+    @settings(max_examples=scale.pick(smoke=40, full=2000))
     @given(
         row=CELLS,
         other=CELLS,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, select, update
 
@@ -97,9 +97,7 @@ def test_a_byte_that_is_another_is_found_wherever_it_is(store: Store, scale: Sca
         ).first()[-2:]  # type: ignore[index]
     paths = sorted(named.named - named.retired)
 
-    @settings(
-        max_examples=scale.pick(smoke=12, full=300), deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=scale.pick(smoke=12, full=300))
     @given(
         path=st.sampled_from([*paths, None]),
         at=st.floats(0, 1, exclude_max=True),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from eventstore.errors import UsageError
@@ -129,8 +129,6 @@ def test_readers_see_the_history_with_the_cells_erased_and_its_state(
 
     @settings(
         max_examples=scale.pick(smoke=6, full=400),
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
         phases=(Phase.explicit, Phase.generate),  # an example takes too long for thousands of smaller ones
     )
     @given(st.lists(st.tuples(STEPS, REDACTION, st.booleans(), PARTITIONS), min_size=1, max_size=3), STEPS)

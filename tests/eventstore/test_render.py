@@ -11,7 +11,7 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
@@ -47,7 +47,7 @@ def connection(postgres: Any) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30)
 @given(data=st.data())
 def test_texts_are_those_of_postgres(
     connection: psycopg.Connection[Any], kind: str, data: st.DataObject
@@ -72,7 +72,6 @@ def test_digits_of_large_floats_are_those_of_postgres(connection: psycopg.Connec
     assert row == ([float_text(value, single=single) for value in values],)
 
 
-@settings(deadline=None)
 @given(st.floats(allow_nan=False))
 def test_a_double_reads_back_as_itself(value: float) -> None:
     assert float(float_text(value)) == value

@@ -21,10 +21,10 @@ from eventstore.segment import read_segment
 from eventstore.state import StateInput, compute_state
 from eventstore.storage import LocalStorage
 from tests.eventstore.histories import state_input
-from tests.eventstore.test_compaction import KEYS, STEPS, UNTIMED, change, history_of
+from tests.eventstore.test_compaction import KEYS, STEPS, change, history_of
 
 # Each example computes many states.
-FEW = settings(UNTIMED, max_examples=20)
+FEW = settings(max_examples=20)
 # A history, its hashes modulo so many, its partitions, and what buckets are split into.
 SHAPES = (STEPS, st.sampled_from([0, 2]), st.sampled_from([1, 3]), st.sampled_from([1, 2]))
 NOWHERE = LocalStorage(Path("/nonexistent"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore import keys
@@ -38,7 +38,6 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-@settings(deadline=None)
 @given(states, states, st.sampled_from([62, 2, 0]))
 def test_applying_the_difference_gives_the_new_table_and_touches_nothing_else(
     old: dict[int, dict[str, Any]], new: dict[int, dict[str, Any]], hash_bits: int

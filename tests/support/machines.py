@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 
@@ -16,9 +16,7 @@ def run_machine(make: Callable[[], RuleBasedStateMachine], *, examples: int, ste
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
-            deadline=None,
             phases=[Phase.explicit, Phase.generate],
             database=None,
-            suppress_health_check=list(HealthCheck),
         ),
     )
