@@ -28,7 +28,7 @@ from projections.sinks.base import (
     raise_problems,
     rows_for,
 )
-from projections.sinks.rows import dump, from_objects, schema_to_text, to_objects
+from projections.sinks.rows import from_objects, schema_to_text, to_json_texts
 
 _SCAN_ROWS = 10_000
 
@@ -160,8 +160,8 @@ class _Load:
         for key in key_texts(self.target, keys_for(self.target, deletes)):
             self.texts.delete(place + key)
         rows = rows_for(self.target, upserts)
-        for key, row in zip(key_texts(self.target, rows), to_objects(rows), strict=True):
-            self.texts.put(place + key, dump(row))
+        for key, row in zip(key_texts(self.target, rows), to_json_texts(rows), strict=True):
+            self.texts.put(place + key, row)
 
     def commit(self) -> None:
         self.meta.fence = self.to

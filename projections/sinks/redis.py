@@ -35,7 +35,7 @@ from projections.sinks.redis_place import (
     run,
 )
 from projections.sinks.redis_scan import RedisScan, pages
-from projections.sinks.rows import dump, to_fields, to_objects
+from projections.sinks.rows import to_fields, to_json_texts
 from projections.specs import RedisCache
 
 _ROWS_AT_ONCE = 200  # of one script call: Redis does nothing else meanwhile
@@ -266,7 +266,7 @@ class RedisLoad:
     def _values(self, rows: pa.Table) -> list[list[str | bytes]]:
         if self._format == "hash":
             return to_fields(rows)
-        return [[dump({"_epoch": self._to.epoch, **row})] for row in to_objects(rows)]
+        return [[text] for text in to_json_texts(rows, f'{{"_epoch":{self._to.epoch},')]
 
     def _call(self, tag: str, texts: Sequence[str], values: Sequence[Sequence[str | bytes]]) -> Sequence[Any]:
         arguments: list[Any] = []

@@ -7,24 +7,48 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from projections.sinks.columns import from_json, from_texts, is_bytes, is_list, to_json, to_texts
 
 Cell = str | bytes | None
-
-
-def to_objects(rows: pa.Table) -> list[dict[str, Any]]:
-    """One JSON object per row with every column, NULL as null."""
-    columns = [to_json(column.combine_chunks()) for column in rows.columns]
-    return [dict(zip(rows.column_names, cells, strict=True)) for cells in zip(*columns, strict=True)]
+_CONTROLS = r"[\x00-\x1f]"
 
 
 def dump(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def to_json_texts(rows: pa.Table, head: str = "{") -> list[str]:
+    """One JSON object per row with every column, NULL as null, as ``dump`` writes it: made column by column, which
+    takes a third of the time. ``head`` stands in place of the opening brace."""
+    pieces: list[str | pa.Array] = []
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        pieces += [f"{',' if pieces else head}{dump(name)}:", _json_cells(column.combine_chunks())]
+    return list(pc.binary_join_element_wise(*pieces, "}", "").to_pylist())
+
+
+def _json_cells(column: pa.Array) -> pa.Array:
+    """Each cell as JSON text, NULL as ``null``."""
+    kind = column.type
+    if is_list(kind) or pa.types.is_floating(kind):
+        return pa.array([dump(cell) for cell in to_json(column)], pa.string())
+    texts = to_texts(column).cast(pa.string())
+    if not (pa.types.is_boolean(kind) or pa.types.is_signed_integer(kind)):
+        texts = _quoted(texts)
+    return texts.fill_null("null")
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    if pc.any(pc.match_substring_regex(texts, _CONTROLS)).as_py():
+        return pa.array([None if text is None else dump(text) for text in texts.to_pylist()], pa.string())
+    for sign in ("\\", '"'):
+        texts = pc.replace_substring(texts, sign, "\\" + sign)
+    return pc.binary_join_element_wise('"', texts, '"', "")
+
+
 def from_objects(objects: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """The inverse of ``to_objects``; other members are ignored, a missing one is NULL."""
+    """The inverse of ``to_json_texts``, of decoded objects; other members are ignored, a missing one is NULL."""
     columns = [from_json([row.get(field.name) for row in objects], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

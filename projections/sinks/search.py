@@ -30,7 +30,7 @@ from projections.sinks.base import (
 )
 from projections.sinks.columns import is_list, is_text
 from projections.sinks.folder import folder_problems
-from projections.sinks.rows import dump, from_objects, to_objects
+from projections.sinks.rows import dump, from_objects, to_json_texts
 from projections.sinks.search_folder import (
     IS_FENCE,
     IS_ROW,
@@ -223,7 +223,7 @@ class SearchLoad:
     def _replace(self, rows: pa.Table) -> None:
         texts = key_texts(self._target, rows)
         searched = {name: rows.column(name).to_pylist() for name in self._spec.fields}
-        for i, (text, row) in enumerate(zip(texts, to_objects(rows), strict=True)):
+        for i, (text, row) in enumerate(zip(texts, to_json_texts(rows), strict=True)):
             if len(text.encode()) > TERM_BYTES:
                 raise UsageError(
                     f"projection {self._target.projection!r}: a key of {len(text.encode())} bytes",
@@ -232,7 +232,7 @@ class SearchLoad:
             document = tantivy.Document()
             document.add_text(KEY, text)
             document.add_text(KIND, IS_ROW)
-            document.add_bytes(ROW, dump(row).encode())
+            document.add_bytes(ROW, row.encode())
             for name, kind in self._spec.fields.items():
                 _add_values(document, name, kind, searched[name][i])
             if not self._first:

@@ -9,14 +9,22 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
 from eventstore.errors import UsageError
 from projections.sinks.columns import from_json, from_texts, to_json, to_texts, unsupported
 from projections.sinks.postgres_copy import column_type, copy_in, copy_out
-from projections.sinks.rows import from_fields, schema_from_text, schema_to_text, to_fields
+from projections.sinks.rows import (
+    dump,
+    from_fields,
+    from_objects,
+    schema_from_text,
+    schema_to_text,
+    to_fields,
+    to_json_texts,
+)
 
 # Postgres has no U+0000 in text (the sinks say so); surrogates are no Unicode text at all.
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
@@ -56,6 +64,10 @@ def same(one: pa.Array, two: pa.Array) -> bool:
     return bool(one.type == two.type) and repr(one.to_pylist()) == repr(two.to_pylist())
 
 
+def same_rows(one: pa.RecordBatch, two: pa.Table) -> bool:
+    return all(same(one.column(i), two.column(i).combine_chunks()) for i in range(two.num_columns))
+
+
 @given(arrays(SCALARS))
 def test_text_gives_back_every_value(column: pa.Array) -> None:
     assert same(from_texts(to_texts(column).cast(pa.string()), column.type), column)
@@ -65,6 +77,24 @@ def test_text_gives_back_every_value(column: pa.Array) -> None:
 def test_json_gives_back_every_value(column: pa.Array) -> None:
     values = json.loads(json.dumps(to_json(column), allow_nan=False))
     assert same(from_json(values, column.type), column)
+
+
+@given(st.lists(arrays(COLUMNS), min_size=1, max_size=3), st.text())
+def test_json_texts_are_those_of_the_values_row_by_row(columns: list[pa.Array], name: str) -> None:
+    shortest = min(map(len, columns))
+    rows = pa.table({f"{name}{i}": column[:shortest] for i, column in enumerate(columns)})
+    values = [to_json(column.combine_chunks()) for column in rows.columns]
+    objects = [dict(zip(rows.column_names, cells, strict=True)) for cells in zip(*values, strict=True)]
+    texts = to_json_texts(rows)
+    assert texts == [dump(each) for each in objects]
+    assert same_rows(from_objects([json.loads(text) for text in texts], rows.schema), rows)
+    assert to_json_texts(rows, '{"_epoch":7,') == [dump({"_epoch": 7, **each}) for each in objects]
+
+
+@given(st.text())
+def test_any_text_is_quoted_as_json_has_it(text: str) -> None:
+    column = pa.array([text.encode(errors="replace").decode(), None], pa.string())
+    assert to_json_texts(pa.table({"c": column})) == [dump({"c": cell}) for cell in column.to_pylist()]
 
 
 @given(arrays(COLUMNS))
@@ -83,7 +113,7 @@ def cursor(database: str) -> Iterator[psycopg.Cursor[Any]]:
         yield connection.cursor()
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(st.lists(arrays(COLUMNS), min_size=1, max_size=3))
 def test_postgres_gives_back_every_value(cursor: psycopg.Cursor[Any], columns: list[pa.Array]) -> None:
     shortest = min(map(len, columns))
