@@ -17,7 +17,9 @@ NAMES = (
     "size",
     "consume",
     "compaction",
+    "rebuild",
     "incremental",
+    "sinks",
     "year",
 )
 """In the order of a change's way."""
