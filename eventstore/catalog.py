@@ -24,7 +24,7 @@ from eventstore.errors import Fenced, IntegrityError, OperatorError, TailraceErr
 from eventstore.formats import INIT
 
 _BUSY_SECONDS = 30  # how long a SQLite writer waits for another one; appends hold the lock for milliseconds
-_WRITES = "tailrace_write"
+WRITES = "tailrace_write"
 
 Kind = Literal["sqlite", "postgres"]
 
@@ -63,7 +63,7 @@ class Catalog:
 
         TransientError means that the outcome is unknown when it comes from the COMMIT."""
         with explained(self), self.engine.connect() as connection:
-            connection = connection.execution_options(**{_WRITES: True})
+            connection = connection.execution_options(**{WRITES: True})
             with connection.begin():
                 yield connection
 
@@ -186,7 +186,7 @@ def _prepare_sqlite(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def _on_begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get(_WRITES, False)
+        writes = connection.get_execution_options().get(WRITES, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 

@@ -84,6 +84,17 @@ class ObjectStoreSettings(_Frozen):
         Field(description="of a store that is not AWS; default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL"),
     ] = None
     region: Annotated[str | None, Field(description="of the bucket; default: AWS_REGION")] = None
+    encryption: Annotated[
+        Literal["AES256", "aws:kms", "aws:kms:dsse"] | None,
+        Field(description="what uploads ask of the server; default: the bucket's own"),
+    ] = None
+    kms_key: Annotated[str | None, Field(description="id or ARN; default: the account's for S3")] = None
+
+    @model_validator(mode="after")
+    def _check_key(self) -> Self:
+        if self.kms_key is not None and not (self.encryption or "").startswith("aws:kms"):
+            raise ValueError('kms_key goes with encryption = "aws:kms" (or "aws:kms:dsse")')
+        return self
 
 
 def _files_place(place: str | Path) -> str | Path:

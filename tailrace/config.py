@@ -83,17 +83,17 @@ def load_configuration(path: Path | None = None, env: str | None = None) -> Conf
 
 
 def placed(
-    configuration: Configuration, catalog: str, segments: str, endpoint: str | None, region: str | None
+    configuration: Configuration, catalog: str, segments: str, s3: Mapping[str, str | None]
 ) -> StoreSettings:
-    """The store's settings with another place, given on the command line and read as the file's values are. Raises
-    UsageError."""
+    """The store's settings with another place, given on the command line and read as the file's values are. ``s3``:
+    settings of the object store; None = as they are. Raises UsageError."""
     expanded = _Expansion(Path("command line")).table({"catalog": catalog, "segments": segments}, ())
     store = configuration.settings.store
-    s3 = {"endpoint": endpoint or store.s3.endpoint, "region": region or store.s3.region}
+    given = {name: value for name, value in s3.items() if value is not None}
     document = store.model_dump() | {
         "catalog": _anchored_catalog(expanded["catalog"], configuration.folder),
         "segments": anchored(expanded["segments"], configuration.folder),
-        "s3": s3,
+        "s3": store.s3.model_dump() | given,
     }
     try:
         return StoreSettings.model_validate(document)

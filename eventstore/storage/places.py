@@ -8,6 +8,7 @@ from pathlib import Path
 
 from eventstore.settings import OBJECTS, ObjectStoreSettings, StoreSettings
 from eventstore.storage.base import Storage
+from eventstore.storage.encryption import Encryption
 from eventstore.storage.folder import LocalStorage
 from eventstore.storage.objects import ObjectStorage
 
@@ -38,7 +39,8 @@ def open_place(place: str, s3: ObjectStoreSettings, base: Path) -> Storage:
     bucket, _, prefix = place.removeprefix(OBJECTS).partition("/")
     # Both go with the storage to Spark's tasks, whose environment is another.
     endpoint, region = s3.endpoint or _given(_ENDPOINTS), s3.region or _given(_REGIONS)
-    return ObjectStorage(bucket, prefix.strip("/"), endpoint, region)
+    encryption = None if s3.encryption is None else Encryption(s3.encryption, s3.kms_key)
+    return ObjectStorage(bucket, prefix.strip("/"), endpoint, region, encryption)
 
 
 def _given(variables: Sequence[str]) -> str | None:

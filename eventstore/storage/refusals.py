@@ -31,6 +31,10 @@ _CHECKSUMS = (
     "none with AWS_REQUEST_CHECKSUM_CALCULATION=WHEN_REQUIRED; a wrong region is mended with store.s3.region"
 )
 _REGION = "set store.s3.region (or AWS_REGION) to the region of the bucket"
+_KEY = (
+    "let these credentials use the key (kms:GenerateDataKey, kms:Decrypt), or correct store.s3.kms_key: an id or ARN "
+    "of an enabled key in the bucket's region"
+)
 _REACH = "check store.s3.endpoint (http:// or https://, host and port) and that its server runs; try again"
 _SPEAK = "what answers there does not speak S3: correct store.s3.endpoint"
 
@@ -64,6 +68,7 @@ _WORDS = {
     "AuthorizationHeaderMalformed": _REGION,
     "ExpiredToken": CREDENTIALS,
     "token has expired": CREDENTIALS,
+    "kms:": _KEY,
     "Unable to parse ExceptionName": _SPEAK,
     "Failed to parse": _SPEAK,
 }
@@ -79,6 +84,8 @@ def explained(text: str, place: str) -> TailraceError:
     code, status, operation = match["code"], match["status"], match["operation"]
     said = _REQUEST.sub("", _first_line(match["message"])).rstrip(".")
     what = f"{place}: {operation} failed: {said or code}"
+    if code.startswith("KMS_"):
+        return OperatorError(what, hint=_KEY)
     for word, hint in _WORDS.items():
         if word in said:
             return OperatorError(what, hint=hint)

@@ -50,7 +50,11 @@ class Cursor:
 
     def move(self, start: Start) -> None:
         """Go on somewhere else."""
+        self.close()
         self.position = start
+
+    def close(self) -> None:
+        """Let go of what was read and not given."""
         self._rows = self._rest = None
 
     def next(self, end: int) -> Batch | None:

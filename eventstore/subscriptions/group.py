@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError as Duplicate
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 AsOf = str | int | datetime
 Delivery = Literal["at least once", "at most once"]
-Slow = Literal["block", "drop"]
+Slow = Literal["block", "buffer", "drop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,7 @@ class Group:
         delivery: Delivery = "at least once",
         slow: Slow = "block",
         drop_beyond: int = 100_000,
+        buffer_bytes: int = 64 << 20,
         ops: Collection[Op | str] | None = None,
         keys: Collection[tuple[str, ...] | str] | None = None,
         since: datetime | None = None,
@@ -145,13 +146,18 @@ class Group:
         ``member`` names it; a process that joins under a name that is taken replaces the one that had it, at once
         (static membership: a pod that restarts keeps its partitions). Without a name it gets one of its own.
         ``effects`` is the database where ``batch.commit(session)`` makes effects and position one transaction.
-        ``delivery``: "at most once" commits before it gives. ``slow``: "drop" leaves out the oldest of more than
-        ``drop_beyond`` waiting rows per partition, and counts them. ``ops``, ``keys`` (texts) and ``since`` filter.
+        ``delivery``: "at most once" commits before it gives. ``slow`` says what becomes of rows that wait for the
+        consumer: "block": they are read when it comes for them; "buffer": up to ``buffer_bytes`` of them are read
+        ahead, beside it; "drop": the oldest of more than ``drop_beyond`` in a partition are left out, and counted.
+        ``ops``, ``keys`` (texts) and ``since`` filter.
         ``lease``: seconds of silence after which others take its partitions; ``patience``: the longest that
         processing one batch may take.
         """
-        if lease <= 0 or patience <= 0 or batch_rows < 1 or drop_beyond < 1:
-            raise UsageError("lease, patience, batch_rows and drop_beyond are greater than 0")
+        if lease <= 0 or patience <= 0 or min(batch_rows, drop_beyond, buffer_bytes) < 1:
+            raise UsageError("lease, patience, batch_rows, drop_beyond and buffer_bytes are greater than 0")
+        for option, given, known in (("delivery", delivery, Delivery), ("slow", slow, Slow)):
+            if given not in get_args(known):
+                raise UsageError(f"{option}={given!r} is none of {', '.join(map(repr, get_args(known)))}")
         if effects is not None and delivery != "at least once":
             raise UsageError("effects= makes them exactly once; it cannot be combined with delivery=")
         options = Options(
@@ -160,6 +166,7 @@ class Group:
             at_most_once=delivery == "at most once",
             batch_rows=batch_rows,
             drop_beyond=drop_beyond if slow == "drop" else None,
+            buffer_bytes=buffer_bytes if slow == "buffer" else None,
             filter=Filter.of(ops, keys, since),
         )
         token = uuid.uuid4().hex

@@ -22,6 +22,7 @@ from eventstore.subscriptions.delivery import Delivery, Handler, Retries
 from eventstore.subscriptions.effects import Effects, went_back
 from eventstore.subscriptions.membership import Holding, Start, Watch
 from eventstore.subscriptions.parking import Failed
+from eventstore.subscriptions.readahead import AheadCursor, ReadAhead
 from eventstore.subscriptions.selection import Filter
 from eventstore.wake import Deadline
 
@@ -44,6 +45,7 @@ class Options:
     at_most_once: bool
     batch_rows: int
     drop_beyond: int | None
+    buffer_bytes: int | None
     filter: Filter
 
 
@@ -52,7 +54,7 @@ class _Held:
     """A partition of ours: the consumer was ``given`` rows up to an offset; what is ``committed`` survives us."""
 
     holding: Holding
-    cursor: Cursor
+    cursor: Cursor | AheadCursor
     committed: Start
     given: int
     in_effects: bool = False  # a commit inside the consumer's transaction has not been looked for yet
@@ -76,6 +78,7 @@ class Member:
         self._token = token
         self._options = options
         self._effects: Effects | None = None
+        self._ahead: ReadAhead | None = None
         self._held: dict[Slot, _Held] = {}
         self._watch = Watch(options.lease)
         self._turn: list[Slot] = []
@@ -95,6 +98,8 @@ class Member:
             membership.join(connection, self.group.name, self.name, self._token)
         failpoints.hit("group_joined")
         self._listener = self._stack.enter_context(self._store.waker.listen())
+        if self._options.buffer_bytes is not None:
+            self._ahead = self._stack.enter_context(ReadAhead(self._options.buffer_bytes))
         beating = threading.Thread(target=self._keep_beating, name=f"tailrace-{self.name}", daemon=True)
         beating.start()
         self._stack.callback(beating.join)
@@ -113,6 +118,11 @@ class Member:
     def slots(self) -> list[Slot]:
         """The partitions that it has at the moment."""
         return sorted(self._held)
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that were read for this consumer and wait for it in memory (``slow="buffer"``)."""
+        return 0 if self._ahead is None else self._ahead.waiting
 
     def stop(self) -> None:
         """End the iteration after the current batch. Any thread or signal handler may call it."""
@@ -281,20 +291,26 @@ class Member:
             at = Start(holding.next_offset, holding.epoch)
             if self._effects is not None:
                 at = self._take_effects(self._effects, holding)
-            cursor = Cursor(
-                self._store,
-                holding.slot,
-                at,
-                self._options.filter,
-                batch_rows=self._options.batch_rows,
-                drop_beyond=self._options.drop_beyond,
-            )
-            held[holding.slot] = _Held(holding, cursor, at, given=at.next_offset)
+            held[holding.slot] = _Held(holding, self._cursor(holding.slot, at), at, given=at.next_offset)
             if at.next_offset != holding.next_offset:
                 self._record(held[holding.slot], Start(holding.next_offset, holding.epoch), at)
+        for slot, gone in self._held.items():
+            if held.get(slot) is not gone:
+                gone.cursor.close()
         self._held = held
         self._turn = [slot for slot in self._turn if slot in held]
         self._turn += [slot for slot in held if slot not in self._turn]
+
+    def _cursor(self, slot: Slot, at: Start) -> Cursor | AheadCursor:
+        cursor = Cursor(
+            self._store,
+            slot,
+            at,
+            self._options.filter,
+            batch_rows=self._options.batch_rows,
+            drop_beyond=self._options.drop_beyond,
+        )
+        return cursor if self._ahead is None else AheadCursor(cursor, self._ahead)
 
     def _take_effects(self, effects: Effects, holding: Holding) -> Start:
         """Raises OperatorError when the consumer's database knows more than the log: that was restored from a copy."""

@@ -29,6 +29,12 @@ def move(
         str | None, typer.Option(metavar="URL", help="Of the new object store. Default: store.s3.endpoint.")
     ] = None,
     region: Annotated[str | None, typer.Option(help="Of the new bucket. Default: store.s3.region.")] = None,
+    encryption: Annotated[
+        str | None, typer.Option(metavar="METHOD", help="Asked of it. Default: store.s3.encryption.")
+    ] = None,
+    kms_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Of aws:kms. Default: store.s3.kms_key.")
+    ] = None,
     abandon: Annotated[
         bool, typer.Option("--abandon", help="Give up a move that was begun, and open the old place again.")
     ] = False,
@@ -42,9 +48,10 @@ def move(
     from tailrace.config import placed
 
     invocation = of(context)
+    s3 = {"endpoint": endpoint, "region": region, "encryption": encryption, "kms_key": kms_key}
     settings, place = (
         invocation.settings.store,
-        placed(invocation.configuration, catalog, segments, endpoint, region),
+        placed(invocation.configuration, catalog, segments, s3),
     )
     with moving(settings, place, invocation.configuration.folder) as found:
         if abandon:
@@ -118,10 +125,10 @@ def _tell(invocation: Invocation, done: Moved, place: StoreSettings, catalog: st
     )
     output.line("set in tailrace.toml, on every machine:")
     lines = ["[store]", f'catalog = "{shown}"', f'segments = "{segments}"']
-    if place.in_objects and (place.s3.endpoint or place.s3.region):
+    s3 = place.s3.model_dump(exclude_none=True)
+    if place.in_objects and s3:
         lines.append("[store.s3]")
-        lines += [f'endpoint = "{place.s3.endpoint}"'] * bool(place.s3.endpoint)
-        lines += [f'region = "{place.s3.region}"'] * bool(place.s3.region)
+        lines += [f'{name} = "{value}"' for name, value in s3.items()]
     for line in lines:
         output.line(f"  {line}")
     if shown != catalog:

@@ -70,7 +70,8 @@ def test_a_move_that_is_killed_at_any_step_goes_on_and_capture_goes_on_in_the_ne
     capture = shop.start("capture")
     until(lambda: shop.ok("status", "--json").documents[0]["sources"][0]["state"] == "loaded")
     place = f"s3://{bucket}/shop"
-    move = ("store", "move", "--catalog", "${CATALOG_URL}", "--segments", place, "--endpoint", s3.endpoint)
+    move = ("store", "move", "--catalog", "${CATALOG_URL}", "--segments", place, "--endpoint", s3.endpoint,
+            "--encryption", "AES256")  # fmt: skip
     refused = shop.run(*move)
     assert refused.code == 7 and "a capture of source shop is running (slot t" in refused.err
     assert shop.end(capture, signal.SIGTERM).code == 0
@@ -83,7 +84,8 @@ def test_a_move_that_is_killed_at_any_step_goes_on_and_capture_goes_on_in_the_ne
             done = shop.run("status")
             assert done.code == 7 and "moved to catalog on Postgres" in done.err and place in done.err
     done = shop.ok(*move)
-    for line in ('catalog = "${CATALOG_URL}"', f'segments = "{place}"', f'endpoint = "{s3.endpoint}"'):
+    for line in ('catalog = "${CATALOG_URL}"', f'segments = "{place}"', f'endpoint = "{s3.endpoint}"',
+                 'encryption = "AES256"'):  # fmt: skip
         assert line in done.out
     assert "all compared" in done.out
     done = shop.run("capture", "--once")
@@ -94,6 +96,7 @@ def test_a_move_that_is_killed_at_any_step_goes_on_and_capture_goes_on_in_the_ne
         'store.catalog = "${CATALOG_URL}"',
         f'store.segments = "{place}"',
         f'store.s3.endpoint = "{s3.endpoint}"',
+        'store.s3.encryption = "AES256"',
     )
     assert shop.ok("log", "tail", "--json").out == before
     with psycopg.connect(database, autocommit=True) as connection:

@@ -54,6 +54,16 @@ def differences(connection: Connection, family: formats.Family, declared: MetaDa
     return list(compare_metadata(MigrationContext.configure(connection, opts=options), declared))
 
 
+def test_no_lock_is_held_while_files_are_touched(new_store: StoreFactory) -> None:
+    """``tests/fixtures/locks.py`` has every test watch for it; here it sees one."""
+    store = new_store()
+    store.storage.exists("a")
+    with store.catalog.write(), pytest.raises(AssertionError, match="inside a transaction of the catalog"):
+        store.storage.exists("a")
+    with store.catalog.read():
+        store.storage.exists("a")
+
+
 @FAMILIES
 def test_migrations_from_zero_equal_the_tables(
     new_store: StoreFactory, family: formats.Family, declared: MetaData

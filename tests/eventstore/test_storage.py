@@ -10,8 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from eventstore.errors import IntegrityError, MissingFile, OperatorError
+from eventstore.errors import IntegrityError, MissingFile, OperatorError, TransientError
 from eventstore.storage import LocalStorage, MemoryStorage, ObjectStorage, Storage
+from eventstore.storage.encryption import EncryptedUploads, Encryption
 from tests.support.object_store import S3Server
 
 LARGE = bytes(range(256)) * (
@@ -25,7 +26,9 @@ ENCRYPTED = (
 )
 
 
-@pytest.fixture(params=["folder", "objects", pytest.param("s3proxy", marks=pytest.mark.servers), "memory"])
+@pytest.fixture(
+    params=["folder", "objects", "encrypted", pytest.param("s3proxy", marks=pytest.mark.servers), "memory"]
+)
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
     """An empty storage of each kind."""
     if request.param == "folder":
@@ -33,6 +36,11 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
     elif request.param == "objects":
         server = request.getfixturevalue("s3")
         yield ObjectStorage(request.getfixturevalue("bucket"), "deep/root", server.endpoint)
+    elif request.param == "encrypted":
+        server = request.getfixturevalue("s3")
+        yield ObjectStorage(
+            request.getfixturevalue("bucket"), "deep/root", server.endpoint, encryption=Encryption("AES256")
+        )
     elif request.param == "s3proxy":
         server = request.getfixturevalue("s3proxy")
         yield ObjectStorage(request.getfixturevalue("s3proxy_bucket"), "deep/root", server.endpoint)
@@ -141,13 +149,54 @@ def test_storages_go_to_other_processes_by_their_names_alone(storage: Storage) -
 
 
 def test_the_default_encryption_of_a_bucket_covers_what_is_written(s3: S3Server, bucket: str) -> None:
-    """Arrow sends no header that asks for it; the server shows it on a plain HEAD."""
+    """Without a setting no header asks for it; the server shows it on a plain HEAD."""
     s3.ask("PUT", f"/{bucket}?encryption", ENCRYPTED)
     storage = ObjectStorage(bucket, "log", s3.endpoint)
     storage.write("small", b"1")
     storage.write("large", LARGE)
     for name in ("small", "large"):
         assert s3.ask("HEAD", f"/{bucket}/log/{name}")["x-amz-server-side-encryption"] == "aws:kms"
+
+
+@pytest.mark.parametrize("asked", [Encryption("AES256"), Encryption("aws:kms", "key-7")], ids=str)
+def test_what_is_written_is_encrypted_as_asked_for(s3: S3Server, bucket: str, asked: Encryption) -> None:
+    storage = ObjectStorage(bucket, "log", s3.endpoint, encryption=asked)
+    storage.prepare()
+    storage.write("small", b"1")
+    with storage.create("large") as file:
+        file.write(LARGE)
+    for name in ("small", "large"):
+        shown = s3.ask("HEAD", f"/{bucket}/log/{name}")
+        assert shown["x-amz-server-side-encryption"] == asked.method
+        assert shown.get("x-amz-server-side-encryption-aws-kms-key-id") == asked.kms_key
+
+
+def test_what_refuses_encrypted_uploads_is_said_as_of_others(s3: S3Server, bucket: str) -> None:
+    asked = Encryption("AES256")
+    with pytest.raises(OperatorError, match="bucket") as caught:
+        ObjectStorage("no-such-bucket", "log", s3.endpoint, encryption=asked).prepare()
+    assert "create the bucket" in caught.value.hint
+    with pytest.raises(TransientError) as away:
+        EncryptedUploads(asked, "http://127.0.0.1:1", None).put(bucket, "x", b"1", "x")
+    assert "store.s3.endpoint" in away.value.hint
+    s3.demand_users(True)
+    try:
+        with pytest.raises(OperatorError) as refused:
+            EncryptedUploads(asked, s3.endpoint, None).put(bucket, "x", b"1", "x")
+    finally:
+        s3.demand_users(False)
+    assert "AWS_ACCESS_KEY_ID" in refused.value.hint
+
+
+@pytest.mark.servers
+def test_a_server_that_does_not_encrypt_as_asked_for_gets_nothing(
+    s3proxy: S3Server, s3proxy_bucket: str
+) -> None:
+    plain = ObjectStorage(s3proxy_bucket, "log", s3proxy.endpoint)
+    storage = ObjectStorage(s3proxy_bucket, "log", s3proxy.endpoint, encryption=Encryption("aws:kms"))
+    with pytest.raises(OperatorError):
+        storage.prepare()
+    assert not list(plain.list())
 
 
 @pytest.mark.servers

@@ -7,14 +7,20 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from eventstore import failpoints
 from eventstore.derived import GenerationState
+from eventstore.errors import Fenced, TransientError
 from eventstore.log import Store
 from eventstore.settings import Settings
 from projections import load_projections
+from projections.apply import apply
 from projections.lifecycle import (
     ProjectionContext,
     plans,
@@ -111,6 +117,42 @@ def test_a_driver_killed_while_applying_is_finished_by_the_next_which_needs_no_s
     assert done.returncode == 3, done.stderr
     assert rows_of(ctx, name) == shop.expected(name)
     assert verify(ctx, name).equal
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_appliers_at_once_leave_what_one_would_have_left(
+    shop: ShopLog, deploy: Deploy, settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """One is in the middle of a step while the other brings that step and the next."""
+    ctx = deploy()
+    refresh(ctx, [name])
+    generation = ctx.generation(name, 1)
+    for _ in range(2):
+        commit_step(ctx, ctx.projection(name), generation, ctx.store.cut(shop.work()))
+    mine, hit = threading.current_thread(), failpoints.hit
+    others: list[Thread] = []
+
+    def overtake() -> None:
+        with Store.open(settings.store) as store, suppress(Fenced, TransientError):
+            apply(ProjectionContext(store, settings, ctx.projections), generation)
+
+    def meanwhile(at: str) -> None:
+        if at == "bucket_applied" and threading.current_thread() is mine and not others:
+            others.append(Thread(target=overtake))
+            others[0].start()
+            others[0].join(2.0)  # a sink of transactions has it wait for us
+        hit(at)
+
+    monkeypatch.setattr(failpoints, "hit", meanwhile)
+    with suppress(Fenced, TransientError):
+        apply(ctx, generation)
+    others[0].join()
+    apply(ctx, generation)
+
+    assert rows_of(ctx, name) == shop.expected(name)
+    assert verify(ctx, name).equal
+    fence, last = ctx.fence(generation), ctx.store.derived.last_derived(name, 1)
+    assert fence is not None and last is not None and fence.epoch == last.to_epoch
 
 
 def test_a_driver_killed_while_planning_or_after_its_commit_is_resumed(

@@ -131,7 +131,7 @@ def test_every_group_is_given_every_event_in_order_whoever_is_killed(
     rig = Rig(
         tmp_path,
         source.dsn(),
-        options="epoch_bytes = 65536\nlinger_ms = 20",
+        options=f"epoch_bytes = {scale.pick(smoke=64, full=256) << 10}\nlinger_ms = 20",
         extra=CONFIGURATION.format(mart=database),
     )
     (tmp_path / "soak_projections.py").write_text(PROJECTION)
@@ -154,8 +154,9 @@ def test_every_group_is_given_every_event_in_order_whoever_is_killed(
             with changing(source.dsn(), accounts, events // rounds, seed=number):
                 time.sleep(rng.uniform(0.1, scale.pick(smoke=0.5, full=3)))
                 victims.kill(order[number] if number < len(order) else rng.choice([*commands, "source"]))
-        wait_until(lambda: captured(rig, victims), "the log has everything", 4 * STEP_SECONDS)
-        wait_until(lambda: through(rig, victims), "every group is through", 4 * STEP_SECONDS)
+        patience = scale.pick(smoke=4 * STEP_SECONDS, full=3600)
+        wait_until(lambda: captured(rig, victims), "the log has everything", patience)
+        wait_until(lambda: through(rig, victims), "every group is through", patience)
         rig.run("verify", "--source")
         stopped = {name: victims.stop(name) for name in list(victims.processes)}
     assert set(stopped.values()) == {0}, stopped

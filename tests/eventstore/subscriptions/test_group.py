@@ -25,8 +25,9 @@ from eventstore.errors import Fenced, UsageError
 from eventstore.log import Store
 from eventstore.model import Op
 from eventstore.position import Cut
+from eventstore.subscriptions.assignment import Slot
 from eventstore.subscriptions.batch import Batch
-from eventstore.subscriptions.group import Group
+from eventstore.subscriptions.group import Group, Slow
 from eventstore.subscriptions.member import Member
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, writer
 from tests.fixtures.stores import StoreFactory
@@ -102,9 +103,10 @@ def settle(turns: Iterator[int], *members: Member) -> None:
     raise AssertionError([member.slots for member in members])
 
 
-def test_a_group_gets_every_row_once_in_order_per_partition(store: Store) -> None:
+@pytest.mark.parametrize("slow", ["block", "buffer"])
+def test_a_group_gets_every_row_once_in_order_per_partition(store: Store, slow: Slow) -> None:
     fill(store)
-    with store.group("g", ["shop.public.*"], start="earliest").join() as member:
+    with store.group("g", ["shop.public.*"], start="earliest").join(slow=slow) as member:
         found = drain(member)
         assert seen(found) == all_rows(store)
         fill(store, 3)
@@ -257,13 +259,14 @@ def note(session: Session, each: Batch) -> None:
     session.execute(insert(INVOICES), values)
 
 
-def test_effects_and_position_are_one_transaction(store: Store, engine_url: str) -> None:
+@pytest.mark.parametrize("slow", ["block", "buffer"])
+def test_effects_and_position_are_one_transaction(store: Store, engine_url: str, slow: Slow) -> None:
     fill(store)
     group = store.group("g", ["shop.public.orders"], start="earliest")
     engine = create_engine(engine_url)
     INVOICES.metadata.create_all(engine)
     broken = 3
-    with group.join("pod", effects=engine, batch_rows=7) as member:
+    with group.join("pod", effects=engine, batch_rows=7, slow=slow) as member:
         for each in member.batches(0):
             broken -= 1
             try:
@@ -328,6 +331,43 @@ def test_a_slow_consumer_drops_the_oldest_by_choice_and_counts_them(store: Store
         found = drain(member)
         assert sum(seen(found).values()) == 16
         assert member.dropped == sum(each.dropped for each in found) == 100 - 16
+
+
+def test_what_is_read_ahead_is_bounded_in_bytes_and_given_once_in_order(store: Store) -> None:
+    fill(store)
+    group = store.group("g", ["shop.public.*"], start="earliest")
+    with group.join("pod", slow="buffer", buffer_bytes=4000, batch_rows=1) as member:
+        found = [each for _ in range(8) if (each := member.poll()) is not None]  # of each partition one
+        wait_until(lambda: member.buffered >= 4000)
+        one = 1024 + max(each.rows.nbytes for each in found)
+        for each in member.batches(0.0):
+            assert member.buffered < 4000 + 2 * one, "the last one, and one that came into the place of this"
+            found.append(each)
+        assert seen(found) == all_rows(store)
+        assert member.buffered == 0
+        for slot in member.slots:
+            offsets = [each.first_offset for each in found if Slot(each.topic, each.partition) == slot]
+            assert offsets == sorted(offsets)
+
+
+def test_what_was_read_ahead_of_partitions_that_go_elsewhere_is_let_go(store: Store) -> None:
+    fill(store)
+    group, turns = by_turns(store.group("g", ["shop.public.*"], start="earliest"))
+    with group.join("a", slow="buffer", batch_rows=1, lease=LEASE) as first:
+        given = [each for _ in range(8) if (each := first.poll()) is not None]
+        for each in given:
+            each.commit()
+        wait_until(lambda: first.buffered > 0)
+        with group.join("b", slow="buffer", batch_rows=1, lease=LEASE) as second:
+            for _ in turns:
+                for member in (first, second):
+                    while (each := member.poll()) is not None:
+                        given.append(each)
+                        each.commit()
+                if len(first.slots) == len(second.slots) == 4:
+                    break
+            assert seen(given) == all_rows(store)
+            assert first.buffered == second.buffered == 0
 
 
 def test_filters_leave_rows_out_and_positions_pass_them(store: Store) -> None:

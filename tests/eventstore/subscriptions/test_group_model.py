@@ -27,7 +27,7 @@ from eventstore.model import TopicId
 from eventstore.settings import StoreSettings
 from eventstore.subscriptions.assignment import Slot
 from eventstore.subscriptions.batch import Batch
-from eventstore.subscriptions.group import Group
+from eventstore.subscriptions.group import Group, Slow
 from eventstore.subscriptions.member import Member
 from eventstore.subscriptions.positions import end_of
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, writer
@@ -96,12 +96,12 @@ class GroupMachine(RuleBasedStateMachine):
     def repartition(self, topic: TopicId, count: int) -> None:
         repartition(self.store, topic, count)
 
-    @rule(name=st.sampled_from(NAMES))
-    def join(self, name: str) -> None:
+    @rule(name=st.sampled_from(NAMES), slow=st.sampled_from(["block", "buffer"]))
+    def join(self, name: str, slow: Slow) -> None:
         """Also under a name that is taken: that process is out, and does not know it yet."""
         if name in self.consumers:
             self.dead.append(self.consumers.pop(name))
-        self.consumers[name] = self.enter(name)
+        self.consumers[name] = self.enter(name, slow)
 
     @precondition(lambda self: self.consumers)
     @rule(data=st.data())
@@ -147,9 +147,10 @@ class GroupMachine(RuleBasedStateMachine):
             for each in self.store.group("g", ["shop.public.*"], start="earliest").progress():
                 assert each.next_offset == self.committed[each.slot]
 
-    def enter(self, name: str) -> Consumer:
+    def enter(self, name: str, slow: Slow = "block") -> Consumer:
         group = self.store.group("g")
-        consumer = Consumer(group, group.join(name, lease=LEASE, batch_rows=3), now=1000.0 * self.lsn)
+        member = group.join(name, lease=LEASE, batch_rows=3, slow=slow)
+        consumer = Consumer(group, member, now=1000.0 * self.lsn)
         group.clock = lambda: consumer.now
         consumer.member.__enter__()
         return consumer
