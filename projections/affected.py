@@ -44,20 +44,24 @@ def family(kind: pa.DataType) -> pa.DataType | None:
 
 @dataclass(frozen=True)
 class KeySet:
-    """Distinct keys without a NULL: one column per part of the key, each in the type of its family."""
+    """Distinct keys without a NULL: one column per part of the key, each in the type of its family. ``nulls``: there
+    were rows with a NULL, which have none."""
 
     table: pa.Table
+    nulls: bool = False
 
     @classmethod
     def of(cls, columns: Sequence[pa.ChunkedArray | pa.Array]) -> KeySet:
         """The keys that rows have. A row with a NULL has none."""
         typed = [_typed(column) for column in columns]
-        return cls(_distinct(pa.table(typed, names=[str(at) for at in range(len(typed))])))
+        table = pa.table(typed, names=[str(at) for at in range(len(typed))])
+        return cls(_distinct(table), any(column.null_count for column in table.columns))
 
     @classmethod
     def union(cls, sets: Sequence[KeySet]) -> KeySet:
         """All keys of at least one set."""
-        return cls(_distinct(pa.concat_tables([each.table for each in sets])))
+        table = _distinct(pa.concat_tables([each.table for each in sets]))
+        return cls(table, any(each.nulls for each in sets))
 
     def take(self, rows: Sequence[int]) -> KeySet:
         """Some of them."""

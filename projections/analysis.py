@@ -41,12 +41,13 @@ _SPOILS = frozenset({"clock", "random", "order", "python"})
 class Analysis:
     """``schema`` is the result's, None when it depends on rows. ``not_local`` say why it cannot be refreshed by keys,
     ``findings`` what is wrong with it in any case, ``unsteady`` which of these make an incremental refresh pointless,
-    too."""
+    too; ``never_null``: its plan leaves out rows that have NULL for their key."""
 
     schema: pa.Schema | None
     not_local: tuple[Finding, ...]
     findings: tuple[Finding, ...]
     unsteady: tuple[str, ...]
+    never_null: bool = False
 
     @property
     def reason(self) -> str | None:
@@ -112,6 +113,7 @@ def judge(
         () if projection.trust else tuple(_not_local(proof, lines)),
         (*constants, *(_finding(fault, lines) for fault in found if fault.kind != "python")),
         (*(each.what for each in constants), *(fault.what for fault in found if fault.kind in _SPOILS)),
+        proof.never_null,
     )
 
 

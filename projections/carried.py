@@ -11,6 +11,10 @@ from projections.spread import Attribute
 
 _INTEGERS = ("byte", "short", "integer", "long")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_NEED_VALUES = frozenset({
+    "EqualTo", "GreaterThan", "GreaterThanOrEqual", "IsNotNull", "LessThan", "LessThanOrEqual",
+})  # fmt: skip
+"""Conditions that hold only where none of their operands is NULL."""
 _SUBQUERIES = frozenset({"ScalarSubquery", "ListQuery", "Exists", "LateralSubquery", "InSubquery"})
 
 
@@ -102,11 +106,9 @@ def not_null(condition: Node | None) -> set[Attribute]:
     """Attributes that are not NULL where the condition holds, as it says itself."""
     found = set()
     for part in conjuncts(condition):
-        if part.kind == "IsNotNull" and (held := root(part.children[0])) is not None:
-            found.add(held)
-    for equality in equalities(condition):
-        if not equality.nulls:
-            found |= {equality.one, equality.other}
+        all_of = part.kind == "AtLeastNNonNulls" and part.fields.get("n") == len(part.children)  # dropna
+        if all_of or part.kind in _NEED_VALUES:
+            found |= {held for held in map(root, part.children) if held is not None}
     return found
 
 

@@ -56,11 +56,13 @@ class Pin:
 class Checked:
     """What the proof that keys may be followed found (``projections.samples``), under which versions of the columns of
     the inputs' topics, and whether its author's word (``trust``) took the place of the plan: nothing wrong, or why the
-    generation must be computed in full."""
+    generation must be computed in full. ``never_null``: rows with NULL for their key are left out by its plan, so that
+    they concern no row of the result."""
 
     versions: Mapping[str, int]
     failed: str | None = None
     trusted: bool = False
+    never_null: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)

@@ -29,9 +29,11 @@ def declared_against(projection: Projection) -> str | None:
     return None
 
 
-def plan_against(ctx: ProjectionContext, projection: Projection) -> str | None:
-    """What the plan of a projection's function says against following keys; None when nothing does. Needs Spark."""
+def plan_says(ctx: ProjectionContext, projection: Projection) -> tuple[str | None, bool]:
+    """What the plan of a projection's function says against following keys, None when nothing does; and whether it
+    leaves out rows that have NULL for their key. Needs Spark."""
     try:
-        return analyse(ctx.spark, ctx.store, projection).reason
+        analysis = analyse(ctx.spark, ctx.store, projection)
     except ProjectionFailed as error:
-        return error.message
+        return error.message, False
+    return analysis.reason, analysis.never_null

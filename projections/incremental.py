@@ -92,11 +92,11 @@ def compute_incrementally(
     from_epoch: int,
     cut: Cut,
     task: BucketTask,
-    too_costly: Callable[[int], str | None],
+    against: Callable[[KeySet], str | None],
 ) -> Step:
     """Take the step from ``from_epoch``, where the generation stands, to ``cut``: part of an attempt.
 
-    ``too_costly`` says of a number of keys why they are better not followed.
+    ``against`` says of the affected keys why they are not followed.
 
     Raises NotIncremental with the reason when it cannot be taken; ProjectionFailed when the code is at fault or the
     output has a key that the lineage does not lead to: then nothing was written.
@@ -108,7 +108,7 @@ def compute_incrementally(
     try:
         require_comparable(projection, lineage, now, generation)
         affected = _affected(ctx, projection, lineage, before, now, from_epoch, cut)
-        if (why := too_costly(len(affected))) is not None:
+        if (why := against(affected)) is not None:
             raise NotIncremental(why)
         if not len(affected):
             return Step([], 0)
@@ -240,6 +240,7 @@ def settled_buckets(
     if by_hash:  # then the hashes of keys are those of rows
         values = pa.array(affected.hashes)
         touched = np.unique(keys.buckets_of(values, placement.partitions, placement.split)).tolist()
+        touched = sorted({*touched, *buckets.tolist()})  # a NULL, which is refused, is in a bucket of its own
     else:
         touched = sorted({*task.previous, *buckets.tolist()})
 

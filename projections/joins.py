@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from projections.carried import Equality
 from projections.lineage import Direct, Lineage, Link
@@ -86,22 +86,31 @@ def _by_key(kind: str, kept: Sequence[str], sides: JoinSides, left: Spread, righ
     for name in left.domain.columns:
         if not any(_same_key(each, left, right, name) for each in sides.matched):
             return None
-    if kind in ("LeftSemi", "LeftAnti", "ExistenceJoin"):
-        return left
     names = left.domain.columns
+    matched = {
+        name
+        for name in names
+        if any(not each.nulls and _same_key(each, left, right, name) for each in sides.matched)
+    }
+    if kind in ("LeftSemi", "LeftAnti", "ExistenceJoin"):
+        return replace(left, never_null=left.never_null | matched) if kind == "LeftSemi" else left
     holders = {name: left.holders[name] | right.holders[name] for name in names}
     if not kept:
+        never = left.never_null | right.never_null | matched
         covers = {name: left.covers[name] | right.covers[name] for name in names}
     elif kept == ("left",):
+        never = left.never_null
         covers = dict(left.covers)
     elif kept == ("right",):
+        never = right.never_null
         covers = dict(right.covers)
     else:
+        never = left.never_null & right.never_null
         covers = {
             name: frozenset(one | other for one in left.covers[name] for other in right.covers[name])
             for name in names
         }
-    return Spread(left.domain, holders, covers)
+    return Spread(left.domain, holders, covers, frozenset(never))
 
 
 def _same_key(equality: Equality, left: Spread, right: Spread, name: str) -> bool:

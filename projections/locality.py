@@ -44,8 +44,8 @@ _LIMITS = frozenset({"GlobalLimit", "LimitAll", "LocalLimit", "Offset", "Tail"})
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """What the walk has to know of an input. ``unique`` are sets of columns that no two of its rows share; ``nested``:
-    its columns are fields of the struct column ``key`` (Changes)."""
+    """What the walk has to know of an input. ``unique`` are sets of columns that no two of its rows share and that are
+    never NULL; ``nested``: its columns are fields of the struct column ``key`` (Changes), which no change lacks."""
 
     name: str
     unique: tuple[tuple[str, ...], ...] = ()
@@ -63,10 +63,12 @@ class Obstacle:
 
 @dataclass(slots=True)
 class Proof:
-    """What was found. ``relations`` has every node of the plan; without ``obstacles`` it is local."""
+    """What was found. ``relations`` has every node of the plan; without ``obstacles`` it is local. ``never_null``: rows
+    whose inputs have NULL where ``affects`` says the key is are left out of the result."""
 
     relations: dict[Node, Relation] = field(default_factory=dict)
     obstacles: list[Obstacle] = field(default_factory=list)
+    never_null: bool = False
 
 
 def prove(plan: Node, lineage: Lineage, inputs: Mapping[str, InputFacts]) -> Proof:
@@ -122,9 +124,10 @@ class _Walk:
             for key in facts.unique
             if all(name in places for name in key)
         )
-        return Relation(below.output, self._spread(node, facts.name, places), origins, unique)
+        return Relation(below.output, self._spread(node, facts, places), origins, unique)
 
-    def _spread(self, node: Node, name: str, places: Mapping[str, Attribute]) -> Rows:
+    def _spread(self, node: Node, facts: InputFacts, places: Mapping[str, Attribute]) -> Rows:
+        name = facts.name
         path = self.lineage.paths.get(name)
         match path:
             case None:
@@ -138,9 +141,11 @@ class _Walk:
             what = f"affects of {name} names {', '.join(unseen)}, which the function is not given"
             self.proof.obstacles.append(Obstacle(node, what, "add it to columns="))
             return Lost()
-        return Spread.of(
-            domain, {told: places[column] for told, column in zip(domain.columns, own, strict=True)}
-        )
+        given = dict(zip(domain.columns, own, strict=True))
+        never = {
+            told for told, column in given.items() if facts.nested or column in set().union(*facts.unique)
+        }
+        return Spread.of(domain, {told: places[column] for told, column in given.items()}, never)
 
     def _limit(self, node: Node) -> Relation:
         below = self.relation(node.children[0])
@@ -394,6 +399,7 @@ class _Walk:
                 return
             if not result.rows.certain(name, column.id):
                 self.proof.obstacles.append(self._foreign_key(plan, result, column))
+        self.proof.never_null = not self.proof.obstacles and set(self.lineage.key) <= result.rows.never_null
 
     def _foreign_key(self, plan: Node, result: Relation, column: Column) -> Obstacle:
         """Its key is not what ``affects`` say."""

@@ -19,7 +19,7 @@ from projections.compute import BucketTask, placement_of
 from projections.context import ProjectionContext
 from projections.derived import StepFiles, read_result
 from projections.generation import Checked, Generation
-from projections.guards import plan_against
+from projections.guards import plan_says
 from projections.incremental import NotIncremental, require_comparable, restricted_result, settled_buckets
 from projections.lineage import lineage_of
 from projections.model import Projection, ProjectionFailed
@@ -62,7 +62,7 @@ def check_samples(
     """Look at the function's plan, then compare the result at ``cut``, which ``files`` hold, on sampled keys. None:
     there is nothing to compare with."""
     versions = versions_at(ctx, projection, cut)
-    against = plan_against(ctx, projection)
+    against, never_null = plan_says(ctx, projection)
     if against is not None:
         return Checked(versions, against, projection.trust)
     lineage = lineage_of(projection)
@@ -92,7 +92,7 @@ def check_samples(
         failed = str(error)
     except ProjectionFailed as error:
         failed = error.message
-    return Checked(versions, failed, projection.trust)
+    return Checked(versions, failed, projection.trust, never_null)
 
 
 def _sampled(task: BucketTask, key: Sequence[str], random: Random) -> KeySet | None:

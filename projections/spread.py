@@ -45,19 +45,24 @@ class Spread:
 
     ``holders`` are, for each column of the domain, attributes that hold its value or NULL. ``covers`` are sets of
     holders of which at least one is not NULL in every row: ``{customers.id}`` below a left join, and
-    ``{customers.id, orders.customer_id}`` below a full one.
+    ``{customers.id, orders.customer_id}`` below a full one. ``never_null`` are columns of the domain of which no row
+    has NULL as its value.
     """
 
     domain: Domain
     holders: Mapping[str, frozenset[Attribute]]
     covers: Mapping[str, frozenset[frozenset[Attribute]]]
+    never_null: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, domain: Domain, attributes: Mapping[str, Attribute]) -> Spread:
+    def of(
+        cls, domain: Domain, attributes: Mapping[str, Attribute], never_null: Iterable[str] = ()
+    ) -> Spread:
         return cls(
             domain,
             {name: frozenset({held}) for name, held in attributes.items()},
             {name: frozenset({frozenset({held})}) for name, held in attributes.items()},
+            frozenset(never_null),
         )
 
     def within(self, attributes: Iterable[Attribute]) -> Spread | None:
@@ -68,7 +73,8 @@ class Spread:
         }
         if not all(covers.values()):
             return None
-        return Spread(self.domain, {name: held & kept for name, held in self.holders.items()}, covers)
+        holders = {name: held & kept for name, held in self.holders.items()}
+        return replace(self, holders=holders, covers=covers)
 
     def certain(self, name: str, attribute: Attribute) -> bool:
         """Does the attribute hold the value of a domain's column in every row?"""
@@ -143,7 +149,8 @@ def _renamed(rows: Rows, new_names: NewNames) -> Rows:
     holders = {
         name: frozenset(new for old in held for new in new_names(old)) for name, held in rows.holders.items()
     }
-    return Spread(rows.domain, holders, {name: _sets(sets, new_names) for name, sets in rows.covers.items()})
+    covers = {name: _sets(sets, new_names) for name, sets in rows.covers.items()}
+    return replace(rows, holders=holders, covers=covers)
 
 
 def _sets(sets: Iterable[frozenset[Attribute]], new_names: NewNames) -> frozenset[frozenset[Attribute]]:
@@ -202,16 +209,17 @@ def joint(below: Rows, rows: Rows, held: Sequence[Attribute], column: int) -> Ro
             holders[name] |= {column}
             if any(cover <= chosen for cover in below.covers[name]):
                 covers[name] |= {frozenset({column})}
-    return Spread(rows.domain, holders, covers)
+    return replace(rows, holders=holders, covers=covers)
 
 
 def narrowed(rows: Spread, known: set[Attribute]) -> Spread:
-    """Holders that a filter leaves no NULL in hold the key for certain."""
+    """Holders that a filter leaves no NULL in hold the key for certain, which then is not NULL either."""
     covers = {
         name: rows.covers[name] | {frozenset({held}) for held in rows.holders[name] & known}
         for name in rows.domain.columns
     }
-    return Spread(rows.domain, rows.holders, covers)
+    never = {name for name in rows.domain.columns if rows.holders[name] & known}
+    return replace(rows, covers=covers, never_null=rows.never_null | never)
 
 
 def united(parts: Sequence[Relation], spreads: Sequence[Spread]) -> Spread:
@@ -229,4 +237,5 @@ def united(parts: Sequence[Relation], spreads: Sequence[Spread]) -> Spread:
         ]
         holders[name] = frozenset(held)
         covers[name] = frozenset(frozenset({each}) for each in held)
-    return Spread(spreads[0].domain, holders, covers)
+    never = frozenset.intersection(*(spread.never_null for spread in spreads))
+    return Spread(spreads[0].domain, holders, covers, never)

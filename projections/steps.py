@@ -10,6 +10,7 @@ from eventstore.derived import DerivedRun
 from eventstore.errors import Fenced
 from eventstore.maintain.leases import Ended
 from eventstore.position import Cut
+from projections.affected import KeySet
 from projections.compute import (
     BucketOutcome,
     BucketTask,
@@ -31,6 +32,7 @@ from projections.plan import Full, Incremental
 from projections.samples import check_samples, proof_at
 
 _RECORDS = 50
+_NULLS = "changed rows have NULL for their key, and nothing in the plan leaves such rows out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,13 @@ def _computed(
             for record in ctx.store.derived.runs(generation.projection, limit=_RECORDS)
             if record.generation == generation.number
         ]
+        rows, proof = before.rows, proof_at(ctx, projection, generation, cut)
+
+        def against(affected: KeySet) -> str | None:
+            if affected.nulls and not (proof and proof.never_null):
+                return _NULLS
+            return too_costly(records, len(affected), rows)
+
         try:
             step = compute_incrementally(
                 ctx,
@@ -125,7 +134,7 @@ def _computed(
                 last.to_epoch,
                 cut,
                 task,
-                lambda keys: too_costly(records, keys, before.rows),
+                against,
             )
             affected = f"{step.keys:,} keys" if step.keys != 1 else "1 key"
             return step.outcomes, "incremental", f"{reason}, which affects {affected}", step.keys

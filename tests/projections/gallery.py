@@ -196,6 +196,19 @@ def cities(customers: DataFrame, orders: DataFrame) -> DataFrame:
     )
 
 
+@projection(
+    key="city",
+    sink=LAKE,
+    customers=State(CUSTOMERS, affects="city"),
+    orders=State(ORDERS, affects=Through("customers", {"customer_id": "id"})),
+)
+def crowded_cities(customers: DataFrame, orders: DataFrame) -> DataFrame:
+    """Nothing leaves rows without a key out: several customers without a city are a row without one."""
+    joined = customers.join(orders, customers.id == orders.customer_id, "left").groupBy("city")
+    counted = joined.agg(F.countDistinct(customers.id).alias("customers"), F.sum("amount").alias("total"))
+    return counted.where("customers >= 2")
+
+
 @projection(key="order_id", sink=LAKE, changes=Changes(ORDERS, affects={"order_id": "id"}))
 def changes_of_orders(changes: DataFrame) -> DataFrame:
     """Every change of a row: how many, and the highest amount there ever was."""

@@ -188,6 +188,31 @@ def test_a_row_of_a_key_that_no_change_concerns_shows_that_the_lineage_is_wrong(
     assert set(ctx.store.storage.list("derived")) == files
 
 
+def test_rows_without_a_key_are_refused_as_a_full_refresh_does_unless_the_plan_leaves_them_out(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    kept = TOTALS.replace("def totals", "def kept_totals").replace('"mart", "totals"', '"mart", "kept"')
+    kept = kept.replace("orders.groupBy", 'orders.where("customer_id > 0").groupBy')
+    ctx = deploy(TOTALS + kept[kept.index("    @projection") :])
+    for name in ("totals", "kept_totals"):
+        step(ctx, name)
+    before, files = rows_of(ctx, "totals"), set(ctx.store.storage.list("derived"))
+    order = shop.state["orders"][3]
+    shop.commit({"orders": [("u", order | {"customer_id": None})]})
+
+    (outcome,) = refresh(ctx, ["totals"])
+
+    assert outcome.status == "failed" and isinstance(outcome.error, ProjectionFailed)
+    assert "1 rows have NULL in their key (customer_id)" in outcome.error.message
+    assert rows_of(ctx, "totals") == before and set(ctx.store.storage.list("derived")) == files
+    assert incremental(ctx, "kept_totals").reason.endswith("which affects 1 key")
+    assert verify(ctx, "kept_totals").equal
+
+    shop.commit({"orders": [("u", order | {"customer_id": 5})]})
+    assert incremental(ctx, "totals").reason.endswith("which affects 2 keys")
+    assert verify(ctx, "totals").equal
+
+
 EVENTS_PER_ORDER = (
     HEAD
     + """

@@ -28,6 +28,7 @@ def test_every_projection_of_the_gallery_and_the_demo_is_local_and_the_same_each
     assert {name: each.reason for name, each in found.items()} == dict.fromkeys(found)
     assert {name: each.findings for name, each in found.items()} == dict.fromkeys(found, ())
     assert len(EACH) >= 12
+    assert [name for name, each in found.items() if not each.never_null] == ["crowded_cities"]
 
 
 by_customer = State(ORDERS, affects="customer_id")
