@@ -30,9 +30,20 @@ from projections.derived import (
     write_delta,
     write_run,
 )
-from projections.difference import HASH, Difference, Mask, difference, ordered, repeated, with_null_key
+from projections.difference import (
+    HASH,
+    Difference,
+    Mask,
+    Row,
+    difference,
+    ordered,
+    repeated,
+    versions,
+    with_null_key,
+)
 from projections.failure import explained
 from projections.model import Projection, ProjectionFailed
+from projections.sampling import Sampling
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,6 +52,7 @@ if TYPE_CHECKING:
 
 BUCKET = "_bucket"
 _SAMPLES = 5
+_MOST_SHOWN = 200  # characters or bytes of a value
 _RESULT = "bucket int, outcome string"
 
 
@@ -139,12 +151,13 @@ def _unfit(projection: Projection, what: str, hint: str) -> ProjectionFailed:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How rows are told apart and spread over buckets."""
+    """How rows are told apart and spread over buckets. With a ``sampling`` the others are left out."""
 
     schema: pa.Schema
     key: tuple[str, ...]
     partitions: int
     split: int
+    sampling: Sampling | None = None
 
     @property
     def buckets(self) -> range:
@@ -152,10 +165,18 @@ class Placement:
 
     def hashed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Spark task: add ``_hash`` and ``_bucket`` to each row."""
-        for batch in batches:
-            hashes = self.hashes(batch)
+        for unsampled in batches:
+            batch, hashes = self.sampled(unsampled)
             buckets = pa.array(keys.buckets_of(hashes, self.partitions, self.split))
             yield batch.append_column(HASH, hashes).append_column(BUCKET, buckets)
+
+    def sampled(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Int64Array]:
+        """The rows that are looked at, and the hash of each one's key."""
+        hashes = self.hashes(batch)
+        if self.sampling is None:
+            return batch, hashes
+        chosen = pa.array(self.sampling.chosen(hashes.to_numpy()))
+        return batch.filter(chosen), hashes.filter(chosen)
 
     def hashes(self, batch: pa.RecordBatch) -> pa.Int64Array:
         columns = (batch.column(name).cast(self.schema.field(name).type) for name in self.key)
@@ -171,9 +192,21 @@ def placement_of(generation: Generation) -> Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class RowSample:
+    """A row that was found: ``kind`` says as what, ``key`` is its key, ``old`` and ``new`` its other values before and
+    now where these are what was found, None for no row; of a row that was there before and is now only the values that
+    differ. All as JSON, long texts cut."""
+
+    kind: str
+    key: str
+    old: str | None = None
+    new: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BucketOutcome:
     """What the task of one bucket found. ``only_new``, ``only_old`` and ``different`` count rows by how they differ
-    from the result before; samples are (kind of finding, key as JSON). ``files`` hold the bucket now, None: those of
+    from the result before; of each kind some are among the samples. ``files`` hold the bucket now, None: those of
     before. With ``nulls`` or ``repeats`` nothing was written."""
 
     bucket: int
@@ -183,7 +216,7 @@ class BucketOutcome:
     only_new: int = 0
     only_old: int = 0
     different: int = 0
-    samples: tuple[tuple[str, str], ...] = ()
+    samples: tuple[RowSample, ...] = ()
     files: BucketFiles | None = None
     delta: DerivedFile | None = None
 
@@ -195,7 +228,7 @@ class BucketOutcome:
         data = json.loads(text)
         data["delta"] = DerivedFile(**data["delta"]) if data["delta"] else None
         data["files"] = BucketFiles.from_data(data["files"]) if data["files"] else None
-        data["samples"] = tuple((kind, key) for kind, key in data["samples"])
+        data["samples"] = tuple(RowSample(**sample) for sample in data["samples"])
         return cls(**data)
 
 
@@ -256,12 +289,7 @@ class BucketTask:
             different=found.changed.num_rows,
         )
         if self.folder is None:
-            samples = (
-                _key_samples("only_new", found.added, key)
-                + _key_samples("only_old", found.deletes, key)
-                + _key_samples("different", found.changed, key)
-            )
-            return replace(outcome, samples=samples)
+            return replace(outcome, samples=_row_samples(found, old, key))
         files, delta = self._write(bucket, before, found, found.result if chosen is None else None)
         return replace(outcome, files=files, delta=delta)
 
@@ -293,12 +321,38 @@ def _unique() -> str:
     return secrets.token_hex(4)
 
 
-def _key_samples(
-    kind: str, rows: pa.Table, key: Sequence[str], at: Any = None
-) -> tuple[tuple[str, str], ...]:
-    chosen = rows.select(list(key))
-    chosen = chosen.slice(0, _SAMPLES) if at is None else chosen.take(pa.array(at[:_SAMPLES]))
-    return tuple((kind, json.dumps(row, default=str, ensure_ascii=False)) for row in chosen.to_pylist())
+def _key_samples(kind: str, rows: pa.Table, key: Sequence[str], at: Any) -> tuple[RowSample, ...]:
+    chosen = rows.select(list(key)).take(pa.array(at[:_SAMPLES]))
+    return tuple(RowSample(kind, _as_json(row)) for row in chosen.to_pylist())
+
+
+def _row_samples(found: Difference, old: pa.Table, key: Sequence[str]) -> tuple[RowSample, ...]:
+    samples = []
+    for before, after in versions(found, old, key, _SAMPLES):
+        kind = "only_new" if before is None else "only_old" if after is None else "different"
+        row = before or after or {}
+        named = _as_json({name: row[name] for name in key})
+        shown = [
+            name
+            for name in row
+            if name not in key and (not before or not after or before[name] != after[name])
+        ]
+        samples.append(RowSample(kind, named, _version(before, shown), _version(after, shown)))
+    return tuple(samples)
+
+
+def _version(row: Row | None, shown: Sequence[str]) -> str | None:
+    return None if row is None else _as_json({name: _cut(row[name]) for name in shown})
+
+
+def _cut(value: object) -> object:
+    if isinstance(value, str | bytes) and len(value) > _MOST_SHOWN:
+        return f"{value[:_MOST_SHOWN]!s}… ({len(value):,} long)"
+    return value
+
+
+def _as_json(row: Row) -> str:
+    return json.dumps(row, default=str, ensure_ascii=False)
 
 
 def compute(projection: Projection, result: DataFrame, task: BucketTask) -> list[BucketOutcome]:
@@ -359,7 +413,7 @@ def refuse_bad_keys(projection: Projection, outcomes: Sequence[BucketOutcome]) -
             "group by the key, or add the columns to key= that tell the rows apart",
         )
     )
-    keys_text = [text for outcome in outcomes for found, text in outcome.samples if found == kind]
+    keys_text = [found.key for outcome in outcomes for found in outcome.samples if found.kind == kind]
     shown = ", ".join(map(disclosure.value, keys_text[:_SAMPLES]))
     rest = f" and {count - _SAMPLES} more" if count > _SAMPLES else ""
     raise _unfit(projection, f"{what}: {shown}{rest}", f"{hint}; the sink was not touched")

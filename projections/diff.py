@@ -17,7 +17,7 @@ from eventstore.errors import UsageError
 from eventstore.storage import Storage
 from projections.context import ProjectionContext
 from projections.derived import NO_FILES, BucketFiles, read_result
-from projections.difference import HASH, Difference, difference, ordered
+from projections.difference import HASH, Difference, difference, ordered, versions
 from projections.generation import Generation, files_of
 from projections.readers.base import Row
 
@@ -164,16 +164,7 @@ def _add(found: GenerationDiff, part: Difference, first: pa.Table, key: Sequence
     found.only_in_first += part.deletes.num_rows
     found.only_in_second += part.added.num_rows
     found.different += part.changed.num_rows
-    for table, kind in ((part.changed, "both"), (part.deletes, "first"), (part.added, "second")):
-        for row in table.slice(0, max(0, _SAMPLES - len(found.samples))).to_pylist():
-            found.samples.append(_sample(row, kind, first, key))
-
-
-def _sample(row: dict[str, object], kind: str, first: pa.Table, key: Sequence[str]) -> Sample:
-    at = row.pop(HASH)
-    named = {name: row[name] for name in key}
-    if kind != "both":
-        return Sample(named, row if kind == "first" else None, row if kind == "second" else None)
-    candidates = first.filter(pc.equal(first[HASH], at)).drop_columns([HASH]).to_pylist()
-    before = next(each for each in candidates if all(each[name] == named[name] for name in key))
-    return Sample(named, before, row)
+    left = max(0, _SAMPLES - len(found.samples))
+    for before, after in versions(part, first, key, left)[:left]:
+        row = before or after or {}
+        found.samples.append(Sample({name: row[name] for name in key}, before, after))

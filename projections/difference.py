@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 HASH = "_hash"
+Row = dict[str, Any]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -43,6 +44,26 @@ class Difference:
     @property
     def is_empty(self) -> bool:
         return not (self.upserts.num_rows or self.deletes.num_rows)
+
+
+def versions(
+    found: Difference, old: pa.Table, key: Sequence[str], limit: int
+) -> list[tuple[Row | None, Row | None]]:
+    """Rows that differ, as ``old`` and as the new table have them; None where it has none: at most ``limit`` of those
+    with other values, then of those that are gone, then of new ones."""
+    changed = found.changed.slice(0, limit)
+    before = old.take(pa.array(matches(old, changed, key)))
+    pairs: list[tuple[Row | None, Row | None]] = [
+        (was, now) for was, now in zip(_rows(before), _rows(changed), strict=True)
+    ]
+    pairs += [(row, None) for row in _rows(found.deletes.slice(0, limit))]
+    pairs += [(None, row) for row in _rows(found.added.slice(0, limit))]
+    return pairs
+
+
+def _rows(table: pa.Table) -> list[Row]:
+    rows: list[Row] = table.drop_columns([HASH]).to_pylist()
+    return rows
 
 
 def ordered(table: pa.Table, key: Sequence[str]) -> pa.Table:

@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", help="projections; all unless given")
     parser.add_argument("--settings", type=Path, required=True, help="a TOML file of resolved settings")
     parser.add_argument("--as-of", help="rebuild: epoch, LSN or ISO time; such a generation is not promoted")
+    parser.add_argument("--sample", type=int, help="verify: compare about so many random keys")
     return parser
 
 
@@ -78,7 +79,7 @@ def _run(arguments: argparse.Namespace) -> int:
                     _print(rebuild(ctx, name, as_of=arguments.as_of))
                 return 0
             case _:
-                compared = [verify(ctx, name) for name in names]
+                compared = [verify(ctx, name, sample=arguments.sample) for name in names]
                 for comparison in compared:
                     _print(comparison)
                 return 0 if all(comparison.equal for comparison in compared) else DIFFERENT
@@ -118,8 +119,10 @@ def _value_of(match: re.Match[str]) -> str:
 
 def _print(result: DataclassInstance) -> None:
     document = {name: value for name, value in asdict(result).items() if name != "error"}
-    if "samples" in document:
-        document["samples"] = [(kind, disclosure.said(key)) for kind, key in document["samples"]]
+    for sample in document.get("samples", ()):
+        sample |= {
+            name: disclosure.said(sample[name] or "") or None for name in ("key", "expected", "actual")
+        }
     print(json.dumps(document, default=str))
 
 

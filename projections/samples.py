@@ -80,7 +80,7 @@ def check_samples(
             rows = now.restricted(keys)
             found = restricted_result(ctx, projection, generation, lineage, rows, keys, cut)
         outcomes = settled_buckets(task, lineage, keys, found)
-        samples = [key for outcome in outcomes for _, key in outcome.samples]
+        samples = [found.key for outcome in outcomes for found in outcome.samples]
         if samples:
             failed = (
                 "over the rows alone that affect them (affects=), the function gave sampled keys another result than"

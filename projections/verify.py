@@ -6,6 +6,7 @@ refresh with the result before it.
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import tempfile
 import time
@@ -23,25 +24,40 @@ from eventstore.errors import OperatorError, TransientError, UsageError
 from eventstore.move.files import copied
 from eventstore.position import Fence
 from eventstore.storage import LocalStorage, Storage
-from projections.compute import BucketOutcome, BucketTask, Placement, placement_of
+from projections.compute import BucketOutcome, BucketTask, Placement, RowSample, placement_of
 from projections.context import ProjectionContext
 from projections.derived import BucketFiles, DerivedFile, folder_of, run_schema
 from projections.difference import HASH
-from projections.generation import Generation
+from projections.generation import Generation, files_of
 from projections.history import runs_here
 from projections.promotion import reconcile
+from projections.sampling import Sampling, sampling_of
 from projections.sinks.base import InMotion
 from projections.steps import compute_at
 
 _TRIES = 5
 _PAUSE_SECONDS = 1.0
 _SAMPLES = 10
+_SEED_BITS = 32  # few enough digits to be typed again
+
+
+@dataclass(frozen=True, slots=True)
+class DifferentRow:
+    """A row that differs: ``kind`` is "only in log", "only in sink" or "different", ``expected`` are the values that the
+    log gives it, ``actual`` those that the sink has, None for no row; of a different one only those that differ. Both
+    and ``key`` as JSON."""
+
+    kind: str
+    key: str
+    expected: str | None
+    actual: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How a sink and the log differ at ``epoch``. ``only_in_log`` rows are missing in the sink, ``only_in_sink`` are
-    there without reason, ``different`` have another value; the samples are keys as JSON with one of these words."""
+    """How a sink and the log differ at ``epoch``. ``rows`` of the log were compared: all, or those whose keys ``seed``
+    chose. ``only_in_log`` rows are missing in the sink, ``only_in_sink`` are there without reason, ``different`` have
+    another value; of these the first are ``samples``."""
 
     projection: str
     generation: int
@@ -50,15 +66,26 @@ class Comparison:
     only_in_log: int
     only_in_sink: int
     different: int
-    samples: tuple[tuple[str, str], ...]
+    samples: tuple[DifferentRow, ...]
+    seed: int | None = None
 
     @property
     def equal(self) -> bool:
         return not (self.only_in_log or self.only_in_sink or self.different)
 
 
-def verify(ctx: ProjectionContext, name: str, number: int | None = None) -> Comparison:
+def verify(
+    ctx: ProjectionContext,
+    name: str,
+    number: int | None = None,
+    *,
+    sample: int | None = None,
+    seed: int | None = None,
+) -> Comparison:
     """Compare the live generation (or generation ``number``) with the log.
+
+    With ``sample`` about so many keys alone are compared, both ways, which ``seed`` chooses (a random one unless
+    given); the projection is computed from all rows of its inputs even so.
 
     Raises UsageError when nothing is live, OperatorError when the generation is frozen or its sink is not of this
     log, TransientError when refreshes kept moving the sink meanwhile, DifferenceFound when the sink has rows that
@@ -74,26 +101,43 @@ def verify(ctx: ProjectionContext, name: str, number: int | None = None) -> Comp
             f"{generation} was built by another definition than the loaded one, so there is nothing to compare with",
             hint=f"load the definition it was built by, or tailrace rebuild {name}",
         )
+    sampling = _sampling(ctx, generation, sample, seed)
+    placement = replace(placement_of(generation), sampling=sampling)
     with (
         attempts.attempt(ctx.store.catalog, name, generation.number, "verify") as attempt,
-        _sink_rows(ctx, generation, attempt) as (fence, storage, found),
+        _sink_rows(ctx, generation, placement, attempt) as (fence, storage, found),
     ):
         cut = generation.pin.cut if generation.pin else ctx.store.cut(fence.epoch)
         task = BucketTask(
             storage=storage,
-            placement=placement_of(generation),
+            placement=placement,
             previous={bucket: BucketFiles(file) for bucket, file in found.items()},
             tolerance=projection.tolerance,
             folder=None,
             attempt="",
         )
         outcomes = compute_at(ctx, projection, generation, cut, task)
-    return _compared(generation, fence, outcomes)
+    return _compared(generation, fence, outcomes, sampling)
 
 
-def _compared(generation: Generation, fence: Fence, outcomes: list[BucketOutcome]) -> Comparison:
-    words = {"only_new": "only in log", "only_old": "only in sink", "different": "different"}
-    samples = [(words[kind], key) for outcome in outcomes for kind, key in outcome.samples]
+def _sampling(
+    ctx: ProjectionContext, generation: Generation, sample: int | None, seed: int | None
+) -> Sampling | None:
+    if sample is None:
+        return None
+    if sample < 1:
+        raise UsageError(f"a sample of {sample} keys", hint="give 1 or more")
+    if seed is not None and not 0 <= seed < 1 << 64:
+        raise UsageError(f"{seed} is no seed", hint="give the one that an earlier sample was told with")
+    last = ctx.store.derived.last_derived(generation.projection, generation.number)
+    rows = files_of(last).rows if last else 0
+    return sampling_of(sample, rows, secrets.randbits(_SEED_BITS) if seed is None else seed)
+
+
+def _compared(
+    generation: Generation, fence: Fence, outcomes: list[BucketOutcome], sampling: Sampling | None
+) -> Comparison:
+    samples = [_different(found) for outcome in outcomes for found in outcome.samples]
     return Comparison(
         projection=generation.projection,
         generation=generation.number,
@@ -103,12 +147,18 @@ def _compared(generation: Generation, fence: Fence, outcomes: list[BucketOutcome
         only_in_sink=sum(outcome.only_old for outcome in outcomes),
         different=sum(outcome.different for outcome in outcomes),
         samples=tuple(samples[:_SAMPLES]),
+        seed=sampling.seed if sampling else None,
     )
+
+
+def _different(found: RowSample) -> DifferentRow:
+    words = {"only_new": "only in log", "only_old": "only in sink", "different": "different"}
+    return DifferentRow(words[found.kind], found.key, expected=found.new, actual=found.old)
 
 
 @contextmanager
 def _sink_rows(
-    ctx: ProjectionContext, generation: Generation, attempt: Attempt
+    ctx: ProjectionContext, generation: Generation, placement: Placement, attempt: Attempt
 ) -> Iterator[tuple[Fence, Storage, Mapping[int, DerivedFile]]]:
     """The sink's rows at one fence, by bucket, in files that are removed afterwards."""
     kept = ctx.store.storage
@@ -123,7 +173,7 @@ def _sink_rows(
             into = folder / str(number)
             into.mkdir()
             try:
-                files = _scan(ctx, generation, into)
+                files = _scan(ctx, generation, placement, into)
             except InMotion as error:
                 moved = error
                 continue
@@ -179,8 +229,9 @@ def _fence(ctx: ProjectionContext, generation: Generation) -> Fence:
     return fence
 
 
-def _scan(ctx: ProjectionContext, generation: Generation, folder: Path) -> dict[int, DerivedFile]:
-    placement = placement_of(generation)
+def _scan(
+    ctx: ProjectionContext, generation: Generation, placement: Placement, folder: Path
+) -> dict[int, DerivedFile]:
     schema = run_schema(generation.schema)
     writers: dict[int, pq.ParquetWriter] = {}
     rows: dict[int, int] = {}
@@ -208,7 +259,7 @@ def _file(folder: Path, bucket: int, rows: int) -> DerivedFile:
 
 
 def _by_bucket(placement: Placement, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:
-    hashes = placement.hashes(batch)
+    batch, hashes = placement.sampled(batch)
     buckets = pa.array(keys.buckets_of(hashes, placement.partitions, placement.split))
     table = pa.Table.from_batches([batch]).add_column(0, HASH, hashes)
     for bucket in buckets.unique().to_pylist():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eventstore import disclosure
-from eventstore.errors import DifferenceFound, IncompleteTopic, TailraceError
+from eventstore.errors import DifferenceFound, IncompleteTopic, TailraceError, UsageError
 from eventstore.position import format_lsn
 from tailrace.cli.failure import report
 from tailrace.cli.invocation import Invocation, of
@@ -17,7 +18,7 @@ from tailrace.cli.output import count
 
 if TYPE_CHECKING:
     from cdc.verify import TopicComparison
-    from projections.verify import Comparison
+    from projections.verify import Comparison, DifferentRow
 
 _SAMPLES = ("source_samples", "log_samples", "different_samples")
 
@@ -31,13 +32,29 @@ def verify(
     source: Annotated[
         bool, typer.Option("--source", help="Compare topics with the source's tables.")
     ] = False,
+    sample: Annotated[
+        int | None,
+        typer.Option("--sample", min=1, metavar="N", help="Compare about N random keys of each projection."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", min=0, help="Choose the sample that was told with this seed again."),
+    ] = None,
 ) -> int:
     """Prove that sinks equal the log; with --source, that the log equals its source. 4 when they differ."""
     invocation = of(context)
-    return verify_sources(invocation, names) if source else verify_projections(invocation, names)
+    if source and (sample or seed is not None):
+        raise UsageError("--sample and --seed are for projections", hint="leave them out, or --source")
+    if seed is not None and not sample:
+        raise UsageError("--seed says which sample, not how large", hint="add --sample N")
+    if source:
+        return verify_sources(invocation, names)
+    return verify_projections(invocation, names, sample, seed)
 
 
-def verify_projections(invocation: Invocation, names: list[str] | None) -> int:
+def verify_projections(
+    invocation: Invocation, names: list[str] | None, sample: int | None = None, seed: int | None = None
+) -> int:
     """Recompute each projection, unrestricted, and compare both ways; the exit code. One that cannot be compared does
     not hide the others: a difference found counts before what hindered."""
     from projections import lifecycle
@@ -46,7 +63,7 @@ def verify_projections(invocation: Invocation, names: list[str] | None) -> int:
     with projecting(invocation, "verify") as projections:
         for name in chosen(projections, names):
             try:
-                comparison = lifecycle.verify(projections, name)
+                comparison = lifecycle.verify(projections, name, sample=sample, seed=seed)
             except TailraceError as error:
                 codes.add(report(error, invocation.output, verbose=invocation.verbose))
                 continue
@@ -64,24 +81,26 @@ def tell_comparison(invocation: Invocation, found: Comparison) -> None:
             "projection": found.projection, "generation": found.generation, "epoch": found.epoch,
             "rows": found.rows, "equal": found.equal, "only_in_log": found.only_in_log,
             "only_in_sink": found.only_in_sink, "different": found.different,
-            "samples": [(kind, disclosed(key)) for kind, key in found.samples],
+            "seed": found.seed, "samples": [_document(row) for row in found.samples],
         }  # fmt: skip
         output.document(document)
         return
     name = f"{found.projection} g{found.generation}"
+    sample = "" if found.seed is None else f" in a sample (--seed {found.seed})"
     if found.equal:
-        output.line(
-            f"{name}: equals the log at epoch {found.epoch:,}, {count(found.rows, 'row')}", style="green"
-        )
+        rows = count(found.rows, "row")
+        output.line(f"{name}: equals the log at epoch {found.epoch:,}{sample}, {rows}", style="green")
         return
     output.line(
-        f"{name}: DIFFERS from the log at epoch {found.epoch:,}: {count(found.different, 'row')} with other values,"
-        f" {found.only_in_log:,} missing in the sink, {found.only_in_sink:,} only in the sink",
+        f"{name}: DIFFERS from the log at epoch {found.epoch:,}{sample}: {count(found.different, 'row')} with other"
+        f" values, {found.only_in_log:,} missing in the sink, {found.only_in_sink:,} only in the sink",
         style="bold red",
     )
-    for kind, key in found.samples if disclosure.allowed() else ():
-        output.line(f"  {kind}: {key}")
-    tell_hidden(invocation)
+    for row in found.samples if disclosure.allowed() else ():
+        output.line(f"  {row.kind}: {row.key}")
+        output.line(f"    expected: {_values(row.expected)}")
+        output.line(f"    actual:   {_values(row.actual)}")
+    tell_hidden(invocation, "rows")
     output.line(
         f"  hint: find out who else writes to the sink; tailrace rebuild {found.projection} makes it right"
     )
@@ -92,9 +111,27 @@ def disclosed(part: str | None) -> str | None:
     return disclosure.said(part) if part is not None else None
 
 
-def tell_hidden(invocation: Invocation) -> None:
+def tell_hidden(invocation: Invocation, what: str = "keys") -> None:
     if not disclosure.allowed():
-        invocation.output.line("  the keys of some of these rows: run it again with --show-values")
+        shown = "some of these rows" if what == "rows" else f"the {what} of some of these rows"
+        invocation.output.line(f"  {shown}: run it again with --show-values")
+
+
+def _values(version: str | None) -> str:
+    """A version of a row as a line."""
+    if version is None:
+        return "no row"
+    values = json.loads(version)
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in values.items()
+    }
+    return ", ".join(f"{name}={text}" for name, text in texts.items()) or "a row of its key alone"
+
+
+def _document(row: DifferentRow) -> dict[str, str | None]:
+    parts = {"key": row.key, "expected": row.expected, "actual": row.actual}
+    return {"kind": row.kind} | {name: disclosed(part) for name, part in parts.items()}
 
 
 def verify_sources(invocation: Invocation, names: list[str] | None) -> int:

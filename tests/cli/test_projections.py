@@ -94,6 +94,8 @@ def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong
     assert proof.code == 4
     assert "totals g1: DIFFERS from the log at epoch 1: 1 row with other values" in proof.out
     assert '{"customer_id": 3}' in proof.out
+    assert "\n    expected: total=" in proof.out and "\n    actual:   total=1" in proof.out
+    assert projecting.run("verify", "totals", "--seed", "3").code == 2
 
 
 def test_the_wrong_java_is_named(projecting: Project, tmp_path: Path) -> None:

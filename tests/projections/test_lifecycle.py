@@ -37,6 +37,7 @@ from projections.lifecycle import (
 )
 from projections.plan import Full, Incremental, Nothing
 from projections.runner import run
+from projections.verify import DifferentRow
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.shoplog import TABLES, Row, ShopLog
 
@@ -255,7 +256,7 @@ def test_a_zombie_driver_is_refused_by_compare_and_set_and_leaves_nothing(
     assert verify(ctx, "totals").equal
 
 
-def test_verify_counts_what_is_missing_superfluous_and_different(
+def test_verify_counts_what_is_missing_superfluous_and_different_and_shows_both_versions(
     shop: ShopLog, deploy: Deploy, settings: Settings
 ) -> None:
     ctx = deploy(TOTALS)
@@ -281,14 +282,28 @@ def test_verify_counts_what_is_missing_superfluous_and_different(
 
     assert not compared.equal
     assert (compared.only_in_log, compared.only_in_sink, compared.different) == (2, 1, 2)
+    totals = {row["customer_id"]: row["total"] for row in shop.expected("customer_totals")}
+
+    def total(number: int, more: int = 0) -> str:
+        return f'{{"total": "{totals[number] + more}"}}'
+
     assert set(compared.samples) == {
-        ("only in log", '{"customer_id": 3}'),
-        ("only in log", '{"customer_id": 6}'),
-        ("only in sink", '{"customer_id": 1000}'),
-        ("different", '{"customer_id": 4}'),
-        ("different", '{"customer_id": 5}'),
+        DifferentRow("only in log", '{"customer_id": 3}', total(3), None),
+        DifferentRow("only in log", '{"customer_id": 6}', total(6), None),
+        DifferentRow("only in sink", '{"customer_id": 1000}', None, total(6)),
+        DifferentRow("different", '{"customer_id": 4}', total(4), total(4, 1)),
+        DifferentRow("different", '{"customer_id": 5}', total(5), total(5, 1)),
     }
     assert generation.number == compared.generation
+
+    half = [verify(ctx, "totals", sample=6, seed=seed) for seed in (1, 2)]
+    assert all(each.rows < compared.rows for each in half) and half[0] == verify(
+        ctx, "totals", sample=6, seed=1
+    )
+    for each in half:
+        assert set(each.samples) <= set(compared.samples)
+        assert len(each.samples) == each.only_in_log + each.only_in_sink + each.different
+    assert verify(ctx, "totals", sample=1000) == compared, "as many as there are: all"
 
 
 def test_a_sink_that_is_not_of_this_log_is_refused(
