@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from sqlalchemy import Connection, Row, select
 
 from eventstore import index, registry, segment, tables
-from eventstore.errors import UsageError
+from eventstore.errors import BeyondLog, UsageError
 from eventstore.model import TopicId
 from eventstore.position import Cut, format_lsn, parse_lsn
 from eventstore.storage import Storage
@@ -89,8 +89,12 @@ class Resolver:
             case None:
                 return self._at_epoch(head)
             case AtEpoch(epoch):
-                if not 0 <= epoch <= head:
+                if epoch < 0:
                     raise UsageError(
+                        f"there is no epoch {epoch}", hint="epochs are counted from 1, 0 is before them"
+                    )
+                if epoch > head:
+                    raise BeyondLog(
                         f"epoch {epoch} is not in the log; its head is epoch {head}",
                         hint="name an earlier one, or wait until capture has come that far",
                     )
@@ -98,7 +102,7 @@ class Resolver:
             case AtLsn(source, lsn):
                 row = self._source(source)
                 if lsn > row.through_lsn:
-                    raise UsageError(
+                    raise BeyondLog(
                         f"LSN {format_lsn(lsn)} of {row.name} is beyond the log, which knows every commit below "
                         f"{format_lsn(row.through_lsn)}",
                         hint="name an earlier one, or wait until capture has come that far",
@@ -132,7 +136,7 @@ class Resolver:
 
     def _at_time(self, micros: int, head: int) -> Cut:
         if micros > now_micros():
-            raise UsageError(
+            raise BeyondLog(
                 f"{from_micros(micros):%Y-%m-%dT%H:%M:%S.%fZ} has not come yet",
                 hint="a time as of which the log is read lies in the past",
             )

@@ -40,6 +40,10 @@ class UsageError(TailraceError):
     exit_code = 2
 
 
+class BeyondLog(UsageError):
+    """A position that the log has not come to yet."""
+
+
 class OperatorError(TailraceError):
     """Something outside has to change first: a privilege, a server setting, a missing part."""
 

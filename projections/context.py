@@ -8,13 +8,13 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from eventstore.errors import OperatorError, UsageError
 from eventstore.model import EpochInfo, TopicId
 from eventstore.position import Fence
+from projections.changed import changed_topics
 from projections.fingerprint import fingerprint
 from projections.generation import Generation
 from projections.history import parallelism_of
@@ -159,13 +159,7 @@ class ProjectionContext:
 
     def changed_since(self, topics: tuple[TopicId, ...], epoch: int, up_to: int) -> list[str]:
         """The topics with rows in epochs after ``epoch`` and up to ``up_to``."""
-        changed = []
-        for topic in topics:
-            with closing(self.store.follow([topic], after_epoch=epoch, timeout=0)) as epochs:  # type: ignore[type-var]
-                first = next(epochs, None)
-            if first is not None and first.epoch <= up_to:
-                changed.append(str(topic))
-        return changed
+        return changed_topics(self.store, topics, epoch, up_to)
 
     def check_fence(self, generation: Generation, fence: Fence) -> None:
         """Refuse a sink whose content does not come from this log at that epoch (a restored catalog, a foreign log).

@@ -43,9 +43,9 @@ _SEED_BITS = 32  # few enough digits to be typed again
 
 @dataclass(frozen=True, slots=True)
 class DifferentRow:
-    """A row that differs: ``kind`` is "only in log", "only in sink" or "different", ``expected`` are the values that the
-    log gives it, ``actual`` those that the sink has, None for no row; of a different one only those that differ. Both
-    and ``key`` as JSON."""
+    """A row that differs: ``kind`` is "only in log", "only in sink" or "different", ``expected`` are the values that
+    the log gives it, ``actual`` those that the sink has, None for no row; of a different one only those that differ.
+    Both and ``key`` as JSON."""
 
     kind: str
     key: str

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         open_reader,
         projection,
     )
+    from projections.readers import GenerationMovedBack
+    from projections.readers.waiting import NotYet, wait_for
     from tailrace.config import load_settings
 
 __version__ = "0.1.0"
@@ -31,6 +33,8 @@ _HOMES = {
     "Changes": "projections",
     "Erased": "eventstore.erased",
     "Events": "projections",
+    "GenerationMovedBack": "projections.readers",
+    "NotYet": "projections.readers.waiting",
     "ParquetFolder": "projections",
     "PostgresTable": "projections",
     "RedisCache": "projections",
@@ -42,12 +46,15 @@ _HOMES = {
     "load_settings": "tailrace.config",
     "open_reader": "projections",
     "projection": "projections",
+    "wait_for": "projections.readers.waiting",
 }
 
 __all__ = [
     "Changes",
     "Erased",
     "Events",
+    "GenerationMovedBack",
+    "NotYet",
     "ParquetFolder",
     "PostgresTable",
     "RedisCache",
@@ -60,6 +67,7 @@ __all__ = [
     "load_settings",
     "open_reader",
     "projection",
+    "wait_for",
 ]
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from projections.readers.base import Hit, Reader, Row, open_reader
+from projections.readers.base import GenerationMovedBack, Hit, Reader, Row, open_reader
 
-__all__ = ["Hit", "Reader", "Row", "open_reader"]
+__all__ = ["GenerationMovedBack", "Hit", "Reader", "Row", "open_reader"]

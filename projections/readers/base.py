@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import pyarrow as pa
 
 from eventstore import disclosure, keys
-from eventstore.errors import OperatorError, UsageError
+from eventstore.errors import OperatorError, TransientError, UsageError
 from projections.sinks.base import join_key, optional_part, sink_settings
 
 if TYPE_CHECKING:
@@ -29,12 +30,40 @@ class Hit:
     row: Row
 
 
+class GenerationMovedBack(TransientError):
+    """After a rollback: the live generation ``live`` is an older one than ``seen``, of which the reader has given rows.
+    A reader says so once; its next call gives the rows of ``live``."""
+
+    def __init__(self, projection: str, seen: int, live: int) -> None:
+        super().__init__(
+            f"projection {projection!r} went back from generation {seen} to generation {live}",
+            hint="forget what was kept of the newer one, then read again",
+        )
+        self.seen, self.live = seen, live
+
+
+class Followed:
+    """The generation of which a reader gave rows last."""
+
+    def __init__(self, projection: str) -> None:
+        self._projection = projection
+        self._seen: int | None = None
+        self._lock = threading.Lock()
+
+    def reads(self, live: int) -> None:
+        """The rows to give are of generation ``live``. Raises GenerationMovedBack when that is an older one."""
+        with self._lock:
+            seen, self._seen = self._seen, live
+        if seen is not None and live < seen:
+            raise GenerationMovedBack(self._projection, seen, live)
+
+
 class Reader(Protocol):
     """The live generation of one projection, followed over promotions. Safe to share between threads.
 
     A key is the value of the key column, or a tuple of the values in the key's order. All methods raise UsageError
     for a key of the wrong shape or type, OperatorError while no generation is live, TransientError when the sink is
-    out of reach.
+    out of reach, GenerationMovedBack once after a rollback.
     """
 
     def get(self, key: object) -> Row | None:

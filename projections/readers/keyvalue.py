@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from projections.readers.base import Hit, Row, cannot_search, key_name, nothing_live
+from projections.readers.base import Followed, Hit, Row, cannot_search, key_name, nothing_live
 from projections.sinks.keyvalue import Meta, Transactions
 from projections.sinks.rows import from_objects, schema_from_text
 
@@ -17,16 +17,19 @@ class KeyValueReader:
 
     def __init__(self, transactions: Transactions, store: str, projection: str) -> None:
         self._begin, self._name, self._projection = transactions, f"{store}/{projection}", projection
+        self._followed = Followed(projection)
 
     def get(self, key: object) -> Row | None:
         return self.many([key])[0]
 
     def many(self, keys: Sequence[object]) -> list[Row | None]:
         with self._begin() as texts:
-            place = f"{self._name}/{texts.get(f'{self._name}/live')}"
+            live = texts.get(f"{self._name}/live")
+            place = f"{self._name}/{live}"
             text = texts.get(place)
-            if text is None:
+            if live is None or text is None:
                 raise nothing_live(self._projection)
+            self._followed.reads(int(live))
             meta = Meta.from_text(text)
             schema = schema_from_text(meta.schema)
             names = [key_name(key, meta.key, schema, self._projection)[1] for key in keys]

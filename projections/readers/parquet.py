@@ -10,10 +10,10 @@ from typing import Self
 
 from eventstore import keys as keys_
 from eventstore.settings import SinkSettings
-from projections.readers.base import Hit, Row, cannot_search, key_name, nothing_live
+from projections.readers.base import Followed, Hit, Row, cannot_search, key_name, nothing_live
 from projections.sinks.base import join_key
 from projections.sinks.parquet import read_file
-from projections.sinks.parquet_snapshot import Manifest, SnapshotFolder
+from projections.sinks.parquet_snapshot import Manifest, SnapshotFolder, generation_at
 from projections.specs import ParquetFolder
 
 
@@ -25,6 +25,7 @@ class ParquetReader:
         assert path is not None, "sink_settings has checked it"
         self._folder = SnapshotFolder(f"sink {spec.sink!r}", path, store, projection)
         self._projection = projection
+        self._followed = Followed(projection)
 
     def files(self) -> list[Path]:
         """The live generation's files as they are now. They stay for ``keep_seconds`` after the next step."""
@@ -71,4 +72,6 @@ class ParquetReader:
         found = self._folder.live_snapshot()
         if found is None:
             raise nothing_live(self._projection)
+        place, _ = found
+        self._followed.reads(generation_at(place))
         return found

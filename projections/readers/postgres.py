@@ -15,7 +15,15 @@ from psycopg.pq import Format
 
 from eventstore.errors import TransientError, UsageError
 from eventstore.settings import SinkSettings
-from projections.readers.base import Hit, Row, cannot_search, key_cells, nothing_live
+from projections.readers.base import (
+    Followed,
+    GenerationMovedBack,
+    Hit,
+    Row,
+    cannot_search,
+    key_cells,
+    nothing_live,
+)
 from projections.sinks.postgres_place import PostgresPlace, server_words
 from projections.specs import PostgresTable
 
@@ -36,6 +44,7 @@ class PostgresReader:
         dsn = settings.dsn.get_secret_value() if settings.dsn else ""
         self._place = PostgresPlace(f"sink {spec.sink!r}", dsn)
         self._spec, self._store, self._projection = spec, store, projection
+        self._followed = Followed(projection)
         self._connection: psycopg.Connection | None = None
         self._key: tuple[tuple[str, str], ...] = ()  # name and type
         self._lock = threading.Lock()
@@ -47,6 +56,8 @@ class PostgresReader:
         with self._lock:
             try:
                 return self._look_up(keys)
+            except GenerationMovedBack:
+                raise
             except TransientError:  # a server that was restarted since the last call answers a new connection
                 if self._connection is None:
                     raise
@@ -103,24 +114,31 @@ class PostgresReader:
             sql.SQL("found.{} = asked.{}").format(sql.Identifier(name), sql.Identifier(f"key {i}"))
             for i, name in enumerate(names)
         )
+        generation: int | None = None
         cursor: psycopg.Cursor[Any] = connection.cursor(binary=True)
         cursor.adapters.register_loader("jsonb", _JsonText)
         cursor.execute(
             sql.SQL(
-                "SELECT place, found.* FROM unnest({arrays}) WITH ORDINALITY AS asked ({asked}, place)"
-                " JOIN {view} AS found ON {same}"
+                "SELECT (SELECT generation FROM {live} WHERE store = %s AND projection = %s), place, found.*"
+                " FROM unnest({arrays}) WITH ORDINALITY AS asked ({asked}, place) LEFT JOIN {view} AS found ON {same}"
             ).format(
                 arrays=arrays,
                 asked=asked,
                 same=same,
                 view=sql.Identifier(self._spec.schema, self._spec.table),
+                live=sql.Identifier(self._spec.schema, "tailrace_live"),
             ),
-            cells,
+            [self._store, self._projection, *cells],
         )
-        columns = [column.name for column in cursor.description or ()][1:]
+        columns = [column.name for column in cursor.description or ()][2:]
         rows: list[Row | None] = [None] * len(cells[0])
-        for place, *values in cursor:
-            rows[place - 1] = dict(zip(columns, map(_in_utc, values), strict=True))
+        for live, place, *values in cursor:
+            generation = live
+            row = dict(zip(columns, map(_in_utc, values), strict=True))
+            rows[place - 1] = row if row[names[0]] is not None else None  # a key has no NULL
+        if generation is None:
+            raise nothing_live(self._projection)
+        self._followed.reads(generation)
         return rows
 
     def _key_columns(self, connection: psycopg.Connection) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ from typing import Any, Self
 from eventstore import keys as key_rules
 from eventstore.errors import IntegrityError, TransientError
 from eventstore.settings import SinkSettings
-from projections.readers.base import Hit, Row, cannot_search, key_name, nothing_live
+from projections.readers.base import Followed, Hit, Row, cannot_search, key_name, nothing_live
 from projections.sinks.redis_place import GenerationMeta, RedisNames, RedisPlace
 from projections.sinks.redis_scan import UNREADABLE, decode_rows, read_rows
 from projections.specs import RedisCache
@@ -26,6 +26,7 @@ class RedisReader:
         self._place = RedisPlace(f"sink {spec.sink!r}", url)
         self._names = RedisNames(spec.prefix or store, projection)
         self._projection = projection
+        self._followed = Followed(projection)
         self._known: tuple[int, GenerationMeta] | None = None
 
     def get(self, key: object) -> Row | None:
@@ -44,6 +45,7 @@ class RedisReader:
                     live, *rows = read_rows(client, places, meta, ("GET", self._names.live))
                     if live is not None and int(live) == generation:
                         self._known = known
+                        self._followed.reads(generation)
                         return _typed(rows, meta)
                 except UNREADABLE as error:
                     raise IntegrityError(

@@ -12,7 +12,7 @@ import tantivy
 from eventstore import disclosure
 from eventstore.errors import UsageError
 from eventstore.settings import SinkSettings
-from projections.readers.base import Hit, Row, key_name, nothing_live
+from projections.readers.base import Followed, Hit, Row, key_name, nothing_live
 from projections.sinks.rows import from_objects
 from projections.sinks.search_folder import IS_FENCE, KEY, KIND, IndexMeta, SearchFolder, stored_row
 from projections.specs import SearchIndex
@@ -28,6 +28,7 @@ class SearchReader:
         assert path is not None, "sink_settings has checked it"
         self._folder = SearchFolder(f"sink {spec.sink!r}", path, store, projection)
         self._projection = projection
+        self._followed = Followed(projection)
         self._lock = threading.Lock()
         self._opened: tuple[Stamp, Stamp, tantivy.Index, IndexMeta] | None = None
 
@@ -104,6 +105,7 @@ class SearchReader:
                 index, meta = self._folder.open_index(generation), self._folder.meta(generation)
                 if index is not None and meta is not None:
                     self._opened = (pointer, commit, index, meta)
+                    self._followed.reads(generation)
                     return index, meta
             raise nothing_live(self._projection)
 

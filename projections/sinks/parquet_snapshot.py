@@ -98,6 +98,11 @@ class Manifest:
         return rows.select(names).cast(pa.schema([self.schema.field(name) for name in names]))
 
 
+def generation_at(place: Path) -> int:
+    """The generation that a step's folder belongs to."""
+    return int(place.parent.name.removeprefix("g"))
+
+
 class SnapshotFolder(GenerationsFolder):
     """The files of one projection; raises IntegrityError for what Tailrace did not leave so."""
 

@@ -1,4 +1,4 @@
-"""Readers: typed rows of the live generation by key, from all three sinks, without Spark."""
+"""Readers: typed rows of the live generation by key, from all sinks, without Spark."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from pydantic import SecretStr
 
 from eventstore.errors import OperatorError, UsageError
 from eventstore.settings import Settings, SinkSettings
-from projections.readers import Reader, Row, open_reader
+from examples.sqlite_sink import SqliteFile
+from projections.readers import GenerationMovedBack, Reader, Row, open_reader
 from projections.sinks import Sink, Target, open_sink
 from projections.sinks.contract import SinkContract
 from projections.sinks.contract_rows import SCHEMA
-from projections.specs import PostgresTable, RedisCache, SearchIndex, SinkSpec
+from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 from tests.fixtures.servers import ServerFactory
 from tests.projections.sink_data import apply, fill, target
 
 ANNA = {"customer_id": 1, "name": "Anna Blum", "total": Decimal("10.50")}
 BERT = {"customer_id": 2, "name": "", "total": None}
-KINDS = ("postgres", "redis hash", "redis json", "search")
+KINDS = ("postgres", "redis hash", "redis json", "search", "parquet", "own")
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def settings_for(
             "mart": SinkSettings(kind="postgres", dsn=SecretStr(dsn)),
             "cache": SinkSettings(kind="redis", url=SecretStr(url)),
             "search": SinkSettings(kind="search", path=path),
+            "lake": SinkSettings(kind="parquet", path=path),
         }
     )
 
@@ -63,12 +65,17 @@ SPECS: dict[str, SinkSpec] = {
     "redis hash": RedisCache("cache"),
     "redis json": RedisCache("cache", format="json"),
     "search": SearchIndex("search", {"name": "text"}),
+    "parquet": ParquetFolder("lake"),
 }
 
 
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest) -> Place:
-    given = {"postgres": "database", "search": "tmp_path"}.get(request.param, "redis_url")
+    if request.param == "own":
+        return Place(SqliteFile(str(request.getfixturevalue("tmp_path") / "own.db")), settings_for())
+    given = {"postgres": "database", "search": "tmp_path", "parquet": "tmp_path"}.get(
+        request.param, "redis_url"
+    )
     argument = {"database": "dsn", "tmp_path": "path", "redis_url": "url"}[given]
     return Place(SPECS[request.param], settings_for(**{argument: request.getfixturevalue(given)}))
 
@@ -118,7 +125,10 @@ def test_promotions_and_rollbacks_are_followed(place: Place, reader: Reader) -> 
     place.sink.promote(target(2), 1)
     assert reader.many([1, 2]) == [ANNA | {"name": "second"}, None]
     place.sink.promote(target(1), 2)
-    assert reader.many([1, 2]) == [ANNA, BERT]
+    with pytest.raises(GenerationMovedBack, match="from generation 2 to generation 1") as caught:
+        reader.get(1)
+    assert (caught.value.seen, caught.value.live) == (2, 1)
+    assert reader.many([1, 2]) == [ANNA, BERT], "it is told once"
     place.sink.promote(target(2), 1)
     place.sink.drop(target(1))
     assert reader.many([1, 2]) == [ANNA | {"name": "second"}, None]
@@ -239,7 +249,7 @@ def test_a_reader_outlives_a_restart_of_its_server(postgres_server: ServerFactor
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        (PostgresTable("absent", "t"), "known sinks: cache, mart, search"),
+        (PostgresTable("absent", "t"), "known sinks: cache, lake, mart, search"),
         (PostgresTable("cache", "t"), "is of kind redis, the projection needs postgres"),
     ],
 )
