@@ -229,6 +229,7 @@ class SinkSettings(_Frozen):
     dsn: SecretStr | None = None
     url: SecretStr | None = None
     path: Path | None = None
+    cluster: Annotated[bool, Field(description="of redis: the server is one of a cluster")] = False
 
 
 class SparkSettings(_Frozen):

@@ -34,11 +34,14 @@ class RedisCache:
     """One Redis key per row. ``hash``: a hash with one field per column (a NULL has no field); ``json``: a string.
 
     ``prefix`` starts every physical key; the store's name unless given. Two stores that share a Redis need two.
+    ``ttl_seconds``: a row goes by itself so long after it was written last; ``tailrace verify`` holds no missing row
+    against the sink then.
     """
 
     sink: str
     prefix: str | None = None
     format: Literal["hash", "json"] = "hash"
+    ttl_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +77,8 @@ class OwnSink(Protocol):
 
 
 SinkSpec = PostgresTable | RedisCache | SearchIndex | ParquetFolder | OwnSink
+
+
+def expires(spec: SinkSpec) -> bool:
+    """Whether rows of the sink go by themselves: one that is not there any more is no difference then."""
+    return isinstance(spec, RedisCache) and spec.ttl_seconds is not None

@@ -33,6 +33,7 @@ from projections.history import runs_here
 from projections.promotion import reconcile
 from projections.sampling import Sampling, sampling_of
 from projections.sinks.base import InMotion
+from projections.specs import expires
 from projections.steps import compute_at
 
 _TRIES = 5
@@ -57,7 +58,8 @@ class DifferentRow:
 class Comparison:
     """How a sink and the log differ at ``epoch``. ``rows`` of the log were compared: all, or those whose keys ``seed``
     chose. ``only_in_log`` rows are missing in the sink, ``only_in_sink`` are there without reason, ``different`` have
-    another value; of these the first are ``samples``."""
+    another value; of these the first are ``samples``. ``expired`` rows have gone from a sink where they go by
+    themselves."""
 
     projection: str
     generation: int
@@ -68,6 +70,7 @@ class Comparison:
     different: int
     samples: tuple[DifferentRow, ...]
     seed: int | None = None
+    expired: int = 0
 
     @property
     def equal(self) -> bool:
@@ -137,17 +140,25 @@ def _sampling(
 def _compared(
     generation: Generation, fence: Fence, outcomes: list[BucketOutcome], sampling: Sampling | None
 ) -> Comparison:
-    samples = [_different(found) for outcome in outcomes for found in outcome.samples]
+    missing = sum(outcome.only_new for outcome in outcomes)
+    expiring = expires(generation.sink)
+    samples = [
+        _different(found)
+        for outcome in outcomes
+        for found in outcome.samples
+        if not (expiring and found.kind == "only_new")
+    ]
     return Comparison(
         projection=generation.projection,
         generation=generation.number,
         epoch=fence.epoch,
         rows=sum(outcome.rows for outcome in outcomes),
-        only_in_log=sum(outcome.only_new for outcome in outcomes),
+        only_in_log=0 if expiring else missing,
         only_in_sink=sum(outcome.only_old for outcome in outcomes),
         different=sum(outcome.different for outcome in outcomes),
         samples=tuple(samples[:_SAMPLES]),
         seed=sampling.seed if sampling else None,
+        expired=missing if expiring else 0,
     )
 
 

@@ -287,6 +287,8 @@ def _address_problems(name: str, sink: SinkSettings) -> list[str]:
     lines += [
         f"sinks.{name}.{other}: a {sink.kind} sink has no {other} (it has {wanted})" for other in others
     ]
+    if sink.cluster and sink.kind != "redis":
+        lines.append(f"sinks.{name}.cluster: a {sink.kind} sink has no cluster")
     return lines
 
 

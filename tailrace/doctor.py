@@ -290,18 +290,21 @@ def _postgres_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
 
 
 def _redis_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
-    from projections.sinks.redis_place import RedisPlace
+    from projections.sinks.redis_place import RedisPlace, servers_of
 
     assert sink.url is not None
     try:
-        with RedisPlace(subject, sink.url.get_secret_value()).client() as client:
-            server: Any = client.info("server")
-            memory: Any = client.info("memory")
-            persistence: Any = client.info("persistence")
+        with RedisPlace(subject, sink.url.get_secret_value(), cluster=sink.cluster).client() as client:
+            found: list[Any] = [(name, server.info()) for name, server in servers_of(client)]
     except TailraceError as error:
         yield of_error(subject, error)
         return
-    version, policy = server["redis_version"], memory.get("maxmemory_policy", "unknown")
+    for name, info in found:
+        yield from _redis_server(f"{subject} {name}".strip(), info)
+
+
+def _redis_server(subject: str, info: Mapping[str, Any]) -> Iterator[Check]:
+    version, policy = info["redis_version"], info.get("maxmemory_policy", "unknown")
     if str(policy).startswith("allkeys-"):
         yield Check(
             subject, "fail", f"redis {version} evicts any key (maxmemory-policy {policy})",
@@ -309,7 +312,7 @@ def _redis_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
         )  # fmt: skip
         return
     yield Check(subject, "ok", f"redis {version}, maxmemory-policy {policy}")
-    if not persistence.get("aof_enabled"):
+    if not info.get("aof_enabled"):
         yield Check(
             subject, "warn", "its data is not on disk at once (no append-only file): a restart may lose writes",
             "CONFIG SET appendonly yes; or run tailrace rebuild after a restart",

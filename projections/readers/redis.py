@@ -11,7 +11,7 @@ from eventstore import keys as key_rules
 from eventstore.errors import IntegrityError, TransientError
 from eventstore.settings import SinkSettings
 from projections.readers.base import Followed, Hit, Row, cannot_search, key_name, nothing_live
-from projections.sinks.redis_place import GenerationMeta, RedisNames, RedisPlace
+from projections.sinks.redis_place import GenerationMeta, RedisNames, RedisPlace, run
 from projections.sinks.redis_scan import UNREADABLE, decode_rows, read_rows
 from projections.specs import RedisCache
 
@@ -23,7 +23,7 @@ class RedisReader:
 
     def __init__(self, spec: RedisCache, settings: SinkSettings, store: str, projection: str) -> None:
         url = settings.url.get_secret_value() if settings.url else ""
-        self._place = RedisPlace(f"sink {spec.sink!r}", url)
+        self._place = RedisPlace(f"sink {spec.sink!r}", url, cluster=settings.cluster)
         self._names = RedisNames(spec.prefix or store, projection)
         self._projection = projection
         self._followed = Followed(projection)
@@ -35,8 +35,8 @@ class RedisReader:
     def many(self, keys: Sequence[object]) -> list[Row | None]:
         if not keys:
             return []
-        client = self._place.open()
         with self._place.explained():
+            client = self._place.open()
             known = self._known or self._live()
             for _ in range(_ATTEMPTS):
                 generation, meta = known
@@ -62,7 +62,7 @@ class RedisReader:
         raise cannot_search(self._projection, "read it by key, or add a projection into a search index")
 
     def close(self) -> None:
-        self._place.open().close()
+        self._place.close()
 
     def __enter__(self) -> Self:
         return self
@@ -75,10 +75,10 @@ class RedisReader:
     def _live(self) -> tuple[int, GenerationMeta]:
         client = self._place.open()
         for _ in range(_ATTEMPTS):
-            generation: Any = client.get(self._names.live)
+            (generation,) = run(client, [("GET", self._names.live)])
             if generation is None:
                 break
-            text: Any = client.get(self._names.meta(int(generation)))
+            (text,) = run(client, [("GET", self._names.meta(int(generation)))])
             if text is not None:
                 return int(generation), GenerationMeta.from_text(text)
         raise nothing_live(self._projection)

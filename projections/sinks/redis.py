@@ -6,12 +6,12 @@ one script after the other; a row itself only ever goes forward.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import pyarrow as pa
-from redis import Redis
 
 from eventstore.errors import OperatorError, UsageError
 from eventstore.position import Fence
@@ -27,12 +27,14 @@ from projections.sinks.base import (
     rows_for,
 )
 from projections.sinks.redis_place import (
+    Client,
     GenerationMeta,
     RedisNames,
     RedisPlace,
     fence_fields,
     fence_from,
     run,
+    servers_of,
 )
 from projections.sinks.redis_scan import RedisScan, pages
 from projections.sinks.rows import to_fields, to_json_texts
@@ -50,8 +52,8 @@ class RedisSink:
 
     def __init__(self, spec: RedisCache, settings: SinkSettings) -> None:
         url = settings.url.get_secret_value() if settings.url else ""
-        self._spec = spec
-        self._place = RedisPlace(f"sink {spec.sink!r}", url)
+        self._spec, self._cluster = spec, settings.cluster
+        self._place = RedisPlace(f"sink {spec.sink!r}", url, cluster=settings.cluster)
 
     def names(self, store: str, projection: str) -> RedisNames:
         return RedisNames(self._spec.prefix or store, projection)
@@ -60,22 +62,26 @@ class RedisSink:
         problems = column_problems(target)
         if any(sign in (self._spec.prefix or "") for sign in "{}#: \n"):
             problems.append(f"prefix {self._spec.prefix!r} may have no braces, colon, # or blank")
+        if self._spec.ttl_seconds is not None and self._spec.ttl_seconds <= 0:
+            problems.append(f"ttl_seconds is {self._spec.ttl_seconds:g}: give more than 0, or leave it out")
         raise_problems(target, problems)
         remarks: list[str] = []
         with self._place.client() as client:
-            info = client.info()
-            problems += self._server_problems(info)
+            for name, server in servers_of(client):
+                info: Any = server.info()
+                text = f"{self._place.text}, server {name}," if name else self._place.text
+                problems += self._server_problems(info, text)
+                if not info.get("aof_enabled"):
+                    remarks.append(
+                        f"{text} has appendonly off: after a crash rows may be missing; the next step notices and the"
+                        " projection is rebuilt"
+                    )
             if not problems:
                 problems += self._owner_problems(client, target)
-            if not info.get("aof_enabled"):
-                remarks.append(
-                    f"{self._place.text} has appendonly off: after a crash rows may be missing; the next step notices"
-                    " and the projection is rebuilt"
-                )
         raise_problems(target, problems)
         return remarks
 
-    def _server_problems(self, info: dict[str, Any]) -> list[str]:
+    def _server_problems(self, info: dict[str, Any], text: str) -> list[str]:
         problems = []
         version = str(info["redis_version"])
         if int(version.partition(".")[0]) < _OLDEST_SERVER:
@@ -86,12 +92,12 @@ class RedisSink:
                 f"maxmemory-policy is {policy}, which removes rows at will: set it to noeviction or volatile-lru"
             )
         if info.get("role") == "slave":
-            problems.append(f"{self._place.text} is a replica: name the primary in the url")
-        if info.get("cluster_enabled"):
-            problems.append(f"{self._place.text} is a cluster: name a single server")
+            problems.append(f"{text} is a replica: name the primary in the url")
+        if info.get("cluster_enabled") and not self._cluster:
+            problems.append(f"{text} is one of a cluster: set cluster = true in [sinks.{self._spec.sink}]")
         return problems
 
-    def _owner_problems(self, client: Redis, target: Target) -> list[str]:
+    def _owner_problems(self, client: Client, target: Target) -> list[str]:
         names = self.names(target.store, target.projection)
         live = self._live(client, names)
         for generation in {target.generation, target.generation if live is None else live}:
@@ -119,7 +125,7 @@ class RedisSink:
                 )
             if known is not None:  # what an earlier try may have left
                 self._remove(client, target, known.partitions * known.split)
-            client.set(names.meta(target.generation), meta.to_text())
+            run(client, [("SET", names.meta(target.generation), meta.to_text())])
 
     @contextmanager
     def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[RedisLoad]:
@@ -129,7 +135,7 @@ class RedisSink:
                 raise UsageError(f"{target} does not exist in the sink", hint="create it first")
             overall = fence_from(run(client, [("HGETALL", names.fence(target.generation))])[0], target)
             check_step(target, self._fence(client, target), expected, to)
-            yield RedisLoad(client, names, target, self._spec.format, overall, to)
+            yield RedisLoad(client, names, target, self._spec, overall, to)
 
     def fence(self, target: Target) -> Fence | None:
         with self._place.client() as client:
@@ -156,7 +162,7 @@ class RedisSink:
             if known is None or known.store != target.store:
                 return
             self._remove(client, target, known.partitions * known.split)
-            client.delete(names.meta(target.generation))
+            run(client, [("DEL", names.meta(target.generation))])
 
     def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
         names = self.names(target.store, target.projection)
@@ -166,15 +172,15 @@ class RedisSink:
                 fence = self._fence(client, target)
                 yield from RedisScan(client, names, target, meta, fence.epoch if fence else 0).batches()
 
-    def _live(self, client: Redis, names: RedisNames) -> int | None:
-        value: Any = client.get(names.live)
+    def _live(self, client: Client, names: RedisNames) -> int | None:
+        (value,) = run(client, [("GET", names.live)])
         return None if value is None else int(value)
 
-    def _meta(self, client: Redis, names: RedisNames, generation: int) -> GenerationMeta | None:
-        text: Any = client.get(names.meta(generation))
+    def _meta(self, client: Client, names: RedisNames, generation: int) -> GenerationMeta | None:
+        (text,) = run(client, [("GET", names.meta(generation))])
         return None if text is None else GenerationMeta.from_text(text)
 
-    def _fence(self, client: Redis, target: Target) -> Fence | None:
+    def _fence(self, client: Client, target: Target) -> Fence | None:
         """The generation's fence, or that of the bucket furthest behind: a server that lost its latest writes may
         have kept the one and lost the other."""
         names = self.names(target.store, target.projection)
@@ -191,26 +197,33 @@ class RedisSink:
                 lowest = fence
         return lowest
 
-    def _remove(self, client: Redis, target: Target, buckets: int) -> None:
+    def _remove(self, client: Client, target: Target, buckets: int) -> None:
         """All keys of a generation but its meta. The fence first: what is left by a crash is nobody's generation."""
         names = self.names(target.store, target.projection)
-        client.delete(names.fence(target.generation))
+        run(client, [("DEL", names.fence(target.generation))])
         for bucket in range(buckets):
             tag = names.bucket(target.generation, bucket)
             for texts in pages(client, f"{tag}#keys"):
                 if texts:
-                    client.unlink(*(tag.encode() + b":" + text for text in texts))
-            client.unlink(f"{tag}#fence", f"{tag}#gone", f"{tag}#keys")
+                    run(client, [("UNLINK", *(tag.encode() + b":" + text for text in texts))])
+            run(client, [("UNLINK", f"{tag}#fence", f"{tag}#gone", f"{tag}#keys")])
 
 
 class RedisLoad:
     """One step, written by scripts of a bounded number of rows, each of which may be run again."""
 
     def __init__(
-        self, client: Redis, names: RedisNames, target: Target, format: str, overall: Fence | None, to: Fence
+        self,
+        client: Client,
+        names: RedisNames,
+        target: Target,
+        spec: RedisCache,
+        overall: Fence | None,
+        to: Fence,
     ) -> None:
         self._client, self._names, self._target = client, names, target
-        self._format, self._overall, self._to = format, overall, to
+        self._format, self._overall, self._to = spec.format, overall, to
+        self._ttl_millis = 0 if spec.ttl_seconds is None else math.ceil(spec.ttl_seconds * 1000)
 
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
         rows = rows_for(self._target, upserts)
@@ -274,7 +287,7 @@ class RedisLoad:
             arguments.append(len(cells))
             arguments += cells
         keys = [f"{tag}#fence", f"{tag}#keys", f"{tag}#gone", *(f"{tag}:{text}" for text in texts)]
-        head = [self._to.epoch, self._to.log_id, self._format, len(tag.encode()) + 1]
+        head = [self._to.epoch, self._to.log_id, self._format, len(tag.encode()) + 1, self._ttl_millis]
         return ["EVAL", scripts.APPLY, len(keys), *keys, *head, *arguments]
 
     def _send(self, calls: list[Sequence[Any]], keep: int) -> list[Sequence[Any]]:

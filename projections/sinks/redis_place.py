@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import pyarrow as pa
-from redis import Redis, exceptions
+from redis import Redis, RedisCluster, exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -26,6 +26,7 @@ from eventstore.position import Fence
 from projections.sinks.base import Target
 from projections.sinks.rows import schema_from_text, schema_to_text
 
+Client = Redis | RedisCluster
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 60
 FENCED = "FENCED"  # how a script begins its refusal
@@ -85,19 +86,16 @@ class GenerationMeta:
 
 
 class RedisPlace:
-    """``title`` is how messages call it. Raises UsageError for a URL that is none."""
+    """``title`` is how messages call it. ``cluster``: the server is one of a cluster, whose others it names. Raises
+    UsageError for a URL that is none."""
 
-    def __init__(self, title: str, url: str) -> None:
+    def __init__(self, title: str, url: str, *, cluster: bool = False) -> None:
         if misread(url):
             raise UsageError(f"{title}: its url has an @ or / that is not escaped", hint=ESCAPES)
+        self._url, self._cluster = url, cluster
+        self._members: RedisCluster | None = None
         try:
-            self._client = Redis.from_url(
-                url,
-                socket_connect_timeout=CONNECT_SECONDS,
-                socket_timeout=ANSWER_SECONDS,
-                retry=Retry(NoBackoff(), 0),
-                client_name="tailrace",
-            )
+            self._client = Redis.from_url(url, **_options())
         except ValueError:
             raise UsageError(
                 f"{title}: its url is not a Redis URL", hint="write redis://user:password@host:6379/0"
@@ -107,28 +105,49 @@ class RedisPlace:
         self.text = f"{title} ({at})"
 
     @contextmanager
-    def client(self) -> Iterator[Redis]:
+    def client(self) -> Iterator[Client]:
         """The client; the connections it took are closed at the end."""
         with self.explained():
             try:
-                yield self._client
+                yield self.open()
             finally:
-                self._client.close()
+                self.close()
 
     @contextmanager
     def explained(self) -> Iterator[None]:
         """The client's errors as ours."""
         try:
             yield
-        except exceptions.RedisError as error:
+        except (exceptions.RedisError, exceptions.RedisClusterException) as error:
+            self._members = None  # which servers there are is asked again
             raise explain(self.text, error) from error
 
-    def open(self) -> Redis:
-        """The client with its connection pool, for a reader that keeps it; use it inside ``explained``."""
-        return self._client
+    def open(self) -> Client:
+        """The client with its connection pools, for a reader that keeps it; use it inside ``explained``."""
+        if not self._cluster:
+            return self._client
+        if self._members is None:  # asks the server for the others at once
+            self._members = RedisCluster.from_url(self._url, **_options())
+        return self._members
+
+    def close(self) -> None:
+        """Close all connections; the next use opens new ones."""
+        self._client.close()
+        if self._members is not None:
+            self._members.close()
+            self._members = None
 
 
-def explain(place: str, error: exceptions.RedisError) -> TailraceError:
+def _options() -> dict[str, Any]:
+    return {
+        "socket_connect_timeout": CONNECT_SECONDS,
+        "socket_timeout": ANSWER_SECONDS,
+        "retry": Retry(NoBackoff(), 0),
+        "client_name": "tailrace",
+    }
+
+
+def explain(place: str, error: exceptions.RedisError | exceptions.RedisClusterException) -> TailraceError:
     """What a driver error means to whoever runs the command. Commands and their values are not repeated."""
     said = str(error)
     if said.startswith(FENCED):
@@ -143,7 +162,20 @@ def explain(place: str, error: exceptions.RedisError) -> TailraceError:
             f"{place}: a key of a projection holds another type than Tailrace wrote",
             hint="find out who else writes there: tailrace verify names the key, a rebuild makes it right",
         )
+    if "Cluster mode is not enabled" in said:
+        return OperatorError(f"{place} is no cluster", hint="leave cluster out of its table in [sinks]")
+    if isinstance(error.__cause__, exceptions.RedisError):  # why no server of a cluster answers
+        return explain(place, error.__cause__)
     match error:
+        case exceptions.MovedError():
+            return OperatorError(
+                f"{place} is one of a cluster, or slots of it keep moving",
+                hint="set cluster = true in its table in [sinks]; while slots move, try again",
+            )
+        case exceptions.AskError() | exceptions.TryAgainError() | exceptions.ClusterDownError():
+            return TransientError(
+                f"{place}: slots of the cluster are being moved, or a server is down", hint="try again"
+            )
         case exceptions.AuthenticationError() | exceptions.NoPermissionError():
             return OperatorError(f"{place}: {said}", hint="check user, password and ACL of the url")
         case exceptions.ReadOnlyError():
@@ -156,18 +188,64 @@ def explain(place: str, error: exceptions.RedisError) -> TailraceError:
             return OperatorError(f"{place}: {disclosure.quoting(said)}", hint="see the server's log")
 
 
-def run(client: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
+def run(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
     """Send commands at once, return their answers in order; raises the first refusal."""
-    if not commands:
-        return []
-    pipeline: Any = client.pipeline(transaction=False)
-    for command in commands:
-        pipeline.execute_command(*command)
-    answers: list[Any] = pipeline.execute(raise_on_error=False)
+    answers = answers_of(client, commands)
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer
     return answers
+
+
+def answers_of(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Send commands at once, return their answers in order, refusals among them. All keys of one are of one bucket."""
+    if not commands:
+        return []
+    if not isinstance(client, RedisCluster):
+        return _pipelined(client, commands)
+    answers: list[Any] = [None] * len(commands)
+    left = list(range(len(commands)))
+    for last in (False, True):
+        for server, places in _by_server(client, commands, left):
+            found = _pipelined(server, [commands[at] for at in places])
+            for at, answer in zip(places, found, strict=True):
+                answers[at] = answer
+        left = [at for at in left if isinstance(answers[at], exceptions.MovedError)]
+        if not left or last:
+            break
+        client.nodes_manager.initialize()  # slots have moved since: each command may be sent twice
+    return answers
+
+
+def _by_server(
+    cluster: Any, commands: Sequence[Sequence[Any]], places: Sequence[int]
+) -> list[tuple[Redis, list[int]]]:
+    """The server of each command's key."""
+    found: dict[str, tuple[Redis, list[int]]] = {}
+    for at in places:
+        command = commands[at]
+        node = cluster.get_node_from_key(command[3] if command[0] == "EVAL" else command[1])
+        if node is None:
+            raise exceptions.ClusterDownError("no server has the slot of a key")
+        _, mine = found.setdefault(node.name, (cluster.get_redis_connection(node), []))
+        mine.append(at)
+    return list(found.values())
+
+
+def _pipelined(server: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    pipeline: Any = server.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    answers: list[Any] = pipeline.execute(raise_on_error=False)
+    return answers
+
+
+def servers_of(client: Client) -> list[tuple[str, Redis]]:
+    """The server, or each primary of a cluster, with its name."""
+    if not isinstance(client, RedisCluster):
+        return [("", client)]
+    cluster: Any = client
+    return [(node.name, cluster.get_redis_connection(node)) for node in cluster.get_primaries()]
 
 
 def fence_fields(fence: Fence) -> list[str]:

@@ -7,13 +7,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from redis import Redis, exceptions
+from redis import exceptions
 
 from eventstore import disclosure
 from eventstore import keys as key_rules
 from eventstore.errors import DifferenceFound
 from projections.sinks.base import InMotion, Target, join_key
-from projections.sinks.redis_place import GenerationMeta, RedisNames, run
+from projections.sinks.redis_place import (
+    Client,
+    GenerationMeta,
+    RedisNames,
+    answers_of,
+    run,
+    servers_of,
+)
 from projections.sinks.rows import from_fields, from_objects
 
 _KEYS_AT_ONCE = 1000
@@ -24,7 +31,7 @@ UNREADABLE = (pa.ArrowException, ValueError, TypeError, AttributeError)
 
 
 def read_rows(
-    client: Redis, keys: Sequence[str | bytes], meta: GenerationMeta, *first: Sequence[Any]
+    client: Client, keys: Sequence[str | bytes], meta: GenerationMeta, *first: Sequence[Any]
 ) -> list[Any]:
     """Rows by physical key in one round trip: a mapping each, None for one that is not there or deleted.
 
@@ -40,7 +47,7 @@ def decode_rows(rows: Sequence[Any], meta: GenerationMeta) -> pa.RecordBatch:
     return from_fields(rows, meta.schema) if meta.format == "hash" else from_objects(rows, meta.schema)
 
 
-def pages(client: Redis, manifest: str) -> Iterator[list[bytes]]:
+def pages(client: Client, manifest: str) -> Iterator[list[bytes]]:
     """The members of a set in pages; one that is there throughout comes at least once."""
     cursor: Any = 0
     while True:
@@ -66,7 +73,7 @@ class RedisScan:
     """
 
     def __init__(
-        self, client: Redis, names: RedisNames, target: Target, meta: GenerationMeta, epoch: int
+        self, client: Client, names: RedisNames, target: Target, meta: GenerationMeta, epoch: int
     ) -> None:
         self._client, self._target, self._meta, self._epoch = client, target, meta, epoch
         count = meta.partitions * meta.split
@@ -98,10 +105,7 @@ class RedisScan:
         pattern = "".join(f"\\{sign}" if sign in _GLOB else sign for sign in self._common) + "*}:*"
         bucket_of = {tag: bucket for bucket, tag in enumerate(self._tags)}
         seen: set[bytes] = set()
-        cursor: Any = 0
-        while True:
-            found = run(self._client, [("SCAN", cursor, "MATCH", pattern, "COUNT", _KEYS_AT_ONCE)])[0]
-            cursor, keys = found
+        for keys in self._all_keys(pattern):
             parts = [key.partition(b"}:") for key in keys]
             places = [(tag + b"}", text) for tag, _, text in parts if tag + b"}" in bucket_of]
             known = run(self._client, [("SISMEMBER", tag + b"#keys", text) for tag, text in places])
@@ -109,8 +113,17 @@ class RedisScan:
                 if not is_known and tag + text not in seen:
                     seen.add(tag + text)
                     yield self._decoded(bucket_of[tag], [text])
-            if not int(cursor):
-                return
+
+    def _all_keys(self, pattern: str) -> Iterator[list[bytes]]:
+        """The keys of all servers that match."""
+        for _, server in servers_of(self._client):
+            cursor: Any = 0
+            while True:
+                found = run(server, [("SCAN", cursor, "MATCH", pattern, "COUNT", _KEYS_AT_ONCE)])[0]
+                cursor, keys = found
+                yield keys
+                if not int(cursor):
+                    break
 
     def _decoded(self, bucket: int, texts: Sequence[bytes]) -> pa.RecordBatch:
         """The rows of some keys of a bucket; those that are none of ours are remembered and left out."""
@@ -134,10 +147,7 @@ class RedisScan:
 
     def _read(self, bucket: int, texts: Sequence[bytes]) -> list[Any]:
         read = "HGETALL" if self._meta.format == "hash" else "GET"
-        pipeline: Any = self._client.pipeline(transaction=False)
-        for text in texts:
-            pipeline.execute_command(read, self._tags[bucket] + b":" + text)
-        answers = pipeline.execute(raise_on_error=False)
+        answers = answers_of(self._client, [(read, self._tags[bucket] + b":" + text) for text in texts])
         return [self._checked(text, answer) for text, answer in zip(texts, answers, strict=True)]
 
     def _checked(self, text: bytes, answer: Any) -> Any:

@@ -19,7 +19,8 @@ end
 """
 
 # KEYS: bucket fence, manifest, tombstones, then one key per row.
-# ARGV: epoch, log id, format, length of the rows' common prefix; then per row a count and so many values:
+# ARGV: epoch, log id, format, length of the rows' common prefix, milliseconds after which rows go by themselves (0:
+# they stay); then per row a count and so many values:
 # field, value, … (hash), the JSON text (json), nothing (a deletion).
 # A bucket whose fence has this epoch or a later one has the row or a newer one: nothing to do.
 APPLY = (
@@ -31,7 +32,7 @@ if held[1] and held[1] ~= ARGV[2] then
 end
 local epoch = tonumber(ARGV[1])
 if held[2] and tonumber(held[2]) >= epoch then return 0 end
-local format, skip, at, written = ARGV[3], tonumber(ARGV[4]) + 1, 5, 0
+local format, skip, ttl, at, written = ARGV[3], tonumber(ARGV[4]) + 1, tonumber(ARGV[5]), 6, 0
 for i = 4, #KEYS do
   local key, count = KEYS[i], tonumber(ARGV[at])
   local newest = stored(key, format)
@@ -51,6 +52,7 @@ for i = 4, #KEYS do
       redis.call('SET', key, ARGV[at + 1])
     end
     if count == 0 then redis.call('SADD', KEYS[3], text) else redis.call('SREM', KEYS[3], text) end
+    if count > 0 and ttl > 0 then redis.call('PEXPIRE', key, ttl) end
     written = written + 1
   end
   at = at + count + 1

@@ -81,14 +81,15 @@ def tell_comparison(invocation: Invocation, found: Comparison) -> None:
             "projection": found.projection, "generation": found.generation, "epoch": found.epoch,
             "rows": found.rows, "equal": found.equal, "only_in_log": found.only_in_log,
             "only_in_sink": found.only_in_sink, "different": found.different,
-            "seed": found.seed, "samples": [_document(row) for row in found.samples],
+            "seed": found.seed, "expired": found.expired,
+            "samples": [_document(row) for row in found.samples],
         }  # fmt: skip
         output.document(document)
         return
     name = f"{found.projection} g{found.generation}"
     sample = "" if found.seed is None else f" in a sample (--seed {found.seed})"
     if found.equal:
-        rows = count(found.rows, "row")
+        rows = count(found.rows, "row") + (f", {found.expired:,} of them expired" if found.expired else "")
         output.line(f"{name}: equals the log at epoch {found.epoch:,}{sample}, {rows}", style="green")
         return
     output.line(

@@ -306,6 +306,26 @@ def test_verify_counts_what_is_missing_superfluous_and_different_and_shows_both_
     assert verify(ctx, "totals", sample=1000) == compared, "as many as there are: all"
 
 
+def test_rows_that_went_by_themselves_are_no_difference(
+    shop: ShopLog, deploy: Deploy, settings: Settings
+) -> None:
+    source = TOTALS.replace("PostgresTable", "RedisCache").replace(
+        '"mart", "totals"', '"cache", ttl_seconds=9e6'
+    )
+    ctx = deploy(source)
+    refresh(ctx)
+    url = settings.sinks["cache"].url
+    assert url is not None
+    with redis_client.Redis.from_url(url.get_secret_value(), decode_responses=True) as client:
+        rows = sorted(key for key in client.keys("*") if "}:" in key)
+        client.delete(*rows[:2])  # as their end would
+        found = verify(ctx, "totals")
+        assert (found.equal, found.expired, found.samples) == (True, 2, ())
+        client.hset(rows[2], "total", "1.00")
+        found = verify(ctx, "totals")
+        assert (found.equal, found.expired, found.different, len(found.samples)) == (False, 2, 1, 1)
+
+
 def test_a_sink_that_is_not_of_this_log_is_refused(
     shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Any
 ) -> None:

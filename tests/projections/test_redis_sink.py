@@ -177,6 +177,28 @@ def test_dropping_leaves_nothing_behind_and_touches_nothing_else(sink: Sink, cli
     assert rows_of(sink, target(2)) == [BERT]
 
 
+@pytest.mark.parametrize("format", ["hash", "json"])
+def test_rows_go_by_themselves_after_their_time_and_tombstones_stay(
+    redis_url: str, client: Any, format: Format
+) -> None:
+    sinks = {"cache": SinkSettings(kind="redis", url=SecretStr(redis_url))}
+    sink = open_sink(RedisCache("cache", None, format, ttl_seconds=1000.5), Settings(sinks=sinks))
+    fill(sink, target(), [ANNA, BERT])
+    assert 1_000_000 < client.pttl(row_key(client, 1)) <= 1_000_500
+    client.persist(row_key(client, 1))
+    with sink.load(target(), fence(target(), 10), fence(target(), 11)) as load:
+        step = Step(fence(target(), 11), upserts=(ANNA,), deletes=({"customer_id": 2},))
+        for part in pieces(target(), step):
+            load.write(*part)
+        assert client.pttl(row_key(client, 1)) > 1_000_000, "written again, its time begins anew"
+        assert client.pttl(row_key(client, 2)) == -1, "what says that a row is gone must not go before it"
+        load.commit()
+    client.delete(row_key(client, 1))  # as its end would
+    assert rows_of(sink, target()) == []
+    with pytest.raises(OperatorError, match="ttl_seconds is 0"):
+        open_sink(RedisCache("cache", ttl_seconds=0), Settings(sinks=sinks)).check(target())
+
+
 def test_two_stores_cannot_share_a_prefix(redis_url: str) -> None:
     fill(sink_at(redis_url, prefix="shop"), target(), [ANNA])
     foreign = target(store="other")
