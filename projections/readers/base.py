@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -24,10 +24,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One answer of a search. ``score`` compares hits of one search only."""
+    """One answer of a search. ``score`` compares hits of one search only. ``highlights`` has, of each ``text`` column with
+    words that were looked for, the part of it that has most of them: HTML, escaped, each such word inside ``<b>``."""
 
     score: float
     row: Row
+    highlights: Mapping[str, str] = field(default_factory=dict)
 
 
 class GenerationMovedBack(TransientError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -67,7 +67,14 @@ class SearchReader:
             searcher = index.searcher()
             hits = searcher.search(asked.and_must_not_match(no_fence), limit=limit, count=False).hits
             rows = self._rows(searcher, hits, meta)
-        return [Hit(float(score), row) for (score, _), row in zip(hits, rows, strict=True)]
+            texts = [name for name, kind in meta.fields.items() if kind == "text"]
+            marks = {
+                name: tantivy.SnippetGenerator.create(searcher, asked, index.schema, name) for name in texts
+            }
+            return [
+                Hit(float(score), row, _highlights(row, marks))
+                for (score, _), row in zip(hits, rows, strict=True)
+            ]
 
     def close(self) -> None:
         with self._lock:
@@ -115,3 +122,16 @@ class SearchReader:
         except FileNotFoundError:
             return None
         return file.st_ino, file.st_mtime_ns
+
+
+def _highlights(row: Row, marks: Mapping[str, tantivy.SnippetGenerator]) -> dict[str, str]:
+    found = {}
+    for name, generator in marks.items():
+        text = tantivy.Document()
+        cells = row[name]
+        for cell in cells if isinstance(cells, list) else [cells]:
+            text.add_text(name, cell or "")
+        snippet = generator.snippet_from_doc(text)
+        if snippet.highlighted():
+            found[name] = snippet.to_html()
+    return found

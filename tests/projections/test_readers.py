@@ -189,7 +189,7 @@ def test_a_search_gives_the_best_hits_first(index: Place) -> None:
     rows: list[Row] = [
         {"customer_id": 1, "name": "red wooden chair", "total": Decimal(5)},
         {"customer_id": 2, "name": "chair chair chair", "total": Decimal(50)},
-        {"customer_id": 3, "name": "blue table", "total": None},
+        {"customer_id": 3, "name": "blue <table>", "total": None},
         {"customer_id": 4, "name": None, "total": Decimal(7)},
     ]
     fill(index.sink, target(), rows)
@@ -203,6 +203,9 @@ def test_a_search_gives_the_best_hits_first(index: Place) -> None:
         hits = reader.search("chair")
         assert [hit.row for hit in hits] == [rows[1], rows[0]]
         assert hits[0].score > hits[1].score
+        assert hits[1].highlights == {"name": "red wooden <b>chair</b>"}
+        assert [hit.highlights for hit in reader.search("table")] == [{"name": "blue &lt;<b>table</b>"}]
+        assert reader.search("total:[6 TO 8]")[0].highlights == {}
         assert found("chair", limit=1) == [2]
         assert found('"red wooden"') == [1]
         assert sorted(found("name:table OR name:red")) == [1, 3]
