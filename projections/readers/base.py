@@ -24,8 +24,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One answer of a search. ``score`` compares hits of one search only. ``highlights`` has, of each ``text`` column with
-    words that were looked for, the part of it that has most of them: HTML, escaped, each such word inside ``<b>``."""
+    """One answer of a search. ``score`` compares hits of one search only. ``highlights`` has, of each ``text`` column
+    with words that were looked for, the part of it that has most of them: HTML, escaped, each such word inside
+    ``<b>``."""
 
     score: float
     row: Row

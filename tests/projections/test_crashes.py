@@ -13,10 +13,11 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import redis as redis_client
 
 from eventstore import failpoints
 from eventstore.derived import GenerationState
-from eventstore.errors import Fenced, TransientError
+from eventstore.errors import Fenced, OperatorError, TransientError
 from eventstore.log import Store
 from eventstore.settings import Settings
 from projections import load_projections
@@ -33,10 +34,12 @@ from projections.lifecycle import (
 )
 from projections.plan import Incremental
 from projections.promotion import Promoted
-from tests.fixtures.servers import ServerFactory
+from tailrace.embedded import PostgresServer, RedisServer
+from tests.fixtures.scale import Scale
+from tests.fixtures.servers import RedisFactory, ServerFactory
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.shoplog import ShopLog, settings_in
-from tests.projections.test_lifecycle import BAD_TOTALS, TOTALS, rows_of, view
+from tests.projections.test_lifecycle import BAD_TOTALS, TOTALS, rows_of
 from tests.support import forking
 
 NAMES = ("customer_totals", "order_cache", "product_search")
@@ -257,6 +260,62 @@ def test_a_sink_server_that_crashes_right_after_a_refresh_has_lost_nothing(
         assert rows_of(ctx, "customer_totals") == shop.expected("customer_totals")
         assert verify(ctx, "customer_totals").equal
         assert len(view(settings, "customer_totals")) == len(shop.expected("customer_totals"))
+
+
+STEPS = ("refresh_planned", "derived_committed", "bucket_applied", "sink_fenced")
+
+
+def test_a_sink_server_that_is_killed_at_any_step_or_full_is_caught_up_with(
+    tmp_path: Path,
+    spark: object,
+    postgres_server: ServerFactory,
+    redis_server: RedisFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    scale: Scale,
+) -> None:
+    table, cache = postgres_server(), redis_server(settings={"appendonly": "yes", "appendfsync": "always"})
+    settings = settings_in(tmp_path, dsn=table.dsn(), redis_url=cache.url)
+    killing: list[tuple[str, PostgresServer | RedisServer]] = []
+
+    def hit(name: str, times: int = 1) -> None:
+        if killing and killing[0][0] == name:
+            killing.pop()[1].kill()
+
+    monkeypatch.setattr(failpoints, "hit", hit)
+    with Store.open(settings.store, create=True) as store:
+        shop = ShopLog.start(store)
+        rounds = scale.pick(smoke=1, full=12)
+        shop.fill(customers=12 + 10 * rounds, orders=80)
+        ctx = ProjectionContext(store, settings, load_projections(["tailrace.demo.shop.projections"]))
+        servers: dict[str, PostgresServer | RedisServer] = {"customer_totals": table, "order_cache": cache}
+        refresh(ctx, list(servers))
+        for number in range(rounds):
+            for step in STEPS:
+                for name, server in servers.items():
+                    where = f"{name}, killed at {step}, round {number}"
+                    epoch = shop.work()
+                    killing.append((step, server))
+                    (outcome,) = refresh(ctx, [name])
+                    assert not killing, where
+                    if step == "sink_fenced":
+                        assert outcome.status == "done", where
+                    else:
+                        assert isinstance(outcome.error, TransientError), where
+                    server.start()
+                    refresh(ctx, [name])
+                    fence = ctx.fence(ctx.generation(name, 1))
+                    assert fence is not None and fence.epoch == epoch, where
+                    assert rows_of(ctx, name) == shop.expected(name), where
+        with redis_client.Redis.from_url(cache.url) as client:
+            client.config_set("maxmemory", "1")
+            shop.work()
+            (outcome,) = refresh(ctx, ["order_cache"])
+            assert isinstance(outcome.error, OperatorError) and "maxmemory" in outcome.error.message
+            client.config_set("maxmemory", "0")
+        refresh(ctx, list(servers))
+        for name in servers:
+            assert rows_of(ctx, name) == shop.expected(name)
+            assert verify(ctx, name).equal
 
 
 def test_the_job_tells_schedulers_by_exit_codes(
