@@ -43,7 +43,7 @@ from projections.difference import (
 )
 from projections.failure import explained
 from projections.model import Projection, ProjectionFailed
-from projections.sampling import Sampling
+from projections.sampling import Choice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -151,13 +151,13 @@ def _unfit(projection: Projection, what: str, hint: str) -> ProjectionFailed:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How rows are told apart and spread over buckets. With a ``sampling`` the others are left out."""
+    """How rows are told apart and spread over buckets. With a ``choice`` of keys the others' rows are left out."""
 
     schema: pa.Schema
     key: tuple[str, ...]
     partitions: int
     split: int
-    sampling: Sampling | None = None
+    choice: Choice | None = None
 
     @property
     def buckets(self) -> range:
@@ -165,17 +165,17 @@ class Placement:
 
     def hashed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Spark task: add ``_hash`` and ``_bucket`` to each row."""
-        for unsampled in batches:
-            batch, hashes = self.sampled(unsampled)
+        for every in batches:
+            batch, hashes = self.chosen(every)
             buckets = pa.array(keys.buckets_of(hashes, self.partitions, self.split))
             yield batch.append_column(HASH, hashes).append_column(BUCKET, buckets)
 
-    def sampled(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Int64Array]:
+    def chosen(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Int64Array]:
         """The rows that are looked at, and the hash of each one's key."""
         hashes = self.hashes(batch)
-        if self.sampling is None:
+        if self.choice is None:
             return batch, hashes
-        chosen = pa.array(self.sampling.chosen(hashes.to_numpy()))
+        chosen = pa.array(self.choice.chosen(hashes.to_numpy()))
         return batch.filter(chosen), hashes.filter(chosen)
 
     def hashes(self, batch: pa.RecordBatch) -> pa.Int64Array:
@@ -274,7 +274,12 @@ class BucketTask:
                 bucket, rows.num_rows, nulls=len(nulls), repeats=len(repeats), samples=samples
             )
         before = self.previous.get(bucket, NO_FILES)
-        if chosen is None:
+        choice = self.placement.choice
+        if chosen is None and choice is not None:
+            old = read_some(
+                self.storage, before, schema, key, lambda table: choice.chosen(table[HASH].to_numpy())
+            )
+        elif chosen is None:
             old = read_result(self.storage, before, schema, key)
         else:
             old = read_some(self.storage, before, schema, key, chosen)

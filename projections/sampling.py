@@ -1,9 +1,9 @@
-"""A random choice of keys that everybody makes alike: by the hash of a key and a seed. Pure."""
+"""A choice of keys that everybody makes alike, by the hash of each: random ones, or those of a list. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,6 +11,37 @@ Hashes = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 _ALL = 1 << 64
+
+
+class Choice(Protocol):
+    """Some of all keys there could be. Pickles into Spark tasks."""
+
+    def chosen(self, hashes: Hashes) -> Mask:
+        """Which keys belong to it, by their hashes (``eventstore.keys``)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listed:
+    """The keys with these hashes, or (``others``) all but those."""
+
+    hashes: Hashes
+    others: bool = False
+
+    def chosen(self, hashes: Hashes) -> Mask:
+        mask: Mask = np.isin(hashes, self.hashes, invert=self.others)
+        return mask
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Both:
+    """The keys that are in two choices."""
+
+    one: Choice
+    other: Choice
+
+    def chosen(self, hashes: Hashes) -> Mask:
+        mask: Mask = self.one.chosen(hashes) & self.other.chosen(hashes)
+        return mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +53,6 @@ class Sampling:
     share: float
 
     def chosen(self, hashes: Hashes) -> Mask:
-        """Which keys belong to it, by their hashes (``eventstore.keys``)."""
         mask: Mask = _mixed(hashes.view(np.uint64) ^ np.uint64(self.seed)) < np.uint64(int(self.share * _ALL))
         return mask
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -127,6 +127,18 @@ class Sink(Protocol):
 
         Raises DifferenceFound for rows that no step wrote so and that the schema cannot hold, InMotion (monotonic
         sinks) while a step is half in."""
+
+
+@runtime_checkable
+class MovingSink(Protocol):
+    """What a monotonic sink can do besides, so that it is compared with the log while it is refreshed all the time."""
+
+    def scan_in_motion(self, target: Target) -> Iterator[pa.RecordBatch]:
+        """``scan`` that takes rows of steps on their way for rows: each as it is when it is read. A row that no step
+        touches meanwhile comes exactly once."""
+
+    def read(self, target: Target, keys: pa.Table) -> Iterator[pa.RecordBatch]:
+        """The rows of some keys (key columns and ``_hash``), as ``scan`` gives them. Raises what ``scan`` raises."""
 
 
 def open_sink(spec: SinkSpec, settings: Settings) -> Sink:

@@ -165,12 +165,28 @@ class RedisSink:
             run(client, [("DEL", names.meta(target.generation))])
 
     def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
+        with self._scan(target) as scan:
+            yield from scan.batches() if scan else ()
+
+    def scan_in_motion(self, target: Target) -> Iterator[pa.RecordBatch]:
+        with self._scan(target, in_motion=True) as scan:
+            yield from scan.batches() if scan else ()
+
+    def read(self, target: Target, keys: pa.Table) -> Iterator[pa.RecordBatch]:
+        with self._scan(target) as scan:
+            yield from scan.batches_of(keys) if scan else ()
+
+    @contextmanager
+    def _scan(self, target: Target, *, in_motion: bool = False) -> Iterator[RedisScan | None]:
         names = self.names(target.store, target.projection)
         with self._place.client() as client:
             meta = self._meta(client, names, target.generation)
-            if meta is not None:
-                fence = self._fence(client, target)
-                yield from RedisScan(client, names, target, meta, fence.epoch if fence else 0).batches()
+            if meta is None:
+                yield None
+                return
+            fence = None if in_motion else self._fence(client, target)
+            epoch = math.inf if in_motion else fence.epoch if fence else 0
+            yield RedisScan(client, names, target, meta, epoch)
 
     def _live(self, client: Client, names: RedisNames) -> int | None:
         (value,) = run(client, [("GET", names.live)])

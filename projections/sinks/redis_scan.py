@@ -12,7 +12,7 @@ from redis import exceptions
 from eventstore import disclosure
 from eventstore import keys as key_rules
 from eventstore.errors import DifferenceFound
-from projections.sinks.base import InMotion, Target, join_key
+from projections.sinks.base import InMotion, Target, join_key, key_texts
 from projections.sinks.redis_place import (
     Client,
     GenerationMeta,
@@ -69,11 +69,11 @@ def _row(answer: Any, meta: GenerationMeta) -> Any:
 class RedisScan:
     """All rows of a generation as readers find them: those of the manifests, and those that somebody else put beside.
 
-    ``epoch`` is the generation's fence: a newer row is of a step on its way.
+    ``epoch`` is the generation's fence: a newer row is of a step on its way. Infinity: such rows are taken as well.
     """
 
     def __init__(
-        self, client: Client, names: RedisNames, target: Target, meta: GenerationMeta, epoch: int
+        self, client: Client, names: RedisNames, target: Target, meta: GenerationMeta, epoch: float
     ) -> None:
         self._client, self._target, self._meta, self._epoch = client, target, meta, epoch
         count = meta.partitions * meta.split
@@ -91,6 +91,22 @@ class RedisScan:
                 seen.update(fresh)
                 yield self._decoded(bucket, fresh)
         yield from self._beside()
+        self._refuse_damaged()
+
+    def batches_of(self, keys: pa.Table) -> Iterator[pa.RecordBatch]:
+        """The rows of some keys (key columns and ``_hash``). Raises as ``batches``."""
+        texts = [text.encode() for text in key_texts(self._target, keys)]
+        hashes = keys.column("_hash").combine_chunks()
+        places = key_rules.buckets_of(hashes, self._target.partitions, self._target.split).tolist()
+        by_bucket: dict[int, list[bytes]] = {}
+        for bucket, text in zip(places, texts, strict=True):
+            by_bucket.setdefault(bucket, []).append(text)
+        for bucket, wanted in by_bucket.items():
+            for start in range(0, len(wanted), _KEYS_AT_ONCE):
+                yield self._decoded(bucket, wanted[start : start + _KEYS_AT_ONCE])
+        self._refuse_damaged()
+
+    def _refuse_damaged(self) -> None:
         if self._damaged:
             shown = ", ".join(map(disclosure.value, self._damaged[:_SHOWN]))
             rest = f" and {len(self._damaged) - _SHOWN} more" if len(self._damaged) > _SHOWN else ""
