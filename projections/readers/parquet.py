@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import pyarrow as pa
+
 from eventstore import keys as keys_
 from eventstore.settings import SinkSettings
 from projections.readers.base import Followed, Hit, Row, cannot_search, key_name, nothing_live
@@ -49,9 +51,8 @@ class ParquetReader:
                 ]
                 texts = [join_key(cells) for cells in zip(*columns, strict=True)]
                 at = [number for number, text in enumerate(texts) if text in wanted]
-                found |= {
-                    texts[number]: row for number, row in zip(at, rows.take(at).to_pylist(), strict=True)
-                }
+                taken = rows.take(pa.array(at, pa.int64())).to_pylist()
+                found |= {texts[number]: row for number, row in zip(at, taken, strict=True)}
         return [found.get(text) for _, text in names]
 
     def search(self, query: str, limit: int = 10) -> list[Hit]:
