@@ -96,7 +96,8 @@ def _silence_exceptions() -> None:
     """pyspark prints each failure of a query on standard error before it raises it, with the values it failed on."""
     from pyspark.logger import PySparkLogger
 
-    PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def is_lost(within: float = 0.0) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import textwrap
 from collections.abc import Callable
+from logging.handlers import BufferingHandler
 from pathlib import Path
 
 import pytest
@@ -358,7 +360,12 @@ def test_a_header_that_is_no_header_is_told(written: Written) -> None:
 def test_what_spark_refuses_is_told_with_its_place_in_the_file(
     written: Written, empty_shop: ProjectionContext
 ) -> None:
+    heard = BufferingHandler(100)
+    logger = logging.getLogger("SQLQueryContextLogger")
+    logger.addHandler(heard)
     found = examine(empty_shop, written(of("SELECT customer_id,\n       custmer_id\nFROM orders")))
+    logger.removeHandler(heard)
+    assert not heard.buffer, "pyspark tells failures, values and all"
     (failed,) = found.findings
     assert "(view.sql:7:8)" in failed.what and "`custmer_id` cannot be resolved" in failed.what
     assert "_pyspark" not in failed.what
