@@ -8,7 +8,7 @@ The heavy parts (Spark, the sinks' drivers) are imported by the modules that use
 from __future__ import annotations
 
 from projections.definition import load_projections, projection
-from projections.model import Changes, Events, Projection, ProjectionFailed, State, Through
+from projections.model import Changes, Events, Projection, ProjectionFailed, Result, State, Through
 from projections.readers import open_reader
 from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 
@@ -20,6 +20,7 @@ __all__ = [
     "Projection",
     "ProjectionFailed",
     "RedisCache",
+    "Result",
     "SearchIndex",
     "SinkSpec",
     "State",

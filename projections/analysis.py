@@ -15,14 +15,16 @@ import pyarrow as pa
 
 from eventstore.model import TopicKind
 from eventstore.schema import NUMERIC
+from eventstore.state import StateInput
 from projections.compute import define, output_schema
 from projections.determinism import Declared, Fault, faults
 from projections.findings import Finding, Level
 from projections.history import Planned, cast_columns, described, shown_columns
 from projections.lineage import Lineage, lineage_of
 from projections.locality import MARK, InputFacts, Proof, prove
-from projections.model import Changes, Events, Projection, ProjectionFailed, State
+from projections.model import Changes, Events, Projection, ProjectionFailed, Result, State
 from projections.plantree import Node, read
+from projections.results import ResultInput
 from projections.sourcelines import SourceLines
 
 if TYPE_CHECKING:
@@ -186,12 +188,16 @@ def _plan_of(result: DataFrame) -> Node:
 def _facts(projection: Projection, name: str, planned: Planned) -> InputFacts:
     match projection.inputs[name]:
         case State():
+            assert isinstance(planned, StateInput)
             key = tuple(column.name for column in planned.target.key)
             return InputFacts(name, () if planned.target.bag else (key,))
         case Changes():
             return InputFacts(name, (_PLACE,), nested=True)
         case Events():
             return InputFacts(name, (_PLACE, ("stream", "version")))
+        case Result():
+            assert isinstance(planned, ResultInput)
+            return InputFacts(name, (planned.key,))
 
 
 def _numeric_texts(projection: Projection, inputs: Mapping[str, Planned]) -> dict[str, frozenset[str]]:
@@ -199,7 +205,9 @@ def _numeric_texts(projection: Projection, inputs: Mapping[str, Planned]) -> dic
     found = {}
     for name, planned in inputs.items():
         source = projection.inputs[name]
-        if isinstance(source, State) and planned.target.kind is TopicKind.TABLE:
+        if not isinstance(planned, StateInput) or not isinstance(source, State):
+            continue
+        if planned.target.kind is TopicKind.TABLE:
             found[name] = frozenset(
                 column.name
                 for column in planned.target.columns

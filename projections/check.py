@@ -10,7 +10,8 @@ from eventstore.errors import UsageError
 from eventstore.model import TopicInfo, TopicKind
 from eventstore.schema import TopicSchema, unify
 from projections.findings import Finding
-from projections.model import Changes, Events, Input, Projection, State, Through
+from projections.model import Changes, Events, Projection, Result, State, Through
+from projections.results import described_result, live_of
 from projections.sinks.base import Sink, open_sink
 from projections.sourcelines import SourceLines
 
@@ -40,6 +41,9 @@ def wrong_names(store: Store, projection: Projection) -> Iterator[Finding]:
     lines = SourceLines.of(projection)
     for name, source in projection.inputs.items():
         place = lines.of_input(name)
+        if isinstance(source, Result):
+            yield from _wrong_result(store, projection, name, source, place)
+            continue
         try:
             info = store.topic(source.topic_id)
         except UsageError as error:
@@ -52,10 +56,35 @@ def wrong_names(store: Store, projection: Projection) -> Iterator[Finding]:
             hint = "read tables as State or Changes, categories of domain events as Events"
             yield Finding("fail", what, hint, place, name)
             continue
-        yield from _wrong_columns(projection, name, unify(store.schemas(info.id)), place)
+        yield from _wrong_columns(projection, name, source, unify(store.schemas(info.id)), place)
 
 
-def _is_read_as(source: Input, info: TopicInfo) -> bool:
+def _wrong_result(
+    store: Store, projection: Projection, name: str, source: Result, place: str
+) -> Iterator[Finding]:
+    """Columns that the generation which readers see does not have. One that was never built has to be waited for."""
+    if live_of(store, source.projection) is None:
+        return
+    known = described_result(store, source.projection).schema.names
+    for column in dict.fromkeys((*affected(source), *_gone_through(projection, name))):
+        if column not in known:
+            what = (
+                f"input {name!r}: affects names {column}, which projection {source.projection} does not have"
+            )
+            yield Finding("fail", what, f"its columns are {', '.join(known)}", place, name, column)
+
+
+def _gone_through(projection: Projection, name: str) -> list[str]:
+    """The columns of an input that others go through."""
+    return [
+        column
+        for other in projection.inputs.values()
+        if isinstance(other.affects, Through) and other.affects.input == name
+        for column in other.affects.on.values()
+    ]
+
+
+def _is_read_as(source: State | Changes | Events, info: TopicInfo) -> bool:
     match source:
         case State():
             return info.kind is TopicKind.TABLE
@@ -65,19 +94,14 @@ def _is_read_as(source: Input, info: TopicInfo) -> bool:
             return True
 
 
-def _wrong_columns(projection: Projection, name: str, schema: TopicSchema, place: str) -> Iterator[Finding]:
-    source = projection.inputs[name]
+def _wrong_columns(
+    projection: Projection, name: str, source: State | Changes | Events, schema: TopicSchema, place: str
+) -> Iterator[Finding]:
     named: dict[str, Iterable[str]] = {}
     if isinstance(source, State):
         policies = () if isinstance(source.on_unreadable, str) else source.on_unreadable
         named = {"columns": source.columns or (), "cast": source.cast, "on_unreadable": policies}
-    through = [
-        column
-        for other in projection.inputs.values()
-        if isinstance(other.affects, Through) and other.affects.input == name
-        for column in other.affects.on.values()
-    ]
-    named |= {"affects": affected(source), "Through": through}
+    named |= {"affects": affected(source), "Through": _gone_through(projection, name)}
     for option, columns in named.items():
         for column in dict.fromkeys(columns):
             if schema.column(column) is None:
@@ -92,7 +116,7 @@ def _columns_hint(schema: TopicSchema, column: str) -> str:
     return f"{did}its columns are {', '.join(names)}"
 
 
-def affected(source: Input) -> tuple[str, ...]:
+def affected(source: State | Changes | Events | Result) -> tuple[str, ...]:
     """The input's columns that ``affects`` names."""
     match source.affects:
         case None:

@@ -4,20 +4,26 @@ result, those of inputs that go through others with theirs."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from eventstore.schema import TopicSchema
 from projections.affected import family
+from projections.history import Planned
 from projections.lineage import Direct, Lineage
 from projections.model import Changes, Events, Input, Projection, State
+from projections.results import ResultInput
+
+Columns: TypeAlias = "TopicSchema | pa.Schema"
+"""Those of a topic; of another projection's result."""
 
 
 def incomparable(
-    projection: Projection, lineage: Lineage, schema_of: Callable[[str], TopicSchema], result: pa.Schema
+    projection: Projection, lineage: Lineage, schema_of: Callable[[str], Columns], result: pa.Schema
 ) -> str | None:
     """Why rows of the inputs cannot be found by keys, the first reason; None when they can. ``schema_of`` gives the
-    schema of an input's topic, ``result`` are the columns of the projection's result."""
+    columns of an input, ``result`` are those of the projection's result."""
     for name, path in lineage.paths.items():
         source = projection.inputs[name]
         own = path.columns if isinstance(path, Direct) else path.own
@@ -38,8 +44,15 @@ def incomparable(
     return None
 
 
-def _kind(source: Input, schema: TopicSchema, name: str) -> pa.DataType | str:
+def columns_of(planned: Planned) -> Columns:
+    """The columns of an input by which rows may be found."""
+    return planned.schema if isinstance(planned, ResultInput) else planned.target
+
+
+def _kind(source: Input, schema: Columns, name: str) -> pa.DataType | str:
     """The type in which the function sees a column, or why its rows cannot be found by it."""
+    if not isinstance(schema, TopicSchema):
+        return schema.field(name).type if name in schema.names else "is no column of that result"
     column = schema.column(name)
     if column is None:
         return "is no column of its topic"

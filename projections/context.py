@@ -161,6 +161,14 @@ class ProjectionContext:
         """The topics with rows in epochs after ``epoch`` and up to ``up_to``."""
         return changed_topics(self.store, topics, epoch, up_to)
 
+    def topics(self, projection: Projection) -> tuple[TopicId, ...]:
+        """The topics that a projection is made of, also by way of others that are loaded."""
+        found = dict.fromkeys(projection.topics)
+        for name in projection.reads:
+            if name in self.projections:
+                found |= dict.fromkeys(self.topics(self.projections[name]))
+        return tuple(found)
+
     def check_fence(self, generation: Generation, fence: Fence) -> None:
         """Refuse a sink whose content does not come from this log at that epoch (a restored catalog, a foreign log).
 

@@ -20,6 +20,7 @@ from projections.failure import shown, user_place
 from projections.findings import Finding
 from projections.mistakes import mistakes_of
 from projections.model import NOW, Input, Projection
+from projections.order import circle_of
 from projections.specs import SinkSpec
 
 
@@ -134,6 +135,12 @@ def load_projections(
             for file in _files(folder, path):
                 for defined in _of_file(file):
                     _add(found, defined)
+    for defined in found.values():
+        circle = circle_of(found, defined.name)
+        if circle:
+            what = f"it reads its own result: {' <- '.join(circle)}"
+            hint = "one of them has to read topics instead"
+            _tell(defined, defined.name, defined.place, [Finding("fail", what, hint, defined.place)])
     broken = [id(mistake.projection) for mistake in _gathered.get() or ()]
     return {name: defined for name, defined in found.items() if id(defined) not in broken}
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,7 @@ class StepFiles:
     """All files of a step: the runs and overlays that are the result after it, the deltas that lead to it.
 
     ``epoch_hash`` is the log's hash at the step's last epoch: the fence that the sink holds after it. ``rows`` counts
-    those of the whole result.
+    those of the whole result, ``results`` are the generations of the projections whose results were read.
     """
 
     runs: tuple[DerivedFile, ...]
@@ -101,6 +101,7 @@ class StepFiles:
     deltas: tuple[DerivedFile, ...]
     epoch_hash: str
     rows: int
+    results: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def upserts(self) -> int:
@@ -134,6 +135,7 @@ class StepFiles:
             deltas=tuple(DerivedFile(**file) for file in data["deltas"]),
             epoch_hash=data["epoch_hash"],
             rows=data["rows"],
+            results=data.get("results", {}),
         )
 
 

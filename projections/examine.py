@@ -6,24 +6,26 @@ result. Spark is started for the plan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from eventstore.errors import OperatorError, TailraceError
-from eventstore.schema import TopicSchema, unify
+from eventstore.errors import IncompleteTopic, OperatorError, TailraceError
 from projections.analysis import Analysis, analyse
 from projections.check import wrong_names
-from projections.comparable import incomparable
+from projections.comparable import Columns, columns_of, incomparable
 from projections.definition import Mistake
 from projections.findings import Finding
 from projections.guards import declared_against
+from projections.history import described
 from projections.lineage import lineage_of
-from projections.model import Projection
+from projections.model import Projection, Result
 from projections.sinks.base import CannotBuild, Sink, Target, open_sink
+from projections.sourcelines import SourceLines
 
 if TYPE_CHECKING:
     from projections.context import ProjectionContext
@@ -65,7 +67,7 @@ def of_mistakes(mistakes: Sequence[Mistake]) -> list[Examined]:
 
 def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
     """Look at one projection as far as its mistakes, and a Spark that does not start, let one see."""
-    findings = list(wrong_names(ctx.store, projection))
+    findings = [*wrong_names(ctx.store, projection), *_unknown(ctx, projection)]
     names_are_right = not findings
     sink = _opened(ctx, projection, findings)
     if not names_are_right:
@@ -74,7 +76,7 @@ def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
         spark = ctx.spark
         ctx.report(f"looking at the plan of {projection.name}", 0, None, "")
         analysis = analyse(spark, ctx.store, projection)
-    except OperatorError as error:  # of Spark, which does not start, or of the function
+    except (OperatorError, IncompleteTopic) as error:  # of Spark, which does not start, or of the function
         findings.append(_failure(projection, error))
         return Examined(projection.name, projection.place, tuple(findings))
     remarks: tuple[str, ...] = ()
@@ -90,6 +92,19 @@ def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
         () if reasons else lineage_of(projection).unknown,
         remarks,
     )
+
+
+def _unknown(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding]:
+    """Projections that it reads and that nobody knows."""
+    lines = SourceLines.of(projection)
+    for name, source in projection.inputs.items():
+        if isinstance(source, Result) and source.projection not in ctx.projections:
+            if ctx.generations(source.projection):
+                continue
+            close = difflib.get_close_matches(source.projection, ctx.projections, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"defined are {', '.join(ctx.projections)}"
+            what = f"input {name!r}: there is no projection {source.projection}"
+            yield Finding("fail", what, hint, lines.of_input(name), name)
 
 
 def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis) -> list[Finding]:
@@ -114,8 +129,8 @@ def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis)
     return found
 
 
-def _columns(ctx: ProjectionContext, projection: Projection, name: str) -> TopicSchema:
-    return unify(ctx.store.schemas(projection.inputs[name].topic_id))
+def _columns(ctx: ProjectionContext, projection: Projection, name: str) -> Columns:
+    return columns_of(described(ctx.store, projection.inputs[name]))
 
 
 def _failed_samples(ctx: ProjectionContext, projection: Projection) -> list[str]:

@@ -29,7 +29,8 @@ from eventstore.schema import TopicSchema, unify
 from eventstore.segment import POSITION_FIELDS, read_segment, stored_schema
 from eventstore.state import StateInput, plan_state, readable_states
 from eventstore.storage import Storage
-from projections.model import Changes, Events, Input, Projection, State
+from projections.model import Changes, Events, Input, Projection, Result, State
+from projections.results import ResultInput, described_result, live_of, plan_result
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,7 +69,7 @@ class ChangesInput:
         return pa.schema([*POSITION_FIELDS, *(stored.field(name) for name in _EVENT_ENVELOPE), *columns])
 
 
-Planned = StateInput | ChangesInput
+Planned = StateInput | ChangesInput | ResultInput
 _SEALS = 3  # the newest sealer wins, so that ours may be overtaken
 
 
@@ -81,12 +82,14 @@ class ReadPlan:
 
     @property
     def rows(self) -> int:
-        """Changes that will be read."""
-        return sum(ref.rows for planned in self.inputs.values() for ref in planned.refs)
+        """Changes, and rows of results, that will be read."""
+        results = [planned.rows for planned in self.inputs.values() if isinstance(planned, ResultInput)]
+        return sum(results) + sum(ref.rows for planned in self.inputs.values() for ref in planned.refs)
 
     @property
     def stored_bytes(self) -> int:
-        return sum(ref.bytes for planned in self.inputs.values() for ref in planned.refs)
+        results = [each.stored_bytes for each in self.inputs.values() if isinstance(each, ResultInput)]
+        return sum(results) + sum(ref.bytes for planned in self.inputs.values() for ref in planned.refs)
 
     def inline_bytes(self, parallelism: int) -> int:
         """Bytes of blobs in all task rows: each unit of work carries those of its topic."""
@@ -98,25 +101,37 @@ class ReadPlan:
 
 
 def plan_reads(
-    store: Store, projection: Projection, cut: Cut, parallelism: int, names: Sequence[str] | None = None
+    store: Store,
+    projection: Projection,
+    cut: Cut,
+    parallelism: int,
+    names: Sequence[str] | None = None,
+    results: Mapping[str, int] | None = None,
 ) -> ReadPlan:
-    """Resolve inputs (default: all) at ``cut``, sealing the log when too much of it is inline.
+    """Resolve inputs (default: all) at ``cut``, sealing the log when too much of it is inline. ``results``: the
+    generations of projections whose results are read (default: the live ones).
 
     Raises IncompleteTopic when the state of an input is not known there, UsageError for unknown topics or columns.
     """
     for _ in range(_SEALS):
-        plan = _plan(store, projection, cut, names)
+        plan = _plan(store, projection, cut, names, results)
         if plan.inline_bytes(parallelism) <= INLINE_LIMIT:
             return plan
         with suppress(Fenced):  # upkeep began to seal meanwhile
             store.seal()
-    return _plan(store, projection, cut, names)
+    return _plan(store, projection, cut, names, results)
 
 
 def needs(store: Store, projection: Projection) -> tuple[InputNeed, ...]:
     """What a generation that is begun now will read, for retention to know."""
     found = []
     for source in projection.inputs.values():
+        if isinstance(
+            source, Result
+        ):  # its changes are its own affair; by the topics one tells how far this one is
+            read = live_of(store, source.projection)
+            found += [InputNeed(need.topic, "state", need.start) for need in read.inputs] if read else []
+            continue
         kind = "state" if isinstance(source, State) else "changes"
         start = store.log_start(source.topic_id).epoch
         found.append(InputNeed(source.topic_id.text, kind, start))
@@ -136,17 +151,33 @@ def require_changes(store: Store, label: str, name: str, inputs: Sequence[InputN
             )
 
 
-def _plan(store: Store, projection: Projection, cut: Cut, names: Sequence[str] | None) -> ReadPlan:
+def _plan(
+    store: Store,
+    projection: Projection,
+    cut: Cut,
+    names: Sequence[str] | None,
+    results: Mapping[str, int] | None,
+) -> ReadPlan:
     chosen = projection.inputs if names is None else {name: projection.inputs[name] for name in names}
-    return ReadPlan(cut, {name: plan_input(store, source, cut) for name, source in chosen.items()})
+    return ReadPlan(
+        cut, {name: plan_input(store, source, cut, results=results) for name, source in chosen.items()}
+    )
 
 
-def plan_input(store: Store, source: Input, cut: Cut, more: Sequence[str] = ()) -> Planned:
+def plan_input(
+    store: Store,
+    source: Input,
+    cut: Cut,
+    more: Sequence[str] = (),
+    results: Mapping[str, int] | None = None,
+) -> Planned:
     """One input at a cut. ``more``: columns of a state to read beside those that the function sees. Raises what
     ``plan_reads`` raises."""
     if isinstance(source, State):
         columns = source.columns and tuple(dict.fromkeys((*source.columns, *more)))
         return plan_state(store, source.topic_id, cut, columns=columns, on_unreadable=source.on_unreadable)
+    if isinstance(source, Result):
+        return plan_result(store, source.projection, cut, (results or {}).get(source.projection))
     return plan_changes(store, source, cut)
 
 
@@ -178,8 +209,11 @@ def plan_changes(store: Store, source: Changes | Events, cut: Cut, after_epoch: 
 def described(store: Store, source: Input) -> Planned:
     """An input as its topic is known now, without rows: also of a topic that is not complete yet.
 
-    Raises UsageError for an unknown topic or column.
+    Raises UsageError for an unknown topic or column, IncompleteTopic for the result of a projection that was never
+    built.
     """
+    if isinstance(source, Result):
+        return described_result(store, source.projection)
     info = store.topic(source.topic_id)
     versions = {schema.version: schema for schema in store.schemas(info.id)}
     target = unify(list(versions.values()))
@@ -293,6 +327,8 @@ def _rows(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
 def _read_buckets(storage: Storage, planned: Planned, share: range) -> Iterator[pa.Table]:
     if isinstance(planned, StateInput):
         yield from readable_states(storage, planned, share)
+    elif isinstance(planned, ResultInput):
+        yield from (planned.read(storage, bucket) for bucket in share)
     else:
         yield from (read_changes(storage, planned, partition) for partition in share)
 

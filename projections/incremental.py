@@ -25,8 +25,9 @@ from eventstore import disclosure, keys
 from eventstore.chosen import Changed, TooLarge, changed_keys
 from eventstore.errors import HistoryGone
 from eventstore.position import Cut
+from eventstore.state import StateInput
 from projections.affected import KeySet, Mask
-from projections.comparable import incomparable
+from projections.comparable import columns_of, incomparable
 from projections.compute import BucketOutcome, BucketTask, define, refuse_bad_keys, require_schema
 from projections.context import ProjectionContext
 from projections.difference import HASH
@@ -41,9 +42,10 @@ from projections.history import (
     plan_reads,
     read_changes,
 )
-from projections.lineage import Direct, Lineage, Link, lineage_of
-from projections.model import Projection, ProjectionFailed, State
+from projections.lineage import Direct, Lineage, Link, Path, lineage_of
+from projections.model import Projection, ProjectionFailed, Result, State
 from projections.restricted import Inputs
+from projections.results import changed_keys_of
 
 _SAMPLES = 3
 _MOST_CHANGES = 2_000_000
@@ -66,12 +68,12 @@ def reason_against(
     ctx: ProjectionContext, projection: Projection, from_epoch: int, cut: Cut, changed: Sequence[str]
 ) -> str | None:
     """What the log says against an incremental step from an epoch to a cut: something happened in between that is not a
-    change of rows. ``changed``: the topics with rows in between. Reads the catalog only."""
+    change of rows. ``changed``: the topics with rows in between, and the projections. Reads the catalog only."""
     for name in lineage_of(projection).unknown:
-        if projection.inputs[name].topic_id.text in changed:
-            return (
-                f"{projection.inputs[name].topic_id} changed, and input {name} does not say what it affects"
-            )
+        source = projection.inputs[name]
+        what = f"projection {source.projection}" if isinstance(source, Result) else source.topic_id.text
+        if what in changed:
+            return f"{what} changed, and input {name} does not say what it affects"
     before = ctx.store.cut(from_epoch)
     for topic in projection.topics:
         info = ctx.store.topic(topic)
@@ -128,7 +130,7 @@ def compute_incrementally(
 
 def require_comparable(projection: Projection, lineage: Lineage, now: Inputs, generation: Generation) -> None:
     """Raises NotIncremental when rows of the inputs cannot be found by keys of the result."""
-    reason = incomparable(projection, lineage, lambda name: now.planned(name).target, generation.schema)
+    reason = incomparable(projection, lineage, lambda name: columns_of(now.planned(name)), generation.schema)
     if reason is not None:
         raise NotIncremental(reason)
 
@@ -145,6 +147,9 @@ def _affected(
     found = [now.no_keys]
     for name, path in lineage.paths.items():
         source = projection.inputs[name]
+        if isinstance(source, Result):
+            found += _of_changed_result(ctx, source, name, path, before, now, from_epoch, cut)
+            continue
         if not isinstance(source, State):
             planned = plan_changes(ctx.store, source, cut, from_epoch)
             found.append(now.keys_of(name, _appended(ctx, planned)))
@@ -160,10 +165,34 @@ def _affected(
     return KeySet.union(found)
 
 
+def _of_changed_result(
+    ctx: ProjectionContext,
+    source: Result,
+    name: str,
+    path: Path,
+    before: Inputs,
+    now: Inputs,
+    from_epoch: int,
+    cut: Cut,
+) -> list[KeySet]:
+    """The keys that rows of another projection's result take part in which its steps changed."""
+    changed = changed_keys_of(ctx.store, source.projection, from_epoch, cut, _MOST_CHANGES)
+    if changed is None:
+        raise NotIncremental(f"more than {_MOST_CHANGES:,} rows of projection {source.projection} changed")
+    columns = path.columns if isinstance(path, Direct) else path.own
+    if set(columns) <= set(changed.column_names):  # the same at both ends
+        ends = [(before, changed), (now, changed)] if isinstance(path, Link) else [(now, changed)]
+    else:
+        hashes = changed[HASH].combine_chunks().to_numpy()
+        ends = [(side, side.of_source_keys(name, hashes)) for side in (before, now)]
+    return [side.keys_of(name, rows) for side, rows in ends]
+
+
 def _changed(ctx: ProjectionContext, source: State, planned: Planned, from_epoch: int, cut: Cut) -> Changed:
     refs = ctx.store.segments(source.topic_id, cut, from_epoch)
     if sum(ref.rows for ref in refs) > _MOST_CHANGES:
         raise NotIncremental(f"more than {_MOST_CHANGES:,} rows of {source.topic_id} changed")
+    assert isinstance(planned, StateInput), "the source is a State"
     changed = changed_keys(ctx.store.storage, refs, planned.versions, planned.target)
     if changed.truncated:
         raise NotIncremental(f"{source.topic_id} was truncated")

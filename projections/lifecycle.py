@@ -31,9 +31,11 @@ from projections.compute import define, output_schema
 from projections.context import ProjectionContext
 from projections.failure import explained
 from projections.generation import Generation, Pin, files_of, spec_to_text
+from projections.guards import declared_against
 from projections.history import ReadPlan, frames, needs, plan_reads
 from projections.model import Projection, ProjectionFailed
-from projections.plan import Full, Nothing, Plan
+from projections.order import in_order
+from projections.plan import Full, Incremental, Nothing, Plan
 from projections.promotion import Promoted, RolledBack, reconcile, reconcile_if_possible, rollback
 from projections.refresh import (
     Outcome,
@@ -43,6 +45,7 @@ from projections.refresh import (
     refresh_generation,
     refresh_projection,
 )
+from projections.results import common_cut
 from projections.sinks.base import open_sink
 from projections.steps import take_step
 from projections.verify import Comparison, verify
@@ -117,7 +120,7 @@ def rebuild(
     generation = _unfinished(ctx, projection, pin, preview)
     resumed = generation is not None
     if generation is None:
-        cut = pin.cut if pin else ctx.store.cut()
+        cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
         generation = _create(ctx, projection, pin, cut, preview)
     with attempts.build(ctx.store.catalog, name, generation.number):
         upserts, deletes = _built(ctx, projection, generation)
@@ -146,7 +149,7 @@ def _built(ctx: ProjectionContext, projection: Projection, generation: Generatio
     with _failing(ctx, generation):
         if ctx.store.derived.last_derived(name, generation.number) is None:
             started = datetime.now(UTC)
-            cut = pin.cut if pin else ctx.store.cut()
+            cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
             taken = take_step(ctx, projection, generation, cut, Full(0, cut.epoch, "it has no result yet"))
             record(ctx, generation, started, taken)
         applied = apply(ctx, generation)
@@ -277,7 +280,8 @@ def _catch_up(ctx: ProjectionContext, projection: Projection, generation: Genera
 
 
 def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Outcome]:
-    """Bring projections (all that are defined) to one position, the log's head, each as far as it can be.
+    """Bring projections (all that are defined) to one position, the log's head, each as far as it can be, those that
+    others read before these.
 
     A projection that was never built is built and promoted. Errors are in the outcomes: one projection's does not
     stop the others. Raises Fenced when another process refreshes the same generation, UsageError for unknown names.
@@ -285,7 +289,7 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
     chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
     cut = ctx.store.cut()
     outcomes: list[Outcome] = []
-    for done, name in enumerate(chosen):
+    for done, name in enumerate(in_order(ctx.projections, chosen)):
         ctx.report("refreshing", done, len(chosen), "projections")
         outcomes += _refresh_one(ctx, name, cut)
     if not names:
@@ -360,9 +364,10 @@ class PlannedRefresh:
 
 def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[PlannedRefresh]:
     """What a refresh would do now. Starts no Spark and writes nothing."""
-    found = []
+    found: list[PlannedRefresh] = []
     cut = ctx.store.cut()
-    for name in names or list(ctx.projections):
+    chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
+    for name in in_order(ctx.projections, chosen):
         projection, live = ctx.projection(name), ctx.live(name)
         decided: Plan
         if live is None:
@@ -372,9 +377,36 @@ def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Pl
         elif live.pin is not None:
             decided = Nothing(f"{live} is pinned at {live.pin.text}")
         else:
-            decided = plan_generation(ctx, projection, live, cut)
+            decided = _planned(ctx, projection, live, cut, found)
         found.append(PlannedRefresh(name, live.number if live else None, decided))
     return found
+
+
+def _planned(
+    ctx: ProjectionContext,
+    projection: Projection,
+    live: Generation,
+    cut: Cut,
+    before: Sequence[PlannedRefresh],
+) -> Plan:
+    """What a refresh would do with the live generation, when it does ``before`` what it will have done."""
+    waits = [
+        each.projection
+        for each in before
+        if each.projection in projection.reads and not isinstance(each.plan, Nothing)
+    ]
+    try:
+        if not waits:
+            return plan_generation(ctx, projection, live, common_cut(ctx.store, projection, cut))
+        last = ctx.store.derived.last_derived(live.projection, live.number)
+        against = declared_against(projection)
+    except IncompleteTopic as error:
+        return Nothing(error.message)
+    what = f"after projection {', '.join(waits)}, refreshed before it"
+    standing = last.to_epoch if last else 0
+    if against is not None:
+        return Full(standing, cut.epoch, f"{what}; {against}")
+    return Incremental(standing, cut.epoch, what)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from eventstore.errors import UsageError
 from eventstore.model import TopicId
 from projections.findings import Finding
-from projections.model import NOW, Changes, Events, Projection, State, Through
+from projections.model import NOW, Changes, Events, Projection, Result, State, Through
 from projections.sourcelines import SourceLines
 from projections.specs import OwnSink, ParquetFolder, PostgresTable, RedisCache, SearchIndex
 
@@ -51,14 +51,15 @@ def _of_itself(defined: Projection) -> _Said:
 
 
 def _of_input(defined: Projection, name: str, source: object) -> _Said:
-    if not isinstance(source, State | Changes | Events):
+    if not isinstance(source, State | Changes | Events | Result):
         yield (
             f"{name}={source!r} is no input",
-            f'an input is a State, Changes or Events: {name}=State("shop.public.orders")',
+            f'an input is a State, Changes, Events or Result: {name}=State("shop.public.orders")',
         )
         return
     try:
-        TopicId.parse(source.topic)
+        if not isinstance(source, Result):
+            TopicId.parse(source.topic)
     except UsageError as error:
         yield f"input {name!r}: {error.message}", error.hint
     match source.affects:

@@ -88,7 +88,15 @@ class Events:
         return TopicId.parse(self.topic)
 
 
-Input = State | Changes | Events
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The rows of another projection's result at the refresh's position: those of the generation that readers see."""
+
+    projection: str
+    affects: Affects = None
+
+
+Input = State | Changes | Events | Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,5 +132,12 @@ class Projection:
 
     @property
     def topics(self) -> tuple[TopicId, ...]:
-        """The topics it reads, each once, in declared order."""
-        return tuple(dict.fromkeys(source.topic_id for source in self.inputs.values()))
+        """The topics it reads itself, each once, in declared order."""
+        sources = self.inputs.values()
+        return tuple(dict.fromkeys(source.topic_id for source in sources if not isinstance(source, Result)))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The projections whose results it reads, each once."""
+        sources = self.inputs.values()
+        return tuple(dict.fromkeys(source.projection for source in sources if isinstance(source, Result)))

@@ -19,6 +19,7 @@ from projections.guards import declared_against
 from projections.incremental import reason_against
 from projections.model import Projection
 from projections.plan import Nothing, Plan, plan
+from projections.results import changed_results, common_cut, reason_against_results
 from projections.samples import samples_against
 from projections.steps import Taken, take_step
 
@@ -53,16 +54,20 @@ def plan_generation(ctx: ProjectionContext, projection: Projection, generation: 
     last = ctx.store.derived.last_derived(generation.projection, generation.number)
     if last is None:
         return plan(None, cut.epoch, ())
-    changed = (
-        ctx.changed_since(projection.topics, last.to_epoch, cut.epoch) if cut.epoch > last.to_epoch else []
-    )
+    if cut.epoch <= last.to_epoch:
+        return plan(last.to_epoch, cut.epoch, ())
+    read = files_of(last).results
+    changed = ctx.changed_since(projection.topics, last.to_epoch, cut.epoch)
+    results = changed_results(ctx.store, projection, last.to_epoch, cut, read)
+    changed += [f"projection {name}" for name in results]
     if not changed:
         return plan(last.to_epoch, cut.epoch, changed)
-    told = erasures(ctx.store, projection.topics)
+    told = erasures(ctx.store, ctx.topics(projection))
     erased = [topic.text for topic, epoch in told.items() if epoch > last.to_epoch]
     against = (
         declared_against(projection)
         or reason_against(ctx, projection, last.to_epoch, cut, changed)
+        or reason_against_results(ctx.store, projection, last.to_epoch, cut, read)
         or samples_against(ctx, projection, generation, cut)
     )
     return plan(last.to_epoch, cut.epoch, changed, erased, against)
@@ -71,13 +76,14 @@ def plan_generation(ctx: ProjectionContext, projection: Projection, generation: 
 def refresh_generation(
     ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
 ) -> Outcome:
-    """Apply what is pending, then bring the generation to ``cut``.
+    """Apply what is pending, then bring the generation to ``cut``, or as far as the results that it reads are.
 
     Raises Fenced when another driver went on meanwhile, IncompleteTopic when an input's state is not known at the
     cut, ProjectionFailed when the projection's code or output is at fault, and what the sink raises.
     """
     started = datetime.now(UTC)
     pending = apply(ctx, generation)
+    cut = common_cut(ctx.store, projection, cut)
     decided = plan_generation(ctx, projection, generation, cut)
     if isinstance(decided, Nothing):
         _prune(ctx, generation, projection)
@@ -104,7 +110,7 @@ def _prune(ctx: ProjectionContext, generation: Generation, projection: Projectio
     derived = ctx.store.derived
     name, number = generation.projection, generation.number
     steps = derived.derived(name, number)
-    erased = max(erasures(ctx.store, projection.topics).values(), default=0)
+    erased = max(erasures(ctx.store, ctx.topics(projection)).values(), default=0)
     if not steps or steps[-1].to_epoch < erased:
         erased = 0  # the result of after is still to come
     count = sum(step.to_epoch < erased for step in steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,9 +16,11 @@ from eventstore.conform import Ints
 from eventstore.position import Cut
 from eventstore.state import StateInput
 from projections.affected import KeySet
+from projections.difference import HASH
 from projections.history import ChangesInput, Planned, plan_input, read_changes, shown_columns
 from projections.lineage import Direct, Lineage, Link
 from projections.model import Projection
+from projections.results import ResultInput
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -49,7 +51,10 @@ class Inputs:
         return shown_columns(self.planned(name), self._projection.inputs[name])
 
     def of_source_keys(self, name: str, hashes: Ints) -> pa.Table:
-        """The rows of a state with these key hashes: the columns of its lineage."""
+        """The rows of a state, or a result, with these key hashes: the columns of its lineage."""
+        planned = self.planned(name)
+        if isinstance(planned, ResultInput):
+            return self._with_hashes(planned, hashes).select(list(self._lineage.columns_of(name)))
         return self._state(name, hashes, self._lineage.columns_of(name))
 
     def having(self, name: str, columns: Sequence[str], wanted: KeySet, also: Sequence[str]) -> pa.Table:
@@ -58,6 +63,13 @@ class Inputs:
         planned = self.planned(name)
         if isinstance(planned, ChangesInput):
             return self._changes_having(name, planned, columns, wanted)
+        if isinstance(planned, ResultInput):
+            if planned.key == tuple(columns):
+                return self._with_hashes(planned, wanted.hashes).select(names)
+            buckets = [bucket for bucket, _ in planned.placed]
+            return self._of_result(
+                planned, buckets, lambda rows: pa.array(wanted.matches([rows[each] for each in columns]))
+            ).select(names)
         hashes = self._candidates(planned, columns, wanted)
         rows = self._state(name, hashes, names)
         return rows.filter(pa.array(wanted.matches(self._values(name, rows, columns))))
@@ -115,6 +127,26 @@ class Inputs:
         columns = tuple(column for column in planned.columns if column in names)
         narrow = replace(planned, columns=columns)
         return state_of_keys(self._store.storage, narrow, hashes, _HISTORY * self._limit_bytes)
+
+    def _with_hashes(self, planned: ResultInput, hashes: Ints) -> pa.Table:
+        wanted = pa.array(hashes)
+        return self._of_result(
+            planned, planned.buckets_of(hashes), lambda rows: pc.is_in(rows[HASH], value_set=wanted)
+        )
+
+    def _of_result(
+        self, planned: ResultInput, buckets: Sequence[int], chosen: Callable[[pa.Table], pa.Array]
+    ) -> pa.Table:
+        """Some rows of another projection's result, bucket by bucket: of each only what is wanted stays."""
+        pieces = [planned.schema.empty_table()]
+        held = 0
+        for bucket in buckets:
+            rows = planned.read(self._store.storage, bucket)
+            pieces.append(rows.filter(chosen(rows)).drop_columns([HASH]).cast(planned.schema))
+            held += pieces[-1].nbytes
+            if held > self._limit_bytes:
+                raise TooLarge(f"rows of {planned.projection} take more than {self._limit_bytes >> 20:,} MiB")
+        return pa.concat_tables(pieces)
 
     def _changes_having(
         self, name: str, planned: ChangesInput, columns: Sequence[str], wanted: KeySet

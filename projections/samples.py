@@ -24,15 +24,18 @@ from projections.incremental import NotIncremental, require_comparable, restrict
 from projections.lineage import lineage_of
 from projections.model import Projection, ProjectionFailed
 from projections.restricted import Inputs
+from projections.results import results_at
 
 SAMPLED_KEYS = 100
 """At most, and at most half of a bucket's: of all keys together even a function that mixes keys gives the same."""
 
 
 def versions_at(ctx: ProjectionContext, projection: Projection, cut: Cut) -> dict[str, int]:
-    """The version of the columns of each input's topic at a cut."""
+    """The version of the columns of each input's topic at a cut; of another projection's result its generation."""
     found = {topic: ctx.store.schemas_at(topic, cut) for topic in projection.topics}
-    return {topic.text: schemas[-1].version for topic, schemas in found.items() if schemas}
+    versions = {topic.text: schemas[-1].version for topic, schemas in found.items() if schemas}
+    results = results_at(ctx.store, projection, cut)
+    return versions | {f"projection {name}": number for name, number in results.items()}
 
 
 def proof_at(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from eventstore import attempts
 from eventstore.derived import DerivedRun
-from eventstore.errors import Fenced
+from eventstore.errors import Fenced, TransientError
 from eventstore.maintain.leases import Ended
 from eventstore.position import Cut
 from projections.affected import KeySet
@@ -29,6 +30,7 @@ from projections.history import frames, plan_reads, require_changes
 from projections.incremental import NotIncremental, compute_incrementally
 from projections.model import Projection
 from projections.plan import Full, Incremental
+from projections.results import results_at
 from projections.samples import check_samples, proof_at
 
 _RECORDS = 50
@@ -74,18 +76,35 @@ def take_step(
             attempt=attempt.name,
             afresh=isinstance(decided, Full) and decided.afresh,
         )
+        results = results_at(ctx.store, projection, cut)
         began = ctx.clock()
         outcomes, kind, reason, keys = _computed(ctx, projection, generation, cut, decided, last, files, task)
         seconds = ctx.clock() - began
         try:
-            run = _committed(ctx, generation, cut, last, files, outcomes, attempt.lease)
-        except (Fenced, Ended):  # any other may come of a COMMIT that was done
+            _require_same(ctx, projection, cut, results)
+            run = _committed(ctx, generation, cut, last, files, outcomes, attempt.lease, results)
+        except (Fenced, Ended, _Moved):  # any other may come of a COMMIT that was done
             task.discard()
             raise
     follows = generation.pin is None and generation.preview is None
     if kind == "full" and follows and not declared_against(projection):
         _check(ctx, projection, generation, cut, run)
     return Taken(run, kind, reason, keys, seconds)
+
+
+class _Moved(TransientError):
+    """What a step reads is not any more what it was when the step began."""
+
+
+def _require_same(
+    ctx: ProjectionContext, projection: Projection, cut: Cut, results: Mapping[str, int]
+) -> None:
+    """Inputs are resolved several times in a step: all of them have to be of one generation."""
+    if results_at(ctx.store, projection, cut) != results:
+        raise _Moved(
+            f"what projection {projection.name!r} reads was built anew while it was computed",
+            hint="run it again",
+        )
 
 
 def _check(
@@ -151,6 +170,7 @@ def _committed(
     before: StepFiles | None,
     outcomes: list[BucketOutcome],
     lease: str,
+    results: Mapping[str, int],
 ) -> DerivedRun:
     written = {outcome.bucket: outcome.files for outcome in outcomes if outcome.files is not None}
     runs, overlays = next_files(before.buckets if before else {}, written)
@@ -161,6 +181,7 @@ def _committed(
         deltas=tuple(outcome.delta for outcome in outcomes if outcome.delta is not None),
         epoch_hash=ctx.epoch(cut.epoch).hash,
         rows=(before.rows if before else 0) + grown,
+        results=results,
     )
     return ctx.store.derived.commit_derived(
         generation.projection,
@@ -176,17 +197,22 @@ def _committed(
 
 
 def compute_at(
-    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut, task: BucketTask
+    ctx: ProjectionContext,
+    projection: Projection,
+    generation: Generation,
+    cut: Cut,
+    task: BucketTask,
+    results: Mapping[str, int] | None = None,
 ) -> list[BucketOutcome]:
     """Run the projection over the whole log at ``cut`` and each bucket of its result through ``task``: part of an
-    attempt, because tasks open files long after they were named.
+    attempt, because tasks open files long after they were named. ``results``: as in ``plan_reads``.
 
     Raises ProjectionFailed when the result's columns are not the generation's, HistoryGone when changes that it is
     computed of were removed.
     """
     require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
     ctx.report(f"reading for {projection.name}", 0, None, "")
-    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism)
+    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism, results=results)
     with explained(projection, "reading its inputs"):
         inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
     result = define(projection, inputs, cut.commit_ts)

@@ -105,7 +105,9 @@ def verify(
                 folder=None,
                 attempt="",
             )
-            outcomes += compute_at(ctx, projection, generation, cut, task)
+            steps = ctx.store.derived.derived(name, generation.number, after=part.fence.epoch - 1)
+            results = files_of(steps[0]).results if steps else None
+            outcomes += compute_at(ctx, projection, generation, cut, task, results)
             epoch = part.fence.epoch
     return _compared(generation, epoch, outcomes, sampling)
 

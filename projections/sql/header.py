@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from projections.findings import Finding
-from projections.model import Changes, Events, Input, OnUnreadable, State, Through
+from projections.model import Changes, Events, Input, OnUnreadable, Result, State, Through
 from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 
 EVERYTHING = "*"
@@ -84,6 +84,7 @@ class _Input(_Strict):
     state: str | None = None
     changes: str | None = None
     events: str | None = None
+    result: str | None = None
     affects: _Affects | None = None
     columns: tuple[str, ...] | None = None
     cast: dict[str, str] = {}
@@ -176,10 +177,12 @@ class Reader:
         if not name.isidentifier():
             self._find(f"input {name!r}: a name is made of letters, digits and _", "rename it", line)
             return None
-        chosen = [kind for kind in ("state", "changes", "events") if getattr(given, kind) is not None]
+        chosen = [
+            kind for kind in ("state", "changes", "events", "result") if getattr(given, kind) is not None
+        ]
         if len(chosen) != 1:
-            hint = f'inputs.{name} = {{ state = "shop.public.orders" }}, or changes, or events'
-            self._find(f"input {name!r} names {len(chosen) or 'no'} topics", hint, line)
+            hint = f'inputs.{name} = {{ state = "shop.public.orders" }}, or changes, events, result'
+            self._find(f"input {name!r} is given {len(chosen) or 'no'} sources", hint, line)
             return None
         affects: Any = given.affects
         if isinstance(affects, _Through):
@@ -192,8 +195,11 @@ class Reader:
         options = sorted(given.model_fields_set & {"columns", "cast", "on_unreadable", "erased"})
         if options:
             self._find(f"input {name!r}: {', '.join(options)} belong to a state", "leave them out", line)
-        kind = Changes if chosen == ["changes"] else Events
-        return kind(str(getattr(given, chosen[0])), affects)
+        kinds: dict[str, type[Changes | Events | Result]] = {
+            "changes": Changes, "events": Events, "result": Result,
+        }  # fmt: skip
+        made: Input = kinds[chosen[0]](str(getattr(given, chosen[0])), affects)
+        return made
 
     def _sink(self, given: object, first: int) -> SinkSpec | None:
         line = self._line(("sink",), first)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from projections import Changes, Events, ParquetFolder, State, Through, projection
+from projections import Changes, Events, ParquetFolder, Result, State, Through, projection
 
 LAKE = ParquetFolder("lake")
 CUSTOMERS = "shop.public.customers"
@@ -239,3 +239,16 @@ def beside_a_whole_input(customers: DataFrame, orders: DataFrame, products: Data
     return joined.groupBy(customers.id.alias("customer_id")).agg(
         F.count(lines.customer_id).alias("dear_orders")
     )
+
+
+@projection(
+    key="customer_id",
+    sink=LAKE,
+    totals=Result("sql_totals", affects="customer_id"),
+    idle=Result("anti_join_idle", affects="customer_id"),
+)
+def diamond(totals: DataFrame, idle: DataFrame) -> DataFrame:
+    """Two other results, both of the same tables: a customer is idle exactly when there are no orders."""
+    marked = idle.select(F.col("customer_id").alias("idle"))
+    joined = totals.join(marked, totals.customer_id == marked.idle, "left")
+    return joined.select("customer_id", "orders", "total", "idle")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from eventstore.log import Store
 from eventstore.position import Cut
 from eventstore.state import readable_states
-from projections import Projection, ProjectionFailed, load_projections
+from projections import Projection, ProjectionFailed, Result, load_projections
 from projections.compute import define
 from projections.context import ProjectionContext
 from projections.derived import read_result
@@ -21,8 +21,10 @@ from projections.difference import HASH
 from projections.generation import Generation, files_of
 from projections.history import ChangesInput, local_frame, plan_reads, read_changes, shown_columns
 from projections.lifecycle import rebuild
+from projections.order import in_order
 from projections.plan import Nothing
 from projections.refresh import plan_generation
+from projections.results import ResultInput
 from projections.steps import Taken, take_step
 from tests.fixtures.scale import Scale
 from tests.projections import gallery
@@ -34,9 +36,9 @@ if TYPE_CHECKING:
 
 IN_SQL = load_projections([], Path(__file__).parent, ["queries"])
 EACH = {each.name: each for each in vars(gallery).values() if isinstance(each, Projection)} | IN_SQL
-THOROUGH = ("path_of_two_joins", "crowded_cities", "sql_cities", "sql_numbers", "sql_totals")
+THOROUGH = ("path_of_two_joins", "crowded_cities", "sql_cities", "sql_numbers", "sql_totals", "sql_names")
 """At smoke scale: links of links, a key that changes and one that may be NULL, and a key of which one column is known;
-three of them in SQL."""
+three of them in SQL; a result, by another column than its key."""
 
 
 def followed(ctx: ProjectionContext, projection: Projection, cut: Cut) -> Taken | None:
@@ -67,9 +69,16 @@ def standing(ctx: ProjectionContext, generation: Generation) -> list[str]:
 
 
 def everything(ctx: ProjectionContext, projection: Projection, cut: Cut) -> pa.Table:
-    """The function over all rows of its inputs at a cut, which are read without Spark."""
+    """The function over all rows of its inputs at a cut, which are read without Spark; of other projections what their
+    functions give."""
     inputs = {}
-    for name, planned in plan_reads(ctx.store, projection, cut, 1).inputs.items():
+    for name, source in projection.inputs.items():
+        if isinstance(source, Result):
+            rows = everything(ctx, ctx.projections[source.projection], cut)
+            inputs[name] = local_frame(ctx.spark, projection, name, rows)
+    topics = [name for name in projection.inputs if name not in inputs]
+    for name, planned in plan_reads(ctx.store, projection, cut, 1, topics).inputs.items():
+        assert not isinstance(planned, ResultInput)
         if isinstance(planned, ChangesInput):
             tables = [read_changes(ctx.store.storage, planned, at) for at in range(planned.partitions)]
         else:
@@ -102,11 +111,12 @@ def history(
     with Store.open(settings.store, create=True) as store:
         shop = RandomShop(ShopLog.start(store), Random(seed))
         done = shop.step(25)
-        ctx = ProjectionContext(store, settings, {name: EACH[name] for name in names}, clock=standing_still)
+        chosen = {name: EACH[name] for name in in_order(EACH, names)}
+        ctx = ProjectionContext(store, settings, chosen, clock=standing_still)
         unfiltered = EACH["crowded_cities"]
         while unfiltered.name in names and lacks_key(unfiltered, everything(ctx, unfiltered, store.cut())):
             done += shop.step(6)
-        for name in names:
+        for name in chosen:
             rebuild(ctx, name)
         for number in range(1, steps + 1):
             if alteration := alterations.get(number):
