@@ -40,6 +40,8 @@ from projections.sinks.redis_scan import RedisScan, pages
 from projections.sinks.rows import to_fields, to_json_texts
 from projections.specs import RedisCache
 
+# Of one turn through Arrow's functions, each of which costs as much as some hundred rows.
+_ROWS_ENCODED = 10_000
 _ROWS_AT_ONCE = 200  # of one script call: Redis does nothing else meanwhile
 _CALLS_AT_ONCE = 5  # of one round trip
 _OLDEST_SERVER = 5  # scripts replicate what they did, not how: SPOP inside one needs it
@@ -246,10 +248,13 @@ class RedisLoad:
         gone = keys_for(self._target, deletes)
         tag = self._names.bucket(self._target.generation, bucket)
         calls: list[Sequence[Any]] = []
-        for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
-            piece = rows.slice(start, _ROWS_AT_ONCE)
-            calls.append(self._call(tag, key_texts(self._target, piece), self._values(piece)))
-            calls = self._send(calls, _CALLS_AT_ONCE)
+        for start in range(0, rows.num_rows, _ROWS_ENCODED):
+            piece = rows.slice(start, _ROWS_ENCODED)
+            texts, values = key_texts(self._target, piece), self._values(piece)
+            for at in range(0, len(texts), _ROWS_AT_ONCE):
+                some = slice(at, at + _ROWS_AT_ONCE)
+                calls.append(self._call(tag, texts[some], values[some]))
+                calls = self._send(calls, _CALLS_AT_ONCE)
         for start in range(0, gone.num_rows, _ROWS_AT_ONCE):
             texts = key_texts(self._target, gone.slice(start, _ROWS_AT_ONCE))
             calls.append(self._call(tag, texts, [[] for _ in texts]))

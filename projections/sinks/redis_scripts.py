@@ -22,7 +22,8 @@ end
 # ARGV: epoch, log id, format, length of the rows' common prefix, milliseconds after which rows go by themselves (0:
 # they stay); then per row a count and so many values:
 # field, value, … (hash), the JSON text (json), nothing (a deletion).
-# A bucket whose fence has this epoch or a later one has the row or a newer one: nothing to do.
+# A bucket whose fence has this epoch or a later one has the row or a newer one: nothing to do. Where none of the rows
+# is there, as in a first load, each takes one call instead of four.
 APPLY = (
     _STORED
     + """
@@ -33,14 +34,17 @@ end
 local epoch = tonumber(ARGV[1])
 if held[2] and tonumber(held[2]) >= epoch then return 0 end
 local format, skip, ttl, at, written = ARGV[3], tonumber(ARGV[4]) + 1, tonumber(ARGV[5]), 6, 0
+local texts, fresh = {}, redis.call('EXISTS', unpack(KEYS, 4)) == 0
+for i = 4, #KEYS do texts[i - 3] = string.sub(KEYS[i], skip) end
+-- The first write: a full server refuses a script at this one or not at all.
+if fresh then redis.call('SADD', KEYS[2], unpack(texts)) end
 for i = 4, #KEYS do
-  local key, count = KEYS[i], tonumber(ARGV[at])
-  local newest = stored(key, format)
+  local key, text, count = KEYS[i], texts[i - 3], tonumber(ARGV[at])
+  local newest = not fresh and stored(key, format)
   if not newest or newest <= epoch then
-    local text = string.sub(key, skip)
-    redis.call('SADD', KEYS[2], text)  -- the first write: a full server refuses a script at this one or not at all
+    if not fresh then redis.call('SADD', KEYS[2], text) end
     if format == 'hash' then
-      redis.call('DEL', key)
+      if not fresh then redis.call('DEL', key) end
       if count == 0 then
         redis.call('HSET', key, '_epoch', ARGV[1], '_deleted', '1')
       else
@@ -51,7 +55,11 @@ for i = 4, #KEYS do
     else
       redis.call('SET', key, ARGV[at + 1])
     end
-    if count == 0 then redis.call('SADD', KEYS[3], text) else redis.call('SREM', KEYS[3], text) end
+    if count == 0 then
+      redis.call('SADD', KEYS[3], text)
+    elseif not fresh then
+      redis.call('SREM', KEYS[3], text)
+    end
     if count > 0 and ttl > 0 then redis.call('PEXPIRE', key, ttl) end
     written = written + 1
   end
