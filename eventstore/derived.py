@@ -84,7 +84,8 @@ class DerivedRun:
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """What one refresh did, for people and for the planner. ``kind`` is full or incremental; then so many ``keys`` were
-    affected. ``seconds`` it took to compute, without bringing it to the sink."""
+    affected. ``seconds`` it took to compute, without bringing it to the sink; ``bytes`` of rows were brought there.
+    Of kind verify: what would have to be upserted and deleted to make the sink right."""
 
     projection: str
     generation: int
@@ -99,6 +100,7 @@ class RunRecord:
     status: str = "done"
     keys: int | None = None
     seconds: float | None = None
+    bytes: int = 0
 
 
 def step_hash(previous: str, from_epoch: int, to_epoch: int, kind: str, files: str) -> str:
@@ -409,14 +411,17 @@ class DerivedCatalog:
                     status=record.status,
                     keys=record.keys,
                     seconds=record.seconds,
+                    bytes=record.bytes,
                 )
             )
             connection.execute(delete(table).where(mine, table.c.id <= newest_to_go.scalar_subquery()))
 
-    def runs(self, projection: str, limit: int = 20) -> list[RunRecord]:
-        """The latest runs, newest first."""
+    def runs(self, projection: str, limit: int = 20, kind: str | None = None) -> list[RunRecord]:
+        """The latest runs, newest first; of one kind, if named."""
         table = tables.runs
         query = select(table).where(table.c.projection == projection).order_by(table.c.id.desc()).limit(limit)
+        if kind is not None:
+            query = query.where(table.c.kind == kind)
         with self._catalog.read() as connection:
             rows = connection.execute(query).all()
         return [
@@ -434,6 +439,7 @@ class DerivedCatalog:
                 status=row.status,
                 keys=row.keys,
                 seconds=row.seconds,
+                bytes=row.bytes,
             )
             for row in rows
         ]

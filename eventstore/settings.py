@@ -250,9 +250,11 @@ class ProjectionSettings(_Frozen):
 
 
 class MetricsSettings(_Frozen):
-    """Where a capture that runs until it is stopped serves metrics. Without a port it does not."""
+    """Where a capture that runs until it is stopped serves metrics, and where a runner of projections does. Without a
+    port they do not."""
 
-    port: Annotated[int | None, Field(ge=0, le=65535, description="0 = one that is free")] = None
+    port: Annotated[int | None, Field(ge=0, le=65535, description="of capture; 0 = one that is free")] = None
+    projections_port: Annotated[int | None, Field(ge=0, le=65535, description="of run; 0 = as above")] = None
     address: str = "127.0.0.1"
 
 

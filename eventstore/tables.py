@@ -436,5 +436,6 @@ runs = Table(
     Column("status", Text, nullable=False),
     Column("keys", BigInteger),
     Column("seconds", Float),
+    Column("bytes", BigInteger, nullable=False),
     Index("ix_runs_projection_started", "projection", "started"),
 )

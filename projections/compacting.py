@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from eventstore.maintain.staterun import Share, Written
 from projections.failure import explained_upkeep
-from projections.history import parallelism_of
+from projections.master import parallelism_of
 from projections.session import master, open_session
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from eventstore.position import Fence
 from projections.changed import changed_topics
 from projections.fingerprint import fingerprint
 from projections.generation import Generation
-from projections.history import parallelism_of
+from projections.master import parallelism_of
 from projections.model import Projection
 from projections.sinks.base import Sink, Target, open_sink
 

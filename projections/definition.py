@@ -31,13 +31,15 @@ def projection(
     version: str | int = "",
     trust: bool = False,
     tolerance: Mapping[str, float] | None = None,
+    freshness: str | float | None = None,
     **inputs: Input,
 ) -> Callable[[Callable[..., Any]], Projection]:
     """Make a projection of a function from DataFrames to one DataFrame.
 
     ``key`` names the columns of the result that tell its rows apart, ``sink`` where the rows go, and every other
     argument an input: the function has a parameter of the same name and gets a DataFrame there. A parameter ``now``
-    gets the commit time of the position.
+    gets the commit time of the position. ``freshness``, seconds or text ("10min"), is how old the result may be:
+    ``tailrace run`` schedules by it.
 
         @projection(key="customer_id", sink=PostgresTable("mart", "customer_totals"),
                     customers=State("shop.public.customers", affects={"customer_id": "id"}),
@@ -59,6 +61,7 @@ def projection(
             version=str(version),
             trust=trust,
             tolerance=dict(tolerance or {}),
+            freshness=freshness,
             wants_now=NOW in inspect.signature(function).parameters,
             module=function.__module__,
             file=shown(code.co_filename),

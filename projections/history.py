@@ -7,9 +7,7 @@ died of 200 MiB of them.
 
 from __future__ import annotations
 
-import os
 import pickle
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
 INLINE_LIMIT = 48 << 20
 _ROWS_PER_BATCH = 65_536
 _EVENT_ENVELOPE = ("_lsn", "_commit_ts")
-_LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\d+)?\])?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,20 +222,6 @@ def described(store: Store, source: Input) -> Planned:
     policy = source.on_unreadable
     policies = dict.fromkeys(names, policy) if isinstance(policy, str) else dict(policy)
     return StateInput(info.id, target, versions, info.partitioning, 1, (), names, policies)
-
-
-def runs_here(master: str) -> bool:
-    """Whether tasks run in the driver's own JVM: elsewhere nothing of this machine is there for them."""
-    return _LOCAL.match(master) is not None
-
-
-def parallelism_of(master: str, fallback: int) -> int:
-    """How many units of work to cut an input into: the local master's cores, or ``fallback`` on a cluster."""
-    match = _LOCAL.match(master)
-    if match is None:
-        return fallback
-    threads = match[1]
-    return (os.cpu_count() or 1) if threads == "*" else int(threads or 1)
 
 
 def frames(

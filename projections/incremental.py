@@ -44,6 +44,7 @@ from projections.history import (
 )
 from projections.lineage import Direct, Lineage, Link, Path, lineage_of
 from projections.model import Projection, ProjectionFailed, Result, State
+from projections.plan import Cause
 from projections.restricted import Inputs
 from projections.results import changed_keys_of
 
@@ -53,7 +54,11 @@ _MOST_CHANGES = 2_000_000
 
 
 class NotIncremental(Exception):
-    """Why a step cannot be taken incrementally."""
+    """Why a step cannot be taken incrementally, and of what kind that reason is."""
+
+    def __init__(self, reason: str, cause: Cause) -> None:
+        super().__init__(reason)
+        self.cause: Cause = cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +99,11 @@ def compute_incrementally(
     from_epoch: int,
     cut: Cut,
     task: BucketTask,
-    against: Callable[[KeySet], str | None],
+    against: Callable[[KeySet], tuple[Cause, str] | None],
 ) -> Step:
     """Take the step from ``from_epoch``, where the generation stands, to ``cut``: part of an attempt.
 
-    ``against`` says of the affected keys why they are not followed.
+    ``against`` says of the affected keys why they are not followed, and of what kind that is.
 
     Raises NotIncremental with the reason when it cannot be taken; ProjectionFailed when the code is at fault or the
     output has a key that the lineage does not lead to: then nothing was written.
@@ -110,15 +115,16 @@ def compute_incrementally(
     try:
         require_comparable(projection, lineage, now, generation)
         affected = _affected(ctx, projection, lineage, before, now, from_epoch, cut)
-        if (why := against(affected)) is not None:
-            raise NotIncremental(why)
+        if (told := against(affected)) is not None:
+            cause, why = told
+            raise NotIncremental(why, cause)
         if not len(affected):
             return Step([], 0)
         ctx.report(f"reading {len(affected):,} keys for {projection.name}", 0, None, "")
         rows = now.restricted(affected)
         found = restricted_result(ctx, projection, generation, lineage, rows, affected, cut)
     except (TooLarge, HistoryGone) as error:
-        raise NotIncremental(error.message) from None
+        raise NotIncremental(error.message, "size") from None
     try:
         outcomes = settled_buckets(task, lineage, affected, found)
         refuse_bad_keys(projection, outcomes)
@@ -132,7 +138,7 @@ def require_comparable(projection: Projection, lineage: Lineage, now: Inputs, ge
     """Raises NotIncremental when rows of the inputs cannot be found by keys of the result."""
     reason = incomparable(projection, lineage, lambda name: columns_of(now.planned(name)), generation.schema)
     if reason is not None:
-        raise NotIncremental(reason)
+        raise NotIncremental(reason, "definition")
 
 
 def _affected(
@@ -178,7 +184,9 @@ def _of_changed_result(
     """The keys that rows of another projection's result take part in which its steps changed."""
     changed = changed_keys_of(ctx.store, source.projection, from_epoch, cut, _MOST_CHANGES)
     if changed is None:
-        raise NotIncremental(f"more than {_MOST_CHANGES:,} rows of projection {source.projection} changed")
+        raise NotIncremental(
+            f"more than {_MOST_CHANGES:,} rows of projection {source.projection} changed", "size"
+        )
     columns = path.columns if isinstance(path, Direct) else path.own
     if set(columns) <= set(changed.column_names):  # the same at both ends
         ends = [(before, changed), (now, changed)] if isinstance(path, Link) else [(now, changed)]
@@ -191,11 +199,11 @@ def _of_changed_result(
 def _changed(ctx: ProjectionContext, source: State, planned: Planned, from_epoch: int, cut: Cut) -> Changed:
     refs = ctx.store.segments(source.topic_id, cut, from_epoch)
     if sum(ref.rows for ref in refs) > _MOST_CHANGES:
-        raise NotIncremental(f"more than {_MOST_CHANGES:,} rows of {source.topic_id} changed")
+        raise NotIncremental(f"more than {_MOST_CHANGES:,} rows of {source.topic_id} changed", "size")
     assert isinstance(planned, StateInput), "the source is a State"
     changed = changed_keys(ctx.store.storage, refs, planned.versions, planned.target)
     if changed.truncated:
-        raise NotIncremental(f"{source.topic_id} was truncated")
+        raise NotIncremental(f"{source.topic_id} was truncated", "input")
     return changed
 
 
@@ -204,7 +212,7 @@ def _appended(ctx: ProjectionContext, planned: ChangesInput) -> pa.Table:
         read_changes(ctx.store.storage, planned, partition) for partition in range(planned.partitions)
     )
     if not planned.as_events and pc.any(pc.equal(rows["_op"], "t"), min_count=0).as_py():
-        raise NotIncremental(f"{planned.topic} was truncated")
+        raise NotIncremental(f"{planned.topic} was truncated", "input")
     return rows
 
 

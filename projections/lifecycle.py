@@ -68,6 +68,7 @@ __all__ = [
     "reconcile",
     "refresh",
     "rollback",
+    "undefined",
     "verify",
 ]
 
@@ -293,7 +294,7 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
         ctx.report("refreshing", done, len(chosen), "projections")
         outcomes += _refresh_one(ctx, name, cut)
     if not names:
-        outcomes += _undefined(ctx)
+        outcomes += undefined(ctx)
     return outcomes
 
 
@@ -317,6 +318,8 @@ def _refresh_one(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
                     built.upserts,
                     built.deletes,
                     seconds,
+                    "full",
+                    "first",
                 )
             ]
     except IncompleteTopic as error:
@@ -342,7 +345,7 @@ def _refuse_foreign(ctx: ProjectionContext, name: str) -> None:
         )
 
 
-def _undefined(ctx: ProjectionContext) -> list[Outcome]:
+def undefined(ctx: ProjectionContext) -> list[Outcome]:
     """Live generations of projections that no loaded module defines: they are named, not forgotten."""
     outcomes = []
     for name in ctx.store.derived.projections():

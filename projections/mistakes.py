@@ -38,6 +38,13 @@ def _of_itself(defined: Projection) -> _Said:
     sink: object = defined.sink  # what an untyped module gave
     if not isinstance(sink, PostgresTable | RedisCache | SearchIndex | ParquetFolder | OwnSink):
         yield "its sink is not one", 'for example sink=PostgresTable("mart", "customer_totals")'
+    try:
+        _ = defined.freshness_seconds
+    except (TypeError, ValueError) as error:
+        yield (
+            f"its freshness {defined.freshness!r} {error}",
+            'say how old its result may be: freshness="10min"',
+        )
     if not defined.inputs:
         yield "it reads nothing", 'declare inputs: orders=State("shop.public.orders")'
         return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from eventstore.errors import OperatorError
 from eventstore.model import TopicId
+from eventstore.retention import seconds_of
 
 if TYPE_CHECKING:
     from projections.specs import SinkSpec
@@ -105,8 +106,8 @@ class Projection:
 
     Calling it calls the function, so that it can be tested on hand-made DataFrames. ``version`` is the author's
     own: raising it says that the result changed in a way the code does not show. ``tolerance`` is the absolute
-    difference up to which two values of a floating-point column count as equal. ``file`` and ``line`` are where
-    the function is written.
+    difference up to which two values of a floating-point column count as equal. ``freshness`` is how old its result
+    may be, in seconds or as text ("10min"). ``file`` and ``line`` are where the function is written.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Projection:
     version: str = ""
     trust: bool = False
     tolerance: Mapping[str, float] = field(default_factory=dict)
+    freshness: str | float | None = None
     wants_now: bool = False
     module: str = ""
     file: str = ""
@@ -129,6 +131,14 @@ class Projection:
     def place(self) -> str:
         """Where it is written, for messages: ``shop/projections.py:12``."""
         return f"{self.file}:{self.line}"
+
+    @property
+    def freshness_seconds(self) -> float | None:
+        """None when none is declared. Raises ValueError."""
+        seconds = seconds_of(self.freshness) if isinstance(self.freshness, str) else self.freshness
+        if seconds is not None and not seconds > 0:
+            raise ValueError("must be more than 0")
+        return seconds
 
     @property
     def topics(self) -> tuple[TopicId, ...]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from eventstore import failpoints
-from eventstore.derived import GenerationState, RunRecord
+from eventstore.derived import DerivedRun, GenerationState, RunRecord
 from eventstore.errors import Fenced, IncompleteTopic, TailraceError
 from eventstore.maintain.receipts import erasures
 from eventstore.position import Cut
@@ -18,7 +18,7 @@ from projections.generation import Generation, files_of
 from projections.guards import declared_against
 from projections.incremental import reason_against
 from projections.model import Projection
-from projections.plan import Nothing, Plan, plan
+from projections.plan import Cause, Nothing, Plan, plan
 from projections.results import changed_results, common_cut, reason_against_results
 from projections.samples import samples_against
 from projections.steps import Taken, take_step
@@ -31,7 +31,8 @@ _STEPS_KEPT = 20
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a refresh of one generation did. ``epoch`` is where its result stands, None when it has none;
-    ``reason`` says why something was (not) done, ``error`` what stopped it. ``seconds`` is wall time."""
+    ``reason`` says why something was (not) done, ``error`` what stopped it. ``seconds`` is wall time. Of a step that
+    was computed: its ``kind``, the ``cause`` of a full one, the affected ``keys`` of an incremental one."""
 
     projection: str
     generation: int | None
@@ -41,6 +42,9 @@ class Outcome:
     upserts: int = 0
     deletes: int = 0
     seconds: float = 0.0
+    kind: Literal["full", "incremental"] | None = None
+    cause: Cause | None = None
+    keys: int | None = None
     error: TailraceError | None = field(default=None, compare=False)
 
     @property
@@ -64,13 +68,24 @@ def plan_generation(ctx: ProjectionContext, projection: Projection, generation: 
         return plan(last.to_epoch, cut.epoch, changed)
     told = erasures(ctx.store, ctx.topics(projection))
     erased = [topic.text for topic, epoch in told.items() if epoch > last.to_epoch]
-    against = (
-        declared_against(projection)
-        or reason_against(ctx, projection, last.to_epoch, cut, changed)
-        or reason_against_results(ctx.store, projection, last.to_epoch, cut, read)
-        or samples_against(ctx, projection, generation, cut)
-    )
+    against: tuple[Cause, str] | None = None
+    if why := declared_against(projection):
+        against = ("definition", why)
+    elif why := _inputs_against(ctx, projection, last, cut, changed):
+        against = ("input", why)
+    elif why := samples_against(ctx, projection, generation, cut):
+        against = ("proof", why)
     return plan(last.to_epoch, cut.epoch, changed, erased, against)
+
+
+def _inputs_against(
+    ctx: ProjectionContext, projection: Projection, last: DerivedRun, cut: Cut, changed: Sequence[str]
+) -> str | None:
+    """What topics and results that it reads say against an incremental step."""
+    against = reason_against(ctx, projection, last.to_epoch, cut, changed)
+    return against or reason_against_results(
+        ctx.store, projection, last.to_epoch, cut, files_of(last).results
+    )
 
 
 def refresh_generation(
@@ -101,6 +116,7 @@ def refresh_generation(
     return Outcome(
         generation.projection, generation.number, "done", f"{taken.kind}: {taken.reason}", taken.run.to_epoch,
         pending.upserts + applied.upserts, pending.deletes + applied.deletes, _since(started),
+        taken.kind, taken.cause, taken.keys,
     )  # fmt: skip
 
 
@@ -143,6 +159,7 @@ def record(ctx: ProjectionContext, generation: Generation, started: datetime, ta
             rows_deleted=files.deletes,
             keys=taken.keys,
             seconds=taken.seconds,
+            bytes=sum(file.bytes for file in files.deltas),
         )
     )
 

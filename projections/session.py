@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from eventstore import disclosure
 from eventstore.addresses import reveals
-from eventstore.errors import OperatorError, UsageError
+from eventstore.errors import OperatorError, TransientError, UsageError
 from projections.java import java_home
+from projections.master import runs_here
+from projections.versions import disagreements
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,16 +34,21 @@ if TYPE_CHECKING:
     from eventstore.settings import Settings
 
 LOG = "spark.log"
+_log = logging.getLogger("tailrace.spark")
+_PARENT = os.getppid()
 _GATEWAY = (
     "PYSPARK_GATEWAY_PORT"  # set by spark-submit: the JVM is there and master and memory are its decision
 )
 # How a worker talks to an object store; no secret among them. Credentials are its own (docs/storage.md).
 _FOR_WORKERS = (disclosure.VARIABLE, "AWS_REQUEST_CHECKSUM_CALCULATION")
+_WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
 _TAIL_CHARS = 1500
+_LOOK_SECONDS = 0.05
 
 
 def open_session(settings: Settings) -> SparkSession:
-    """The process's Spark session, started when there is none.
+    """The process's Spark session, started when there is none. What of it and its executors is of another version
+    than this process is logged as a warning.
 
     Raises OperatorError when pyspark is not installed, when there is no fitting Java or Spark does not start, and
     UsageError for a master on other machines while the log is in a local folder.
@@ -63,9 +71,19 @@ def open_session(settings: Settings) -> SparkSession:
     folder = Path(tempfile.mkdtemp(prefix="tailrace-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     conf = spark_conf(settings, folder, submitted=is_submitted())
+    if is_submitted() or not runs_here(settings.spark.master):
+        conf[_WORKERS_PATH] = _workers_path()
     with _withheld(settings.secrets()):
         session = _connect(conf) if is_submitted() else _launch(conf, folder / LOG)
     _configure(session, settings)
+    where = str(session.conf.get("spark.master"))
+    if is_submitted():
+        check_master(settings, where)
+    if not runs_here(where):
+        # Executors that lose their driver without a word are told as failed, and started again, by their cluster.
+        atexit.register(session.stop)
+    for told in disagreements(session, on_executors=not runs_here(where)):
+        _log.warning(told)
     return session
 
 
@@ -111,7 +129,7 @@ def is_lost(within: float = 0.0) -> bool:
 
     process: Any = getattr(SparkContext._gateway, "proc", None)
     if process is None:
-        return False
+        return _submitter_ended(within)
     try:
         process.wait(within)
     except subprocess.TimeoutExpired:
@@ -119,11 +137,35 @@ def is_lost(within: float = 0.0) -> bool:
     return True
 
 
+def _submitter_ended(within: float = 0.0) -> bool:
+    """Whether the JVM of spark-submit, whose child a driver in Python is, has ended."""
+    until = time.monotonic() + within
+    while is_submitted():
+        if os.getppid() != _PARENT:
+            return True
+        if time.monotonic() >= until:
+            break
+        time.sleep(_LOOK_SECONDS)
+    return False
+
+
+def require_submitter() -> None:
+    """Raises TransientError when this driver was submitted and the JVM of spark-submit has ended: it was told to stop,
+    and tells nobody."""
+    if _submitter_ended():
+        raise TransientError(
+            "spark-submit has ended, and Spark with it",
+            hint="what was committed is kept; submit the job again",
+        )
+
+
 def forget_lost() -> None:
-    """Make room for a new session in place of one whose JVM has ended. pyspark has no public way."""
+    """Make room for a new session in place of one whose JVM has ended. pyspark has no public way. Raises TransientError
+    when there is no way to another one."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    require_submitter()
     lost: Any = SparkContext._gateway
     if lost is not None:
         lost.shutdown()
@@ -133,12 +175,13 @@ def forget_lost() -> None:
     SparkSession._instantiatedSession = None
 
 
-def check_master(settings: Settings) -> None:
-    """Refuse executors on machines that cannot read the log's files."""
-    store = settings.store
-    if not settings.spark.master.startswith("local") and not store.in_objects and not store.shared_path:
+def check_master(settings: Settings, where: str | None = None) -> None:
+    """Refuse executors on machines that cannot read the log's files. ``where``: the master, when it is not that of the
+    settings."""
+    store, where = settings.store, where or settings.spark.master
+    if not runs_here(where) and not store.in_objects and not store.shared_path:
         raise UsageError(
-            f"spark.master is {settings.spark.master!r}, but store.segments is a folder of this machine",
+            f"the Spark master is {where!r}, but store.segments is a folder of this machine",
             hint="use local[*], or keep the segments in an object store; when every worker mounts that folder at the "
             "same path, set store.shared_path = true",
         )
@@ -184,10 +227,25 @@ def _configure(session: SparkSession, settings: Settings) -> None:
 
 
 def _prepare_workers() -> None:
-    """Python workers run this interpreter and find the modules this process finds."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    """Python workers run this interpreter and find the modules this process finds. Of executors elsewhere whoever
+    submitted this driver may know better."""
+    if not is_submitted():
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(_unique([*sys.path, os.environ.get("PYTHONPATH", "")]))
+
+
+def _workers_path() -> str:
+    """Where workers look for modules whose JVM did not start from this process: in what the driver was submitted with,
+    then where this process looks, as far as that is there."""
+    from pyspark import SparkConf, SparkContext
+
+    given = ""
+    if is_submitted():
+        SparkContext._ensure_initialized()
+        given = SparkConf().get(_WORKERS_PATH) or ""
+    return os.pathsep.join(_unique([given, *sys.path]))
 
 
 def _unique(paths: Iterable[str]) -> list[str]:

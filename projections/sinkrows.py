@@ -30,7 +30,7 @@ from projections.context import ProjectionContext
 from projections.derived import DerivedFile, folder_of, read_delta, run_schema
 from projections.difference import HASH
 from projections.generation import Generation, files_of
-from projections.history import runs_here
+from projections.master import runs_here
 from projections.sampling import Both, Choice, Listed
 from projections.sinks.base import InMotion, MovingSink
 

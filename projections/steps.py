@@ -29,7 +29,8 @@ from projections.guards import declared_against
 from projections.history import frames, plan_reads, require_changes
 from projections.incremental import NotIncremental, compute_incrementally
 from projections.model import Projection
-from projections.plan import Full, Incremental
+from projections.plan import Cause, Full, Incremental
+from projections.progress import tasks_reported
 from projections.results import results_at
 from projections.samples import check_samples, proof_at
 
@@ -39,14 +40,15 @@ _NULLS = "changed rows have NULL for their key, and nothing in the plan leaves s
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A committed step: how it was computed and why so, how many keys were affected (None: all of them) and the seconds
-    it took to compute."""
+    """A committed step: how it was computed and why so (``cause``: of a full one), how many keys were affected (None:
+    all of them) and the seconds it took to compute."""
 
     run: DerivedRun
     kind: Literal["full", "incremental"]
     reason: str
     keys: int | None
     seconds: float
+    cause: Cause | None
 
 
 def take_step(
@@ -78,7 +80,9 @@ def take_step(
         )
         results = results_at(ctx.store, projection, cut)
         began = ctx.clock()
-        outcomes, kind, reason, keys = _computed(ctx, projection, generation, cut, decided, last, files, task)
+        outcomes, kind, reason, keys, cause = _computed(
+            ctx, projection, generation, cut, decided, last, files, task
+        )
         seconds = ctx.clock() - began
         try:
             _require_same(ctx, projection, cut, results)
@@ -89,7 +93,7 @@ def take_step(
     follows = generation.pin is None and generation.preview is None
     if kind == "full" and follows and not declared_against(projection):
         _check(ctx, projection, generation, cut, run)
-    return Taken(run, kind, reason, keys, seconds)
+    return Taken(run, kind, reason, keys, seconds, cause)
 
 
 class _Moved(TransientError):
@@ -118,7 +122,7 @@ def _check(
         ctx.store.derived.set_checked(generation.projection, generation.number, checked.to_json())
 
 
-_Computed = tuple[list[BucketOutcome], Literal["full", "incremental"], str, int | None]
+_Computed = tuple[list[BucketOutcome], Literal["full", "incremental"], str, int | None, Cause | None]
 
 
 def _computed(
@@ -131,7 +135,7 @@ def _computed(
     before: StepFiles | None,
     task: BucketTask,
 ) -> _Computed:
-    reason = decided.reason
+    reason, cause = decided.reason, decided.cause if isinstance(decided, Full) else None
     if isinstance(decided, Incremental) and last is not None and before is not None:
         records = [
             record
@@ -140,10 +144,11 @@ def _computed(
         ]
         rows, proof = before.rows, proof_at(ctx, projection, generation, cut)
 
-        def against(affected: KeySet) -> str | None:
+        def against(affected: KeySet) -> tuple[Cause, str] | None:
             if affected.nulls and not (proof and proof.never_null):
-                return _NULLS
-            return too_costly(records, len(affected), rows)
+                return "proof", _NULLS
+            costly = too_costly(records, len(affected), rows)
+            return ("cost", costly) if costly is not None else None
 
         try:
             step = compute_incrementally(
@@ -156,10 +161,10 @@ def _computed(
                 against,
             )
             affected = f"{step.keys:,} keys" if step.keys != 1 else "1 key"
-            return step.outcomes, "incremental", f"{reason}, which affects {affected}", step.keys
+            return step.outcomes, "incremental", f"{reason}, which affects {affected}", step.keys, None
         except NotIncremental as error:
-            reason = f"{reason}; {error}"
-    return compute_at(ctx, projection, generation, cut, task), "full", reason, None
+            reason, cause = f"{reason}; {error}", error.cause
+    return compute_at(ctx, projection, generation, cut, task), "full", reason, None, cause
 
 
 def _committed(
@@ -218,4 +223,5 @@ def compute_at(
     result = define(projection, inputs, cut.commit_ts)
     require_schema(projection, generation.schema, str(generation), result)
     ctx.report(f"computing {projection.name} from {reads.rows:,} changes", 0, None, "")
-    return compute(projection, result, task)
+    with tasks_reported(ctx.spark, ctx.report, f"spark for {projection.name}"):
+        return compute(projection, result, task)

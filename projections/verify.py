@@ -9,8 +9,10 @@ from __future__ import annotations
 import secrets
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from eventstore import attempts
+from eventstore.derived import RunRecord
 from eventstore.errors import OperatorError, UsageError
 from projections.compute import BucketOutcome, BucketTask, RowSample
 from projections.context import ProjectionContext
@@ -78,6 +80,7 @@ def verify(
     log, TransientError when refreshes kept moving the sink meanwhile, DifferenceFound when the sink has rows that
     cannot even be compared.
     """
+    started = datetime.now(UTC)
     projection = ctx.projection(name)
     reconcile(ctx, name)
     generation = ctx.live(name) if number is None else ctx.generation(name, number)
@@ -109,7 +112,32 @@ def verify(
             results = files_of(steps[0]).results if steps else None
             outcomes += compute_at(ctx, projection, generation, cut, task, results)
             epoch = part.fence.epoch
-    return _compared(generation, epoch, outcomes, sampling)
+    compared = _compared(generation, epoch, outcomes, sampling)
+    _record(ctx, compared, started)
+    return compared
+
+
+def _record(ctx: ProjectionContext, compared: Comparison, started: datetime) -> None:
+    """Keep what was found, for people and for metrics."""
+    differ = (
+        f"{compared.different:,} rows with other values, {compared.only_in_log:,} missing in the sink,"
+        f" {compared.only_in_sink:,} only in the sink"
+    )
+    ctx.store.derived.record_run(
+        RunRecord(
+            projection=compared.projection,
+            generation=compared.generation,
+            started=started,
+            finished=datetime.now(UTC),
+            from_epoch=None,
+            to_epoch=compared.epoch,
+            kind="verify",
+            reason=f"{compared.rows:,} rows are equal" if compared.equal else differ,
+            rows_upserted=compared.different + compared.only_in_log,
+            rows_deleted=compared.only_in_sink,
+            status="equal" if compared.equal else "different",
+        )
+    )
 
 
 def _sampling(

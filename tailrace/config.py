@@ -101,6 +101,26 @@ def placed(
         raise _rendered(Path("command line"), None, error) from None
 
 
+def variables(configuration: Configuration) -> tuple[str, ...]:
+    """The environment variables that the file needs under its overlay, each once, in the file's order."""
+    overlaid = _overlay(configuration.path, _parse(configuration.path), configuration.env)
+    return tuple(dict.fromkeys(_needed(overlaid)))
+
+
+def _needed(value: Any) -> Iterable[str]:
+    """Names of variables in a value, but for those with a default."""
+    match value:
+        case str():
+            inside = (found[2] for found in _REFERENCE.finditer(value) if found[2] is not None)
+            yield from (name for name in inside if _VARIABLE.fullmatch(name))
+        case dict():
+            for part in value.values():
+                yield from _needed(part)
+        case list():
+            for part in value:
+                yield from _needed(part)
+
+
 def find_file(path: Path | None = None) -> Path:
     """The absolute path of the configuration file. Raises UsageError when there is none."""
     given = path or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from eventstore.errors import OperatorError
 from tailrace.cli.status import reachable_ladder
@@ -174,7 +175,24 @@ class Collector:
                 yield name, ladder
 
 
-def serve(collector: Collector, port: int, address: str) -> tuple[int, Callable[[], None]]:
+class Collects(Protocol):
+    """What a scrape asks (``prometheus_client.registry.Collector``)."""
+
+    def collect(self) -> Iterator[Metric]: ...
+
+
+@contextmanager
+def served(collector: Collects, port: int, address: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Inside, scrapes are answered. Raises OperatorError as ``serve`` does."""
+    chosen, end = serve(collector, port, address)
+    say(f"metrics at http://{address}:{chosen}/metrics")
+    try:
+        yield
+    finally:
+        end()
+
+
+def serve(collector: Collects, port: int, address: str) -> tuple[int, Callable[[], None]]:
     """Answer scrapes on a thread; gives the port (chosen by the system for 0) and what ends it.
 
     Raises OperatorError: the extra is not installed, or the port is taken.

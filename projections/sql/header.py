@@ -100,6 +100,7 @@ class _Header(_Strict):
     version: str | int = ""
     trust: bool = False
     tolerance: dict[str, float] = {}
+    freshness: str | float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ class Header:
     version: str
     trust: bool
     tolerance: Mapping[str, float]
+    freshness: str | float | None
     lines: Mapping[str, int]
 
 
@@ -170,6 +172,7 @@ class Reader:
             version=str(header.version),
             trust=header.trust,
             tolerance=header.tolerance,
+            freshness=header.freshness,
             lines={name: self._line(("inputs", name), first) for name in inputs},
         )
 

@@ -88,6 +88,7 @@ def _projection(header: Header, query: exp.Query, parsed: _Body) -> Projection:
         version=header.version,
         trust=header.trust,
         tolerance=header.tolerance,
+        freshness=header.freshness,
         wants_now=NOW in arguments,
         module="",
         file=parsed.file,

@@ -173,14 +173,10 @@ def measured(
     if port is None:
         yield
         return
-    from tailrace.metrics import Collector, serve
+    from tailrace.metrics import Collector, served
 
-    chosen, end = serve(Collector(running.store, sources, running.statuses), port, address)
-    output.note(f"metrics at http://{address}:{chosen}/metrics")
-    try:
+    with served(Collector(running.store, sources, running.statuses), port, address, output.note):
         yield
-    finally:
-        end()
 
 
 @contextmanager

@@ -11,10 +11,11 @@ from eventstore import disclosure
 from eventstore.errors import DifferenceFound
 from tailrace.cli.invocation import Invocation, of
 from tailrace.cli.lifecycle import projecting
-from tailrace.cli.output import count, when
+from tailrace.cli.output import count, size, when
 from tailrace.cli.verify import tell_hidden
 
 if TYPE_CHECKING:
+    from eventstore.derived import RunRecord
     from projections.diff import GenerationDiff, Sample
     from projections.readers.base import Row
 
@@ -94,12 +95,17 @@ def _text(row: Row | None) -> str | None:
     return None if row is None else disclosure.said(json.dumps(row, default=str, ensure_ascii=False))
 
 
+def _epochs(record: RunRecord) -> str:
+    reached = f"{record.to_epoch or 0:,}"
+    return reached if record.kind == "verify" else f"{record.from_epoch or 0:,} → {reached}"
+
+
 def runs(
     context: typer.Context,
     name: NameArgument,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many, newest first.")] = 20,
 ) -> None:
-    """List what refreshes of a projection did, newest first."""
+    """List what refreshes and comparisons of a projection did, newest first."""
     invocation = of(context)
     with projecting(invocation, f"runs {name}", lenient=True) as projections:
         projections.check_known(name)
@@ -113,13 +119,14 @@ def runs(
             when(record.started),
             f"g{record.generation}",
             record.kind,
-            f"{record.from_epoch or 0:,} → {record.to_epoch or 0:,}",
+            _epochs(record),
             record.rows_upserted,
             record.rows_deleted,
+            size(record.bytes),
             f"{(record.finished - record.started).total_seconds():.1f} s" if record.finished else "",
             record.reason,
         )
         for record in records
     ]
-    header = ("started (UTC)", "", "kind", "epochs", "upserts", "deletes", "took", "why")
+    header = ("started (UTC)", "", "kind", "epochs", "upserts", "deletes", "size", "took", "why")
     invocation.output.table(header, rows)

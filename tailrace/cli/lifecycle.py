@@ -4,35 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from eventstore.errors import TailraceError, UsageError
 from tailrace.cli.invocation import Invocation, unknown
-from tailrace.cli.output import Progress, count
+from tailrace.cli.output import Progress, count, duration
+from tailrace.cli.pace import Pace
 
 if TYPE_CHECKING:
+    from eventstore.settings import Settings
     from projections.context import ProjectionContext
     from projections.lifecycle import Rebuilt
     from projections.model import Projection
     from projections.refresh import Outcome
 
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        show_default=False,
+        help="Where Spark's tasks run. Default: spark.master of the configuration.",
+    ),
+]
+
 
 @contextmanager
 def projecting(
-    invocation: Invocation, activity: str, *, lenient: bool = False
+    invocation: Invocation, activity: str, *, lenient: bool = False, master: str | None = None
 ) -> Iterator[ProjectionContext]:
     """The context of projection work. Spark starts with the first computation, never before.
 
     ``lenient`` goes on without definitions that do not load: what is live can be changed while the code is broken.
+    ``master`` stands for that of the configuration.
     """
     from projections.context import ProjectionContext
 
+    settings = with_master(invocation.settings, master)
     projections = _definitions(invocation, lenient=lenient)
     with invocation.store() as store, invocation.output.progress(activity) as progress:
-        report = _Report(progress)
-        with ProjectionContext(store, invocation.settings, projections, report=report) as context:
+        report = Reporter(progress)
+        with ProjectionContext(store, settings, projections, report=report) as context:
             yield context
+
+
+def with_master(settings: Settings, master: str | None) -> Settings:
+    """The settings with another master. Raises UsageError when spark-submit has chosen one already, and what
+    ``check_master`` raises."""
+    from projections.session import check_master, is_submitted
+
+    if master is None:
+        return settings
+    if is_submitted():
+        raise UsageError(
+            "--master is spark-submit's here: it has started Spark already",
+            hint="give it before the main file: spark-submit --master URL …",
+        )
+    chosen = settings.model_copy(update={"spark": settings.spark.model_copy(update={"master": master})})
+    check_master(chosen)
+    return chosen
 
 
 def _definitions(invocation: Invocation, *, lenient: bool) -> dict[str, Projection]:
@@ -54,14 +87,25 @@ def _definitions(invocation: Invocation, *, lenient: bool) -> dict[str, Projecti
 
 
 @dataclass(frozen=True, slots=True)
-class _Report:
+class Reporter:
     """``projections.context.Report`` onto a command's progress."""
 
     progress: Progress
+    pace: Pace = field(default_factory=Pace)
 
     def __call__(self, step: str, done: int, total: int | None, unit: str) -> None:
+        rate, left = self.pace.told(step, done, total)
         share = f" {done:,} of {total:,} {unit}" if total is not None else f" {done:,} {unit}" if unit else ""
-        self.progress.say(f"{step}{share}", step=step, done=done, total=total, unit=unit)
+        pace = f", {rate:,.1f}/s" if rate is not None else ""
+        pace += f", {duration(left)} left" if left else ""
+        self.progress.say(
+            f"{step}{share}{pace}", step=step, done=done, total=total, unit=unit,
+            per_second=_rounded(rate), seconds_left=_rounded(left),
+        )  # fmt: skip
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 3)
 
 
 def chosen(context: ProjectionContext, names: Sequence[str] | None) -> list[str]:

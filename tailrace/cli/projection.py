@@ -10,6 +10,7 @@ from eventstore.errors import UsageError
 from tailrace.cli.diff import diff, runs
 from tailrace.cli.examined import tell_examined
 from tailrace.cli.invocation import NOTHING_TO_DO, of
+from tailrace.cli.job import job
 from tailrace.cli.lifecycle import chosen, projecting
 from tailrace.cli.output import count, when
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Projections and their generations.")
 app.command("diff")(diff)
 app.command("runs")(runs)
+app.command("job")(job)
 NameArgument = Annotated[str, typer.Argument(help="The projection.", show_default=False)]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,10 +12,11 @@ import typer
 from tailrace.cli.capture import stopping
 from tailrace.cli.failure import INTERRUPTED
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
-from tailrace.cli.lifecycle import chosen, projecting, tell_outcome, tell_rebuilt
+from tailrace.cli.lifecycle import MasterOption, chosen, projecting, tell_outcome, tell_rebuilt
 
 if TYPE_CHECKING:
     from projections.context import ProjectionContext
+    from projections.refresh import Outcome
 
 
 def run(
@@ -24,23 +26,54 @@ def run(
     detailed_exitcode: Annotated[
         bool, typer.Option("--detailed-exitcode", help="With --once: 3 when all were up to date.")
     ] = False,
+    master: MasterOption = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            show_default=False,
+            help="Serve Prometheus metrics there. Default: metrics.projections_port of the configuration.",
+        ),
+    ] = None,
 ) -> int:
-    """Refresh projections as the log grows, until stopped (SIGTERM or Ctrl-C).
+    """Refresh projections as the log grows, until stopped (SIGTERM or Ctrl-C); a refresh under way is finished.
 
     One that was never built is built. Only what differs is written. One that fails does not stop the others; with
-    --once the exit code tells of the failure.
+    --once the exit code tells of the failure. The one that is furthest behind its freshness goes first.
     """
     from projections import runner
 
     invocation = of(context)
-    with projecting(invocation, "run") as projections:
+    with projecting(invocation, "run", master=master) as projections:
         wanted = chosen(projections, names) if names else None
         if once:
             return _once(invocation, projections, wanted, detailed=detailed_exitcode)
         stop = threading.Event()
-        with stopping(stop) as interrupted:
-            runner.run(projections, wanted, stop, lambda outcome: tell_outcome(invocation, outcome))
+        with stopping(stop) as interrupted, _measured(invocation, projections, metrics_port) as count:
+            runner.run(projections, wanted, stop, lambda outcome: tell_outcome(invocation, outcome), count)
     return INTERRUPTED if interrupted.is_set() else 0
+
+
+@contextmanager
+def _measured(
+    invocation: Invocation, projections: ProjectionContext, port: int | None
+) -> Iterator[Callable[[Outcome], None]]:
+    """With a port: metrics are served there meanwhile. What is inside tells each outcome to what it is given."""
+    from tailrace.projection_metrics import ProjectionCollector
+
+    metrics = invocation.settings.metrics
+    collector = ProjectionCollector(projections)
+    chosen = metrics.projections_port if port is None else port
+    if chosen is None:
+        yield collector.count
+        return
+    from tailrace.metrics import served
+
+    with served(collector, chosen, metrics.address, invocation.output.note):
+        yield collector.count
 
 
 def _once(
@@ -85,6 +118,7 @@ def rebuild(
             help="Build it to be looked at only: never promoted nor refreshed. The next one of that label replaces it.",
         ),
     ] = None,
+    master: MasterOption = None,
 ) -> None:
     """Build a new generation of a projection from the log, and promote it."""
     from projections import lifecycle
@@ -92,7 +126,7 @@ def rebuild(
     invocation = of(context)
     if promote or (promote is None and as_of is None and preview is None):
         invocation.confirm(f"replace the live generation of {name}")
-    with projecting(invocation, f"rebuild {name}") as projections:
+    with projecting(invocation, f"rebuild {name}", master=master) as projections:
         (wanted,) = chosen(projections, [name])
         built = lifecycle.rebuild(projections, wanted, as_of=as_of, promote=promote, preview=preview)
     tell_rebuilt(invocation, built)

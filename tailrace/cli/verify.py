@@ -13,7 +13,7 @@ from eventstore.errors import DifferenceFound, IncompleteTopic, TailraceError, U
 from eventstore.position import format_lsn
 from tailrace.cli.failure import report
 from tailrace.cli.invocation import Invocation, of
-from tailrace.cli.lifecycle import chosen, projecting
+from tailrace.cli.lifecycle import MasterOption, chosen, projecting
 from tailrace.cli.output import count
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def verify(
         int | None,
         typer.Option("--seed", min=0, help="Choose the sample that was told with this seed again."),
     ] = None,
+    master: MasterOption = None,
 ) -> int:
     """Prove that sinks equal the log; with --source, that the log equals its source. 4 when they differ."""
     invocation = of(context)
@@ -49,18 +50,22 @@ def verify(
         raise UsageError("--seed says which sample, not how large", hint="add --sample N")
     if source:
         return verify_sources(invocation, names)
-    return verify_projections(invocation, names, sample, seed)
+    return verify_projections(invocation, names, sample, seed, master)
 
 
 def verify_projections(
-    invocation: Invocation, names: list[str] | None, sample: int | None = None, seed: int | None = None
+    invocation: Invocation,
+    names: list[str] | None,
+    sample: int | None = None,
+    seed: int | None = None,
+    master: str | None = None,
 ) -> int:
     """Recompute each projection, unrestricted, and compare both ways; the exit code. One that cannot be compared does
     not hide the others: a difference found counts before what hindered."""
     from projections import lifecycle
 
     codes = {0}
-    with projecting(invocation, "verify") as projections:
+    with projecting(invocation, "verify", master=master) as projections:
         for name in chosen(projections, names):
             try:
                 comparison = lifecycle.verify(projections, name, sample=sample, seed=seed)

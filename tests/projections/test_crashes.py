@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
+import psycopg
 import pytest
 import redis as redis_client
 
@@ -34,6 +35,7 @@ from projections.lifecycle import (
 )
 from projections.plan import Incremental
 from projections.promotion import Promoted
+from tailrace.cli import main
 from tailrace.embedded import PostgresServer, RedisServer
 from tests.fixtures.scale import Scale
 from tests.fixtures.servers import RedisFactory, ServerFactory
@@ -47,11 +49,11 @@ HOME = Path(__file__).parents[2]
 
 
 def settings_file(settings: Settings, folder: Path, modules: list[str]) -> Path:
-    """The settings as a scheduler's job reads them."""
+    """The configuration of a scheduler's job."""
     store, sinks = settings.store, settings.sinks
     dsn, url = sinks["mart"].dsn, sinks["cache"].url
     assert dsn is not None and url is not None
-    path = folder / "settings.toml"
+    path = folder / "tailrace.toml"
     path.write_text(
         textwrap.dedent(f"""
         [store]
@@ -91,7 +93,8 @@ def run_python(arguments: list[str], failpoint: str | None) -> subprocess.Comple
 def job(
     settings: Path, verb: str, *names: str, failpoint: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return run_python(["-m", "projections.job", verb, *names, "--settings", str(settings)], failpoint)
+    words = ["run", "--once", "--detailed-exitcode"] if verb == "refresh" else [verb]
+    return run_python(["-m", "tailrace", "--config", str(settings), *words, *names], failpoint)
 
 
 def killed(done: subprocess.CompletedProcess[str]) -> bool:
@@ -206,10 +209,10 @@ import sys
 from pathlib import Path
 from eventstore.log import Store
 from projections.context import ProjectionContext
-from projections.job import read_settings
 from projections.lifecycle import promote, rollback
+from tailrace.config import load_settings
 
-settings = read_settings(Path(sys.argv[1]))
+settings = load_settings(Path(sys.argv[1]))
 with Store.open(settings.store) as store:
     ctx = ProjectionContext(store, settings, {})
     promote(ctx, sys.argv[2], 2) if sys.argv[3] == "promote" else rollback(ctx, sys.argv[2])
@@ -296,22 +299,25 @@ def test_a_sink_server_that_is_killed_at_any_step_or_full_is_caught_up_with(
             assert verify(ctx, name).equal
 
 
-def test_the_job_tells_schedulers_by_exit_codes(
+def test_a_job_tells_schedulers_by_exit_codes(
     shop: ShopLog, settings: Settings, spark: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from projections.job import main
-
     (tmp_path / "job_totals.py").write_text(textwrap.dedent(TOTALS))
     (tmp_path / "job_bad.py").write_text(textwrap.dedent(BAD_TOTALS.replace("customer_id", "customer")))
     file = settings_file(settings, tmp_path, ["job_totals"])
 
     def run(*arguments: str) -> tuple[int, str]:
-        code = main([*arguments, "--settings", str(file)])
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            code = main.run(["--config", str(file), *arguments])
+        finally:
+            signal.signal(signal.SIGTERM, before)
         captured = capsys.readouterr()
         return code, captured.out + captured.err
 
-    assert run("refresh")[0] == 0
-    assert run("refresh")[0] == 3
+    assert run("run", "--once", "--detailed-exitcode")[0] == 0
+    assert run("run", "--once", "--detailed-exitcode")[0] == 3
+    assert run("run", "--once")[0] == 0
     assert run("verify")[0] == 0
     code, text = run("verify", "totlas")
     assert code == 2 and "did you mean totals?" in text
@@ -320,6 +326,12 @@ def test_the_job_tells_schedulers_by_exit_codes(
     file = settings_file(settings, tmp_path, ["job_bad"])
     code, text = run("rebuild", "totals")
     assert code in (2, 7) and "customer" in text and "Traceback" not in text
+    mart = settings.sinks["mart"].dsn
+    assert mart is not None
+    with psycopg.connect(mart.get_secret_value()) as connection:
+        connection.execute("UPDATE totals SET total = 0 WHERE customer_id = 3")
+    file = settings_file(settings, tmp_path, ["job_totals"])
+    assert run("verify")[0] == 4
     file.write_text("[store]\nnam = 1\n")
-    code, text = run("refresh")
+    code, text = run("run", "--once")
     assert code == 2 and "store.nam" in text

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -25,9 +27,11 @@ from projections.lifecycle import (
     rollback,
     verify,
 )
+from projections.refresh import Outcome
 from projections.runner import run
 from tests.projections.conftest import Deploy
-from tests.projections.shoplog import ShopLog
+from tests.projections.shoplog import ShopLog, settings_in
+from tests.support.capturing import RunningCapture, Site
 
 TOTALS = """
     from pathlib import Path
@@ -112,3 +116,60 @@ def test_a_name_that_nobody_knows_is_no_success(store: Store, settings: Settings
     with pytest.raises(UsageError, match="there is no projection 'total'") as caught:
         verb(ctx, "total")
     assert caught.value.hint == "did you mean totals?"
+
+
+FRESH = """
+    from pyspark.sql import functions as F
+    from projections import PostgresTable, State, projection
+
+    ORDERS = State("shop.public.orders", affects="customer_id")
+
+    @projection(key="customer_id", sink=PostgresTable("mart", "slow"), orders=ORDERS, freshness="1h")
+    def slow(orders):
+        return orders.groupBy("customer_id").agg(F.sum("amount").alias("total"))
+
+    @projection(key="customer_id", sink=PostgresTable("mart", "quick"), orders=ORDERS)
+    def quick(orders):
+        return orders.groupBy("customer_id").agg(F.count("*").alias("orders"))
+"""
+
+
+def test_projections_beside_a_live_capture_are_refreshed_by_their_freshness(
+    tmp_path: Path, database: str, redis_url: str, spark: object, define: Any
+) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE TABLE orders (id int PRIMARY KEY, customer_id int, amount numeric(12, 2))")
+        connection.execute("INSERT INTO orders SELECT n, n % 5, n FROM generate_series(1, 50) n")
+    site = Site.at(tmp_path, database, name=f"r{secrets.token_hex(4)}", tables=("public.orders",))
+    site.init()
+    settings = settings_in(tmp_path, dsn=database, redis_url=redis_url)
+    minutes, told, stop = [0.0], [], threading.Event()
+
+    def change() -> None:
+        with psycopg.connect(database) as connection:
+            connection.execute("UPDATE orders SET amount = amount + 1")
+            connection.execute("INSERT INTO orders SELECT max(id) + 1, 3, 7 FROM orders")
+
+    def tell(outcome: Outcome) -> None:
+        told.append((outcome.projection, outcome.status))
+        match len(told):
+            case 2 | 3:  # both are built, or what has no freshness followed a change
+                change()
+            case 4:
+                minutes[0] = 31.0
+
+    def report(step: str, done: int, total: int | None, unit: str) -> None:
+        if len(told) == 4 and step == "applying slow":
+            stop.set()  # as SIGTERM does; the step under way is finished
+
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        with ProjectionContext(capture.store, settings, define(FRESH), report=report) as ctx:
+            run(ctx, None, stop, tell, clock=lambda: minutes[0] * 60)
+            names = ["slow", "quick", "quick", "quick", "slow"]
+            assert told == [(name, "done") for name in names]
+            assert verify(ctx, "slow").equal and verify(ctx, "quick").equal
+    with psycopg.connect(database) as connection:
+        assert connection.execute("SELECT sum(total) FROM slow").fetchone() == (
+            50 * 51 // 2 + 50 + 7 + 51 + 7,
+        )

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from eventstore.errors import UsageError
+from eventstore.errors import OperatorError, UsageError
 from eventstore.log import Store
 from eventstore.settings import Settings, SparkSettings, StoreSettings
 from projections.compacting import SparkWorkers
 from projections.context import ProjectionContext
-from projections.history import parallelism_of
+from projections.master import parallelism_of
+from projections.progress import tasks_reported
 from projections.session import check_master, open_session
+from projections.versions import disagreements
 from tests.fixtures.spark import SPARK
 
 if TYPE_CHECKING:
@@ -123,3 +125,34 @@ def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
     assert said[0].startswith("Spark went away while computing its result of projection 't'"), done.stderr
     assert said[1:] == ["10", "own"]
     assert done.stderr == ""
+
+
+def test_executors_with_another_python_are_told_before_anything_is_computed(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert disagreements(spark, on_executors=True) == []
+    monkeypatch.setattr(spark.sparkContext, "pythonVer", "3.4")  # what each worker compares itself with
+    with pytest.raises(OperatorError, match=r"executors run another Python than this driver: .*3\.4"):
+        disagreements(spark, on_executors=True)
+
+
+def test_how_many_tasks_are_done_is_told_while_the_others_run(spark: SparkSession, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The first one ends by itself, the others when that has been told."""
+        import time
+
+        for batch in batches:
+            while batch["id"][0].as_py() and not told.exists():
+                time.sleep(0.01)
+            yield batch
+
+    def report(step: str, done: int, total: int | None, unit: str) -> None:
+        assert (step, total, unit) == ("spark for totals", 3, "tasks")
+        if done == 1:
+            told.touch()
+
+    with tasks_reported(spark, report, "spark for totals", look_seconds=0.01):
+        spark.range(0, 3, 1, 3).mapInArrow(task, "id long").toArrow()
+    assert told.exists()

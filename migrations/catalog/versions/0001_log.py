@@ -468,6 +468,7 @@ def _derived() -> None:
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("keys", sa.BigInteger(), nullable=True),
         sa.Column("seconds", sa.Float(), nullable=True),
+        sa.Column("bytes", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
     )
     op.create_index("ix_runs_projection_started", "runs", ["projection", "started"], unique=False)

@@ -1,0 +1,134 @@
+"""What monitoring sees of projections."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.request import urlopen
+
+import psycopg
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
+
+from eventstore.settings import Settings
+from projections.lifecycle import ProjectionContext, rebuild, refresh, verify
+from tailrace.metrics import serve
+from tailrace.projection_metrics import ProjectionCollector
+from tests.projections.conftest import Deploy, commit_step
+from tests.projections.shoplog import ShopLog
+from tests.projections.test_lifecycle import TOTALS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Scrape = Callable[[ProjectionCollector], dict[str, float]]
+
+LABELS = ("rung", "kind", "cause", "status")
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+BAD = """
+    from projections import PostgresTable, State, projection
+
+    @projection(key="id", sink=PostgresTable("mart", "bad"), orders=State("shop.public.orders"))
+    def bad(orders):
+        raise ValueError("no such luck")
+"""
+
+
+@pytest.fixture
+def scrape() -> Scrape:
+    """One real scrape: values by the metric's name and its labels but the projection's."""
+
+    def ask(collector: ProjectionCollector) -> dict[str, float]:
+        port, end = serve(collector, 0, "127.0.0.1")
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+                text = answer.read().decode()
+        finally:
+            end()
+        found = {}
+        for family in text_string_to_metric_families(text):
+            assert f"`{family.name}`" in PAGE.read_text(), "documented"
+            for sample in family.samples:
+                labels = filter(None, (sample.labels.get(label) for label in LABELS))
+                found[" ".join([sample.name.removeprefix("tailrace_"), *labels])] = sample.value
+        return found
+
+    return ask
+
+
+def test_lags_counts_reasons_and_proofs_are_measured(
+    shop: ShopLog, deploy: Deploy, settings: Settings, scrape: Scrape
+) -> None:
+    ctx = deploy(TOTALS)
+    collector = ProjectionCollector(ctx)
+
+    def refreshed() -> None:
+        for outcome in refresh(ctx, ["totals"]):
+            collector.count(outcome)
+
+    refreshed()
+    found = scrape(collector)
+    assert found["log_epoch"] == found["projection_position_epoch sink"] == shop.store.cut().epoch
+    assert found["projection_refreshes_total full first"] == 1
+    assert found["projection_rows"] == found["projection_upserts_total"] == 12
+    assert "projection_verified_epoch" not in found
+
+    shop.commit({"customers": [("u", shop.state["customers"][1] | {"name": "Ada L."})]})
+    found = scrape(collector)
+    assert found["log_epoch"] == found["projection_position_epoch sink"] + 1
+    assert found["projection_lag_epochs sink"] == 0, "no row of its inputs"
+
+    shop.work()
+    behind = scrape(collector)
+    assert behind["projection_lag_epochs derived"] == behind["projection_lag_epochs sink"] == 2
+    assert behind["projection_lag_seconds derived"] == pytest.approx(
+        behind["projection_lag_seconds sink"], rel=0.1
+    )
+    commit_step(ctx, ctx.projection("totals"), ctx.generation("totals", 1), ctx.store.cut())
+    found = scrape(collector)
+    assert (found["projection_lag_epochs derived"], found["projection_lag_seconds derived"]) == (0, 0)
+    assert found["projection_lag_epochs sink"] == 2 and found["projection_lag_seconds sink"] > 0
+
+    refreshed()
+    shop.work()
+    refreshed()
+    found = scrape(collector)
+    assert found["projection_lag_epochs sink"] == 0
+    assert found["projection_refreshes_total incremental"] == 1
+    assert found["projection_affected_keys_total"] >= 2
+
+    verify(ctx, "totals")
+    assert scrape(collector)["projection_verified_different_rows"] == 0
+    mart = settings.sinks["mart"].dsn
+    assert mart is not None
+    with psycopg.connect(mart.get_secret_value()) as connection:
+        connection.execute("UPDATE totals SET total = total + 1 WHERE customer_id = 3")
+        connection.execute("DELETE FROM totals WHERE customer_id = 4")
+    verify(ctx, "totals")
+    found = scrape(collector)
+    assert found["projection_verified_different_rows"] == 2
+    assert found["projection_verified_epoch"] == found["log_epoch"]
+    assert (
+        found["projection_verified_timestamp_seconds"]
+        > found["projection_generation_created_timestamp_seconds"]
+    )
+    told = [(run.kind, run.status) for run in ctx.store.derived.runs("totals", limit=2)]
+    assert told == [("verify", "different"), ("verify", "equal")]
+    assert all(run.bytes > 0 for run in ctx.store.derived.runs("totals", kind="incremental"))
+
+
+def test_a_sink_out_of_reach_and_what_fails_are_seen(
+    shop: ShopLog, deploy: Deploy, settings: Settings, scrape: Scrape
+) -> None:
+    built, bad = deploy(TOTALS), deploy(BAD)
+    rebuild(built, "totals")
+    mart = settings.sinks["mart"].model_copy(update={"dsn": SecretStr("postgresql://127.0.0.1:1/mart")})
+    away = settings.model_copy(update={"sinks": settings.sinks | {"mart": mart}})
+    collector = ProjectionCollector(ProjectionContext(shop.store, away, built.projections))
+    for outcome in refresh(bad, ["bad"]):
+        collector.count(outcome)
+    found = scrape(collector)
+    assert found["projection_sink_up"] == 0 and "projection_position_epoch sink" not in found
+    assert found["projection_position_epoch derived"] == shop.store.cut().epoch
+    assert found["projection_failures_total failed"] == 1
