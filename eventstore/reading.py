@@ -118,12 +118,15 @@ def read(store: Store, wanted: Rows, after_epoch: int) -> Iterator[pa.RecordBatc
         yield from _of_run(store, wanted, start, after_epoch)
     after = max(after_epoch, start.epoch)
     given: dict[int, int] = {}  # by partition: the next offset
+    reached: dict[int, int] = {}  # the same of all pages
     missing = ""
     while after < wanted.cut.epoch:
         with store.catalog.read() as connection:
             now = starts.read(connection, wanted.topic_id)
-            if now.epoch > after:
-                raise starts.gone(connection, store.storage, wanted.topic, now)
+            if now.epoch > after:  # retention went on meanwhile: past rows that were given, or past others
+                if not _has_rest(now, wanted.offsets, reached):
+                    raise starts.gone(connection, store.storage, wanted.topic, now)
+                after = now.epoch
             page = index.page(connection, wanted.topic, wanted.topic_id, wanted.cut, after)
             versions = {each.version: each for each in registry.schemas(connection, wanted.topic_id)}
         for ref in page.refs:
@@ -145,6 +148,7 @@ def read(store: Store, wanted: Rows, after_epoch: int) -> Iterator[pa.RecordBatc
                     table = table.take(pa.array(np.argsort(epochs, kind="stable")))
             yield from wanted.given(_not_given(table, given), ref.version)
             given.update({r.partition: r.first_offset + r.rows for r in ref.ranges})
+            reached.update(given)
         else:
             after = page.through
             given.clear()
@@ -161,6 +165,17 @@ def _begin(store: Store, wanted: Rows, after_epoch: int) -> LogStart:
         if after_epoch < wanted.cut.epoch and not start.has(wanted.topic, wanted.cut):
             raise starts.gone(connection, store.storage, wanted.topic, start)
     return start
+
+
+def _has_rest(
+    now: LogStart, offsets: Mapping[int, tuple[int, int]] | None, reached: Mapping[int, int]
+) -> bool:
+    """Whether all that a reader of ranges of offsets was not given yet is behind the topic's start."""
+    return offsets is not None and all(
+        min(end, now.whole[partition]) <= max(first, reached.get(partition, first))
+        for partition, (first, end) in offsets.items()
+        if partition < len(now.whole)
+    )
 
 
 def _of_run(store: Store, wanted: Rows, start: LogStart, after_epoch: int) -> Iterator[pa.RecordBatch]:

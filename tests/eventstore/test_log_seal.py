@@ -175,6 +175,26 @@ def test_of_two_sealers_the_earlier_is_fenced(
     assert everything(store) == before
 
 
+def test_upkeep_goes_on_when_a_job_seals_beside_it(
+    new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, job = new_store(), new_store()
+    fill(store, 6)
+    before = everything(store)
+    written = failpoints.hit
+
+    def meanwhile(name: str) -> None:
+        if name == "seal_written":
+            monkeypatch.setattr(failpoints, "hit", written)
+            assert job.seal() == 6
+        written(name)
+
+    monkeypatch.setattr(failpoints, "hit", meanwhile)
+    assert store.maintain().sealed_epochs == 0
+    assert everything(store) == before
+    assert store.verify().findings == ()
+
+
 @pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
 def test_a_killed_collector_has_removed_orphans_only_and_the_next_finishes(
     new_store: StoreFactory, catalog_url: str, store_dir: Path

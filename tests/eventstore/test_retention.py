@@ -265,6 +265,27 @@ def test_nothing_goes_that_a_group_has_not_done_and_whom_one_forces_past_is_told
     assert store.maintain().held == ()
 
 
+def test_a_consumer_goes_on_when_what_it_has_done_goes_while_it_reads(
+    new_store: StoreFactory, set_clock: SetClock
+) -> None:
+    """The files that it was about to read are put together with others, and the topic begins later since."""
+    store = opened(new_store, orders={"retention": "10 s"})
+    for first in range(1, 41, 4):
+        fill(store, first, first + 3)
+        store.seal()
+    expected = {(row["_partition"], row["_offset"]) for row in content(store)}
+    set_clock(1000)
+    found: list[tuple[int, int]] = []
+    with store.group("g", ["shop.public.orders"], start="earliest").join(batch_rows=2) as member:
+        for number, each in enumerate(member.batches(0.0)):
+            found += zip(each.rows["_partition"].to_pylist(), each.rows["_offset"].to_pylist(), strict=True)
+            each.commit()
+            if number in (12, 20):
+                done = store.maintain()
+                assert done.removed and done.removed_files
+    assert sorted(found) == sorted(expected)
+
+
 def test_a_group_begins_where_the_topic_does_and_not_before(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
