@@ -35,6 +35,9 @@ _KEY = (
     "let these credentials use the key (kms:GenerateDataKey, kms:Decrypt), or correct store.s3.kms_key: an id or ARN "
     "of an enabled key in the bucket's region"
 )
+_LACKS = (
+    "the object store cannot do that; if it is the encryption that uploads ask for, unset store.s3.encryption"
+)
 _REACH = "check store.s3.endpoint (http:// or https://, host and port) and that its server runs; try again"
 _SPEAK = "what answers there does not speak S3: correct store.s3.endpoint"
 
@@ -51,6 +54,7 @@ _OPERATOR = {
     "CLIENT_SIGNING_FAILURE": CREDENTIALS,
     "REQUEST_TIME_TOO_SKEWED": _CLOCK,
     "REQUEST_EXPIRED": _CLOCK,
+    "NOT_IMPLEMENTED": _LACKS,
 }
 _STATUS = {
     "301": _REGION,
@@ -91,10 +95,10 @@ def explained(text: str, place: str) -> TailraceError:
             return OperatorError(what, hint=hint)
     if code == "NETWORK_CONNECTION":
         return TransientError(f"{place} is out of reach: {said}", hint=_REACH)
-    if code in _AGAIN or (status or "").startswith("5"):
-        return TransientError(f"{what} ({code.lower()})", hint="the object store is busy or down; try again")
     if code in _OPERATOR:
         return OperatorError(f"{place}: {operation} was refused: {said or code}", hint=_OPERATOR[code])
+    if code in _AGAIN or (status or "").startswith("5"):
+        return TransientError(f"{what} ({code.lower()})", hint="the object store is busy or down; try again")
     hint = _STATUS.get(status or "", "see what the object store says")
     if status == "400" and operation in _UPLOADS:
         hint = _CHECKSUMS

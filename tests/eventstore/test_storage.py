@@ -194,8 +194,9 @@ def test_a_server_that_does_not_encrypt_as_asked_for_gets_nothing(
 ) -> None:
     plain = ObjectStorage(s3proxy_bucket, "log", s3proxy.endpoint)
     storage = ObjectStorage(s3proxy_bucket, "log", s3proxy.endpoint, encryption=Encryption("aws:kms"))
-    with pytest.raises(OperatorError):
+    with pytest.raises(OperatorError) as caught:
         storage.prepare()
+    assert "unset store.s3.encryption" in caught.value.hint
     assert not list(plain.list())
 
 
