@@ -21,7 +21,9 @@ SMALLEST = {
     "append": ["--changes", "500", "--small", "3"],
     "size": ["--transactions", "20"],
     "consume": ["--changes", "500", "--events", "20", "--backlog", "500", "--follow", "3"],
+    "rebuild": ["--events", "2000", "--wide", "1000"],
     "incremental": ["--rows", "3000"],
+    "sinks": ["--rows", "2000"],
     "latency": ["--rate", "100", "--seconds", "1", "--warmup", "0"],
     "load": ["--rows", "3000"],
     "year": ["--topics", "2", "--epochs", "600", "--points", "1", "--days", "1"],
@@ -33,7 +35,9 @@ LINES = {
     "append": 6,
     "size": 6,
     "consume": 5,
+    "rebuild": 20,  # two tables
     "incremental": 8,
+    "sinks": 4,
     "latency": 1,
     "load": 2,
     "year": 12,  # three tables
