@@ -54,7 +54,7 @@ test: $(STAMP) ## Lint, types, architecture, and all tests at smoke scale
 	@$(BIN)/python -m pytest --scale smoke -m "not servers and not benchmarks" $(SPREAD)
 
 .PHONY: test-servers
-test-servers: $(STAMP) ## Tests on other servers: the system's Postgres (root installs it), 14 to 17, pgvector
+test-servers: $(STAMP) ## Tests on other servers: the system's Postgres (root installs it), 14 to 17, pgvector, S3Proxy, a Spark cluster
 	@tests/servers-setup
 	@$(BIN)/python -m pytest --scale smoke -m servers $(SPREAD)
 	@for version in $(OLDER); do \

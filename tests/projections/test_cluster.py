@@ -27,7 +27,7 @@ from tests.support.capturing import wait_until
 
 CLUSTER = "local-cluster[2,1,1024]"
 SECONDS = 540
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.servers]
 # As pip installs it, with its own paths: only so is the archive of Spark's classes used.
 SPARK_HOME = Path(pyspark.__file__).parent
 VIEWS = """
