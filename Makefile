@@ -73,8 +73,8 @@ golden: $(STAMP) ## Make the golden recordings of tests/cdc/golden anew, from a 
 	@$(BIN)/python -m tests.cdc.golden.make
 
 .PHONY: soak
-soak: $(STAMP) ## The open-ended tests at full scale (an hour or more); the result is docs/soak.md
-	@$(BIN)/python -m pytest --scale full -m "not servers and not benchmarks" --report=docs/soak.md $(SPREAD)
+soak: $(STAMP) ## The open-ended tests at full scale (two hours or more; ARGS=FILE… for some); the result is docs/soak.md
+	@$(BIN)/python -m pytest --scale full -m "not servers and not benchmarks" --report=docs/soak.md $(SPREAD) $(ARGS)
 
 .PHONY: lint
 lint: $(STAMP) ## Style, format, types and the arrows between packages
