@@ -1,8 +1,9 @@
 """Some rows of a topic: those that changed, those of chosen keys, those with chosen values.
 
-The kernel is exact on any rows that are all rows of their keys. So rows are dropped by their stored key hash as they
-are decoded, and only what was chosen is held. Nothing is indexed: hashes, and the columns that are looked at, are
-decoded in full.
+The kernel is exact on any rows that are all rows of their keys, or all since one that says the whole row. So rows are
+dropped by their stored key hash as they are decoded, and only what was chosen is held. Nothing is indexed: hashes, and
+the columns that are looked at, are decoded in full; but of keys that are known by more than their hash the newest files
+are read first, and none is that lies before what says all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from eventstore.compaction import Compactor
-from eventstore.conform import SILENT, TRUNCATE, Ints, Layout, Mask, Rows, conform
+from eventstore.conform import DELETE, SILENT, TRUNCATE, Ints, Layout, Mask, Rows, conform
 from eventstore.errors import TailraceError
 from eventstore.model import SegmentRef
 from eventstore.moves import MovedCells
@@ -88,30 +89,46 @@ def keys_with(storage: Storage, wanted: StateInput, names: Sequence[str], matche
     return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
 
-def state_of_keys(storage: Storage, wanted: StateInput, hashes: Ints, limit_bytes: int) -> pa.Table:
+def state_of_keys(
+    storage: Storage, wanted: StateInput, hashes: Ints, limit_bytes: int, keys: Matches | None = None
+) -> pa.Table:
     """``readable_states`` of the keys with these hashes, as one table (``wanted.schema``) in no order.
+
+    ``keys`` says which rows, given by the columns of the topic's key, have one of the keys, for each of which there is
+    a hash: then only those are meant, not others of the same hashes, and what lies before a key's last whole row is not
+    read.
 
     Raises TooLarge when their rows take more than ``limit_bytes``; UnknownCell and UnreadableCell for these keys only.
     """
     if not len(hashes):
         return wanted.schema.empty_table()
-    chosen = pa.array(hashes)
-
-    def mine(rows: Rows) -> Rows:
-        kept = pc.is_in(pa.array(rows.hashes), value_set=chosen).to_numpy(zero_copy_only=False)
-        return rows.take(np.flatnonzero(kept | (rows.ops == TRUNCATE)))
-
     layout = wanted.layout
+
+    def mine(rows: Rows, chosen: pa.Array) -> Rows:
+        kept = pc.is_in(pa.array(rows.hashes), value_set=chosen).to_numpy(zero_copy_only=False)
+        rows = rows.take(np.flatnonzero(kept | (rows.ops == TRUNCATE)))
+        if keys is None or not len(rows):
+            return rows
+        return rows.take(np.flatnonzero(keys(rows.cells[: layout.keys]) | (rows.ops == TRUNCATE)))
+
+    def read(refs: Sequence[SegmentRef], chosen: Ints) -> Iterator[list[Rows]]:
+        values = pa.array(chosen)
+        return _decoded(storage, refs, wanted.versions, layout, lambda rows: mine(rows, values), coded=True)
+
+    parts = None
+    if keys is not None and len(np.unique(hashes)) == len(hashes):  # a hash means one key
+        parts = _newest_first(read, wanted.refs, hashes, limit_bytes)
+    if parts is None:
+        parts = _held(read(wanted.refs, hashes), limit_bytes)
     resolve = MovedCells(wanted.target, reader_of(storage, wanted)).resolve
-    parts = _held(_decoded(storage, wanted.refs, wanted.versions, layout, mine, coded=True), limit_bytes)
-    if any((rows.ops == TRUNCATE).any() for rows in parts):
+    if _has_truncate(parts):
         # It stands in each partition, so only there does its place say what it ends.
-        whole = partition_reader(storage, wanted, layout)
+        whole, chosen = partition_reader(storage, wanted, layout), pa.array(hashes)
 
-        def read(partition: int) -> Iterator[Rows]:
-            return (rows for rows in map(mine, whole(partition)) if len(rows))
+        def read_partition(partition: int) -> Iterator[Rows]:
+            return (rows for each in whole(partition) if len(rows := mine(each, chosen)))
 
-        folded = passes(read, layout, wanted.spread, range(wanted.buckets))
+        folded = passes(read_partition, layout, wanted.spread, range(wanted.buckets))
         tables = [compactor.finish(resolve) for compactor in folded]
     else:
         compactor = Compactor(layout)
@@ -121,9 +138,52 @@ def state_of_keys(storage: Storage, wanted: StateInput, hashes: Ints, limit_byte
     return pa.concat_tables([readable(table, wanted) for table in tables])
 
 
-def _held(units: Iterable[Sequence[Rows]], limit_bytes: int) -> list[Rows]:
+def _newest_first(
+    read: Callable[[Sequence[SegmentRef], Ints], Iterator[list[Rows]]],
+    refs: Sequence[SegmentRef],
+    hashes: Ints,
+    limit_bytes: int,
+) -> list[Rows] | None:
+    """The rows of each key, at least since its last whole one; None when a truncate is among those that were read."""
     parts: list[Rows] = []
-    held = 0
+    for some in _back(refs):
+        found = _held(read(some, hashes), limit_bytes, sum(rows.nbytes for rows in parts))
+        if _has_truncate(found):
+            return None
+        parts = found + parts
+        for rows in found:
+            hashes = np.setdiff1d(hashes, _whole_in(rows))
+        if not len(hashes):
+            break
+    return parts
+
+
+def _whole_in(rows: Rows) -> Ints:
+    """Hashes of the keys whose last row among these says everything: no cell of it was not sent, or has no value."""
+    unique, last = np.unique(rows.hashes[::-1], return_index=True)
+    last = len(rows) - 1 - last
+    marked = np.concatenate([rows.unchanged.rows, rows.raw.rows])
+    whole: Ints = unique[(rows.ops[last] == DELETE) | ~np.isin(last, marked)]
+    return whole
+
+
+def _has_truncate(parts: Iterable[Rows]) -> bool:
+    return any((rows.ops == TRUNCATE).any() for rows in parts)
+
+
+def _back(refs: Sequence[SegmentRef]) -> Iterator[list[SegmentRef]]:
+    """From the last to the first, as many at a time as are worth several threads; these in their order."""
+    end, rows = len(refs), 0
+    for at in reversed(range(len(refs))):
+        rows += refs[at].rows
+        if rows >= _ROWS_PER_UNIT or not at:
+            yield list(refs[at:end])
+            end, rows = at, 0
+
+
+def _held(units: Iterable[Sequence[Rows]], limit_bytes: int, held: int = 0) -> list[Rows]:
+    """All of them, when with the bytes already ``held`` they are not too many."""
+    parts: list[Rows] = []
     for unit in units:
         for rows in unit:
             if len(rows):

@@ -1,4 +1,4 @@
-"""Projections in the catalog: generations, their derived runs, which one is live, and the record of runs."""
+"""Projections in the catalog: generations, their derived runs, and which one is live."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, delete, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from eventstore import failpoints, tables
 from eventstore.catalog import Catalog
 from eventstore.errors import Fenced, UsageError
 from eventstore.maintain import leases
-from eventstore.times import from_micros, to_micros
-
-RUNS_KEPT = 1000
-"""Of each projection: a runner that refreshes every three seconds makes ten million a year."""
+from eventstore.times import from_micros, moment_of, to_micros
 
 
 class GenerationState(StrEnum):
@@ -79,28 +76,6 @@ class DerivedRun:
     rows: int
     hash: str
     commit_ts: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """What one refresh did, for people and for the planner. ``kind`` is full or incremental; then so many ``keys`` were
-    affected. ``seconds`` it took to compute, without bringing it to the sink; ``bytes`` of rows were brought there.
-    Of kind verify: what would have to be upserted and deleted to make the sink right."""
-
-    projection: str
-    generation: int
-    started: datetime
-    finished: datetime | None
-    from_epoch: int | None
-    to_epoch: int | None
-    kind: str
-    reason: str
-    rows_upserted: int = 0
-    rows_deleted: int = 0
-    status: str = "done"
-    keys: int | None = None
-    seconds: float | None = None
-    bytes: int = 0
 
 
 def step_hash(previous: str, from_epoch: int, to_epoch: int, kind: str, files: str) -> str:
@@ -193,7 +168,7 @@ class DerivedCatalog:
                 as_of=row.as_of,
                 state=GenerationState(row.state),
                 frozen_at=row.frozen_at,
-                created_at=_moment(row.created_at),
+                created_at=moment_of(row.created_at),
                 inputs=inputs_of(row.inputs),
                 preview=row.preview,
                 checked=row.checked,
@@ -388,72 +363,10 @@ class DerivedCatalog:
         except Duplicate:
             raise _promoted_elsewhere(projection, expected) from None
 
-    # record
-
-    def record_run(self, record: RunRecord) -> None:
-        """The projection's oldest records beyond ``RUNS_KEPT`` go."""
-        table = tables.runs
-        mine = table.c.projection == record.projection
-        newest_to_go = select(table.c.id).where(mine).order_by(table.c.id.desc()).offset(RUNS_KEPT).limit(1)
-        with self._catalog.write() as connection:
-            connection.execute(
-                insert(table).values(
-                    projection=record.projection,
-                    generation=record.generation,
-                    started=to_micros(record.started),
-                    finished=to_micros(record.finished),
-                    from_epoch=record.from_epoch,
-                    to_epoch=record.to_epoch,
-                    kind=record.kind,
-                    reason=record.reason,
-                    rows_upserted=record.rows_upserted,
-                    rows_deleted=record.rows_deleted,
-                    status=record.status,
-                    keys=record.keys,
-                    seconds=record.seconds,
-                    bytes=record.bytes,
-                )
-            )
-            connection.execute(delete(table).where(mine, table.c.id <= newest_to_go.scalar_subquery()))
-
-    def runs(self, projection: str, limit: int = 20, kind: str | None = None) -> list[RunRecord]:
-        """The latest runs, newest first; of one kind, if named."""
-        table = tables.runs
-        query = select(table).where(table.c.projection == projection).order_by(table.c.id.desc()).limit(limit)
-        if kind is not None:
-            query = query.where(table.c.kind == kind)
-        with self._catalog.read() as connection:
-            rows = connection.execute(query).all()
-        return [
-            RunRecord(
-                projection=row.projection,
-                generation=row.generation,
-                started=_moment(row.started),
-                finished=from_micros(row.finished),
-                from_epoch=row.from_epoch,
-                to_epoch=row.to_epoch,
-                kind=row.kind,
-                reason=row.reason,
-                rows_upserted=row.rows_upserted,
-                rows_deleted=row.rows_deleted,
-                status=row.status,
-                keys=row.keys,
-                seconds=row.seconds,
-                bytes=row.bytes,
-            )
-            for row in rows
-        ]
-
 
 def inputs_of(text: str) -> tuple[InputNeed, ...]:
     """``generations.inputs``."""
     return tuple(InputNeed(*entry) for entry in json.loads(text))
-
-
-def _moment(micros: int) -> datetime:
-    moment = from_micros(micros)
-    assert moment is not None
-    return moment
 
 
 def _live(connection: Connection, projection: str) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -45,6 +45,7 @@ from eventstore.model import (
 from eventstore.move import barrier
 from eventstore.position import Cut
 from eventstore.requests import Requests
+from eventstore.runrecords import RunRecords
 from eventstore.schema import TopicSchema
 from eventstore.settings import StoreSettings
 from eventstore.starts import LogStart
@@ -83,6 +84,7 @@ class Store:
         self.storage = storage
         self.waker: Waker = waker_of(catalog)
         self.derived = DerivedCatalog(catalog)
+        self.run_records = RunRecords(catalog)
         self.requests = Requests(catalog)
         with catalog.read() as connection:
             self.log_id: str = connection.execute(select(tables.log.c.log_id)).scalar_one()
@@ -139,9 +141,11 @@ class Store:
         found = self.epochs(head - 1, 1) if head else []
         return found[0] if found else None
 
-    def epochs(self, after: int = 0, limit: int = 1000) -> list[EpochInfo]:
-        """Up to ``limit`` visible epochs after ``after``, in order, without gaps."""
-        return following.page(self, Which(after=after), limit)
+    def epochs(
+        self, after: int = 0, limit: int = 1000, topics: Sequence[TopicId] | None = None
+    ) -> list[EpochInfo]:
+        """Up to ``limit`` visible epochs after ``after`` (of these topics, if named), in order, without gaps."""
+        return following.page(self, Which(after=after, topics=self._ids_of(topics)), limit)
 
     def looked_up(self, look: Callable[[Connection], _T]) -> _T:
         """What ``look`` finds in a snapshot of the catalog; in another one when a file was merged away since."""
@@ -352,14 +356,16 @@ class Store:
         after_epoch: int,
         timeout: float | None = None,
         poll: float = POLL_SECONDS,
-    ) -> Iterator[EpochInfo]:
+    ) -> Generator[EpochInfo, None, None]:
         """Epochs after ``after_epoch`` (of these topics, if named) as they become visible, in order.
 
         Ends when ``timeout`` seconds pass without one; None = never. A commit wakes it; every ``poll`` seconds it
         looks by itself.
         """
-        ids = None if topics is None else frozenset(self._topic_id(topic) for topic in topics)
-        yield from following.follow(self, ids, after_epoch, timeout, poll)
+        yield from following.follow(self, self._ids_of(topics), after_epoch, timeout, poll)
+
+    def _ids_of(self, topics: Sequence[TopicId] | None) -> frozenset[int] | None:
+        return None if topics is None else frozenset(self._topic_id(topic) for topic in topics)
 
     # subscriptions
 

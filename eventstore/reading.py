@@ -118,13 +118,12 @@ def read(store: Store, wanted: Rows, after_epoch: int) -> Iterator[pa.RecordBatc
         yield from _of_run(store, wanted, start, after_epoch)
     after = max(after_epoch, start.epoch)
     given: dict[int, int] = {}  # by partition: the next offset
-    reached: dict[int, int] = {}  # the same of all pages
     missing = ""
     while after < wanted.cut.epoch:
         with store.catalog.read() as connection:
             now = starts.read(connection, wanted.topic_id)
             if now.epoch > after:  # retention went on meanwhile: past rows that were given, or past others
-                if not _has_rest(now, wanted.offsets, reached):
+                if not _has_rest(now, wanted.offsets, given):
                     raise starts.gone(connection, store.storage, wanted.topic, now)
                 after = now.epoch
             page = index.page(connection, wanted.topic, wanted.topic_id, wanted.cut, after)
@@ -148,10 +147,8 @@ def read(store: Store, wanted: Rows, after_epoch: int) -> Iterator[pa.RecordBatc
                     table = table.take(pa.array(np.argsort(epochs, kind="stable")))
             yield from wanted.given(_not_given(table, given), ref.version)
             given.update({r.partition: r.first_offset + r.rows for r in ref.ranges})
-            reached.update(given)
         else:
             after = page.through
-            given.clear()
 
 
 def _begin(store: Store, wanted: Rows, after_epoch: int) -> LogStart:
@@ -167,12 +164,10 @@ def _begin(store: Store, wanted: Rows, after_epoch: int) -> LogStart:
     return start
 
 
-def _has_rest(
-    now: LogStart, offsets: Mapping[int, tuple[int, int]] | None, reached: Mapping[int, int]
-) -> bool:
+def _has_rest(now: LogStart, offsets: Mapping[int, tuple[int, int]] | None, given: Mapping[int, int]) -> bool:
     """Whether all that a reader of ranges of offsets was not given yet is behind the topic's start."""
     return offsets is not None and all(
-        min(end, now.whole[partition]) <= max(first, reached.get(partition, first))
+        min(end, now.whole[partition]) <= max(first, given.get(partition, first))
         for partition, (first, end) in offsets.items()
         if partition < len(now.whole)
     )

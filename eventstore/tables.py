@@ -424,7 +424,7 @@ runs = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("projection", Text, nullable=False),
-    Column("generation", Integer, nullable=False),
+    Column("generation", Integer),
     Column("started", BigInteger, nullable=False),
     Column("finished", BigInteger),
     Column("from_epoch", BigInteger),
@@ -437,5 +437,7 @@ runs = Table(
     Column("keys", BigInteger),
     Column("seconds", Float),
     Column("bytes", BigInteger, nullable=False),
+    Column("changes", BigInteger),
+    Column("tries", Integer, nullable=False),
     Index("ix_runs_projection_started", "projection", "started"),
 )

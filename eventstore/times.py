@@ -17,8 +17,12 @@ def to_micros(moment: datetime | None) -> int | None:
     return (aware - _EPOCH) // _MICROSECOND
 
 
+def moment_of(micros: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=micros)
+
+
 def from_micros(micros: int | None) -> datetime | None:
-    return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+    return None if micros is None else moment_of(micros)
 
 
 def now_micros() -> int:

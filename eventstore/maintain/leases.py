@@ -14,6 +14,10 @@ ends leases early: readers then fail with MissingFile, at worst, and begin again
 earlier is fenced. Of a driver on the same host its process tells whether it lives, and no clock; one elsewhere that is
 taken for dead commits nothing, and computes again. A clock that is set back leaves leases that end too late: whoever
 meets one cuts it down to the length of a lease, which those who live renew and the dead do not.
+
+A worker (a run that refreshes a projection, a build) takes a lease on each name it works on, so that a second one does
+not begin the same: it would be in vain, or fence the first. What keeps results right is the compare-and-set of steps,
+so that these leases are short: whoever meets one of another host waits until it is renewed, or has ended.
 """
 
 from __future__ import annotations
@@ -21,29 +25,47 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
 from eventstore import tables
 from eventstore.catalog import Catalog
-from eventstore.errors import TransientError
+from eventstore.errors import Fenced, TransientError
 from eventstore.maintain import terms
 from eventstore.times import from_micros, now_micros
 
 READER = "reader"
 DRIVER = "driver"
 MAINTAINER = "maintainer"
+WORKER = "worker"
 LEASE_SECONDS = 120.0
+WORK_SECONDS = 30.0
+_LOOK_SECONDS = 0.5
 _RENEWALS = 4  # per lease: a renewal may fail or come late and the next one still does it
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Who is at work (``run by host:pid``), and since when."""
+
+    holder: str
+    since: datetime | None
 
 
 class Busy(TransientError):
     """Somebody else keeps the log in order at this moment."""
+
+
+class AtWork(Fenced):
+    """Somebody else is at work on the same at this moment; nothing was begun."""
 
 
 class Ended(TransientError):
@@ -62,6 +84,72 @@ def driving(catalog: Catalog, name: str, purpose: str) -> Iterator[None]:
     """As ``pinned``, and keep what is written under ``name``, which nobody else may have."""
     with _held(catalog, name, DRIVER, purpose):
         yield
+
+
+@contextmanager
+def working(catalog: Catalog, names: Mapping[str, str], purpose: str) -> Iterator[None]:
+    """Be the only one in here with any of ``names``, each with what is done then, as a sentence. Raises AtWork, at once
+    when the other one lives on this host; one of another host has as long as its lease to renew it."""
+    rows = _taken(catalog, names, purpose)
+    mine = {(row["id"], row["created_at"]) for row in rows}
+    _OWN.update(mine)
+    try:
+        with _renewed(catalog, rows, WORK_SECONDS):
+            yield
+    finally:
+        _OWN.difference_update(mine)
+
+
+_OWN: set[tuple[str, int]] = set()
+"""Leases of workers in this process: one under its own number that is not here was another's, before a restart."""
+
+
+def _taken(catalog: Catalog, names: Mapping[str, str], purpose: str) -> list[dict[str, Any]]:
+    table = tables.leases
+    first_seen: dict[str, int] = {}
+    while names:
+        with suppress(Duplicate), catalog.write() as connection:
+            _cut_down(connection)
+            found = connection.execute(select(table).where(table.c.id.in_(names))).all()
+            moment = now(connection)
+            held = [row for row in found if row.expires_at > moment and not _left(row)]
+            if not held:
+                for row in found:  # those alone: meanwhile another one may have taken a name
+                    connection.execute(delete(table).where(*_same(row._asdict())))
+                rows = [_row(connection, name, WORKER, purpose, WORK_SECONDS) for name in names]
+                connection.execute(insert(table), rows)
+                return rows
+            for row in held:
+                renewed = row.expires_at > first_seen.setdefault(row.id, row.expires_at)
+                if renewed or _is_here(row.holder):
+                    raise _at_work(names[row.id], row.holder, row.created_at)
+        time.sleep(_LOOK_SECONDS)
+    return []
+
+
+def _left(row: Row[*tuple[Any, ...]]) -> bool:
+    """Whether a worker was a process of this host that is no more."""
+    if row.holder.endswith(f" by {_here()}"):
+        return (row.id, row.created_at) not in _OWN
+    return _died(row.holder)
+
+
+def _at_work(what: str, holder: str, began: int) -> AtWork:
+    return AtWork(
+        f"{what} already: {holder}, since {from_micros(began):%Y-%m-%d %H:%M:%S} UTC",
+        hint="nothing to do, the other one does the same; to have this one instead, stop that one first",
+    )
+
+
+def workers(connection: Connection, prefixes: tuple[str, ...]) -> list[Worker]:
+    """Who is at work at this moment on a name that begins with one of ``prefixes``."""
+    table = tables.leases
+    query = select(table).where(table.c.role == WORKER, table.c.expires_at > now(connection))
+    return [
+        Worker(row.holder, from_micros(row.created_at))
+        for row in connection.execute(query.order_by(table.c.created_at))
+        if row.id.startswith(prefixes) and not _left(row)
+    ]
 
 
 def require(connection: Connection, name: str) -> None:
@@ -126,7 +214,7 @@ def maintaining(catalog: Catalog) -> Iterator[None]:
         raise Busy(
             "upkeep is under way: it began at this moment", hint="nothing to do; it does the same"
         ) from None
-    with _renewed(catalog, row):
+    with _renewed(catalog, [row]):
         yield
 
 
@@ -140,9 +228,10 @@ def oldest_need(connection: Connection) -> int | None:
 
 
 def holders(connection: Connection) -> list[str]:
-    """Who is at work on the log's files, for people; each once."""
+    """Who is at work on the log's files, for people; each once. A worker that waits for its next work is not."""
     table = tables.leases
-    query = select(table).where(table.c.expires_at > now(connection)).order_by(table.c.created_at.desc())
+    needed = (table.c.role != WORKER, table.c.expires_at > now(connection))
+    query = select(table).where(*needed).order_by(table.c.created_at.desc())
     since = {row.holder: row.created_at for row in connection.execute(query) if not _died(row.holder)}
     return [f"{holder}, since {from_micros(began):%H:%M:%S} UTC" for holder, began in since.items()]
 
@@ -150,7 +239,8 @@ def holders(connection: Connection) -> list[str]:
 def forget_expired(connection: Connection) -> None:
     _cut_down(connection)
     table = tables.leases
-    connection.execute(delete(table).where(table.c.role == READER, table.c.expires_at <= now(connection)))
+    gone = (table.c.role.in_((READER, WORKER)), table.c.expires_at <= now(connection))
+    connection.execute(delete(table).where(*gone))
 
 
 def now(connection: Connection) -> int:
@@ -168,16 +258,22 @@ def _cut_down(connection: Connection) -> None:
     connection.execute(update(table).where(table.c.expires_at > latest).values(expires_at=latest))
 
 
-def _row(connection: Connection, lease: str, role: str, purpose: str) -> dict[str, Any]:
+def _row(
+    connection: Connection, lease: str, role: str, purpose: str, seconds: float = LEASE_SECONDS
+) -> dict[str, Any]:
     began = now(connection)
     return {
         "id": lease,
         "role": role,
-        "holder": f"{purpose} by {socket.gethostname()}:{os.getpid()}",
+        "holder": f"{purpose} by {_here()}",
         "retired": terms.current(connection, terms.RETIRED),
         "created_at": began,
-        "expires_at": began + int(LEASE_SECONDS * 1e6),
+        "expires_at": began + int(seconds * 1e6),
     }
+
+
+def _here() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _lives(holder: str, *, expired: bool) -> bool:
@@ -213,22 +309,27 @@ def _held(catalog: Catalog, lease: str, role: str, purpose: str) -> Iterator[Non
     with catalog.write() as connection:
         row = _row(connection, lease, role, purpose)
         connection.execute(insert(tables.leases).values(row))
-    with _renewed(catalog, row):
+    with _renewed(catalog, [row]):
         yield
 
 
 @contextmanager
-def _renewed(catalog: Catalog, row: Mapping[str, Any]) -> Iterator[None]:
-    table = tables.leases
+def _renewed(
+    catalog: Catalog, rows: Sequence[Mapping[str, Any]], seconds: float = LEASE_SECONDS
+) -> Iterator[None]:
+    if not rows:
+        yield
+        return
+    table, mine = tables.leases, or_(*(and_(*_same(row)) for row in rows))
     ended = threading.Event()
 
     def renew() -> None:
-        while not ended.wait(LEASE_SECONDS / _RENEWALS):
+        while not ended.wait(seconds / _RENEWALS):
             with suppress(TransientError), catalog.write() as connection:
-                expires_at = now(connection) + int(LEASE_SECONDS * 1e6)
-                connection.execute(update(table).where(*_same(row)).values(expires_at=expires_at))
+                expires_at = now(connection) + int(seconds * 1e6)
+                connection.execute(update(table).where(mine).values(expires_at=expires_at))
 
-    thread = threading.Thread(target=renew, name=f"lease-{row['id']}", daemon=True)
+    thread = threading.Thread(target=renew, name=f"lease-{rows[0]['id']}", daemon=True)
     thread.start()
     try:
         yield
@@ -236,4 +337,4 @@ def _renewed(catalog: Catalog, row: Mapping[str, Any]) -> Iterator[None]:
         ended.set()
         thread.join()
         with suppress(TransientError), catalog.write() as connection:
-            connection.execute(delete(table).where(*_same(row)))
+            connection.execute(delete(table).where(mine))

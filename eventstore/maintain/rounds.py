@@ -23,7 +23,7 @@ from eventstore.maintain.compact import Compacted, compact
 from eventstore.maintain.cutoff import Held
 from eventstore.maintain.cutoff import check as check_retention
 from eventstore.maintain.fold import fold
-from eventstore.maintain.leases import MAINTAINER, maintaining, now, oldest_need
+from eventstore.maintain.leases import DRIVER, READER, maintaining, now, oldest_need
 from eventstore.maintain.merge import merge
 from eventstore.maintain.orphans import collect_orphans
 from eventstore.maintain.retain import Removed, retain
@@ -211,7 +211,7 @@ def standing(store: Store) -> Standing:
         readers = connection.scalar(
             select(func.count())
             .select_from(leases)
-            .where(leases.c.role != MAINTAINER, leases.c.expires_at > now(connection))
+            .where(leases.c.role.in_((READER, DRIVER)), leases.c.expires_at > now(connection))
         )
         last = _last(connection)
     found: dict[str, tuple[int, int]] = {}

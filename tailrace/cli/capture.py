@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +28,18 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 REPORT_SECONDS = 1.0  # JSON lines and the watched line
+
+
+def metrics_port_option(setting: str) -> Any:
+    """``--metrics-port``, in place of a setting."""
+    return typer.Option(
+        "--metrics-port",
+        metavar="PORT",
+        min=0,
+        max=65535,
+        show_default=False,
+        help=f"Serve Prometheus metrics there. Default: {setting} of the configuration.",
+    )
 
 
 def capture(
@@ -53,14 +65,7 @@ def capture(
     ] = None,
     metrics_port: Annotated[
         int | None,
-        typer.Option(
-            "--metrics-port",
-            metavar="PORT",
-            min=0,
-            max=65535,
-            show_default=False,
-            help="Serve Prometheus metrics there. Default: metrics.port of the configuration.",
-        ),
+        metrics_port_option("metrics.port"),
     ] = None,
     metrics_address: Annotated[
         str | None,
@@ -73,6 +78,8 @@ def capture(
     ] = None,
 ) -> int:
     """Take the first load, then tail the write-ahead log until stopped (SIGTERM or Ctrl-C)."""
+    from tailrace.metrics import Collector, served
+
     keep_small()
     invocation = of(context)
     chosen = invocation.sources(sources)
@@ -87,9 +94,10 @@ def capture(
         metrics_port = metrics.port  # a capture that ends soon runs beside one that stays
     with invocation.store() as store:
         running = Running(store, chosen, record)
+        collector = Collector(store, chosen, running.statuses)
         targets = server_positions(chosen) if until_idle else None
         with (
-            measured(running, chosen, invocation.output, metrics_port, metrics_address or metrics.address),
+            served(collector, metrics_port, metrics_address or metrics.address, invocation.output.note),
             keeping_order(store, invocation.configuration, invocation.output.note),
             stopping(running.stop) as interrupted,
             invocation.output.progress("capture") as progress,
@@ -159,24 +167,6 @@ def server_positions(sources: Sequence[tuple[str, SourceSettings]]) -> dict[str,
             )
         found[name] = lsn
     return found
-
-
-@contextmanager
-def measured(
-    running: Running,
-    sources: Sequence[tuple[str, SourceSettings]],
-    output: Output,
-    port: int | None,
-    address: str,
-) -> Iterator[None]:
-    """With a port: metrics are served there meanwhile."""
-    if port is None:
-        yield
-        return
-    from tailrace.metrics import Collector, served
-
-    with served(Collector(running.store, sources, running.statuses), port, address, output.note):
-        yield
 
 
 @contextmanager

@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.chosen import TooLarge, changed_keys, keys_with, state_of_keys
+from eventstore.model import SegmentRef
+from eventstore.segment import read_segment
 from eventstore.state import StateInput, readable_state
 from eventstore.storage import LocalStorage
 from tests.eventstore.histories import History, Row
-from tests.eventstore.test_compaction import KEYS, NOWHERE, STEPS, TEXTS, history_of
+from tests.eventstore.test_compaction import CELLS, KEYS, NOWHERE, STEPS, TEXTS, UNSENT, history_of
 
 STORAGE = LocalStorage(NOWHERE)
 PLENTY = 1 << 30
@@ -42,6 +44,79 @@ def test_the_state_of_some_keys_is_that_part_of_the_whole(
     found = state_of_keys(STORAGE, wanted, hashes, PLENTY)
     assert found.schema == wanted.schema
     assert by_id(found.to_pylist()) == by_id([row for row in whole(wanted) if row["_hash"] in hashes])
+
+
+FEW = st.integers(0, 2)
+ROWS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), FEW, CELLS, UNSENT),
+        st.tuples(st.just("move"), FEW, FEW, UNSENT),
+        st.tuples(st.just("delete"), FEW),
+    ),
+    min_size=4,
+    max_size=16,
+)
+
+
+@given(
+    st.one_of(STEPS, ROWS, ROWS),
+    st.sampled_from([0, 0, 2]),
+    st.sampled_from([1, 3]),
+    st.sets(FEW, min_size=1),
+    st.sampled_from([1, 9]),
+)
+def test_keys_that_are_known_by_value_are_read_from_the_end_and_have_the_rows_they_have(
+    steps: list[tuple[Any, ...]],
+    hash_modulus: int,
+    partitions: int,
+    chosen: set[int],
+    at_once: int,
+) -> None:
+    history = history_of([each for step in steps for each in (step, ("cut",))], hash_modulus)
+    wanted = history.state_input(partitions, 2)
+    hashes = np.array([history.hash_of(key) for key in sorted(chosen)], np.int64)
+    ids = pa.array(sorted(chosen), wanted.target.key[0].arrow)
+
+    def has_one(columns: Any) -> Any:
+        return pc.is_in(columns[0], value_set=ids).to_numpy(zero_copy_only=False)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("eventstore.chosen._ROWS_PER_UNIT", at_once)
+        found = state_of_keys(STORAGE, wanted, hashes, PLENTY, has_one)
+    assert by_id(found.to_pylist()) == by_id([row for row in whole(wanted) if row["id"] in chosen])
+
+
+def test_what_lies_before_a_keys_last_whole_row_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History()
+    for key in (1, 2, 3):
+        history.put(key, {"body": "old", "extra": "as it was"})
+        history.cut()
+    history.put(2, {"body": "new"})
+    history.cut()
+    history.put(3, {"body": "new"}, unchanged=["extra"])
+    wanted = history.state_input(1, 1)
+    monkeypatch.setattr("eventstore.chosen._ROWS_PER_UNIT", 1)
+    read = list[SegmentRef]()
+
+    def watched(storage: LocalStorage, ref: SegmentRef, **more: Any) -> pa.Table:
+        read.append(ref)
+        return read_segment(storage, ref, **more)
+
+    monkeypatch.setattr("eventstore.chosen.read_segment", watched)
+
+    def rows_of(key: int) -> list[Any]:
+        def has_it(columns: Any) -> Any:
+            same = pc.equal(columns[0], pa.scalar(key, columns[0].type))
+            return same.fill_null(False).to_numpy(zero_copy_only=False)
+
+        read.clear()
+        hashes = np.array([history.hash_of(key)], np.int64)
+        found = state_of_keys(STORAGE, wanted, hashes, PLENTY, has_it)
+        return [found["body"].to_pylist(), found["extra"].to_pylist(), len(read)]
+
+    assert rows_of(3) == [["new"], ["as it was"], 3]
+    assert rows_of(2) == [["new"], [None], 2]
+    assert rows_of(1) == [["old"], ["as it was"], len(wanted.refs)]
 
 
 @given(STEPS, st.sampled_from([1, 3]), st.sets(TEXTS.filter(lambda text: text is not None), min_size=1))

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from eventstore import derived
-from eventstore.derived import DerivedCatalog, GenerationState, RunRecord
+from eventstore.derived import DerivedCatalog, GenerationState
 from eventstore.errors import Fenced, UsageError
 from tests.fixtures.stores import StoreFactory
 
@@ -121,32 +120,3 @@ def test_promotion_is_compare_and_set(new_store: StoreFactory) -> None:
         catalog.drop_generation("totals", 1)
     catalog.drop_generation("totals", 2)
     assert [found.generation for found in catalog.generations("totals")] == [1, 3]
-
-
-def test_runs_are_recorded_newest_first(new_store: StoreFactory) -> None:
-    catalog = new_store().derived
-    moment = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
-    records = [
-        RunRecord("totals", 1, moment, None, None, 5, "full", "first build", 10, 0, "failed"),
-        RunRecord("totals", 1, moment, moment, 5, 6, "full", "code changed", 1, 2),
-    ]
-    for record in records:
-        catalog.record_run(record)
-    assert catalog.runs("totals") == records[::-1]
-    assert catalog.runs("totals", limit=1) == records[1:]
-    assert catalog.runs("other") == []
-
-
-def test_of_each_projections_runs_the_newest_are_kept(
-    new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A runner that refreshes again and again does not fill the catalog."""
-    monkeypatch.setattr(derived, "RUNS_KEPT", 3)
-    catalog = new_store().derived
-    moment = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    for epoch in range(1, 7):
-        for projection in ("totals", "other"):
-            if epoch < 3 or projection == "totals":
-                catalog.record_run(RunRecord(projection, 1, moment, moment, epoch, epoch + 1, "full", "due"))
-    assert [record.from_epoch for record in catalog.runs("totals")] == [6, 5, 4]
-    assert [record.from_epoch for record in catalog.runs("other")] == [2, 1]

@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import select
 
 from eventstore import failpoints, tables
-from eventstore.derived import RunRecord
 from eventstore.errors import Fenced, IntegrityError, MissingFile, OperatorError, TailraceError, UsageError
 from eventstore.log import Store
 from eventstore.model import TopicId
 from eventstore.move import files
 from eventstore.move.move import Moved, moving
+from eventstore.runrecords import RunRecord
 from eventstore.settings import StoreSettings
 from tests.eventstore.shop import CUSTOMERS, ORDERS, SCHEMA, at, batch, content
 from tests.eventstore.test_log_seal import everything, fill
@@ -64,7 +64,7 @@ def facts(store: Store) -> dict[str, Any]:
         "sources": store.sources(),
         "files": names,
         "group": [replace(each, lag_seconds=0.0) for each in group.progress()],
-        "runs": store.derived.runs("totals"),
+        "runs": store.run_records.latest("totals"),
         "parts": store.cut(7),
     }
 
@@ -73,7 +73,7 @@ def furnish(store: Store) -> None:
     """Small and large epochs, sealed ones, schema versions, a group in the middle, a generation of a projection."""
     fill(store)
     store.seal(12)
-    store.derived.record_run(RUN)
+    store.run_records.add(RUN)
     group = store.group("invoicing", ["shop.public.*"], start="earliest")
     with group.join("pod") as member:
         each = member.poll()
@@ -128,7 +128,7 @@ def test_what_is_left_behind_takes_nothing_more_and_says_where_the_store_went(
                 lambda: store.take_over("shop"),
                 lambda: store.seal(),
                 lambda: store.maintain(),
-                lambda: store.derived.record_run(RUN),
+                lambda: store.run_records.add(RUN),
                 given.commit,
                 lambda: joined.close(),
                 lambda: store.group("another", ["shop.*"]),

@@ -15,6 +15,7 @@ from sqlalchemy import func, select
 
 from cdc.eventsrepair import not_removed
 from eventstore import failpoints, index, tables
+from eventstore.counting import rows_between
 from eventstore.derived import InputNeed
 from eventstore.errors import Fenced, HistoryGone, UsageError
 from eventstore.keys import hash_texts
@@ -101,6 +102,7 @@ def test_rows_older_than_their_time_go_and_every_later_state_stays(
         content(store, offsets={0: (0, 3)})
     with pytest.raises(HistoryGone):
         state_at(store, store.cut("0/1D").epoch)
+    assert rows_between(store, ORDERS, 29, 40) is None
     assert not is_due(store)
     fill(store, 41, 60)
     before = states(store, 50, 60)

@@ -456,7 +456,7 @@ def _derived() -> None:
         "runs",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("projection", sa.Text(), nullable=False),
-        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=True),
         sa.Column("started", sa.BigInteger(), nullable=False),
         sa.Column("finished", sa.BigInteger(), nullable=True),
         sa.Column("from_epoch", sa.BigInteger(), nullable=True),
@@ -469,6 +469,8 @@ def _derived() -> None:
         sa.Column("keys", sa.BigInteger(), nullable=True),
         sa.Column("seconds", sa.Float(), nullable=True),
         sa.Column("bytes", sa.BigInteger(), nullable=False),
+        sa.Column("changes", sa.BigInteger(), nullable=True),
+        sa.Column("tries", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
     )
     op.create_index("ix_runs_projection_started", "runs", ["projection", "started"], unique=False)

@@ -1,0 +1,125 @@
+"""The record of what refreshes and comparisons of projections did: for people, for metrics, and for the planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import delete, func, insert, select, update
+
+from eventstore import tables
+from eventstore.catalog import Catalog
+from eventstore.times import from_micros, moment_of, to_micros
+
+RUNS_KEPT = 1000
+"""Of each projection: a runner that refreshes every three seconds makes ten million a year."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What one refresh did, for people and for the planner. ``kind`` is full or incremental; then so many ``keys`` were
+    affected. ``changes`` are the rows that its inputs got (None: not known exactly). ``seconds`` it took to compute,
+    without bringing it to the sink; ``bytes`` of rows were brought there.
+    Of kind verify: what would have to be upserted and deleted to make the sink right. Of status failed: what was tried
+    (refresh, build), so many times in a row (``tries``), ``started`` the first time and ``finished`` the last; it may
+    have no generation yet."""
+
+    projection: str
+    generation: int | None
+    started: datetime
+    finished: datetime | None
+    from_epoch: int | None
+    to_epoch: int | None
+    kind: str
+    reason: str
+    rows_upserted: int = 0
+    rows_deleted: int = 0
+    status: str = "done"
+    keys: int | None = None
+    seconds: float | None = None
+    bytes: int = 0
+    changes: int | None = None
+    tries: int = 1
+
+
+class RunRecords:
+    """Of all projections, in the catalog's table ``runs``."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def add(self, record: RunRecord) -> None:
+        """The projection's oldest records beyond ``RUNS_KEPT`` go."""
+        table = tables.runs
+        mine = table.c.projection == record.projection
+        newest_to_go = select(table.c.id).where(mine).order_by(table.c.id.desc()).offset(RUNS_KEPT).limit(1)
+        with self._catalog.write() as connection:
+            connection.execute(
+                insert(table).values(
+                    projection=record.projection,
+                    generation=record.generation,
+                    started=to_micros(record.started),
+                    finished=to_micros(record.finished),
+                    from_epoch=record.from_epoch,
+                    to_epoch=record.to_epoch,
+                    kind=record.kind,
+                    reason=record.reason,
+                    rows_upserted=record.rows_upserted,
+                    rows_deleted=record.rows_deleted,
+                    status=record.status,
+                    keys=record.keys,
+                    seconds=record.seconds,
+                    bytes=record.bytes,
+                    changes=record.changes,
+                    tries=record.tries,
+                )
+            )
+            connection.execute(delete(table).where(mine, table.c.id <= newest_to_go.scalar_subquery()))
+
+    def add_failure(self, record: RunRecord) -> None:
+        """As ``add``; one that is the newest record again is counted there, so that what is tried for days does
+        not push everything else out."""
+        newest = next(iter(self.latest(record.projection, limit=1)), None)
+        same = ("generation", "kind", "status", "reason")
+        if newest is None or any(getattr(newest, name) != getattr(record, name) for name in same):
+            self.add(record)
+            return
+        table = tables.runs
+        last = select(func.max(table.c.id)).where(table.c.projection == record.projection)
+        again = {"finished": to_micros(record.finished), "to_epoch": record.to_epoch}
+        with self._catalog.write() as connection:
+            connection.execute(
+                update(table)
+                .where(table.c.id == last.scalar_subquery(), table.c.status == record.status)
+                .values(tries=table.c.tries + 1, **again)
+            )
+
+    def latest(self, projection: str, limit: int = 20, kind: str | None = None) -> list[RunRecord]:
+        """The latest runs, newest first; of one kind, if named."""
+        table = tables.runs
+        query = select(table).where(table.c.projection == projection).order_by(table.c.id.desc()).limit(limit)
+        if kind is not None:
+            query = query.where(table.c.kind == kind)
+        with self._catalog.read() as connection:
+            rows = connection.execute(query).all()
+        return [
+            RunRecord(
+                projection=row.projection,
+                generation=row.generation,
+                started=moment_of(row.started),
+                finished=from_micros(row.finished),
+                from_epoch=row.from_epoch,
+                to_epoch=row.to_epoch,
+                kind=row.kind,
+                reason=row.reason,
+                rows_upserted=row.rows_upserted,
+                rows_deleted=row.rows_deleted,
+                status=row.status,
+                keys=row.keys,
+                seconds=row.seconds,
+                bytes=row.bytes,
+                changes=row.changes,
+                tries=row.tries,
+            )
+            for row in rows
+        ]

@@ -1,0 +1,124 @@
+"""Of two that would work on the same the second is told who has it; one that died keeps nobody waiting for long."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import insert, update
+
+from eventstore import tables
+from eventstore.log import Store
+from eventstore.maintain import leases
+from eventstore.maintain.leases import AtWork, workers, working
+from eventstore.maintain.rounds import standing
+from tests.fixtures.stores import StoreFactory
+
+TOTALS = {"run:totals": "projection 'totals' is being refreshed"}
+HERE = socket.gethostname()
+
+
+def left_by(store: Store, holder: str, seconds: float = 30.0) -> None:
+    """A lease that nobody in this process holds."""
+    with store.catalog.write() as connection:
+        row = leases._row(connection, "run:totals", leases.WORKER, "run", seconds)
+        connection.execute(insert(tables.leases).values(row | {"holder": f"run by {holder}"}))
+
+
+def ended_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def who(store: Store) -> list[str]:
+    with store.catalog.read() as connection:
+        return [worker.holder for worker in workers(connection, ("run:totals",))]
+
+
+def test_a_second_one_is_told_who_is_at_work_and_begins_nothing(new_store: StoreFactory) -> None:
+    store = new_store()
+    both: Mapping[str, str] = {"run:other": "projection 'other'", **TOTALS}
+    with working(store.catalog, TOTALS, "run"):
+        said = rf"projection 'totals' is being refreshed already: run by {HERE}:{os.getpid()}, since 20\d\d-"
+        with pytest.raises(AtWork, match=said) as refused, working(store.catalog, both, "run"):
+            pass
+        assert refused.value.exit_code == 5
+        with store.catalog.read() as connection:
+            assert not leases.holders(connection), "files are nobody's need while it waits for work"
+        assert standing(store).readers == 0
+        with working(store.catalog, {"run:other": "projection 'other'"}, "run"):
+            assert who(store) == [f"run by {HERE}:{os.getpid()}"]
+    with working(store.catalog, both, "run"):
+        pass
+    assert who(store) == []
+
+
+@pytest.mark.parametrize("pid", ["of a process that ended", "its own, of before a restart"])
+def test_one_that_died_on_this_host_is_succeeded_at_once(
+    new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch, pid: str
+) -> None:
+    """In a container the next process has the number of the one before."""
+    monkeypatch.setattr(leases, "time", None)  # nothing is waited for
+    store = new_store()
+    left_by(store, f"{HERE}:{ended_process() if pid.startswith('of') else os.getpid()}")
+    assert who(store) == []
+    with working(store.catalog, TOTALS, "run"):
+        assert who(store) == [f"run by {HERE}:{os.getpid()}"]
+
+
+def test_one_of_another_host_has_as_long_as_its_lease_to_renew_it(
+    new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, table = new_store(), tables.leases
+
+    def looking(**becomes: object) -> None:
+        """What happens to its lease while it is looked at again and again."""
+
+        def sleep(_: float) -> None:
+            with store.catalog.write() as connection:
+                connection.execute(update(table).values(becomes))
+
+        monkeypatch.setattr(leases, "time", SimpleNamespace(sleep=sleep))
+
+    left_by(store, "elsewhere:7")
+    looking(expires_at=table.c.expires_at + 1)
+    with pytest.raises(AtWork, match="run by elsewhere:7"), working(store.catalog, TOTALS, "run"):
+        pass
+    looking(expires_at=0)
+    with working(store.catalog, TOTALS, "run"):
+        assert who(store) == [f"run by {HERE}:{os.getpid()}"]
+
+
+def test_of_several_at_the_same_moment_one_is_at_work(
+    new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "_LOOK_SECONDS", 0.01)
+    stores, everybody = [new_store() for _ in range(4)], threading.Barrier(4)
+    left_by(stores[0], f"{HERE}:{ended_process()}")
+    outcome: list[str] = []
+
+    def work(store: Store) -> None:
+        everybody.wait()
+        try:
+            with working(store.catalog, TOTALS, "run"):
+                outcome.append("at work")
+                refused.wait()
+        except AtWork:
+            outcome.append("refused")
+            if outcome.count("refused") == 3:
+                refused.set()
+
+    refused = threading.Event()
+    threads = [threading.Thread(target=work, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcome) == ["at work", "refused", "refused", "refused"]
