@@ -82,11 +82,13 @@ class KeySet:
         return [pc.unique(column) for column in self.table.columns]
 
     @cached_property
-    def _hash_set(self) -> pa.Array:
-        return pa.array(self.hashes)
+    def _by_hash(self) -> tuple[Hashes, Hashes]:
+        """The numbers of the keys in the order of their hashes, and these."""
+        order = np.argsort(self.hashes, kind="stable")
+        return order, self.hashes[order]
 
     def matches(self, columns: Sequence[pa.ChunkedArray | pa.Array]) -> Mask:
-        """Which rows have one of the keys. With several columns a hash collision may add a row, never hide one."""
+        """Which rows have one of the keys."""
         typed = [_typed(column) for column in columns]
         mask = np.ones(len(typed[0]), np.bool_)
         for column, values in zip(typed, self._values, strict=True):
@@ -95,9 +97,25 @@ class KeySet:
             return mask
         rows = np.flatnonzero(mask)
         picks = pa.array(rows)
-        found = keys.hash_columns([keys.texts(_one(column.take(picks))) for column in typed])
-        mask[rows] = _numpy(pc.is_in(found, value_set=self._hash_set))
+        candidates = [_one(column.take(picks)) for column in typed]
+        found = keys.hash_columns([keys.texts(column) for column in candidates]).to_numpy()
+        mask[rows] = self._confirmed(found, candidates)
         return mask
+
+    def _confirmed(self, hashes: Hashes, columns: Sequence[pa.Array]) -> Mask:
+        """Of rows with these hashes and columns, which are one of the keys and not just of the hash of one."""
+        order, ours = self._by_hash
+        at = np.minimum(np.searchsorted(ours, hashes), len(ours) - 1)
+        known = ours[at] == hashes
+        same: Mask = known.copy()
+        there = self.table.take(pa.array(order[at]))
+        for column, theirs in zip(columns, there.columns, strict=True):
+            same &= _numpy(pc.equal(column, _one(theirs)))
+        if (ours[1:] == ours[:-1]).any():  # two keys of one hash, or more: only the first was compared
+            every = set(zip(*(column.to_pylist() for column in self.table.columns), strict=True))
+            for row in np.flatnonzero(known & ~same).tolist():
+                same[row] = tuple(column[row].as_py() for column in columns) in every
+        return same
 
 
 def _typed(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from eventstore.model import TopicId
@@ -18,8 +17,7 @@ def changed_topics(store: Store, topics: Iterable[TopicId], after: int, up_to: i
         return []
     changed = []
     for topic in topics:
-        with closing(store.follow([topic], after_epoch=after, timeout=0)) as epochs:  # type: ignore[type-var]
-            first = next(epochs, None)
-        if first is not None and first.epoch <= up_to:
+        found = store.epochs(after=after, limit=1, topics=[topic])
+        if found and found[0].epoch <= up_to:
             changed.append(str(topic))
     return changed

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from eventstore.errors import UsageError
 from eventstore.model import TopicInfo, TopicKind
 from eventstore.schema import TopicSchema, unify
-from projections.findings import Finding
-from projections.model import Changes, Events, Projection, Result, State, Through
+from projections.findings import Finding, did_you_mean
+from projections.model import Changes, Events, Input, Projection, Result, State, Through
 from projections.results import described_result, live_of
 from projections.sinks.base import Sink, open_sink
 from projections.sourcelines import SourceLines
@@ -111,12 +110,10 @@ def _wrong_columns(
 
 def _columns_hint(schema: TopicSchema, column: str) -> str:
     names = [known.name for known in schema.columns]
-    close = difflib.get_close_matches(column, names, n=1)
-    did = f"did you mean {close[0]}? " if close else ""
-    return f"{did}its columns are {', '.join(names)}"
+    return f"{did_you_mean(column, names)} its columns are {', '.join(names)}".lstrip()
 
 
-def affected(source: State | Changes | Events | Result) -> tuple[str, ...]:
+def affected(source: Input) -> tuple[str, ...]:
     """The input's columns that ``affects`` names."""
     match source.affects:
         case None:

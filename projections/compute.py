@@ -7,7 +7,7 @@ compares it with the generation's own result before and writes the files. Only f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from projections.derived import (
     NO_FILES,
     BucketFiles,
     DerivedFile,
+    Some,
     read_result,
     read_some,
     run_schema,
@@ -33,7 +34,6 @@ from projections.derived import (
 from projections.difference import (
     HASH,
     Difference,
-    Mask,
     Row,
     difference,
     ordered,
@@ -261,11 +261,9 @@ class BucketTask:
             for path in [path for path in self.storage.list(self.folder) if is_by(path, self.attempt)]:
                 self.storage.delete(path)
 
-    def settle(
-        self, bucket: int, rows: pa.Table, chosen: Callable[[pa.Table], Mask] | None = None
-    ) -> BucketOutcome:
-        """The whole work on one bucket's ordered rows. With ``chosen`` they are the result's rows of some keys, to be
-        compared with those rows of the result before that it chooses."""
+    def settle(self, bucket: int, rows: pa.Table, some: Some | None = None) -> BucketOutcome:
+        """The whole work on one bucket's ordered rows. With ``some`` they are the result's rows of some keys, to be
+        compared with those of the result before."""
         key, schema = self.placement.key, self.placement.schema
         nulls, repeats = with_null_key(rows, key), repeated(rows, key)
         if len(nulls) or len(repeats):
@@ -275,14 +273,12 @@ class BucketTask:
             )
         before = self.previous.get(bucket, NO_FILES)
         choice = self.placement.choice
-        if chosen is None and choice is not None:
-            old = read_some(
-                self.storage, before, schema, key, lambda table: choice.chosen(table[HASH].to_numpy())
-            )
-        elif chosen is None:
+        if some is None and choice is not None:
+            some = Some(lambda table: choice.chosen(table[HASH].to_numpy()))
+        if some is None:
             old = read_result(self.storage, before, schema, key)
         else:
-            old = read_some(self.storage, before, schema, key, chosen)
+            old = read_some(self.storage, before, schema, key, some)
         found = difference(old, rows, key, self.tolerance)
         if found.is_empty and not (self.afresh and before.overlays):
             return BucketOutcome(bucket, rows.num_rows)
@@ -295,7 +291,7 @@ class BucketTask:
         )
         if self.folder is None:
             return replace(outcome, samples=_row_samples(found, old, key))
-        files, delta = self._write(bucket, before, found, found.result if chosen is None else None)
+        files, delta = self._write(bucket, before, found, found.result if some is None else None)
         return replace(outcome, files=files, delta=delta)
 
     def _write(

@@ -5,7 +5,6 @@ Planning, applying, promoting and collecting start no JVM: ``spark`` is opened b
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from eventstore.errors import OperatorError, UsageError
 from eventstore.model import EpochInfo, TopicId
 from eventstore.position import Fence
-from projections.changed import changed_topics
+from projections.findings import did_you_mean
 from projections.fingerprint import fingerprint
 from projections.generation import Generation
 from projections.master import parallelism_of
@@ -96,11 +95,10 @@ class ProjectionContext:
         """Raises UsageError, with names that come close, when no loaded module defines it."""
         found = self.projections.get(name)
         if found is None:
-            close = difflib.get_close_matches(name, self.projections, n=1)
             known = ", ".join(sorted(self.projections)) or "none; set projections.modules"
             raise UsageError(
                 f"no projection {name!r} is defined",
-                hint=f"did you mean {close[0]}?" if close else f"defined are: {known}",
+                hint=did_you_mean(name, self.projections) or f"defined are: {known}",
             )
         return found
 
@@ -126,10 +124,9 @@ class ProjectionContext:
         if name in self.projections or self.generations(name):
             return
         known = sorted({*self.projections, *self.store.derived.projections()})
-        close = difflib.get_close_matches(name, known, n=1)
         raise UsageError(
             f"there is no projection {name!r}",
-            hint=f"did you mean {close[0]}?" if close else f"known: {', '.join(known) or 'none'}",
+            hint=did_you_mean(name, known) or f"known: {', '.join(known) or 'none'}",
         )
 
     def live(self, name: str) -> Generation | None:
@@ -156,10 +153,6 @@ class ProjectionContext:
         if not found or found[0].epoch != number:
             raise UsageError(f"epoch {number} is not in the log", hint="its history there is gone")
         return found[0]
-
-    def changed_since(self, topics: tuple[TopicId, ...], epoch: int, up_to: int) -> list[str]:
-        """The topics with rows in epochs after ``epoch`` and up to ``up_to``."""
-        return changed_topics(self.store, topics, epoch, up_to)
 
     def topics(self, projection: Projection) -> tuple[TopicId, ...]:
         """The topics that a projection is made of, also by way of others that are loaded."""

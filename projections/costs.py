@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eventstore.derived import RunRecord
+from eventstore.runrecords import RunRecord
 
 LATEST = 5
 _MANY = 1000

@@ -30,6 +30,10 @@ _ROW = "_row"
 UPSERT, DELETE = "u", "d"
 _LEVEL = 1
 
+_GROUP_ROWS = 4096
+"""Rows of a Parquet row group: those with some hashes are found by groups. Without dictionaries, which in so small ones
+cost more room and time than they save."""
+
 OVERLAYS_MOST = 8
 """Overlays of a bucket: each is a file that every reader of the bucket opens."""
 
@@ -201,7 +205,15 @@ def _write(
     storage: Storage, path: str, bucket: int, table: pa.Table, upserts: int, deletes: int
 ) -> DerivedFile:
     sink = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata(None), sink, compression="zstd", compression_level=_LEVEL)
+    pq.write_table(
+        table.replace_schema_metadata(None),
+        sink,
+        compression="zstd",
+        compression_level=_LEVEL,
+        row_group_size=_GROUP_ROWS,
+        use_dictionary=False,
+        write_statistics=[HASH],
+    )
     data = sink.getvalue()
     storage.write(path, data)
     return DerivedFile(
@@ -215,19 +227,32 @@ def read_result(storage: Storage, files: BucketFiles, schema: pa.Schema, key: Se
     return laid_over(run, read_overlay(storage, files.overlays, schema, key), key)
 
 
+@dataclass(frozen=True, slots=True)
+class Some:
+    """Which rows of a result are looked at. ``has``: those of a table with ``_hash`` and the columns of the key;
+    ``hashes``: the only ones that such rows can have, in their order, when these are known."""
+
+    has: Callable[[pa.Table], Mask]
+    hashes: np.ndarray[Any, np.dtype[np.int64]] | None = None
+
+    def of(self, table: pa.Table) -> pa.Table:
+        return table.filter(pa.array(self.has(table)))
+
+    def among(self, lowest: int, highest: int) -> bool:
+        """Whether rows with hashes from the one to the other may be looked at."""
+        if self.hashes is None:
+            return True
+        at = np.searchsorted(self.hashes, lowest)
+        return bool(at < len(self.hashes) and self.hashes[at] <= highest)
+
+
 def read_some(
-    storage: Storage,
-    files: BucketFiles,
-    schema: pa.Schema,
-    key: Sequence[str],
-    chosen: Callable[[pa.Table], Mask],
+    storage: Storage, files: BucketFiles, schema: pa.Schema, key: Sequence[str], some: Some
 ) -> pa.Table:
-    """The rows of ``read_result`` that are ``chosen``, by columns of the key or ``_hash``."""
-    run = read_run(storage, files.run, schema)
-    run = run.filter(pa.array(chosen(run)))
+    """The rows of ``read_result`` that are looked at."""
+    run = some.of(read_run(storage, files.run, schema, some))
     upserts, deletes = read_overlay(storage, files.overlays, schema, key)
-    overlay = (upserts.filter(pa.array(chosen(upserts))), deletes.filter(pa.array(chosen(deletes))))
-    return laid_over(run, overlay, key)
+    return laid_over(run, (some.of(upserts), some.of(deletes)), key)
 
 
 Overlay = tuple[pa.Table, pa.Table]
@@ -299,11 +324,14 @@ def settled(
     return BucketFiles(files.run, (*files.overlays[: -len(newest)], merged))
 
 
-def read_run(storage: Storage, file: DerivedFile | None, schema: pa.Schema) -> pa.Table:
-    """A bucket's result, ``_hash`` and the columns of ``schema``; empty when there is no file."""
+def read_run(
+    storage: Storage, file: DerivedFile | None, schema: pa.Schema, some: Some | None = None
+) -> pa.Table:
+    """A bucket's result, ``_hash`` and the columns of ``schema``, or at least ``some`` of its rows; empty when there is
+    no file."""
     if file is None or not file.rows:
         return run_schema(schema).empty_table()
-    table = _read(storage, file)
+    table = _read(storage, file, some)
     if OP in table.column_names:
         table = table.drop_columns([OP])
     return table.cast(run_schema(schema))
@@ -331,14 +359,25 @@ def _key_schema(schema: pa.Schema, key: Sequence[str]) -> pa.Schema:
     return run_schema(pa.schema([schema.field(name) for name in key]))
 
 
-def _read(storage: Storage, file: DerivedFile) -> pa.Table:
+def _read(storage: Storage, file: DerivedFile, some: Some | None = None) -> pa.Table:
     data = storage.open(file.path)
     if segment.checksum(data) != file.checksum:
         raise IntegrityError(
             f"{storage.place(file.path)} is damaged: its checksum is not the one in the catalog",
             hint="rebuild the projection: its result is computed again from the log",
         )
-    return pq.read_table(pa.BufferReader(data), use_threads=False)
+    reader = pq.ParquetFile(pa.BufferReader(data))
+    if some is None:
+        return reader.read(use_threads=False)
+    return reader.read_row_groups(_groups(reader, some), use_threads=False)
+
+
+def _groups(reader: pq.ParquetFile, some: Some) -> list[int]:
+    """The row groups that may have one of these rows."""
+    metadata = reader.metadata
+    place = reader.schema_arrow.get_field_index(HASH)
+    bounds = [metadata.row_group(at).column(place).statistics for at in range(metadata.num_row_groups)]
+    return [at for at, bound in enumerate(bounds) if some.among(bound.min, bound.max)]
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:

@@ -6,7 +6,6 @@ result. Spark is started for the plan.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from projections.analysis import Analysis, analyse
 from projections.check import wrong_names
 from projections.comparable import Columns, columns_of, incomparable
 from projections.definition import Mistake
-from projections.findings import Finding
+from projections.findings import Finding, did_you_mean
 from projections.guards import declared_against
 from projections.history import described
 from projections.lineage import lineage_of
@@ -101,8 +100,8 @@ def _unknown(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding
         if isinstance(source, Result) and source.projection not in ctx.projections:
             if ctx.generations(source.projection):
                 continue
-            close = difflib.get_close_matches(source.projection, ctx.projections, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"defined are {', '.join(ctx.projections)}"
+            defined = f"defined are {', '.join(ctx.projections)}"
+            hint = did_you_mean(source.projection, ctx.projections) or defined
             what = f"input {name!r}: there is no projection {source.projection}"
             yield Finding("fail", what, hint, lines.of_input(name), name)
 

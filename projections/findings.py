@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,3 +23,9 @@ class Finding:
     input: str = ""
     column: str = ""
     exit_code: int = 2
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The known name that comes closest, as a question; "" when none comes close."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]}?" if close else ""

@@ -123,9 +123,8 @@ def needs(store: Store, projection: Projection) -> tuple[InputNeed, ...]:
     """What a generation that is begun now will read, for retention to know."""
     found = []
     for source in projection.inputs.values():
-        if isinstance(
-            source, Result
-        ):  # its changes are its own affair; by the topics one tells how far this one is
+        if isinstance(source, Result):
+            # Its changes are its own affair; by the topics one tells how far this one is.
             read = live_of(store, source.projection)
             found += [InputNeed(need.topic, "state", need.start) for need in read.inputs] if read else []
             continue

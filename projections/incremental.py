@@ -30,6 +30,7 @@ from projections.affected import KeySet, Mask
 from projections.comparable import columns_of, incomparable
 from projections.compute import BucketOutcome, BucketTask, define, refuse_bad_keys, require_schema
 from projections.context import ProjectionContext
+from projections.derived import Some
 from projections.difference import HASH
 from projections.failure import explained
 from projections.generation import Generation
@@ -99,11 +100,12 @@ def compute_incrementally(
     from_epoch: int,
     cut: Cut,
     task: BucketTask,
-    against: Callable[[KeySet], tuple[Cause, str] | None],
+    against: Callable[[KeySet, set[str]], tuple[Cause, str] | None],
 ) -> Step:
     """Take the step from ``from_epoch``, where the generation stands, to ``cut``: part of an attempt.
 
-    ``against`` says of the affected keys why they are not followed, and of what kind that is.
+    ``against`` says of the affected keys, and of the inputs that have NULL in links of changed rows, why they are not
+    followed, and of what kind that is.
 
     Raises NotIncremental with the reason when it cannot be taken; ProjectionFailed when the code is at fault or the
     output has a key that the lineage does not lead to: then nothing was written.
@@ -115,7 +117,7 @@ def compute_incrementally(
     try:
         require_comparable(projection, lineage, now, generation)
         affected = _affected(ctx, projection, lineage, before, now, from_epoch, cut)
-        if (told := against(affected)) is not None:
+        if (told := against(affected, before.null_links | now.null_links)) is not None:
             cause, why = told
             raise NotIncremental(why, cause)
         if not len(affected):
@@ -166,7 +168,9 @@ def _affected(
             rows = pa.table({column: changed.cells[column] for column in columns})  # the same at both ends
             ends = [(before, rows), (now, rows)] if isinstance(path, Link) else [(now, rows)]
         else:
-            ends = [(side, side.of_source_keys(name, changed.hashes)) for side in (before, now)]
+            ends = [
+                (side, side.of_source_keys(name, changed.hashes, changed.cells)) for side in (before, now)
+            ]
         found += [side.keys_of(name, rows) for side, rows in ends]
     return KeySet.union(found)
 
@@ -281,14 +285,13 @@ def settled_buckets(
     else:
         touched = sorted({*task.previous, *buckets.tolist()})
 
-    def chosen(table: pa.Table) -> Mask:
-        if by_hash:
-            mask: Mask = pc.is_in(table[HASH], value_set=values).to_numpy()
-            return mask
+    def has(table: pa.Table) -> Mask:
         return affected.matches([table[name] for name in lineage.key])
 
+    some = Some(has, np.unique(affected.hashes) if by_hash else None)
+
     def settle(bucket: int) -> BucketOutcome:
-        return task.settle(bucket, placement.rows(rows.filter(pa.array(buckets == bucket))), chosen)
+        return task.settle(bucket, placement.rows(rows.filter(pa.array(buckets == bucket))), some)
 
     with ThreadPoolExecutor(os.cpu_count() or 1, "tailrace-settle") as pool:
         return list(pool.map(settle, touched))

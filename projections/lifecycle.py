@@ -25,27 +25,27 @@ from eventstore.errors import (
 from eventstore.position import Cut, Fence
 from projections import promotion
 from projections.apply import apply
+from projections.atwork import AtWork, building, refreshing
 from projections.check import check
 from projections.collect import Collected, drop, gc
 from projections.compute import define, output_schema
 from projections.context import ProjectionContext
 from projections.failure import explained
 from projections.generation import Generation, Pin, files_of, spec_to_text
-from projections.guards import declared_against
 from projections.history import ReadPlan, frames, needs, plan_reads
 from projections.model import Projection, ProjectionFailed
 from projections.order import in_order
-from projections.plan import Full, Incremental, Nothing, Plan
+from projections.plan import Full
+from projections.planning import PlannedRefresh, plans
 from projections.promotion import Promoted, RolledBack, reconcile, reconcile_if_possible, rollback
+from projections.recording import failures_recorded, record_step
 from projections.refresh import (
     Outcome,
     mark_frozen,
-    plan_generation,
-    record,
     refresh_generation,
     refresh_projection,
 )
-from projections.results import common_cut
+from projections.results import common_cut, require_results
 from projections.sinks.base import open_sink
 from projections.steps import take_step
 from projections.verify import Comparison, verify
@@ -67,6 +67,7 @@ __all__ = [
     "rebuild",
     "reconcile",
     "refresh",
+    "refresh_held",
     "rollback",
     "undefined",
     "verify",
@@ -111,24 +112,40 @@ def rebuild(
 
     With ``as_of`` it is pinned at that position: it never moves on, and is promoted only when ``promote`` says so.
     With ``preview``, a label, it is never promoted nor refreshed, and takes the place of the earlier one of that label.
-    Raises ProjectionFailed, IncompleteTopic, UsageError and what the sink raises; readers keep what they have.
+    Raises ProjectionFailed, IncompleteTopic, UsageError, AtWork while another process does the same, and what the sink
+    raises; readers keep what they have. A failure is put on record.
     """
     projection = ctx.projection(name)
     _check_preview(preview, promote)
+    with failures_recorded(ctx, name, "build"):
+        return _rebuilt(ctx, projection, as_of, promote, preview)
+
+
+def _rebuilt(
+    ctx: ProjectionContext,
+    projection: Projection,
+    as_of: str | int | datetime | None,
+    promote: bool | None,
+    preview: str | None,
+) -> Rebuilt:
+    name = projection.name
     check(ctx.store, ctx.settings, projection)
     reconcile_if_possible(ctx, name)
     pin = None if as_of is None else Pin(str(as_of), ctx.store.cut(as_of))
-    generation = _unfinished(ctx, projection, pin, preview)
-    resumed = generation is not None
-    if generation is None:
-        cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
-        generation = _create(ctx, projection, pin, cut, preview)
-    with attempts.build(ctx.store.catalog, name, generation.number):
-        upserts, deletes = _built(ctx, projection, generation)
-    if preview is not None:
-        _drop_earlier(ctx, generation)
-    wanted = pin is None and preview is None if promote is None else promote
-    promoted = promotion.promote(ctx, name, generation.number) if wanted else None
+    with building(ctx, name, pin, preview):
+        generation = _unfinished(ctx, projection, pin, preview)
+        resumed = generation is not None
+        if generation is None:
+            if pin is not None:
+                require_results(ctx.store, projection, pin.text, pin.cut)
+            cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
+            generation = _create(ctx, projection, pin, cut, preview)
+        with attempts.build(ctx.store.catalog, name, generation.number):
+            upserts, deletes = _built(ctx, projection, generation)
+        if preview is not None:
+            _drop_earlier(ctx, generation)
+        wanted = pin is None and preview is None if promote is None else promote
+        promoted = promotion.promote(ctx, name, generation.number) if wanted else None
     last = ctx.store.derived.last_derived(name, generation.number)
     assert last is not None
     return Rebuilt(
@@ -152,7 +169,7 @@ def _built(ctx: ProjectionContext, projection: Projection, generation: Generatio
             started = datetime.now(UTC)
             cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
             taken = take_step(ctx, projection, generation, cut, Full(0, cut.epoch, "it has no result yet"))
-            record(ctx, generation, started, taken)
+            record_step(ctx, projection, generation, started, taken)
         applied = apply(ctx, generation)
     upserts, deletes = applied.upserts, applied.deletes
     if pin is None and generation.preview is None:
@@ -285,27 +302,35 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
     others read before these.
 
     A projection that was never built is built and promoted. Errors are in the outcomes: one projection's does not
-    stop the others. Raises Fenced when another process refreshes the same generation, UsageError for unknown names.
+    stop the others; one that another process refreshes waits (AtWork). Raises Fenced when another process went on with
+    the same generation all the same, UsageError for unknown names.
     """
     chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
     cut = ctx.store.cut()
     outcomes: list[Outcome] = []
     for done, name in enumerate(in_order(ctx.projections, chosen)):
         ctx.report("refreshing", done, len(chosen), "projections")
-        outcomes += _refresh_one(ctx, name, cut)
+        try:
+            with refreshing(ctx, [name]):
+                outcomes += refresh_held(ctx, name, cut)
+        except AtWork as error:
+            outcomes.append(Outcome(name, None, "waiting", error.message, error=error))
     if not names:
         outcomes += undefined(ctx)
     return outcomes
 
 
-def _refresh_one(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
+def refresh_held(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
+    """``refresh`` of one projection to a cut, for who is ``refreshing`` it."""
     started = datetime.now(UTC)
     try:
-        check(ctx.store, ctx.settings, ctx.projections[name])
-        reconcile(ctx, name)
-        live = ctx.live(name)
+        with failures_recorded(ctx, name, "refresh", ctx.store.derived.live(name)):
+            check(ctx.store, ctx.settings, ctx.projections[name])
+            reconcile(ctx, name)
+            live = ctx.live(name)
+            if live is None:
+                _refuse_foreign(ctx, name)
         if live is None:
-            _refuse_foreign(ctx, name)
             built = rebuild(ctx, name)
             seconds = (datetime.now(UTC) - started).total_seconds()
             return [
@@ -322,7 +347,7 @@ def _refresh_one(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
                     "first",
                 )
             ]
-    except IncompleteTopic as error:
+    except (AtWork, IncompleteTopic) as error:
         return [Outcome(name, None, "waiting", error.message, error=error)]
     except TailraceError as error:
         if error.exit_code == 5:
@@ -354,62 +379,6 @@ def undefined(ctx: ProjectionContext) -> list[Outcome]:
         if frozen:
             outcomes.append(frozen)
     return outcomes
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRefresh:
-    """What ``refresh`` would do with a projection."""
-
-    projection: str
-    generation: int | None
-    plan: Plan
-
-
-def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[PlannedRefresh]:
-    """What a refresh would do now. Starts no Spark and writes nothing."""
-    found: list[PlannedRefresh] = []
-    cut = ctx.store.cut()
-    chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
-    for name in in_order(ctx.projections, chosen):
-        projection, live = ctx.projection(name), ctx.live(name)
-        decided: Plan
-        if live is None:
-            decided = Full(0, cut.epoch, "it was never built")
-        elif ctx.is_frozen(live):
-            decided = Nothing(f"{live} is frozen: its definition changed; tailrace rebuild {name}")
-        elif live.pin is not None:
-            decided = Nothing(f"{live} is pinned at {live.pin.text}")
-        else:
-            decided = _planned(ctx, projection, live, cut, found)
-        found.append(PlannedRefresh(name, live.number if live else None, decided))
-    return found
-
-
-def _planned(
-    ctx: ProjectionContext,
-    projection: Projection,
-    live: Generation,
-    cut: Cut,
-    before: Sequence[PlannedRefresh],
-) -> Plan:
-    """What a refresh would do with the live generation, when it does ``before`` what it will have done."""
-    waits = [
-        each.projection
-        for each in before
-        if each.projection in projection.reads and not isinstance(each.plan, Nothing)
-    ]
-    try:
-        if not waits:
-            return plan_generation(ctx, projection, live, common_cut(ctx.store, projection, cut))
-        last = ctx.store.derived.last_derived(live.projection, live.number)
-        against = declared_against(projection)
-    except IncompleteTopic as error:
-        return Nothing(error.message)
-    what = f"after projection {', '.join(waits)}, refreshed before it"
-    standing = last.to_epoch if last else 0
-    if against is not None:
-        return Full(standing, cut.epoch, f"{what}; {against}")
-    return Incremental(standing, cut.epoch, what)
 
 
 @dataclass(frozen=True, slots=True)

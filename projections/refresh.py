@@ -8,20 +8,22 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from eventstore import failpoints
-from eventstore.derived import DerivedRun, GenerationState, RunRecord
+from eventstore.derived import DerivedRun, GenerationState
 from eventstore.errors import Fenced, IncompleteTopic, TailraceError
 from eventstore.maintain.receipts import erasures
 from eventstore.position import Cut
 from projections.apply import apply
+from projections.changed import changed_topics
 from projections.context import ProjectionContext
 from projections.generation import Generation, files_of
 from projections.guards import declared_against
 from projections.incremental import reason_against
 from projections.model import Projection
 from projections.plan import Cause, Nothing, Plan, plan
+from projections.recording import failures_recorded, record_step
 from projections.results import changed_results, common_cut, reason_against_results
 from projections.samples import samples_against
-from projections.steps import Taken, take_step
+from projections.steps import take_step
 
 Status = Literal["done", "nothing", "frozen", "waiting", "failed"]
 _STEPS_KEPT = 20
@@ -61,7 +63,7 @@ def plan_generation(ctx: ProjectionContext, projection: Projection, generation: 
     if cut.epoch <= last.to_epoch:
         return plan(last.to_epoch, cut.epoch, ())
     read = files_of(last).results
-    changed = ctx.changed_since(projection.topics, last.to_epoch, cut.epoch)
+    changed = changed_topics(ctx.store, projection.topics, last.to_epoch, cut.epoch)
     results = changed_results(ctx.store, projection, last.to_epoch, cut, read)
     changed += [f"projection {name}" for name in results]
     if not changed:
@@ -112,7 +114,7 @@ def refresh_generation(
     taken = take_step(ctx, projection, generation, cut, decided)
     applied = apply(ctx, generation)
     _prune(ctx, generation, projection)
-    record(ctx, generation, started, taken)
+    record_step(ctx, projection, generation, started, taken)
     return Outcome(
         generation.projection, generation.number, "done", f"{taken.kind}: {taken.reason}", taken.run.to_epoch,
         pending.upserts + applied.upserts, pending.deletes + applied.deletes, _since(started),
@@ -139,29 +141,6 @@ def _prune(ctx: ProjectionContext, generation: Generation, projection: Projectio
     derived.forget_derived(name, number, gone[-1].to_epoch)
     for path in set().union(*(files_of(step).paths() for step in gone)) - needed:
         ctx.store.storage.delete(path)
-
-
-def record(ctx: ProjectionContext, generation: Generation, started: datetime, taken: Taken) -> None:
-    """Keep what a step did and took, for people and for the next plan."""
-    step = taken.run
-    files = files_of(step)
-    ctx.store.derived.record_run(
-        RunRecord(
-            projection=generation.projection,
-            generation=generation.number,
-            started=started,
-            finished=datetime.now(UTC),
-            from_epoch=step.from_epoch,
-            to_epoch=step.to_epoch,
-            kind=taken.kind,
-            reason=taken.reason,
-            rows_upserted=files.upserts,
-            rows_deleted=files.deletes,
-            keys=taken.keys,
-            seconds=taken.seconds,
-            bytes=sum(file.bytes for file in files.deltas),
-        )
-    )
 
 
 def _since(started: datetime) -> float:
@@ -194,7 +173,8 @@ def refresh_projection(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outc
             outcomes.append(frozen)
             continue
         try:
-            outcomes.append(refresh_generation(ctx, ctx.projections[name], generation, cut))
+            with failures_recorded(ctx, name, "refresh", generation.number):
+                outcomes.append(refresh_generation(ctx, ctx.projections[name], generation, cut))
         except Fenced:
             raise
         except IncompleteTopic as error:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.chosen import TooLarge, keys_with, state_of_keys
+from eventstore.chosen import Matches, TooLarge, keys_with, state_of_keys
 from eventstore.conform import Ints
 from eventstore.position import Cut
+from eventstore.schema import Column
 from eventstore.state import StateInput
 from projections.affected import KeySet
 from projections.difference import HASH
@@ -37,6 +37,7 @@ class Inputs:
     ) -> None:
         self._store, self._projection, self._lineage = store, projection, lineage
         self._cut, self._limit_bytes = cut, limit_bytes
+        self.null_links: set[str] = set()  # inputs of which rows that were to be followed have NULL in a link
         self._plans: dict[str, Planned] = {}
 
     def planned(self, name: str) -> Planned:
@@ -50,12 +51,18 @@ class Inputs:
         """The columns of an input that the function sees."""
         return shown_columns(self.planned(name), self._projection.inputs[name])
 
-    def of_source_keys(self, name: str, hashes: Ints) -> pa.Table:
-        """The rows of a state, or a result, with these key hashes: the columns of its lineage."""
-        planned = self.planned(name)
+    def of_source_keys(
+        self, name: str, hashes: Ints, cells: Mapping[str, pa.ChunkedArray] | None = None
+    ) -> pa.Table:
+        """The rows of a state, or a result, with these key hashes: the columns of its lineage. ``cells``: the keys'
+        columns, when they are known."""
+        planned, names = self.planned(name), self._lineage.columns_of(name)
         if isinstance(planned, ResultInput):
-            return self._with_hashes(planned, hashes).select(list(self._lineage.columns_of(name)))
-        return self._state(name, hashes, self._lineage.columns_of(name))
+            return self._with_hashes(planned, hashes).select(list(names))
+        if cells is not None and _hashed_alike(planned.target.key):
+            known = KeySet.of([cells[column.name] for column in planned.target.key])
+            return self._state(name, known.hashes, names, known.matches)
+        return self._state(name, hashes, names)
 
     def having(self, name: str, columns: Sequence[str], wanted: KeySet, also: Sequence[str]) -> pa.Table:
         """The rows of an input whose ``columns`` have one of the keys, with these columns and others."""
@@ -70,7 +77,12 @@ class Inputs:
             return self._of_result(
                 planned, buckets, lambda rows: pa.array(wanted.matches([rows[each] for each in columns]))
             ).select(names)
-        hashes = self._candidates(planned, columns, wanted)
+        if not len(wanted):
+            return planned.schema.empty_table()
+        key = planned.target.key
+        if tuple(column.name for column in key) == tuple(columns) and _hashed_alike(key):
+            return self._state(name, wanted.hashes, names, wanted.matches)
+        hashes = keys_with(self._store.storage, planned, columns, wanted.matches)
         rows = self._state(name, hashes, names)
         return rows.filter(pa.array(wanted.matches(self._values(name, rows, columns))))
 
@@ -81,6 +93,8 @@ class Inputs:
                 return KeySet.of(self._values(name, rows, columns))
             case Link(input=other, own=own, theirs=theirs):
                 links = KeySet.of(self._values(name, rows, own))
+                if links.nulls:
+                    self.null_links.add(name)
                 if not len(links):
                     return self.no_keys
                 return self.keys_of(other, self.having(other, theirs, links, self._lineage.columns_of(other)))
@@ -111,22 +125,12 @@ class Inputs:
             raise TooLarge(f"their rows take {held >> 20:,} MiB")
         return found
 
-    def _candidates(self, planned: StateInput, columns: Sequence[str], wanted: KeySet) -> Ints:
-        key = planned.target.key
-        if not len(wanted):
-            return np.empty(0, np.int64)
-        if tuple(column.name for column in key) == tuple(columns) and all(
-            pa.types.is_integer(column.arrow) or pa.types.is_string(column.arrow) for column in key
-        ):
-            return wanted.hashes  # of the same texts that the log hashed
-        return keys_with(self._store.storage, planned, columns, wanted.matches)
-
-    def _state(self, name: str, hashes: Ints, names: Sequence[str]) -> pa.Table:
+    def _state(self, name: str, hashes: Ints, names: Sequence[str], keys: Matches | None = None) -> pa.Table:
         planned = self.planned(name)
         assert isinstance(planned, StateInput)
         columns = tuple(column for column in planned.columns if column in names)
         narrow = replace(planned, columns=columns)
-        return state_of_keys(self._store.storage, narrow, hashes, _HISTORY * self._limit_bytes)
+        return state_of_keys(self._store.storage, narrow, hashes, _HISTORY * self._limit_bytes, keys)
 
     def _with_hashes(self, planned: ResultInput, hashes: Ints) -> pa.Table:
         wanted = pa.array(hashes)
@@ -169,3 +173,8 @@ class Inputs:
         if isinstance(planned, ChangesInput) and not planned.as_events:
             return [pc.struct_field(rows["key"], column) for column in columns]
         return [rows[column] for column in columns]
+
+
+def _hashed_alike(key: Sequence[Column]) -> bool:
+    """Whether the log has hashed the texts that a ``KeySet`` of these columns hashes."""
+    return all(pa.types.is_integer(column.arrow) or pa.types.is_string(column.arrow) for column in key)

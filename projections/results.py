@@ -7,7 +7,7 @@ still holds for because nothing that it is made of changed since. Where there is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from eventstore import keys
 from eventstore.conform import Ints
 from eventstore.derived import DerivedRun, GenerationInfo
-from eventstore.errors import IncompleteTopic
+from eventstore.errors import IncompleteTopic, UsageError
 from eventstore.model import SegmentRef, TopicId
 from eventstore.position import Cut
 from eventstore.storage import Storage
@@ -29,6 +29,9 @@ from projections.model import Projection
 
 if TYPE_CHECKING:
     from eventstore.log import Store
+
+
+_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,43 @@ def standing_at(store: Store, name: str, epoch: int, generation: int | None = No
     return Standing(info, steps[-1])
 
 
+def standing_in(store: Store, name: str, cut: Cut, generation: int | None = None) -> Standing | None:
+    """What a projection's result at a cut is. Results are of whole epochs: at a cut inside one it is known only where
+    nothing that it is made of has rows between that epoch's beginning and the cut."""
+    floor = min([cut.epoch, *(epoch - 1 for epoch in cut.inside.values())]) if cut.below_lsn else cut.epoch
+    at = standing_at(store, name, floor, generation)
+    if at is None or floor == cut.epoch:
+        return at
+    topics = [TopicId.parse(need.topic) for need in at.info.inputs]
+    return None if any(store.segments(topic, cut, floor) for topic in topics) else at
+
+
+def require_results(store: Store, projection: Projection, asked: str, cut: Cut) -> None:
+    """Raises UsageError, with the positions that there are, when results that a projection reads are not known at a cut
+    that was ``asked`` for."""
+    names = projection.reads
+    unknown = [name for name in names if standing_in(store, name, cut) is None]
+    if not unknown:
+        return
+    possible = _positions_of(store, names)
+    shown = ", ".join(f"{epoch:,}" for epoch in possible[-_SHOWN:])
+    earlier = f" and {len(possible) - _SHOWN} earlier ones" if len(possible) > _SHOWN else ""
+    raise UsageError(
+        f"the result of projection {', '.join(unknown)}, which {projection.name!r} reads, is not kept as of {asked}",
+        hint=f"results are kept at their last steps: possible are epochs {shown}{earlier}"
+        if possible
+        else f"they were never at one position: tailrace run --once {' '.join(names)}",
+    )
+
+
+def _positions_of(store: Store, names: Sequence[str]) -> list[int]:
+    """The epochs at which all of some projections have a result and one of them a step."""
+    live = [info for name in names if (info := live_of(store, name)) is not None]
+    steps = [step for info in live for step in store.derived.derived(info.projection, info.generation)]
+    epochs = sorted({step.to_epoch for step in steps})
+    return [epoch for epoch in epochs if all(standing_at(store, name, epoch) for name in names)]
+
+
 def _holds(store: Store, info: GenerationInfo, step: DerivedRun, epoch: int) -> bool:
     """Did nothing that the step is made of change since, up to an epoch?"""
     if step.to_epoch == epoch:
@@ -148,7 +188,7 @@ def common_cut(store: Store, projection: Projection, cut: Cut) -> Cut:
 def plan_result(store: Store, name: str, cut: Cut, generation: int | None = None) -> ResultInput:
     """A projection's result at a cut, of its live generation or another. Raises IncompleteTopic when it is not known
     there."""
-    at = standing_at(store, name, cut.epoch, generation)
+    at = standing_in(store, name, cut, generation)
     if at is None:
         raise IncompleteTopic(
             f"the result of projection {name!r} at epoch {cut.epoch} is not known",

@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from eventstore.errors import TransientError
 from eventstore.log import Store
+from projections.atwork import refreshing
 from projections.context import ProjectionContext
-from projections.lifecycle import refresh, undefined
+from projections.lifecycle import refresh_held, undefined
 from projections.refresh import Outcome
 from projections.schedule import Schedule
 from projections.session import require_submitter
@@ -34,35 +35,36 @@ def run(
 
     ``tell`` gets each outcome that is news: work that was done, and the first of a row of equal messages (a frozen
     generation, a topic still loading, a sink out of reach), ``count`` every one. ``clock``, in seconds, says what is
-    due. Raises Fenced when another process took over, TransientError when spark-submit went away, and UsageError for
-    unknown names.
+    due. Raises AtWork when another process keeps one of them up to date already, Fenced when it took over all the same,
+    TransientError when spark-submit went away, and UsageError for unknown names.
     """
     chosen = [ctx.projection(name) for name in names or ctx.projections]
     poll = ctx.settings.projections.poll_seconds
     schedule = Schedule({each.name: each.freshness_seconds for each in chosen}, poll)
     news = _News(tell)
-    while not stop.is_set():
-        require_submitter()
-        head = ctx.store.head()
-        seen = head.epoch if head else 0
-        schedule.grew(seen, lambda epoch: _age(ctx.store, epoch), clock())
-        name = schedule.next(clock())
-        if name is not None:
-            outcomes = refresh(ctx, [name])
-            for outcome in outcomes:
-                count(outcome)
-                if not (stop.is_set() and isinstance(outcome.error, TransientError)):
-                    news.note(outcome)  # what the stop itself cut off is no news
-            if any(outcome.status in _UNSETTLED for outcome in outcomes):
-                schedule.failed(name, clock())
-            else:
-                schedule.refreshed(name, seen, clock())
-            continue
-        for outcome in undefined(ctx) if not names else ():
-            news.note(outcome)
-        epochs: Any = ctx.store.follow(after_epoch=seen, timeout=min(poll, schedule.wait(clock())))
-        with closing(epochs):
-            next(epochs, None)
+    with refreshing(ctx, [each.name for each in chosen]):
+        while not stop.is_set():
+            require_submitter()
+            head = ctx.store.head()
+            seen = head.epoch if head else 0
+            schedule.grew(seen, lambda epoch: _age(ctx.store, epoch), clock())
+            name = schedule.next(clock())
+            if name is not None:
+                outcomes = refresh_held(ctx, name, ctx.store.cut())
+                for outcome in outcomes:
+                    count(outcome)
+                    if not (stop.is_set() and isinstance(outcome.error, TransientError)):
+                        news.note(outcome)  # what the stop itself cut off is no news
+                if any(outcome.status in _UNSETTLED for outcome in outcomes):
+                    schedule.failed(name, clock())
+                else:
+                    schedule.refreshed(name, seen, clock())
+                continue
+            for outcome in undefined(ctx) if not names else ():
+                news.note(outcome)
+            timeout = min(poll, schedule.wait(clock()))
+            with closing(ctx.store.follow(after_epoch=seen, timeout=timeout)) as epochs:
+                next(epochs, None)
 
 
 def _age(store: Store, epoch: int) -> float:
@@ -73,16 +75,24 @@ def _age(store: Store, epoch: int) -> float:
 
 
 class _News:
-    """Tells outcomes that were not told just so before."""
+    """Tells outcomes that were not told just so before. That something is out of reach is told once, in whatever words
+    each try says it, and so is that it is back."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._told: dict[tuple[str, int | None], str] = {}
+        self._away: set[str] = set()
 
     def note(self, outcome: Outcome) -> None:
+        if isinstance(outcome.error, TransientError):
+            if outcome.projection not in self._away:
+                self._tell(replace(outcome, reason=f"{outcome.reason}; it is tried again until it works"))
+            self._away.add(outcome.projection)
+            return
+        is_back = outcome.projection in self._away
+        self._away.discard(outcome.projection)
         place = (outcome.projection, outcome.generation)
-        if outcome.status == "done" or (
-            outcome.status != "nothing" and self._told.get(place) != outcome.reason
-        ):
+        is_news = outcome.status != "nothing" and self._told.get(place) != outcome.reason
+        if outcome.status == "done" or is_back or is_news:
             self._tell(outcome)
         self._told[place] = "" if outcome.status in ("done", "nothing") else outcome.reason

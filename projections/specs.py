@@ -31,7 +31,8 @@ class PostgresTable:
 
 @dataclass(frozen=True, slots=True)
 class RedisCache:
-    """One Redis key per row. ``hash``: a hash with one field per column (a NULL has no field); ``json``: a string.
+    """One Redis key per row. ``hash``: a hash with one field per column (a NULL has no field); ``json``: an object
+    as a string; ``msgpack``: a MessagePack map.
 
     ``prefix`` starts every physical key; the store's name unless given. Two stores that share a Redis need two.
     ``ttl_seconds``: a row goes by itself so long after it was written last; ``tailrace verify`` holds no missing row
@@ -40,7 +41,7 @@ class RedisCache:
 
     sink: str
     prefix: str | None = None
-    format: Literal["hash", "json"] = "hash"
+    format: Literal["hash", "json", "msgpack"] = "hash"
     ttl_seconds: float | None = None
 
 

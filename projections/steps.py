@@ -35,6 +35,9 @@ from projections.results import results_at
 from projections.samples import check_samples, proof_at
 
 _RECORDS = 50
+_NULL_LINKS = (
+    "changed rows of {} have NULL where they belong to another input's, and of that trust=True shows nothing"
+)
 _NULLS = "changed rows have NULL for their key, and nothing in the plan leaves such rows out"
 
 
@@ -139,14 +142,16 @@ def _computed(
     if isinstance(decided, Incremental) and last is not None and before is not None:
         records = [
             record
-            for record in ctx.store.derived.runs(generation.projection, limit=_RECORDS)
+            for record in ctx.store.run_records.latest(generation.projection, limit=_RECORDS)
             if record.generation == generation.number
         ]
         rows, proof = before.rows, proof_at(ctx, projection, generation, cut)
 
-        def against(affected: KeySet) -> tuple[Cause, str] | None:
+        def against(affected: KeySet, null_links: set[str]) -> tuple[Cause, str] | None:
             if affected.nulls and not (proof and proof.never_null):
                 return "proof", _NULLS
+            if null_links and projection.trust:
+                return "proof", _NULL_LINKS.format(", ".join(sorted(null_links)))
             costly = too_costly(records, len(affected), rows)
             return ("cost", costly) if costly is not None else None
 

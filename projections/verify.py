@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from eventstore import attempts
-from eventstore.derived import RunRecord
 from eventstore.errors import OperatorError, UsageError
+from eventstore.runrecords import RunRecord
 from projections.compute import BucketOutcome, BucketTask, RowSample
 from projections.context import ProjectionContext
 from projections.derived import BucketFiles
@@ -123,7 +123,7 @@ def _record(ctx: ProjectionContext, compared: Comparison, started: datetime) -> 
         f"{compared.different:,} rows with other values, {compared.only_in_log:,} missing in the sink,"
         f" {compared.only_in_sink:,} only in the sink"
     )
-    ctx.store.derived.record_run(
+    ctx.store.run_records.add(
         RunRecord(
             projection=compared.projection,
             generation=compared.generation,

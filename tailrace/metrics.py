@@ -182,8 +182,11 @@ class Collects(Protocol):
 
 
 @contextmanager
-def served(collector: Collects, port: int, address: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Inside, scrapes are answered. Raises OperatorError as ``serve`` does."""
+def served(collector: Collects, port: int | None, address: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Inside, scrapes are answered; without a port nothing is. Raises OperatorError as ``serve`` does."""
+    if port is None:
+        yield
+        return
     chosen, end = serve(collector, port, address)
     say(f"metrics at http://{address}:{chosen}/metrics")
     try:

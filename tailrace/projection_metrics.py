@@ -10,87 +10,17 @@ import copy
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from eventstore.errors import TailraceError
-from eventstore.model import TopicId
-from projections.generation import Generation, files_of
+from projections.standing import Rung, Standing, standings
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from eventstore.derived import RunRecord
-    from eventstore.log import Store
-    from eventstore.model import EpochInfo
     from projections.context import ProjectionContext
     from projections.refresh import Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Rung:
-    """How far the live generation is at one place: ``epoch`` of its result there, and what the log has of its inputs
-    beyond. Both lags are 0 when nothing is missing, whatever other topics did."""
-
-    name: str
-    epoch: int
-    lag_epochs: int
-    lag_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A projection's live generation. ``rungs`` lead from the log to the sink; that of a sink out of reach lacks."""
-
-    projection: str
-    generation: Generation
-    rows: int
-    frozen: bool
-    sink_up: bool
-    rungs: Sequence[Rung]
-    verified: RunRecord | None
-
-
-def standings(ctx: ProjectionContext, now: datetime) -> Iterator[Standing]:
-    """Of every projection that is live."""
-    head = ctx.store.head()
-    for name in ctx.store.derived.projections():
-        live = ctx.live(name)
-        if live is None or head is None:
-            continue
-        last = ctx.store.derived.last_derived(name, live.number)
-        derived = last.to_epoch if last else 0
-        rungs = [_rung(ctx.store, "derived", live, derived, head, now)]
-        try:
-            fence = ctx.fence(live)
-            in_sink = fence.epoch if fence else 0
-            rungs.append(_rung(ctx.store, "sink", live, in_sink, head, now))
-        except TailraceError:
-            pass
-        verified = ctx.store.derived.runs(name, limit=1, kind="verify")
-        yield Standing(
-            name,
-            live,
-            files_of(last).rows if last else 0,
-            live.frozen_at is not None,
-            len(rungs) == 2,
-            rungs,
-            verified[0] if verified and verified[0].generation == live.number else None,
-        )
-
-
-def _rung(
-    store: Store, name: str, generation: Generation, epoch: int, head: EpochInfo, now: datetime
-) -> Rung:
-    topics = [TopicId.parse(need.topic) for need in generation.inputs]
-    with closing(store.follow(topics, after_epoch=epoch, timeout=0)) as epochs:  # type: ignore[type-var]
-        first = next(epochs, None)
-    if first is None:
-        return Rung(name, epoch, 0, 0.0)
-    age = (now - first.commit_ts).total_seconds() if first.commit_ts else 0.0
-    return Rung(name, epoch, max(head.epoch, first.epoch) - first.epoch + 1, max(age, 0.0))
 
 
 @dataclass
@@ -148,7 +78,11 @@ _OF_RUNGS: Sequence[tuple[str, str, Callable[[Rung], float]]] = (
     ),
 )  # fmt: skip
 _OF_STANDINGS: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
-    ("tailrace_projection_sink_up", "Whether the sink can be reached.", lambda it: float(it.sink_up)),
+    ("tailrace_projection_sink_up", "Whether the sink can be reached.", lambda it: float(not it.problem)),
+    (
+        "tailrace_projection_failing", "Tries in a row that failed the same way, by any process; 0: the last did not.",
+        lambda it: it.failing.tries if it.failing else 0,
+    ),
     ("tailrace_projection_rows", "Rows of the live result.", lambda it: it.rows),
     ("tailrace_projection_generation", "Number of the live generation.", lambda it: it.generation.number),
     (

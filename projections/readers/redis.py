@@ -12,7 +12,8 @@ from eventstore.errors import IntegrityError, TransientError
 from eventstore.settings import SinkSettings
 from projections.readers.base import Followed, Hit, Row, cannot_search, key_name, nothing_live
 from projections.sinks.redis_place import GenerationMeta, RedisNames, RedisPlace, run
-from projections.sinks.redis_scan import UNREADABLE, decode_rows, read_rows
+from projections.sinks.redis_rows import UNREADABLE
+from projections.sinks.redis_scan import decode_rows, read_rows
 from projections.specs import RedisCache
 
 _ATTEMPTS = 5  # promotions between two round trips of one call

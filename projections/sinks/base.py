@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from eventstore import keys
 from eventstore.errors import Fenced, OperatorError, TransientError, UsageError
@@ -199,7 +200,7 @@ def optional_part(extra: Literal["redis", "search"]) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in ("redis", "tantivy"):
+        if error.name not in ("msgpack", "redis", "tantivy"):
             raise
         raise OperatorError(
             f"this sink needs {error.name}, which is not installed", hint=f"pip install 'tailrace[{extra}]'"
@@ -249,10 +250,17 @@ def keys_for(target: Target, rows: pa.Table) -> pa.Table:
 
 def key_texts(target: Target, rows: pa.Table) -> list[str]:
     """One text per row that identifies its key inside a generation: see ``join_key``."""
-    columns = [keys.texts(rows.column(name).combine_chunks()).to_pylist() for name in target.key]
+    return list(key_column(target, rows).to_pylist())
+
+
+def key_column(target: Target, rows: pa.Table) -> pa.StringArray:
+    """``key_texts`` as an array."""
+    columns = [keys.texts(rows.column(name).combine_chunks()).cast(pa.string()) for name in target.key]
     if len(columns) == 1:
-        return list(columns[0])
-    return [join_key(cells) for cells in zip(*columns, strict=True)]
+        return columns[0]
+    for escaped in ("\\", ":"):
+        columns = [pc.replace_substring(column, escaped, f"\\{escaped}") for column in columns]
+    return pc.binary_join_element_wise(*columns, ":")
 
 
 def join_key(cells: Sequence[str]) -> str:

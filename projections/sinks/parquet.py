@@ -55,6 +55,9 @@ from projections.specs import ParquetFolder
 
 _LOCK = ".lock"
 _FILE_ROWS = 1_000_000
+# Of a column: one that needs more is written plain. With Arrow's 1 MiB, a bucket's keys and times take most of the
+# work, and more room in the end.
+_DICTIONARY_BYTES = 64 << 10
 # A file of at most so many times the new rows is written anew together with them.
 _GROWTH = 2
 
@@ -305,7 +308,7 @@ class ParquetLoad:
         for start in range(0, stored.num_rows, _FILE_ROWS):
             piece = stored.slice(start, _FILE_ROWS)
             out = pa.BufferOutputStream()
-            pq.write_table(piece, out, compression="zstd")
+            pq.write_table(piece, out, compression="zstd", dictionary_pagesize_limit=_DICTIONARY_BYTES)
             data = out.getvalue()
             path = f"{folder}b{bucket:04d}-{secrets.token_hex(6)}.parquet"
             with open(self._staging / path, "wb") as file:

@@ -84,6 +84,7 @@ class PostgresSink:
         with self._place.transaction() as connection:
             found = self._locked_fence(connection, target)
             check_step(target, found, expected, to)
+            self._check_columns(connection, target, generation_table(self._spec, target.generation))
             load = PostgresLoad(connection, self._spec, target, first=expected is None, to=to)
             yield load
             if not load.committed:

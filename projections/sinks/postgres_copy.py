@@ -1,7 +1,7 @@
-"""Arrow tables as COPY data and back, column by column, and the Postgres types that hold Arrow's exactly.
+"""Arrow tables into Postgres by COPY and back, column by column, and the Postgres types that hold Arrow's exactly.
 
-CSV, because it tells NULL (nothing) from an empty string (``""``) and Arrow writes and reads it without making a
-Python object per cell.
+In as binary (``postgres_binary``); out as CSV, because it tells NULL (nothing) from an empty string (``""``) and Arrow
+reads it without making a Python object per cell.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 from psycopg import sql
 
-from projections.sinks.columns import from_texts, is_bytes, is_list, is_text, to_texts
+from projections.sinks.columns import from_texts, is_bytes, is_list, is_text
+from projections.sinks.encoding import pieces
+from projections.sinks.postgres_binary import HEADER, TRAILER, copy_rows
+from projections.sinks.rows import content
 
-_ROWS_AT_ONCE = 32_768  # keeps one piece of COPY data around a few MiB
 _BYTES_AT_ONCE = 8 << 20
 _ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,{}]+)', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -50,25 +51,16 @@ def column_type(kind: pa.DataType) -> str:
 
 
 def copy_in(cursor: psycopg.Cursor[Any], relation: sql.Composable, rows: pa.Table) -> None:
-    """COPY rows into a table that has their columns (in any order)."""
+    """COPY rows into a table that has their columns (in any order, of exactly the types of ``column_type``). Raises
+    UsageError for a year outside 1–9999."""
     if not rows.num_rows:
         return
     names = sql.SQL(", ").join(sql.Identifier(name) for name in rows.column_names)
-    with cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(relation, names)) as copy:
-        for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
-            copy.write(copy_data(rows.slice(start, _ROWS_AT_ONCE)))
-
-
-def copy_data(rows: pa.Table) -> bytes:
-    """Rows as CSV without a header. Raises UsageError for a year outside 1–9999."""
-    texts = [_to_texts(column.combine_chunks()) for column in rows.columns]
-    out = pa.BufferOutputStream()
-    arrow_csv.write_csv(
-        pa.table(texts, [str(i) for i in range(len(texts))]),
-        out,
-        arrow_csv.WriteOptions(include_header=False),
-    )
-    return bytes(out.getvalue())
+    with cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(relation, names)) as copy:
+        copy.write(HEADER)
+        for piece in pieces(rows):
+            copy.write(content(copy_rows(piece)).data)
+        copy.write(TRAILER)
 
 
 def copy_out(
@@ -92,7 +84,7 @@ def copy_out(
 
 
 def parse_data(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """The inverse of ``copy_data``, for Postgres' own output."""
+    """CSV as Postgres writes it, in ``schema``."""
     names = [str(i) for i in range(len(schema))]
     table = arrow_csv.read_csv(
         pa.BufferReader(data),
@@ -110,18 +102,6 @@ def parse_data(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
         for column, field in zip(table.columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _to_texts(column: pa.Array) -> pa.Array:
-    if not is_list(column.type):
-        return to_texts(column)
-    cells = to_texts(column.flatten()).cast(pa.string())
-    escaped = pc.replace_substring(pc.replace_substring(cells, "\\", "\\\\"), '"', '\\"')
-    quoted = pc.coalesce(pc.binary_join_element_wise('"', escaped, '"', ""), "NULL")
-    lengths = pc.coalesce(pc.list_value_length(column), 0).cast(pa.int32())
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
-    inner = pc.binary_join(pa.ListArray.from_arrays(offsets, quoted), ",")
-    return pc.if_else(column.is_valid(), pc.binary_join_element_wise("{", inner, "}", ""), None)
 
 
 def _from_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -26,6 +26,8 @@ from projections.sinks.base import (
     raise_problems,
     rows_for,
 )
+from projections.sinks.encoding import pieces
+from projections.sinks.redis_bulk import BulkLoad
 from projections.sinks.redis_place import (
     Client,
     GenerationMeta,
@@ -36,12 +38,10 @@ from projections.sinks.redis_place import (
     run,
     servers_of,
 )
+from projections.sinks.redis_rows import FORMATS
 from projections.sinks.redis_scan import RedisScan, pages
-from projections.sinks.rows import to_fields, to_json_texts
 from projections.specs import RedisCache
 
-# Of one turn through Arrow's functions, each of which costs as much as some hundred rows.
-_ROWS_ENCODED = 10_000
 _ROWS_AT_ONCE = 200  # of one script call: Redis does nothing else meanwhile
 _CALLS_AT_ONCE = 5  # of one round trip
 _OLDEST_SERVER = 5  # scripts replicate what they did, not how: SPOP inside one needs it
@@ -66,6 +66,8 @@ class RedisSink:
             problems.append(f"prefix {self._spec.prefix!r} may have no braces, colon, # or blank")
         if self._spec.ttl_seconds is not None and self._spec.ttl_seconds <= 0:
             problems.append(f"ttl_seconds is {self._spec.ttl_seconds:g}: give more than 0, or leave it out")
+        if self._spec.format not in FORMATS:
+            problems.append(f"format {self._spec.format!r} is none of {', '.join(FORMATS)}")
         raise_problems(target, problems)
         remarks: list[str] = []
         with self._place.client() as client:
@@ -137,7 +139,10 @@ class RedisSink:
                 raise UsageError(f"{target} does not exist in the sink", hint="create it first")
             overall = fence_from(run(client, [("HGETALL", names.fence(target.generation))])[0], target)
             check_step(target, self._fence(client, target), expected, to)
-            yield RedisLoad(client, names, target, self._spec, overall, to)
+            ttl_millis = 0 if self._spec.ttl_seconds is None else math.ceil(self._spec.ttl_seconds * 1000)
+            with BulkLoad(client, target, FORMATS[self._spec.format], ttl_millis, to) as bulk:
+                first = bulk if expected is None else None
+                yield RedisLoad(client, names, target, self._spec.format, ttl_millis, overall, to, first)
 
     def fence(self, target: Target) -> Fence | None:
         with self._place.client() as client:
@@ -228,29 +233,32 @@ class RedisSink:
 
 
 class RedisLoad:
-    """One step, written by scripts of a bounded number of rows, each of which may be run again."""
+    """One step, written by transactions and scripts of a bounded number of rows, each of which may be run again."""
 
     def __init__(
         self,
         client: Client,
         names: RedisNames,
         target: Target,
-        spec: RedisCache,
+        format: str,
+        ttl_millis: int,
         overall: Fence | None,
         to: Fence,
+        bulk: BulkLoad | None,
     ) -> None:
         self._client, self._names, self._target = client, names, target
-        self._format, self._overall, self._to = spec.format, overall, to
-        self._ttl_millis = 0 if spec.ttl_seconds is None else math.ceil(spec.ttl_seconds * 1000)
+        self._format, self._ttl_millis, self._overall, self._to = format, ttl_millis, overall, to
+        self._rows, self._bulk = FORMATS[format], bulk
 
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
         rows = rows_for(self._target, upserts)
         gone = keys_for(self._target, deletes)
         tag = self._names.bucket(self._target.generation, bucket)
+        if self._bulk is not None and rows.num_rows:
+            rows = rows.slice(self._bulk.write(tag, rows))
         calls: list[Sequence[Any]] = []
-        for start in range(0, rows.num_rows, _ROWS_ENCODED):
-            piece = rows.slice(start, _ROWS_ENCODED)
-            texts, values = key_texts(self._target, piece), self._values(piece)
+        for piece in pieces(rows):
+            texts, values = key_texts(self._target, piece), self._rows.values(piece, self._to.epoch)
             for at in range(0, len(texts), _ROWS_AT_ONCE):
                 some = slice(at, at + _ROWS_AT_ONCE)
                 calls.append(self._call(tag, texts[some], values[some]))
@@ -297,18 +305,14 @@ class RedisLoad:
             )
             tags = [tag for tag, count in zip(tags, removed, strict=True) if count]
 
-    def _values(self, rows: pa.Table) -> list[list[str | bytes]]:
-        if self._format == "hash":
-            return to_fields(rows)
-        return [[text] for text in to_json_texts(rows, f'{{"_epoch":{self._to.epoch},')]
-
     def _call(self, tag: str, texts: Sequence[str], values: Sequence[Sequence[str | bytes]]) -> Sequence[Any]:
         arguments: list[Any] = []
         for cells in values:
             arguments.append(len(cells))
             arguments += cells
         keys = [f"{tag}#fence", f"{tag}#keys", f"{tag}#gone", *(f"{tag}:{text}" for text in texts)]
-        head = [self._to.epoch, self._to.log_id, self._format, len(tag.encode()) + 1, self._ttl_millis]
+        epoch, stone = self._to.epoch, self._rows.tombstone(self._to.epoch)
+        head = [epoch, self._to.log_id, self._format, len(tag.encode()) + 1, self._ttl_millis, stone]
         return ["EVAL", scripts.APPLY, len(keys), *keys, *head, *arguments]
 
     def _send(self, calls: list[Sequence[Any]], keep: int) -> list[Sequence[Any]]:

@@ -224,12 +224,26 @@ def _by_server(
     found: dict[str, tuple[Redis, list[int]]] = {}
     for at in places:
         command = commands[at]
-        node = cluster.get_node_from_key(command[3] if command[0] == "EVAL" else command[1])
-        if node is None:
-            raise exceptions.ClusterDownError("no server has the slot of a key")
+        node = _node(cluster, command[3] if command[0] == "EVAL" else command[1])
         _, mine = found.setdefault(node.name, (cluster.get_redis_connection(node), []))
         mine.append(at)
     return list(found.values())
+
+
+def server_of(client: Client, key: str) -> Redis:
+    """The server itself, or that one of a cluster which has the key."""
+    if not isinstance(client, RedisCluster):
+        return client
+    cluster: Any = client
+    server: Redis = cluster.get_redis_connection(_node(cluster, key))
+    return server
+
+
+def _node(cluster: Any, key: Any) -> Any:
+    node = cluster.get_node_from_key(key)
+    if node is None:
+        raise exceptions.ClusterDownError("no server has the slot of a key")
+    return node
 
 
 def _pipelined(server: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,13 +20,11 @@ from projections.sinks.redis_place import (
     run,
     servers_of,
 )
-from projections.sinks.rows import from_fields, from_objects
+from projections.sinks.redis_rows import FORMATS, UNREADABLE
 
 _KEYS_AT_ONCE = 1000
 _SHOWN = 5
 _GLOB = "\\*?[]^-"  # what SCAN's MATCH takes for more than itself
-UNREADABLE = (pa.ArrowException, ValueError, TypeError, AttributeError)
-"""What decoding a row raises that somebody else wrote."""
 
 
 def read_rows(
@@ -37,14 +34,14 @@ def read_rows(
 
     The answers of the commands ``first`` come before them. Raises one of ``UNREADABLE`` for a row that is none of ours.
     """
-    read = "HGETALL" if meta.format == "hash" else "GET"
+    read = FORMATS[meta.format].read
     answers = run(client, [*first, *((read, key) for key in keys)])
     return [*answers[: len(first)], *(_row(answer, meta) for answer in answers[len(first) :])]
 
 
 def decode_rows(rows: Sequence[Any], meta: GenerationMeta) -> pa.RecordBatch:
     """Rows of ``read_rows`` (none of them None), typed. Raises one of ``UNREADABLE``."""
-    return from_fields(rows, meta.schema) if meta.format == "hash" else from_objects(rows, meta.schema)
+    return FORMATS[meta.format].decoded(rows, meta.schema)
 
 
 def pages(client: Client, manifest: str) -> Iterator[list[bytes]]:
@@ -60,10 +57,9 @@ def pages(client: Client, manifest: str) -> Iterator[list[bytes]]:
 def _row(answer: Any, meta: GenerationMeta) -> Any:
     if not answer:
         return None
-    if meta.format == "hash":
-        return None if b"_deleted" in answer else answer
-    row = json.loads(answer)
-    return None if row.get("_deleted") else row
+    rows = FORMATS[meta.format]
+    row = rows.opened(answer)
+    return None if row.get(rows.deleted) else row
 
 
 class RedisScan:
@@ -162,7 +158,7 @@ class RedisScan:
         return batch.filter(pa.array(own, pa.bool_()))
 
     def _read(self, bucket: int, texts: Sequence[bytes]) -> list[Any]:
-        read = "HGETALL" if self._meta.format == "hash" else "GET"
+        read = FORMATS[self._meta.format].read
         answers = answers_of(self._client, [(read, self._tags[bucket] + b":" + text) for text in texts])
         return [self._checked(text, answer) for text, answer in zip(texts, answers, strict=True)]
 
@@ -174,8 +170,7 @@ class RedisScan:
             self._damaged.append(text.decode(errors="replace"))
             return None
         try:
-            stamp = (answer or {}).get(b"_epoch") if self._meta.format == "hash" else _stamp(answer)
-            if int(stamp or 0) > self._epoch:
+            if _epoch(answer, self._meta) > self._epoch:
                 raise InMotion(
                     f"{self._target}: the sink is between two steps",
                     hint="a refresh is under way, or was cut off: tailrace run --once finishes it",
@@ -196,5 +191,9 @@ class RedisScan:
         return list(zip(texts, buckets.tolist(), strict=True))
 
 
-def _stamp(answer: Any) -> Any:
-    return json.loads(answer).get("_epoch") if answer else None
+def _epoch(answer: Any, meta: GenerationMeta) -> int:
+    """Of a row or tombstone; 0 without one."""
+    if not answer:
+        return 0
+    rows = FORMATS[meta.format]
+    return int(rows.opened(answer).get(rows.epoch) or 0)

@@ -5,7 +5,7 @@ They are sent as text each time (a kilobyte beside some hundred rows), so a rest
 
 from __future__ import annotations
 
-# How a script reads the epoch of a row, and whether it is a tombstone: both formats begin with the epoch.
+# How a script reads the epoch of a row, and whether it is a tombstone: each format begins with the epoch.
 _STORED = """
 local function stored(key, format)
   if format == 'hash' then
@@ -13,6 +13,13 @@ local function stored(key, format)
     return tonumber(held[1] or nil), held[2] ~= false
   end
   local head = redis.call('GETRANGE', key, 0, 47)
+  if format == 'msgpack' then  -- a map's header (1, 3 or 5 bytes), the name, a uint 64
+    local at = string.find(head, '\\166_epoch\\207', 1, true)
+    if not at or at > 6 or #head < at + 15 then return nil, false end
+    local epoch = 0
+    for i = at + 8, at + 15 do epoch = epoch * 256 + string.byte(head, i) end
+    return epoch, string.sub(head, at + 16) == '\\168_deleted\\195'
+  end
   local epoch = string.match(head, '^{"_epoch":(%d+)')
   return tonumber(epoch or nil), string.find(head, ',"_deleted":true}', 1, true) ~= nil
 end
@@ -20,8 +27,8 @@ end
 
 # KEYS: bucket fence, manifest, tombstones, then one key per row.
 # ARGV: epoch, log id, format, length of the rows' common prefix, milliseconds after which rows go by themselves (0:
-# they stay); then per row a count and so many values:
-# field, value, … (hash), the JSON text (json), nothing (a deletion).
+# they stay), what stands for a deleted row (of a hash the script knows it); then per row a count and so many values:
+# field, value, … (hash), the text or bytes (json, msgpack), nothing (a deletion).
 # A bucket whose fence has this epoch or a later one has the row or a newer one: nothing to do. Where none of the rows
 # is there, as in a first load, each takes one call instead of four.
 APPLY = (
@@ -33,7 +40,7 @@ if held[1] and held[1] ~= ARGV[2] then
 end
 local epoch = tonumber(ARGV[1])
 if held[2] and tonumber(held[2]) >= epoch then return 0 end
-local format, skip, ttl, at, written = ARGV[3], tonumber(ARGV[4]) + 1, tonumber(ARGV[5]), 6, 0
+local format, skip, ttl, at, written = ARGV[3], tonumber(ARGV[4]) + 1, tonumber(ARGV[5]), 7, 0
 local texts, fresh = {}, redis.call('EXISTS', unpack(KEYS, 4)) == 0
 for i = 4, #KEYS do texts[i - 3] = string.sub(KEYS[i], skip) end
 -- The first write: a full server refuses a script at this one or not at all.
@@ -51,7 +58,7 @@ for i = 4, #KEYS do
         redis.call('HSET', key, '_epoch', ARGV[1], unpack(ARGV, at + 1, at + count))
       end
     elseif count == 0 then
-      redis.call('SET', key, '{"_epoch":' .. ARGV[1] .. ',"_deleted":true}')
+      redis.call('SET', key, ARGV[6])
     else
       redis.call('SET', key, ARGV[at + 1])
     end

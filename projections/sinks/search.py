@@ -5,14 +5,13 @@ tantivy's writer lock lets one process write to an index at a time; the kernel f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import tantivy
 
 from eventstore import disclosure
@@ -23,14 +22,17 @@ from projections.sinks.base import (
     Target,
     check_step,
     column_problems,
+    key_column,
     key_texts,
     keys_for,
     raise_problems,
     rows_for,
 )
 from projections.sinks.columns import is_list, is_text
+from projections.sinks.encoding import pieces
 from projections.sinks.folder import folder_problems
-from projections.sinks.rows import dump, from_objects, to_json_texts
+from projections.sinks.rows import dump, from_objects
+from projections.sinks.search_documents import documents, json_documents
 from projections.sinks.search_folder import (
     IS_FENCE,
     IS_ROW,
@@ -49,8 +51,6 @@ from projections.specs import FieldKind, SearchIndex
 _WRITER_BYTES = 128 << 20
 _WRITER_THREADS = 2
 _ROWS_AT_ONCE = 10_000
-_FIRST_MOMENT = datetime(1677, 9, 22, tzinfo=UTC)  # 64 bits of nanoseconds around 1970
-_LAST_MOMENT = datetime(2262, 4, 11, tzinfo=UTC)
 
 
 class SearchSink:
@@ -204,8 +204,8 @@ class SearchLoad:
         rows = rows_for(self._target, upserts)
         gone = keys_for(self._target, deletes)
         with self._folder.explained():
-            for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
-                self._replace(rows.slice(start, _ROWS_AT_ONCE))
+            for piece in pieces(rows):
+                self._replace(piece)
             for text in key_texts(self._target, gone):
                 self._writer.delete_documents_by_term(KEY, text)
 
@@ -221,51 +221,24 @@ class SearchLoad:
         self.committed = True
 
     def _replace(self, rows: pa.Table) -> None:
-        texts = key_texts(self._target, rows)
-        searched = {name: rows.column(name).to_pylist() for name in self._spec.fields}
-        for i, (text, row) in enumerate(zip(texts, to_json_texts(rows), strict=True)):
-            if len(text.encode()) > TERM_BYTES:
-                raise UsageError(
-                    f"projection {self._target.projection!r}: a key of {len(text.encode())} bytes",
-                    hint=f"a search index takes keys up to {TERM_BYTES} bytes",
-                )
-            document = tantivy.Document()
-            document.add_text(KEY, text)
-            document.add_text(KIND, IS_ROW)
-            document.add_bytes(ROW, row.encode())
-            for name, kind in self._spec.fields.items():
-                _add_values(document, name, kind, searched[name][i])
-            if not self._first:
-                self._writer.delete_documents_by_term(KEY, text)
-            self._writer.add_document(document)
-
-
-def _add_values(document: tantivy.Document, name: str, kind: FieldKind, value: Any) -> None:
-    """The searchable form of a cell. NULL and NaN have none; the stored row keeps them."""
-    for cell in value if isinstance(value, list) else [value]:
-        if cell is None:
-            continue
-        match kind:
-            case "text" | "string":
-                document.add_text(name, cell)
-            case "i64":
-                document.add_integer(name, cell)
-            case "f64":
-                if not math.isnan(cell):
-                    document.add_float(name, float(cell))
-            case "bool":
-                document.add_boolean(name, cell)
-            case "date":
-                document.add_date(name, _moment(cell))
-
-
-def _moment(value: date | datetime) -> datetime:
-    """The moment as the index finds it: one outside what tantivy counts in nanoseconds is found at the nearest end."""
-    if not isinstance(value, datetime):
-        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
-    elif value.tzinfo is None:
-        value = value.replace(tzinfo=UTC)
-    return max(_FIRST_MOMENT, min(value, _LAST_MOMENT))
+        keys = key_column(self._target, rows)
+        longest = pc.max(pc.binary_length(keys)).as_py()
+        if longest > TERM_BYTES:
+            raise UsageError(
+                f"projection {self._target.projection!r}: a key of {longest} bytes",
+                hint=f"a search index takes keys up to {TERM_BYTES} bytes",
+            )
+        if not self._first:
+            for key in keys.to_pylist():
+                self._writer.delete_documents_by_term(KEY, key)
+        texts = json_documents(self._spec.fields, keys, rows)
+        add = self._writer.add_json
+        for text in texts.drop_null().to_pylist():
+            add(text)
+        if texts.null_count:
+            others = texts.is_null()
+            for document in documents(self._spec.fields, keys.filter(others), rows.filter(others)):
+                self._writer.add_document(document)
 
 
 def field_problems(spec: SearchIndex, target: Target) -> list[str]:

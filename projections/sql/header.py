@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,9 +19,10 @@ from pydantic import (
     ValidationError,
 )
 
-from projections.findings import Finding
+from projections.findings import Finding, did_you_mean
 from projections.model import Changes, Events, Input, OnUnreadable, Result, State, Through
 from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
+from projections.sql.ownsink import NoSink, own_sink
 
 EVERYTHING = "*"
 """As ``affects``: a change of the input concerns every key, so that everything is computed again."""
@@ -44,6 +44,7 @@ inputs.orders = "shop.public.orders"
 _KINDS: dict[str, type[Any]] = {
     "postgres": PostgresTable, "redis": RedisCache, "search": SearchIndex, "parquet": ParquetFolder,
 }  # fmt: skip
+_OWN = "own"
 
 
 class _Strict(BaseModel):
@@ -206,15 +207,17 @@ class Reader:
 
     def _sink(self, given: object, first: int) -> SinkSpec | None:
         line = self._line(("sink",), first)
+        if isinstance(given, dict) and given.get("kind") == _OWN:
+            return self._own_sink(given, first)
         if not isinstance(given, dict) or given.get("kind") not in _KINDS:
             kind = f" of kind {given['kind']!r}" if isinstance(given, dict) and "kind" in given else ""
-            hint = f'for example sink = {{ kind = "parquet", sink = "lake" }}; kinds are {", ".join(_KINDS)}'
+            kinds = ", ".join([*_KINDS, _OWN])
+            hint = f'for example sink = {{ kind = "parquet", sink = "lake" }}; kinds are {kinds}'
             self._find(f"it has no sink{kind}", hint, line)
             return None
         spec = _KINDS[given["kind"]]
         known = [each.name for each in fields(spec)]
-        for option in sorted(given.keys() - {"kind", *known}):
-            self._find(*_unknown(f"sink.{option}", option, known), self._line(("sink", option), first))
+        self._find_unknown(given, known, first)
         try:
             made: SinkSpec = TypeAdapter(spec).validate_python(
                 {name: given[name] for name in known if name in given}
@@ -224,6 +227,18 @@ class Reader:
                 self._find(f"sink.{what}", hint, self._line(("sink", *path), first))
             return None
         return made
+
+    def _own_sink(self, given: Mapping[str, Any], first: int) -> SinkSpec | None:
+        self._find_unknown(given, ["factory", "options"], first)
+        try:
+            return own_sink(given.get("factory"), given.get("options", {}))
+        except NoSink as error:
+            self._find(error.what, error.hint, self._line(("sink", error.option), first))
+            return None
+
+    def _find_unknown(self, sink: Mapping[str, Any], known: Sequence[str], first: int) -> None:
+        for option in sorted(sink.keys() - {"kind", *known}):
+            self._find(*_unknown(f"sink.{option}", option, known), self._line(("sink", option), first))
 
     def _find(self, what: str, hint: str, line: int) -> None:
         self.findings.append(Finding("fail", what, hint, f"{self.file}:{line}"))
@@ -257,8 +272,7 @@ def _problems(error: ValidationError, told: Mapping[str, Any]) -> Iterator[tuple
 
 
 def _unknown(name: str, word: str, known: Iterable[str]) -> tuple[str, str]:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"there is no {name}", f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+    return f"there is no {name}", did_you_mean(word, known) or f"known are {', '.join(known)}"
 
 
 def _written(loc: Sequence[str], told: Mapping[str, Any], *, absent: bool) -> tuple[str, ...]:

@@ -3,7 +3,6 @@ again and has the last word; refused here are several statements, tables that ar
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ParseError, TokenError
 
 from projections.failure import shown
-from projections.findings import Finding
+from projections.findings import Finding, did_you_mean
 from projections.mistakes import mistakes_of
 from projections.model import NOW, Affects, Projection
 from projections.query import Reading, SqlQuery
@@ -199,13 +198,12 @@ class _Body:
             name = table.name.lower()
             if table.db or name not in names.keys() | own:
                 written = ".".join(part.name for part in table.parts)
-                close = difflib.get_close_matches(name, names, n=1)
                 known = f"its inputs are {', '.join(names.values()) or 'none'}"
                 first = table.parts[0].meta
                 self._find(
                     f"it reads {written}, which is no input",
                     self._place(first["start"]),
-                    f"did you mean {close[0]}?" if close else known,
+                    did_you_mean(name, names) or known,
                 )
             elif name in names and name not in own:
                 alias = "" if table.alias else names[name]

@@ -15,7 +15,7 @@ from tailrace.cli.output import count, size, when
 from tailrace.cli.verify import tell_hidden
 
 if TYPE_CHECKING:
-    from eventstore.derived import RunRecord
+    from eventstore.runrecords import RunRecord
     from projections.diff import GenerationDiff, Sample
     from projections.readers.base import Row
 
@@ -97,7 +97,20 @@ def _text(row: Row | None) -> str | None:
 
 def _epochs(record: RunRecord) -> str:
     reached = f"{record.to_epoch or 0:,}"
-    return reached if record.kind == "verify" else f"{record.from_epoch or 0:,} → {reached}"
+    if record.from_epoch is None or record.kind == "verify":
+        return reached
+    return f"{record.from_epoch:,} → {reached}"
+
+
+def _seconds(record: RunRecord) -> str:
+    return f"{(record.finished - record.started).total_seconds():.1f} s" if record.finished else ""
+
+
+def _why(record: RunRecord) -> str:
+    if record.status != "failed":
+        return record.reason
+    again = f", {record.tries:,} times, the last at {when(record.finished)}" if record.tries > 1 else ""
+    return f"FAILED{again}: {record.reason}"
 
 
 def runs(
@@ -105,26 +118,35 @@ def runs(
     name: NameArgument,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many, newest first.")] = 20,
 ) -> None:
-    """List what refreshes and comparisons of a projection did, newest first."""
+    """List what refreshes and comparisons of a projection did, newest first, and those that failed; who is at work."""
+    from projections.atwork import workers
+
     invocation = of(context)
     with projecting(invocation, f"runs {name}", lenient=True) as projections:
         projections.check_known(name)
-        records = projections.store.derived.runs(name, limit)
+        records = projections.store.run_records.latest(name, limit)
+        working = workers(projections, name)
     if invocation.output.json:
+        for each in working:
+            invocation.output.document(
+                {"projection": name, "status": "running", "holder": each.holder, "started": each.since}
+            )
         for record in records:
             invocation.output.document(record)
         return
+    for each in working:
+        invocation.output.note(f"at work now: {each.holder}, since {when(each.since)}")
     rows = [
         (
             when(record.started),
-            f"g{record.generation}",
+            "" if record.generation is None else f"g{record.generation}",
             record.kind,
             _epochs(record),
             record.rows_upserted,
             record.rows_deleted,
             size(record.bytes),
-            f"{(record.finished - record.started).total_seconds():.1f} s" if record.finished else "",
-            record.reason,
+            "" if record.finished is None or record.tries > 1 else _seconds(record),
+            _why(record),
         )
         for record in records
     ]

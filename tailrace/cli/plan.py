@@ -8,8 +8,10 @@ import typer
 
 from tailrace.cli.invocation import of
 from tailrace.cli.lifecycle import chosen, projecting
+from tailrace.cli.output import count
 
 if TYPE_CHECKING:
+    from projections.estimate import Estimate, Number
     from projections.lifecycle import PlannedRefresh
 
 
@@ -17,7 +19,7 @@ def plan(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
 ) -> None:
-    """Show what a refresh would do now: nothing, the keys that changes affect, or all of it, and why.
+    """Show what a refresh would do now: nothing, the keys that changes affect, or all of it, why, and about how much.
 
     What shows only in the rows (a truncated table, more keys than are worth following) is said by run and kept by
     projection runs.
@@ -33,6 +35,8 @@ def plan(
             invocation.output.document(_document(each, sinks[each.projection]))
         else:
             invocation.output.line(_line(each, sinks[each.projection]))
+            if each.estimate is not None:
+                invocation.output.line(f"  {_estimated(each.estimate)}")
 
 
 def _line(planned: PlannedRefresh, sink: str) -> str:
@@ -41,6 +45,23 @@ def _line(planned: PlannedRefresh, sink: str) -> str:
     step = _step(planned)
     where = "" if step is None else f", epoch {step[0]:,} to {step[1]:,} into {sink}"
     return f"{name}: {planned.plan.kind}{where}: {planned.plan.reason}"
+
+
+def _estimated(estimate: Estimate) -> str:
+    """``3 changed rows; about 2 keys (by its last 4 refreshes); rows to write unknown (…)``."""
+    changes = estimate.changes
+    known = (
+        []
+        if changes is None
+        else [f"{'' if changes.exact else 'at most '}{count(changes.at_most, 'changed row')}"]
+    )
+    return "; ".join([*known, _number(estimate.keys, "key", ""), _number(estimate.rows, "row", " to write")])
+
+
+def _number(number: Number, noun: str, what: str) -> str:
+    if number.about is None:
+        return f"{noun}s{what} unknown ({number.basis})"
+    return f"about {count(number.about, noun)}{what} ({number.basis})"
 
 
 def _step(planned: PlannedRefresh) -> tuple[int, int] | None:
@@ -59,4 +80,16 @@ def _document(planned: PlannedRefresh, sink: str) -> dict[str, object]:
         "from_epoch": step[0] if step else None,
         "to_epoch": step[1] if step else None,
         "sink": sink,
+        "estimate": None if planned.estimate is None else _estimate_document(planned.estimate),
+    }
+
+
+def _estimate_document(estimate: Estimate) -> dict[str, object]:
+    changes = estimate.changes
+    return {
+        "changed_rows": None
+        if changes is None
+        else {"at_least": changes.at_least, "at_most": changes.at_most},
+        "keys": {"about": estimate.keys.about, "basis": estimate.keys.basis},
+        "rows_to_write": {"about": estimate.rows.about, "basis": estimate.rows.basis},
     }

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.capture import stopping
+from tailrace.cli.capture import metrics_port_option, stopping
 from tailrace.cli.failure import INTERRUPTED
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
 from tailrace.cli.lifecycle import MasterOption, chosen, projecting, tell_outcome, tell_rebuilt
 
 if TYPE_CHECKING:
     from projections.context import ProjectionContext
-    from projections.refresh import Outcome
 
 
 def run(
@@ -29,14 +27,7 @@ def run(
     master: MasterOption = None,
     metrics_port: Annotated[
         int | None,
-        typer.Option(
-            "--metrics-port",
-            metavar="PORT",
-            min=0,
-            max=65535,
-            show_default=False,
-            help="Serve Prometheus metrics there. Default: metrics.projections_port of the configuration.",
-        ),
+        metrics_port_option("metrics.projections_port"),
     ] = None,
 ) -> int:
     """Refresh projections as the log grows, until stopped (SIGTERM or Ctrl-C); a refresh under way is finished.
@@ -45,35 +36,22 @@ def run(
     --once the exit code tells of the failure. The one that is furthest behind its freshness goes first.
     """
     from projections import runner
+    from tailrace.metrics import served
+    from tailrace.projection_metrics import ProjectionCollector
 
     invocation = of(context)
     with projecting(invocation, "run", master=master) as projections:
         wanted = chosen(projections, names) if names else None
         if once:
             return _once(invocation, projections, wanted, detailed=detailed_exitcode)
-        stop = threading.Event()
-        with stopping(stop) as interrupted, _measured(invocation, projections, metrics_port) as count:
-            runner.run(projections, wanted, stop, lambda outcome: tell_outcome(invocation, outcome), count)
+        stop, collector = threading.Event(), ProjectionCollector(projections)
+        metrics = invocation.settings.metrics
+        port = metrics.projections_port if metrics_port is None else metrics_port
+        with stopping(stop) as interrupted, served(collector, port, metrics.address, invocation.output.note):
+            runner.run(
+                projections, wanted, stop, lambda outcome: tell_outcome(invocation, outcome), collector.count
+            )
     return INTERRUPTED if interrupted.is_set() else 0
-
-
-@contextmanager
-def _measured(
-    invocation: Invocation, projections: ProjectionContext, port: int | None
-) -> Iterator[Callable[[Outcome], None]]:
-    """With a port: metrics are served there meanwhile. What is inside tells each outcome to what it is given."""
-    from tailrace.projection_metrics import ProjectionCollector
-
-    metrics = invocation.settings.metrics
-    collector = ProjectionCollector(projections)
-    chosen = metrics.projections_port if port is None else port
-    if chosen is None:
-        yield collector.count
-        return
-    from tailrace.metrics import served
-
-    with served(collector, chosen, metrics.address, invocation.output.note):
-        yield collector.count
 
 
 def _once(

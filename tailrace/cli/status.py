@@ -12,6 +12,7 @@ from eventstore.errors import OperatorError, TransientError
 from eventstore.position import format_lsn
 from tailrace.cli.invocation import Invocation, of
 from tailrace.cli.output import count, duration, size, when
+from tailrace.cli.projection_status import print_projections, projection_statuses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,17 +43,6 @@ class SourceStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectionStatus:
-    """One projection: its live generation, and how many epochs behind the log it is."""
-
-    name: str
-    state: str
-    generation: int | None
-    epoch: int | None
-    behind_epochs: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class AsideStatus:
     """A topic that is set aside because its table cannot be decoded. ``kept``: messages and bytes kept for it since,
     None when nothing can be. ``frame``: the message that could not be decoded, in hex; only with --show-values."""
@@ -72,7 +62,7 @@ def status(context: typer.Context) -> None:
     with invocation.store() as store:
         head = store.head()
         sources = [source_status(store, name, settings) for name, settings in invocation.sources(None)]
-        projections = projection_statuses(store, head.epoch if head else 0)
+        projections = projection_statuses(store, invocation.settings)
         upkeep = standing(store)
         aside = aside_statuses(store)
     output = invocation.output
@@ -113,10 +103,7 @@ def status(context: typer.Context) -> None:
         _print_aside(invocation, aside)
     if projections:
         output.line("")
-        output.table(
-            ("projection", "state", "generation", "at epoch", "epochs behind"),
-            [(p.name, p.state, p.generation, p.epoch, p.behind_epochs) for p in projections],
-        )
+        print_projections(output, projections)
 
 
 def aside_statuses(store: Store) -> list[AsideStatus]:
@@ -245,21 +232,3 @@ def server_flush_lsn(dsn: str) -> int | None:
     except psycopg.Error:
         return None
     return parse_lsn(row[0]) if row else None
-
-
-def projection_statuses(store: Store, head: int) -> list[ProjectionStatus]:
-    """Every projection that has a generation, from the catalog alone."""
-    return [_projection_status(store, name, head) for name in store.derived.projections()]
-
-
-def _projection_status(store: Store, name: str, head: int) -> ProjectionStatus:
-    live = store.derived.live(name)
-    if live is None:
-        return ProjectionStatus(name, "no live generation: tailrace rebuild", None, None, None)
-    generation = next(info for info in store.derived.generations(name) if info.generation == live)
-    epoch = max((run.to_epoch for run in store.derived.derived(name, live)), default=0)
-    if generation.frozen_at is not None:
-        state = f"frozen at epoch {generation.frozen_at:,}: no running definition matches it"
-    else:
-        state = generation.state.value
-    return ProjectionStatus(name, state, live, epoch, max(0, head - epoch))

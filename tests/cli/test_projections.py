@@ -73,6 +73,7 @@ def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong
     planned = projecting.ok("plan", "totals", "cached").out.splitlines()
     assert planned[0] == "totals g1: nothing: it stands at epoch 1, the end of the log"
     assert planned[1] == "cached: full, epoch 0 to 1 into gone: it was never built"
+    assert planned[2] == "  keys unknown (it has no result yet); rows to write unknown (it has no result yet)"
     for part in ("failed", "views.py:15", "ValueError: <hidden: 12 characters>"):
         assert part in lines["raising"]
     for part in ("failed", "views.py:", "lacks its key", "customer_id"):
@@ -80,6 +81,12 @@ def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong
     assert "127.0.0.1:1" in lines["cached"]
     assert "shop.public.ordes" in lines["lost"]
     assert "did you mean shop.public.orders" in done.out
+    failed = projecting.ok("projection", "runs", "raising").out.splitlines()
+    assert (
+        len(failed) == 2
+        and "FAILED: projection 'raising'" in failed[1]
+        and "<hidden: 12 characters>" in failed[1]
+    )
     with psycopg.connect(database) as connection:
         assert connection.execute("SELECT count(*), sum(total) FROM mart.totals").fetchone() == (20, 5050)
         made = connection.execute(
@@ -88,6 +95,8 @@ def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong
         assert not [name for (name,) in made if "keyless" in name or "raising" in name]
         # Somebody else writes to the sink: a plain view takes updates.
         connection.execute("UPDATE mart.totals SET total = 1 WHERE customer_id = 3")
+    (status,) = [line for line in projecting.ok("status").out.splitlines() if line.startswith("totals ")]
+    assert status.split() == ["totals", "live", "1", "1", "0", "mart", "1", "0"]
     listed = projecting.ok("projection", "list").out
     assert listed.splitlines()[1].split()[:5] == ["totals", "g1", "live", "1", "20"]
     proof = projecting.run("verify", "totals", "--show-values")

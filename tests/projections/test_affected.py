@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from eventstore import keys
 from eventstore.keys import hash_texts
 from projections.affected import KeySet, family
 
@@ -61,3 +62,14 @@ def test_what_only_prints_alike_is_not_comparable() -> None:
     assert family(pa.int16()) == family(pa.int64()) != family(pa.string())
     for kind in (pa.float64(), pa.list_(pa.int32()), pa.struct([])):
         assert family(kind) is None
+
+
+def test_a_row_that_only_has_the_hash_of_a_key_is_not_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_alike(columns: list[pa.Array]) -> pa.Array:
+        return pa.array([7] * len(columns[0]), pa.int64())
+
+    monkeypatch.setattr(keys, "hash_columns", all_alike)
+    left, right = pa.array([1, 1, 2, 2], pa.int64()), pa.array(["a", "b", "a", "b"])
+    for wanted in ([0], [3], [1, 2], [0, 2, 3]):
+        some = KeySet.of([left.take(pa.array(wanted)), right.take(pa.array(wanted))])
+        assert np.flatnonzero(some.matches([left, right])).tolist() == wanted

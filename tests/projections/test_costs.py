@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from eventstore.derived import RunRecord
+from eventstore.runrecords import RunRecord
 from projections.costs import LATEST, too_costly
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
 
@@ -23,6 +28,7 @@ from eventstore.log import Store
 from eventstore.settings import Settings
 from projections import load_projections
 from projections.apply import apply
+from projections.atwork import building
 from projections.lifecycle import (
     ProjectionContext,
     plans,
@@ -35,7 +41,11 @@ from projections.lifecycle import (
 )
 from projections.plan import Incremental
 from projections.promotion import Promoted
+from projections.refresh import Outcome
+from projections.runner import run
+from projections.standing import standings
 from tailrace.cli import main
+from tailrace.cli.projection_status import projection_statuses
 from tailrace.embedded import PostgresServer, RedisServer
 from tests.fixtures.scale import Scale
 from tests.fixtures.servers import RedisFactory, ServerFactory
@@ -188,6 +198,31 @@ def test_a_driver_killed_while_planning_or_after_its_commit_is_resumed(
     assert fence is not None and fence.epoch == epoch
 
 
+def test_a_second_run_or_rebuild_is_told_who_is_at_work_and_the_first_goes_on(
+    shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Path
+) -> None:
+    ctx = deploy()
+    refresh(ctx, ["order_cache"])
+    file = settings_file(settings, tmp_path, ["tailrace.demo.shop.projections"])
+    me, told = f"by {socket.gethostname()}:{os.getpid()}", dict[str, str]()
+
+    def second(verb: str) -> None:
+        done = job(file, verb, "order_cache")
+        assert done.returncode == 5, done.stderr
+        told[verb] = done.stdout + done.stderr
+
+    ctx.report = lambda step, *_: None if told or not step.startswith("computing") else second("refresh")
+    epoch = shop.work()
+    (outcome,) = refresh(ctx, ["order_cache"])
+    assert (outcome.status, outcome.epoch) == ("done", epoch)
+    assert f"projection 'order_cache' is being refreshed already: run {me}, since 20" in told["refresh"]
+    with building(ctx, "order_cache", None, None):
+        second("rebuild")
+    assert f"projection 'order_cache' is being built already: rebuild {me}, since 20" in told["rebuild"]
+    assert [each.number for each in ctx.generations("order_cache")] == [1], "nothing was begun"
+    assert rows_of(ctx, "order_cache") == shop.expected("order_cache")
+
+
 def test_a_killed_rebuild_is_finished_under_its_number(
     shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Path
 ) -> None:
@@ -248,7 +283,7 @@ EACH_KILLED = [(step, name) for step in STEPS for name in ("customer_totals", "o
 SOME_KILLED = [EACH_KILLED[4], EACH_KILLED[3]]
 
 
-def test_a_sink_server_that_is_killed_at_any_step_or_full_is_caught_up_with(
+def test_a_sink_server_that_is_killed_at_any_step_full_or_down_for_a_minute_is_caught_up_with(
     tmp_path: Path,
     spark: object,
     postgres_server: ServerFactory,
@@ -294,9 +329,52 @@ def test_a_sink_server_that_is_killed_at_any_step_or_full_is_caught_up_with(
             assert isinstance(outcome.error, OperatorError) and "maxmemory" in outcome.error.message
             client.config_set("maxmemory", "0")
         refresh(ctx, list(servers))
+        shop.work()
+        runs_on_while_a_sink_is_down_for_a_minute(ctx, cache, scale)
+        refresh(ctx, list(servers))
         for name in servers:
             assert rows_of(ctx, name) == shop.expected(name)
             assert verify(ctx, name).equal
+
+
+def runs_on_while_a_sink_is_down_for_a_minute(
+    ctx: ProjectionContext, cache: RedisServer, scale: Scale
+) -> None:
+    """A minute of the runner's clock: at smoke scale a second passes whenever it is asked."""
+    quick = ctx.settings.projections.model_copy(update={"poll_seconds": scale.pick(smoke=0.1, full=1.0)})
+    ctx = ProjectionContext(
+        ctx.store, ctx.settings.model_copy(update={"projections": quick}), ctx.projections
+    )
+    clock: Callable[[], float] = scale.pick(smoke=itertools.count().__next__, full=time.monotonic)
+    told: list[tuple[str, str]] = []
+    tries: list[float] = []
+    stop, began = threading.Event(), clock()
+
+    def count(outcome: Outcome) -> None:
+        if outcome.status == "done":
+            stop.set()
+            return
+        assert isinstance(outcome.error, TransientError)
+        tries.append(clock())
+        if len(tries) == 3:
+            (seen,) = [
+                each for each in projection_statuses(ctx.store, ctx.settings) if each.name == "order_cache"
+            ]
+            assert seen.sink_epoch is None and seen.behind_epochs == 2 and "cache" in seen.sink_problem
+            assert seen.failing is not None and seen.failing.tries >= 2
+            (standing,) = [
+                each for each in standings(ctx, datetime.now(UTC)) if each.projection == "order_cache"
+            ]
+            assert standing.problem and len(standing.rungs) == 1
+        if tries[-1] - began > 60 and not cache.running:
+            cache.start()
+
+    cache.kill()
+    run(ctx, ["order_cache"], stop, lambda each: told.append((each.status, each.reason)), count, clock)
+    assert [status for status, _ in told] == ["failed", "done"], told
+    assert told[0][1].endswith("; it is tried again until it works")
+    assert 5 <= len(tries) <= 12, "ever more rarely"
+    assert tries[-1] - tries[-2] > tries[1] - tries[0]
 
 
 def test_a_job_tells_schedulers_by_exit_codes(
@@ -306,7 +384,7 @@ def test_a_job_tells_schedulers_by_exit_codes(
     (tmp_path / "job_bad.py").write_text(textwrap.dedent(BAD_TOTALS.replace("customer_id", "customer")))
     file = settings_file(settings, tmp_path, ["job_totals"])
 
-    def run(*arguments: str) -> tuple[int, str]:
+    def job(*arguments: str) -> tuple[int, str]:
         before = signal.getsignal(signal.SIGTERM)
         try:
             code = main.run(["--config", str(file), *arguments])
@@ -315,23 +393,23 @@ def test_a_job_tells_schedulers_by_exit_codes(
         captured = capsys.readouterr()
         return code, captured.out + captured.err
 
-    assert run("run", "--once", "--detailed-exitcode")[0] == 0
-    assert run("run", "--once", "--detailed-exitcode")[0] == 3
-    assert run("run", "--once")[0] == 0
-    assert run("verify")[0] == 0
-    code, text = run("verify", "totlas")
+    assert job("run", "--once", "--detailed-exitcode")[0] == 0
+    assert job("run", "--once", "--detailed-exitcode")[0] == 3
+    assert job("run", "--once")[0] == 0
+    assert job("verify")[0] == 0
+    code, text = job("verify", "totlas")
     assert code == 2 and "did you mean totals?" in text
-    code, text = run("rebuild", "totals", "--as-of", "99999")
+    code, text = job("rebuild", "totals", "--as-of", "99999")
     assert code == 2 and "is not in the log" in text
     file = settings_file(settings, tmp_path, ["job_bad"])
-    code, text = run("rebuild", "totals")
+    code, text = job("rebuild", "totals")
     assert code in (2, 7) and "customer" in text and "Traceback" not in text
     mart = settings.sinks["mart"].dsn
     assert mart is not None
     with psycopg.connect(mart.get_secret_value()) as connection:
         connection.execute("UPDATE totals SET total = 0 WHERE customer_id = 3")
     file = settings_file(settings, tmp_path, ["job_totals"])
-    assert run("verify")[0] == 4
+    assert job("verify")[0] == 4
     file.write_text("[store]\nnam = 1\n")
-    code, text = run("run", "--once")
+    code, text = job("run", "--once")
     assert code == 2 and "store.nam" in text

@@ -78,6 +78,11 @@ def test_values_that_a_projection_fails_on_are_not_told(
                 text = told(raised.value)
             assert (MARK in text) == shown, f"{name}: {text}"
             assert f"'{name}'" in text or "sink 'mart'" in text
+        runs = [run for run in context.store.run_records.latest(name) if run.status == "failed"]
+        shown_too, hidden = runs
+        assert hidden.kind == shown_too.kind == "build"
+        assert f"'{name}'" in hidden.reason or "sink 'mart'" in hidden.reason
+        assert MARK not in hidden.reason + shown_too.reason
     printed = capfd.readouterr()
     assert MARK not in printed.out + printed.err, "pyspark's own log"
 

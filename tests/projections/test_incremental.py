@@ -96,9 +96,9 @@ def test_changes_are_followed_to_the_keys_they_affect(shop: ShopLog, deploy: Dep
     assert (outcome.upserts, outcome.deletes) == (1, 1)
     assert rows_of(ctx, name) == shop.expected(name)
     assert verify(ctx, name).equal
-    record = ctx.store.derived.runs(name, kind="incremental")[0]
+    record = ctx.store.run_records.latest(name, kind="incremental")[0]
     assert (record.kind, record.keys, record.seconds) == ("incremental", 3, standing_still())
-    assert ctx.store.derived.runs(name)[-1].kind == "full"
+    assert ctx.store.run_records.latest(name)[-1].kind == "full"
 
 
 def rows_by(ctx: ProjectionContext, name: str, key: str) -> dict[object, Row]:
@@ -140,6 +140,21 @@ def test_rows_go_where_those_go_that_they_belong_to(shop: ShopLog, deploy: Deplo
     shop.commit({"orders": [("u", shop.state["orders"][900] | {"customer_id": 3})]})
     check("0 keys")
     assert verify(ctx, "per_city").equal
+
+
+def test_where_a_missing_link_leads_is_not_taken_on_trust(shop: ShopLog, deploy: Deploy) -> None:
+    """Orders of nobody are counted as the first customer's, which the plan would not have let pass."""
+    nobodys = PER_CITY.replace("customers.id == orders", "customers.id == F.coalesce(orders").replace(
+        'customer_id, "left"', 'customer_id, F.lit(1)), "left"'
+    )
+    ctx = deploy(nobodys.replace("sink=", "trust=True, sink="))
+    step(ctx, "per_city")
+    order = shop.state["orders"][3] | {"amount": Decimal(5000)}
+    for customer in (None, 3):
+        shop.commit({"orders": [("u", order | {"customer_id": customer})]})
+        outcome = step(ctx, "per_city")
+        assert (outcome.kind, outcome.cause) == ("full", "proof"), "a row has none now, or had none before"
+        assert "changed rows of orders have NULL where they belong to another input's" in outcome.reason
 
 
 def test_a_part_of_the_key_is_enough_and_an_input_without_lineage_is_given_whole(

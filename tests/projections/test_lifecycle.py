@@ -14,8 +14,16 @@ import redis as redis_client
 from psycopg import sql
 
 from eventstore import failpoints
+from eventstore.counting import Counted
 from eventstore.derived import GenerationState
-from eventstore.errors import Fenced, IncompleteTopic, OperatorError, UnreadableCell, UsageError
+from eventstore.errors import (
+    Fenced,
+    IncompleteTopic,
+    OperatorError,
+    TransientError,
+    UnreadableCell,
+    UsageError,
+)
 from eventstore.log import Store
 from eventstore.maintain import terms
 from eventstore.maintain.redact import Request, redact
@@ -24,6 +32,8 @@ from eventstore.model import TopicId
 from eventstore.schema import Column, TopicSchema
 from eventstore.settings import Settings
 from projections import Projection, ProjectionFailed, history
+from projections.atwork import AtWork, refreshing
+from projections.estimate import Estimate, Number
 from projections.lifecycle import (
     ProjectionContext,
     gc,
@@ -32,11 +42,14 @@ from projections.lifecycle import (
     promote,
     rebuild,
     refresh,
+    refresh_held,
     rollback,
     verify,
 )
 from projections.plan import Full, Incremental, Nothing
+from projections.refresh import Outcome
 from projections.runner import run
+from projections.sinks import postgres_view
 from projections.verify import DifferentRow
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.shoplog import TABLES, Row, ShopLog
@@ -126,6 +139,8 @@ def test_a_refresh_brings_only_differences_and_nothing_when_its_inputs_did_not_c
     shop.commit({"orders": [("c", shop.order(901))]})
     (planned,) = plans(ctx)
     assert isinstance(planned.plan, Incremental) and planned.plan.reason == "shop.public.orders changed"
+    by_last = "by its last refresh"
+    assert planned.estimate == Estimate(Counted(1, 1), Number(1, by_last), Number(1, by_last))
 
 
 def test_rows_that_were_erased_are_computed_again_and_steps_from_before_forgotten(
@@ -199,9 +214,37 @@ def test_a_changed_definition_freezes_the_live_generation_until_it_is_rebuilt_or
     assert verify(good, "totals").equal
 
 
-def test_a_bad_deploy_is_rolled_back_and_says_when_that_means_going_stale(
-    shop: ShopLog, deploy: Deploy, settings: Settings
+def test_a_changed_definition_is_deployed_beside_a_runner_of_the_old_one(
+    shop: ShopLog, deploy: Deploy
 ) -> None:
+    old, new = deploy(TOTALS), deploy(BAD_TOTALS)
+    refresh(old)
+    kept_fresh: list[Outcome] = []
+
+    def meanwhile(step: str, done: int, total: int | None, unit: str) -> None:
+        if step.startswith("computing") and not kept_fresh:
+            kept_fresh.extend(refresh_held(old, "totals", old.store.cut(shop.work())))
+
+    new.report = meanwhile
+    with refreshing(old, ["totals"]):
+        built = rebuild(new, "totals")
+        with pytest.raises(AtWork):
+            run(deploy(TOTALS), None, threading.Event())
+        assert [(each.generation, each.status) for each in kept_fresh] == [(1, "done")]
+        assert built.promoted is not None and built.epoch == kept_fresh[0].epoch
+        shop.work()
+        (frozen,) = refresh_held(old, "totals", old.store.cut())
+        assert (frozen.generation, frozen.status) == (2, "frozen")
+        (refreshed,) = refresh(new)
+        assert (refreshed.generation, refreshed.status, refreshed.epoch) == (2, "done", old.store.cut().epoch)
+
+
+def test_a_bad_deploy_is_rolled_back_and_says_when_that_means_going_stale(
+    shop: ShopLog, deploy: Deploy, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when somebody reads the old one for long: then the promotion is finished by whoever comes next."""
+    monkeypatch.setattr(postgres_view, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(postgres_view, "PAUSE_SECONDS", 0.05)
     good = deploy(TOTALS)
     rebuild(good, "totals")
     seen = view(settings, "totals")
@@ -213,9 +256,16 @@ def test_a_bad_deploy_is_rolled_back_and_says_when_that_means_going_stale(
 
     assert (back.generation, back.left, back.behind, back.frozen) == (1, 2, 0, True)
     assert view(settings, "totals") == seen
-    promote(bad, "totals", 2)
+    mart = settings.sinks["mart"].dsn
+    assert mart is not None
+    with psycopg.connect(mart.get_secret_value()) as reader:
+        reader.execute("SELECT * FROM totals")
+        with pytest.raises(TransientError, match="held by open transactions"):
+            promote(bad, "totals", 2)
+        assert view(settings, "totals") == seen and good.store.derived.live("totals") == 2
     shop.work()
     refresh(bad)
+    assert view(settings, "totals") != seen
     with pytest.raises(
         UsageError, match=r"2 epochs behind the live generation 2; going back shows older data"
     ):

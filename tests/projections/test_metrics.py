@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from eventstore.settings import Settings
 from projections.lifecycle import ProjectionContext, rebuild, refresh, verify
+from tailrace.cli.projection_status import projection_statuses
 from tailrace.metrics import serve
 from tailrace.projection_metrics import ProjectionCollector
 from tests.projections.conftest import Deploy, commit_step
@@ -69,6 +70,7 @@ def test_lags_counts_reasons_and_proofs_are_measured(
 
     refreshed()
     found = scrape(collector)
+    assert found["projection_failing"] == 0
     assert found["log_epoch"] == found["projection_position_epoch sink"] == shop.store.cut().epoch
     assert found["projection_refreshes_total full first"] == 1
     assert found["projection_rows"] == found["projection_upserts_total"] == 12
@@ -89,6 +91,9 @@ def test_lags_counts_reasons_and_proofs_are_measured(
     found = scrape(collector)
     assert (found["projection_lag_epochs derived"], found["projection_lag_seconds derived"]) == (0, 0)
     assert found["projection_lag_epochs sink"] == 2 and found["projection_lag_seconds sink"] > 0
+    (seen,) = projection_statuses(shop.store, settings)
+    assert (seen.behind_epochs, seen.sink_behind_epochs) == (0, 2)
+    assert (seen.epoch, seen.sink_epoch) == (found["log_epoch"], found["projection_position_epoch sink"])
 
     refreshed()
     shop.work()
@@ -113,9 +118,9 @@ def test_lags_counts_reasons_and_proofs_are_measured(
         found["projection_verified_timestamp_seconds"]
         > found["projection_generation_created_timestamp_seconds"]
     )
-    told = [(run.kind, run.status) for run in ctx.store.derived.runs("totals", limit=2)]
+    told = [(run.kind, run.status) for run in ctx.store.run_records.latest("totals", limit=2)]
     assert told == [("verify", "different"), ("verify", "equal")]
-    assert all(run.bytes > 0 for run in ctx.store.derived.runs("totals", kind="incremental"))
+    assert all(run.bytes > 0 for run in ctx.store.run_records.latest("totals", kind="incremental"))
 
 
 def test_a_sink_out_of_reach_and_what_fails_are_seen(
@@ -125,10 +130,18 @@ def test_a_sink_out_of_reach_and_what_fails_are_seen(
     rebuild(built, "totals")
     mart = settings.sinks["mart"].model_copy(update={"dsn": SecretStr("postgresql://127.0.0.1:1/mart")})
     away = settings.model_copy(update={"sinks": settings.sinks | {"mart": mart}})
-    collector = ProjectionCollector(ProjectionContext(shop.store, away, built.projections))
-    for outcome in refresh(bad, ["bad"]):
+    ctx = ProjectionContext(shop.store, away, built.projections)
+    collector = ProjectionCollector(ctx)
+    for outcome in refresh(bad, ["bad"]) + refresh(bad, ["bad"]):
         collector.count(outcome)
+    refresh(ctx, ["totals"])
     found = scrape(collector)
     assert found["projection_sink_up"] == 0 and "projection_position_epoch sink" not in found
+    (seen,) = projection_statuses(shop.store, away)
+    assert (seen.epoch, seen.sink_epoch, seen.behind_epochs) == (shop.store.cut().epoch, None, 0)
+    assert "sink 'mart'" in seen.sink_problem
     assert found["projection_position_epoch derived"] == shop.store.cut().epoch
-    assert found["projection_failures_total failed"] == 1
+    assert found["projection_failures_total failed"] == 2
+    assert found["projection_failing"] == 1, "of what is live"
+    (failed,) = shop.store.run_records.latest("bad")
+    assert (failed.status, failed.kind, failed.generation, failed.tries) == ("failed", "build", None, 2)

@@ -6,14 +6,24 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from eventstore.keys import hash_texts
 from eventstore.storage import LocalStorage
 from projections.compute import BucketTask, Placement
-from projections.derived import NO_FILES, OVERLAYS_MOST, BucketFiles, StepFiles, next_files, read_result
-from projections.difference import HASH
+from projections.derived import (
+    NO_FILES,
+    OVERLAYS_MOST,
+    BucketFiles,
+    Some,
+    StepFiles,
+    next_files,
+    read_result,
+    read_some,
+)
+from projections.difference import HASH, Mask
 from tests.fixtures.scale import Scale
 
 SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
@@ -43,8 +53,10 @@ class Bucket:
         asked = pa.array([hash_texts([str(key)]) for key in changes], pa.int64())
         given = self.rows if whole or afresh else {key: self.rows[key] for key in changes if key in self.rows}
         rows = placement.rows(self.table(given))
-        chosen = None if whole or afresh else lambda t: pa.compute.is_in(t[HASH], value_set=asked).to_numpy()
-        outcome = task.settle(0, rows, chosen)
+        some = Some(
+            lambda t: pa.compute.is_in(t[HASH], value_set=asked).to_numpy(), np.sort(asked.to_numpy())
+        )
+        outcome = task.settle(0, rows, None if whole or afresh else some)
         if outcome.files is not None:
             (self.files,) = StepFiles(*next_files({}, {0: outcome.files}), (), "", 0).buckets.values() or [
                 NO_FILES
@@ -65,8 +77,9 @@ class Bucket:
 
 @pytest.mark.parametrize("keys", [12, 3000])
 def test_after_any_steps_the_bucket_is_what_the_steps_made_of_it(
-    tmp_path: Path, scale: Scale, keys: int
+    tmp_path: Path, scale: Scale, keys: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("projections.derived._GROUP_ROWS", 50)
     random = Random(keys)
     bucket = Bucket(tmp_path)
     for _ in range(scale.pick(smoke=25, full=600)):
@@ -96,6 +109,24 @@ def test_a_small_change_of_a_large_bucket_leaves_the_run_alone(tmp_path: Path) -
     assert bucket.read() == bucket.rows
     merges = sum(len(after - before) > 1 for before, after in pairwise(written))
     assert 0 < merges <= 6, "overlays become one now and then, not at every step"
+
+
+def test_of_a_large_run_only_the_parts_with_the_keys_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("projections.derived._GROUP_ROWS", 100)
+    bucket = Bucket(tmp_path)
+    bucket.step({key: f"row {key}" for key in range(5000)})
+    decoded = list[int]()
+
+    def is_7_or_4000(rows: pa.Table) -> Mask:
+        decoded.append(rows.num_rows)
+        return np.isin(rows["id"].to_numpy(), [7, 4000])
+
+    for hashes in (np.sort([hash_texts(["7"]), hash_texts(["4000"])]), None):
+        found = read_some(bucket.storage, bucket.files, SCHEMA, KEY, Some(is_7_or_4000, hashes))
+        assert sorted(found["text"].to_pylist()) == ["row 4000", "row 7"]
+    assert decoded == [200, 0, 0, 5000, 0, 0]  # of the run; no overlay has upserts or deletes
 
 
 def test_afresh_no_file_keeps_a_value_of_before(tmp_path: Path) -> None:

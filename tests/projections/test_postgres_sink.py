@@ -416,6 +416,8 @@ def test_columns_that_somebody_changed_are_a_difference(sink: Sink, database: st
     query(database, "ALTER TABLE totals__g1 ALTER total TYPE text; UPDATE totals__g1 SET total = 'much'")
     with pytest.raises(DifferenceFound, match=r"total is text, was numeric\(12,2\)"):
         rows_of(sink, target())
+    with pytest.raises(DifferenceFound, match=r"total is text, was numeric\(12,2\)"):
+        apply(sink, target(), 10, 11, [BERT])
     query(database, "ALTER TABLE totals__g1 RENAME total TO sum")
     with pytest.raises(DifferenceFound, match="total is gone"):
         rows_of(sink, target())

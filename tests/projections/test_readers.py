@@ -29,7 +29,7 @@ from tests.projections.sink_data import apply, fill, target
 
 ANNA = {"customer_id": 1, "name": "Anna Blum", "total": Decimal("10.50")}
 BERT = {"customer_id": 2, "name": "", "total": None}
-KINDS = ("postgres", "redis hash", "redis json", "search", "parquet", "own")
+KINDS = ("postgres", "redis hash", "redis json", "redis msgpack", "search", "parquet", "own")
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ SPECS: dict[str, SinkSpec] = {
     "postgres": PostgresTable("mart", "totals"),
     "redis hash": RedisCache("cache"),
     "redis json": RedisCache("cache", format="json"),
+    "redis msgpack": RedisCache("cache", format="msgpack"),
     "search": SearchIndex("search", {"name": "text"}),
     "parquet": ParquetFolder("lake"),
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+import msgpack
 import pyarrow as pa
 import pytest
 import redis as redis_client
@@ -56,11 +57,19 @@ DAMAGES: dict[str, tuple[str, Damage]] = {
     "no object": ("json", lambda client, key: client.set(key, "[1]")),
     "no text": ("json", lambda client, key: client.set(key, b"\xff")),
     "no number": ("json", lambda client, key: client.set(key, '{"_epoch":10,"customer_id":"x"}')),
+    "no MessagePack": ("msgpack", lambda client, key: client.set(key, b"\xc1")),
+    "no map": ("msgpack", lambda client, key: client.set(key, msgpack.packb([1]))),
+    "no decimal in it": ("msgpack", lambda client, key: client.set(key, _packed(customer_id=5, total="x"))),
+    "cut off": ("msgpack", lambda client, key: client.set(key, client.get(key)[:-1])),
     "no hash": ("hash", lambda client, key: client.delete(key) and client.set(key, "x")),
     "no decimal": ("hash", lambda client, key: client.hset(key, "total", "zzz")),
     "bytes": ("hash", lambda client, key: client.hset(key, "name", b"\xff")),
     "no key": ("hash", lambda client, key: client.hdel(key, "customer_id")),
 }
+
+
+def _packed(**cells: Any) -> bytes:
+    return bytes(msgpack.packb({"_epoch": 10, **cells}))
 
 
 @pytest.mark.parametrize("damage", list(DAMAGES))
@@ -74,7 +83,7 @@ def test_a_row_that_somebody_else_wrote_is_found_and_named(redis_url: str, clien
     assert "tailrace rebuild customer_totals" in found.value.hint
 
 
-@pytest.mark.parametrize("damage", ["no JSON", "no number", "no hash", "no decimal", "bytes"])
+@pytest.mark.parametrize("damage", ["no JSON", "no number", "cut off", "no hash", "no decimal", "bytes"])
 def test_a_reader_says_that_a_row_is_damaged(redis_url: str, client: Any, damage: str) -> None:
     format, do = DAMAGES[damage]
     filled(redis_url, format)
@@ -121,7 +130,7 @@ def _bucket(row: int) -> int:
     return bucket_of(hash_texts([str(row)]), target().partitions, target().split)
 
 
-@pytest.mark.parametrize("format", ["hash", "json"])
+@pytest.mark.parametrize("format", ["hash", "json", "msgpack"])
 def test_a_step_half_in_is_no_difference(redis_url: str, format: str) -> None:
     sink = filled(redis_url, format)
     changed = ROWS[0] | {"total": Decimal("99.00")}

@@ -6,6 +6,8 @@ import json
 from decimal import Decimal
 from typing import Any, Literal
 
+import msgpack
+import pyarrow as pa
 import pytest
 import redis as redis_client
 from pydantic import SecretStr
@@ -23,7 +25,7 @@ from tests.projections.sink_data import apply, fence, fill, rows_of, target
 ANNA = {"customer_id": 1, "name": "Anna", "total": Decimal("10.50")}
 BERT = {"customer_id": 2, "name": "", "total": None}
 CARL = {"customer_id": 3, "name": None, "total": Decimal("0.00")}
-Format = Literal["hash", "json"]
+Format = Literal["hash", "json", "msgpack"]
 
 
 def sink_at(url: str, format: Format = "hash", prefix: str | None = None) -> Sink:
@@ -37,7 +39,7 @@ def client(redis_url: str) -> Any:
         yield client
 
 
-@pytest.fixture(params=["hash", "json"])
+@pytest.fixture(params=["hash", "json", "msgpack"])
 def sink(request: pytest.FixtureRequest, redis_url: str) -> Sink:
     return sink_at(redis_url, request.param)
 
@@ -50,8 +52,10 @@ def row_key(client: Any, key: int, generation: int = 1) -> str:
 
 def stored(client: Any, key: str) -> dict[str, Any]:
     """A row or tombstone as it lies there."""
-    found = client.hgetall(key) if client.type(key) == "hash" else json.loads(client.get(key))
-    return dict(found)
+    if client.type(key) == "hash":
+        return dict(client.hgetall(key))
+    value = client.execute_command("GET", key, NEVER_DECODE=True)
+    return dict(json.loads(value) if value.startswith(b"{") else msgpack.unpackb(value))
 
 
 def test_rows_are_plain_hashes_under_their_buckets_tag(redis_url: str, client: Any) -> None:
@@ -79,6 +83,13 @@ def test_null_an_empty_text_and_no_row_are_three_things(redis_url: str, client: 
 def test_rows_can_be_json(redis_url: str, client: Any) -> None:
     fill(sink_at(redis_url, "json"), target(), [ANNA])
     assert client.get(row_key(client, 1)) == '{"_epoch":10,"customer_id":1,"name":"Anna","total":"10.50"}'
+
+
+def test_rows_can_be_messagepack(redis_url: str, client: Any) -> None:
+    fill(sink_at(redis_url, "msgpack"), target(), [ANNA, CARL])
+    wanted = {"_epoch": 10, "customer_id": 1, "name": "Anna", "total": "10.50"}
+    assert stored(client, row_key(client, 1)) == wanted
+    assert stored(client, row_key(client, 3))["name"] is None
 
 
 def test_a_value_that_became_null_loses_its_field(redis_url: str, client: Any) -> None:
@@ -143,6 +154,23 @@ def test_a_step_cut_off_at_any_round_trip_gives_the_same_when_applied_again(
     assert cuts >= 5
 
 
+@pytest.mark.parametrize("columns", [14, 15])  # with key and epoch a map of 16 has a longer header
+def test_the_epoch_of_a_packed_row_is_found_however_many_columns_it_has(
+    redis_url: str, client: Any, columns: int
+) -> None:
+    wide = target(
+        schema=pa.schema([("customer_id", pa.int64()), *((f"c{i}", pa.int64()) for i in range(columns))])
+    )
+    row, sink = dict.fromkeys(wide.schema.names, 1), sink_at(redis_url, "msgpack")
+    fill(sink, wide, [row])
+    apply(sink, wide, 10, 2**40, [row | {"c0": 2}])
+    client.delete(*client.keys("*fence"))
+    with sink.load(wide, None, fence(wide, 2**40 - 1)) as load:
+        for part in pieces(wide, Step(fence(wide, 2**40 - 1), deletes=({"customer_id": 1},))):
+            load.write(*part)
+    assert stored(client, row_key(client, 1)) == {"_epoch": 2**40} | row | {"c0": 2}
+
+
 def test_an_older_epoch_never_overwrites_a_newer_row(sink: Sink, client: Any) -> None:
     """Even where the bucket's fence was lost, the stamp of each row holds."""
     fill(sink, target(), [ANNA, BERT])
@@ -177,7 +205,7 @@ def test_dropping_leaves_nothing_behind_and_touches_nothing_else(sink: Sink, cli
     assert rows_of(sink, target(2)) == [BERT]
 
 
-@pytest.mark.parametrize("format", ["hash", "json"])
+@pytest.mark.parametrize("format", ["hash", "json", "msgpack"])
 def test_rows_go_by_themselves_after_their_time_and_tombstones_stay(
     redis_url: str, client: Any, format: Format
 ) -> None:
@@ -197,6 +225,12 @@ def test_rows_go_by_themselves_after_their_time_and_tombstones_stay(
     assert rows_of(sink, target()) == []
     with pytest.raises(OperatorError, match="ttl_seconds is 0"):
         open_sink(RedisCache("cache", ttl_seconds=0), Settings(sinks=sinks)).check(target())
+
+
+def test_a_format_that_is_none_is_refused_by_name(redis_url: str) -> None:
+    unknown: Any = "msgpck"
+    with pytest.raises(OperatorError, match="format 'msgpck' is none of hash, json, msgpack"):
+        sink_at(redis_url, unknown).check(target())
 
 
 def test_two_stores_cannot_share_a_prefix(redis_url: str) -> None:

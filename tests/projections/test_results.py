@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -124,6 +125,31 @@ def test_a_change_that_leaves_what_is_read_as_it_was_moves_everything_on(
     fence = diamond.fence(generation)
     assert fence is not None and fence.epoch == head
     assert {need.topic for need in generation.inputs} == {"shop.public.customers", "shop.public.orders"}
+
+
+def test_as_of_a_past_position_it_is_built_where_what_it_reads_stood_and_refused_elsewhere(
+    shop: ShopLog, diamond: ProjectionContext
+) -> None:
+    order = next(iter(shop.state["orders"].values()))
+    together = shop.commit_together(
+        {"orders": [("u", order | {"quantity": 7})]}, {"orders": [("u", order | {"amount": Decimal(1)})]}
+    )
+    refresh(diamond)
+    numbers = [generation.number for generation in diamond.generations("diamond")]
+    between_the_two = f"0/{shop.lsn:X}"
+    for asked in (between_the_two, "1"):
+        with pytest.raises(UsageError, match=f"is not kept as of {asked}") as refused:
+            rebuild(diamond, "diamond", as_of=asked)
+    assert [generation.number for generation in diamond.generations("diamond")] == numbers, (
+        "nothing was begun"
+    )
+    possible = [int(epoch) for epoch in re.findall(r"\d+", refused.value.hint.partition(" and ")[0])]
+    assert "possible are epochs" in refused.value.hint and possible[-1] == together and len(possible) > 1
+    built = rebuild(diamond, "diamond", as_of=possible[-2])
+    generation = diamond.generation("diamond", built.generation)
+    found = everything(diamond, diamond.projection("diamond"), diamond.store.cut(possible[-2]))
+    rows = found.select(generation.schema.names).cast(generation.schema).to_pylist()
+    assert standing(diamond, generation) == sorted(map(str, rows))
 
 
 def test_what_was_built_anew_is_read_anew(shop: ShopLog, diamond: ProjectionContext) -> None:

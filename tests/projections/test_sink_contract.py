@@ -41,6 +41,13 @@ class TestRedisJson(ForkedContract):
         self.opener = partial(open_sink, RedisCache("cache", "orders", "json"), Settings(sinks=sinks))
 
 
+class TestRedisMsgpack(ForkedContract):
+    @pytest.fixture(autouse=True)
+    def _place(self, redis_url: str) -> None:
+        sinks = {"cache": SinkSettings(kind="redis", url=SecretStr(redis_url))}
+        self.opener = partial(open_sink, RedisCache("cache", format="msgpack"), Settings(sinks=sinks))
+
+
 class TestSearchIndex(ForkedContract):
     @pytest.fixture(autouse=True)
     def _place(self, tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from decimal import Context, Decimal
 from typing import Any
 
+import msgpack
+import numpy as np
 import psycopg
 import pyarrow as pa
 import pytest
@@ -15,6 +18,8 @@ from psycopg import sql
 
 from eventstore.errors import UsageError
 from projections.sinks.columns import from_json, from_texts, to_json, to_texts, unsupported
+from projections.sinks.packed import from_packed, to_packed
+from projections.sinks.postgres_binary import write_digits
 from projections.sinks.postgres_copy import column_type, copy_in, copy_out
 from projections.sinks.rows import (
     dump,
@@ -27,6 +32,7 @@ from projections.sinks.rows import (
 )
 
 # Postgres has no U+0000 in text (the sinks say so); surrogates are no Unicode text at all.
+WIDE = Context(prec=40)
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 SCALARS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.bool_(), st.booleans()),
@@ -38,6 +44,9 @@ SCALARS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.float64(), st.floats()),
     (pa.decimal128(38, 10), st.decimals(-(10**27), 10**27, places=10)),
     (pa.decimal128(5, 0), st.decimals(-99999, 99999, places=0)),
+    (pa.decimal128(12, 2), st.decimals(-(10**9), 10**9, places=2)),
+    (pa.decimal128(38, 0), st.integers(1 - 10**38, 10**38 - 1).map(Decimal)),
+    (pa.decimal128(38, 38), st.integers(1 - 10**38, 10**38 - 1).map(lambda n: Decimal(n).scaleb(-38, WIDE))),
     (pa.string(), TEXT),
     (pa.large_string(), TEXT),
     (pa.binary(), st.binary()),
@@ -105,6 +114,33 @@ def test_fields_give_back_every_value(column: pa.Array) -> None:
     assert same(from_fields(fields, rows.schema).column(0), column)
 
 
+@given(st.lists(arrays(COLUMNS), min_size=1, max_size=20), st.integers(0, 2**53))
+def test_packed_rows_give_back_every_value(columns: list[pa.Array], epoch: int) -> None:
+    shortest = min(map(len, columns))
+    rows = pa.table({f"c{i}": column[:shortest] for i, column in enumerate(columns)})
+    head: bytes = msgpack.packb("_epoch") + msgpack.packb(epoch)
+    texts = to_packed(rows, head)
+    maps = [msgpack.unpackb(packed) for packed in texts]
+    assert texts == [msgpack.packb(each) for each in maps]
+    assert all(next(iter(each)) == "_epoch" and each["_epoch"] == epoch for each in maps)
+    assert same_rows(from_packed(maps, rows.schema), rows)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_packed_cells_of_any_length_are_those_of_msgpack(kind: pa.DataType) -> None:
+    sizes = [0, 1, 2**5 - 1, 2**5, 2**8 - 1, 2**8, 2**16 - 1, 2**16]
+    cells = pa.array(["x" * size for size in sizes]).cast(kind)
+    packed = to_packed(pa.table({"c": cells}), b"\x00\x00")
+    assert packed == [msgpack.packb({0: 0, "c": cell}) for cell in cells.to_pylist()]
+
+
+@given(st.lists(st.sampled_from([5, 7, 8, 15, 16, 31, 32, 63]), min_size=1), st.integers(-1, 1))
+def test_packed_integers_are_those_of_msgpack(bits: list[int], off: int) -> None:
+    cells = [sign * min(2**each + off, 2**63 - 1) for each in bits for sign in (1, -1)] + [-(2**63), 0]
+    packed = to_packed(pa.table({"c": pa.array(cells, pa.int64())}), b"\x00\x00")
+    assert packed == [msgpack.packb({0: 0, "c": cell}) for cell in cells]
+
+
 @pytest.fixture
 def cursor(database: str) -> Iterator[psycopg.Cursor[Any]]:
     with psycopg.connect(database) as connection:
@@ -131,6 +167,20 @@ def test_postgres_gives_back_every_value(cursor: psycopg.Cursor[Any], columns: l
     back = pa.Table.from_batches(batches, rows.schema)
     for name in names:
         assert same(back.column(name).combine_chunks(), rows.column(name).combine_chunks())
+
+
+@pytest.mark.parametrize("factor", [1, 10, 100, 1000])
+def test_the_digits_of_a_numeric_are_those_of_its_value(factor: int) -> None:
+    """Around where numbers need another 32 bits, and where they end."""
+    edges = [2**bits for bits in (0, 14, 32, 53, 64, 96, 126)] + [(2**64 - 1) // factor, 10**38 // factor]
+    values = [edge + off for edge in edges for off in (-1, 0, 1)]
+    for some in (values, [value for value in values if value < 2**64 // factor]):
+        digits = np.zeros((len(some), 11), ">i2")
+        low, high = (np.array([value >> bits & 2**64 - 1 for value in some], np.uint64) for bits in (0, 64))
+        write_digits(digits, low, high, factor)
+        assert [sum(int(each) * 10_000**place for place, each in enumerate(row[::-1])) for row in digits] == [
+            value * factor for value in some
+        ]
 
 
 @pytest.mark.parametrize(

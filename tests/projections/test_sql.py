@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from eventstore.errors import UsageError
+from examples.sqlite_sink import SqliteFile
 from projections import Changes, ParquetFolder, PostgresTable, Projection, State, Through, load_projections
 from projections.definition import gathering
 from projections.examine import Examined, examine, of_mistakes
@@ -355,6 +356,53 @@ def test_a_header_that_is_no_header_is_told(written: Written) -> None:
         UsageError, match=r"there is no file or folder 'nowhere', which projections.sql names"
     ):
         load_projections([], None, ["nowhere"])
+
+
+OWN = """
+/* projection
+key = "id"
+inputs.orders = "shop.public.orders"
+[sink]
+kind = "own"
+factory = "examples.sqlite_sink:SqliteFile"
+options = { path = "totals.db" }
+*/
+SELECT id FROM orders
+"""
+
+
+def test_a_sink_of_ones_own_is_made_by_what_the_header_names(written: Written) -> None:
+    defined = written(OWN)
+    assert defined.sink == SqliteFile("totals.db")
+    assert fingerprint(defined) != fingerprint(written(OWN.replace("totals.db", "other.db")))
+
+
+NO_SINKS = {
+    ':SqliteFile"': ('"', r"view.sql:6\): sink.factory does not name what makes the sink as module:name"),
+    "examples.sqlite_sink": (
+        "nowhere",
+        r"view.sql:6\): module 'nowhere' of sink.factory does not import: Modul",
+    ),
+    ":SqliteFile": (
+        ":SqliteFil",
+        r"view.sql:6\): module 'examples.sqlite_sink' has no SqliteFil to be called",
+    ),
+    "examples.sqlite_sink:SqliteFile": ("types:SimpleNamespace", "gives a SimpleNamespace, which is no sink"),
+    "path =": (
+        "file =",
+        r"view.sql:7\): examples.sqlite_sink:SqliteFile does not give a sink for these options: Type",
+    ),
+    '{ path = "totals.db" }': ("1", r"view.sql:7\): sink.options is no table"),
+    "options =": ("option =", r"view.sql:7\): there is no sink.option"),
+}
+
+
+@pytest.mark.parametrize("right", NO_SINKS)
+def test_what_makes_no_sink_is_told_with_its_line(written: Written, right: str) -> None:
+    wrong, words = NO_SINKS[right]
+    with pytest.raises(UsageError, match=words) as raised:
+        written(OWN.replace(right, wrong))
+    assert raised.value.hint
 
 
 def test_what_spark_refuses_is_told_with_its_place_in_the_file(

@@ -1,0 +1,103 @@
+"""What a refresh of each projection would do now, why, and about how much that is. Starts no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eventstore.errors import IncompleteTopic
+from eventstore.position import Cut
+from projections.context import ProjectionContext
+from projections.estimate import Estimate, changes_between, estimate
+from projections.generation import Generation, files_of
+from projections.guards import declared_against
+from projections.model import Projection
+from projections.order import in_order
+from projections.plan import Full, Incremental, Nothing, Plan
+from projections.refresh import plan_generation
+from projections.results import common_cut
+
+_RECORDS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRefresh:
+    """What ``refresh`` would do with a projection, and about how much that is (None: nothing)."""
+
+    projection: str
+    generation: int | None
+    plan: Plan
+    estimate: Estimate | None
+
+
+def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[PlannedRefresh]:
+    """What a refresh would do now. Starts no Spark and writes nothing."""
+    found: list[PlannedRefresh] = []
+    cut = ctx.store.cut()
+    chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
+    for name in in_order(ctx.projections, chosen):
+        projection, live = ctx.projection(name), ctx.live(name)
+        decided: Plan
+        if live is None:
+            decided = Full(0, cut.epoch, "it was never built")
+        elif ctx.is_frozen(live):
+            decided = Nothing(f"{live} is frozen: its definition changed; tailrace rebuild {name}")
+        elif live.pin is not None:
+            decided = Nothing(f"{live} is pinned at {live.pin.text}")
+        else:
+            decided = _planned(ctx, projection, live, cut, found)
+        number = live.number if live else None
+        found.append(PlannedRefresh(name, number, decided, _estimated(ctx, projection, live, decided, found)))
+    return found
+
+
+def _planned(
+    ctx: ProjectionContext,
+    projection: Projection,
+    live: Generation,
+    cut: Cut,
+    before: Sequence[PlannedRefresh],
+) -> Plan:
+    """What a refresh would do with the live generation, when it does ``before`` what it will have done."""
+    waits = _waits(projection, before)
+    try:
+        if not waits:
+            return plan_generation(ctx, projection, live, common_cut(ctx.store, projection, cut))
+        last = ctx.store.derived.last_derived(live.projection, live.number)
+        against = declared_against(projection)
+    except IncompleteTopic as error:
+        return Nothing(error.message)
+    what = f"after projection {', '.join(waits)}, refreshed before it"
+    standing = last.to_epoch if last else 0
+    if against is not None:
+        return Full(standing, cut.epoch, f"{what}; {against}")
+    return Incremental(standing, cut.epoch, what)
+
+
+def _estimated(
+    ctx: ProjectionContext,
+    projection: Projection,
+    live: Generation | None,
+    decided: Plan,
+    before: Sequence[PlannedRefresh],
+) -> Estimate | None:
+    if isinstance(decided, Nothing):
+        return None
+    last = ctx.store.derived.last_derived(live.projection, live.number) if live else None
+    if live is None or last is None:
+        return estimate(decided, None, 0, ())
+    files, changes = files_of(last), None
+    if not _waits(projection, before):  # what others will change is not known
+        changes = changes_between(ctx.store, projection, decided.from_epoch, decided.to_epoch, files.results)
+    records = ctx.store.run_records.latest(live.projection, limit=_RECORDS)
+    own = [record for record in records if record.generation == live.number]
+    return estimate(decided, changes, files.rows, own)
+
+
+def _waits(projection: Projection, before: Sequence[PlannedRefresh]) -> list[str]:
+    """The projections that it reads and that are refreshed before it."""
+    return [
+        each.projection
+        for each in before
+        if each.projection in projection.reads and not isinstance(each.plan, Nothing)
+    ]

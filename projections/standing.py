@@ -1,0 +1,101 @@
+"""How far a projection is, from the log by its result there to its sink: for metrics and for who looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+from eventstore.errors import TailraceError
+from eventstore.model import TopicId
+from projections.generation import Generation, files_of
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+    from eventstore.model import EpochInfo
+    from eventstore.runrecords import RunRecord
+    from projections.context import ProjectionContext
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """How far the live generation is at one place: ``epoch`` of its result there, and what the log has of its inputs
+    beyond. Both lags are 0 when nothing is missing, whatever other topics did."""
+
+    name: Literal["derived", "sink"]
+    epoch: int
+    lag_epochs: int
+    lag_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A projection's live generation. ``rungs`` lead from the log to the sink; that of a sink out of reach lacks, and
+    ``problem`` says why. ``failing``: its last refresh or build failed."""
+
+    projection: str
+    generation: Generation
+    rows: int
+    frozen: bool
+    rungs: Sequence[Rung]
+    problem: str
+    verified: RunRecord | None
+    failing: RunRecord | None
+
+
+def standings(ctx: ProjectionContext, now: datetime) -> Iterator[Standing]:
+    """Of every projection that is live."""
+    head = ctx.store.head()
+    for name in ctx.store.derived.projections():
+        found = standing(ctx, name, head, now) if head else None
+        if found is not None:
+            yield found
+
+
+def standing(ctx: ProjectionContext, name: str, head: EpochInfo, now: datetime) -> Standing | None:
+    """None without a live generation. Asks the sink."""
+    live = ctx.live(name)
+    if live is None:
+        return None
+    last = ctx.store.derived.last_derived(name, live.number)
+    rungs, problem = [_rung(ctx.store, "derived", live, last.to_epoch if last else 0, head, now)], ""
+    try:
+        fence = ctx.fence(live)
+        rungs.append(_rung(ctx.store, "sink", live, fence.epoch if fence else 0, head, now))
+    except TailraceError as error:
+        problem = error.message
+    verified = ctx.store.run_records.latest(name, limit=1, kind="verify")
+    return Standing(
+        projection=name,
+        generation=live,
+        rows=files_of(last).rows if last else 0,
+        frozen=live.frozen_at is not None,
+        rungs=rungs,
+        problem=problem,
+        verified=verified[0] if verified and verified[0].generation == live.number else None,
+        failing=failing(ctx.store, name),
+    )
+
+
+def failing(store: Store, name: str) -> RunRecord | None:
+    """The record of what failed, when nothing was done since."""
+    newest = next(iter(store.run_records.latest(name, limit=1)), None)
+    return newest if newest is not None and newest.status == "failed" else None
+
+
+def _rung(
+    store: Store,
+    name: Literal["derived", "sink"],
+    generation: Generation,
+    epoch: int,
+    head: EpochInfo,
+    now: datetime,
+) -> Rung:
+    topics = [TopicId.parse(need.topic) for need in generation.inputs]
+    found = store.epochs(after=epoch, limit=1, topics=topics)
+    if not found:
+        return Rung(name, epoch, 0, 0.0)
+    first = found[0]
+    age = (now - first.commit_ts).total_seconds() if first.commit_ts else 0.0
+    return Rung(name, epoch, max(head.epoch, first.epoch) - first.epoch + 1, max(age, 0.0))

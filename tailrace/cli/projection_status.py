@@ -1,0 +1,130 @@
+"""How ``tailrace status`` shows projections: from the log by the result there to the sink. Starts no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from eventstore.errors import TailraceError
+from tailrace.cli.output import Output, count, duration, when
+
+if TYPE_CHECKING:
+    from eventstore.log import Store
+    from eventstore.runrecords import RunRecord
+    from eventstore.settings import Settings
+    from projections.standing import Rung, Standing
+
+_AT_ONCE = 16  # sinks that are asked: one that does not answer must not hold up the look at the rest
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionStatus:
+    """One projection: its live generation, where its result in the log and its sink stand, and what the log has of its
+    inputs beyond each (0: nothing). Of a sink out of reach ``sink_problem`` says why."""
+
+    name: str
+    state: str
+    generation: int | None = None
+    epoch: int | None = None
+    behind_epochs: int | None = None
+    behind_seconds: float | None = None
+    sink: str | None = None
+    sink_epoch: int | None = None
+    sink_behind_epochs: int | None = None
+    sink_behind_seconds: float | None = None
+    sink_problem: str = ""
+    failing: Failing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """Refreshes or builds that failed the same way, and nothing that was done since."""
+
+    since: datetime
+    last: datetime | None
+    tries: int
+    reason: str
+
+
+def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStatus]:
+    """Every projection that has a generation."""
+    names = store.derived.projections()
+    head = store.head()
+    if not names or head is None:
+        return []
+    from projections.context import ProjectionContext
+    from projections.standing import failing, standing
+
+    context, now = ProjectionContext(store, settings, {}), datetime.now(UTC)
+
+    def look(name: str) -> ProjectionStatus:
+        try:
+            found = standing(context, name, head, now)
+        except TailraceError as error:  # a sink of one's own whose code is gone
+            return ProjectionStatus(name, "live", store.derived.live(name), sink_problem=error.message)
+        if found is not None:
+            return _status(found)
+        failed = _failing(failing(store, name))
+        return ProjectionStatus(name, "no live generation: tailrace rebuild", failing=failed)
+
+    with ThreadPoolExecutor(_AT_ONCE, "status") as pool:
+        return list(pool.map(look, names))
+
+
+def _status(found: Standing) -> ProjectionStatus:
+    generation = found.generation
+    at: dict[str, Rung] = {rung.name: rung for rung in found.rungs}
+    sink = at.get("sink")
+    return ProjectionStatus(
+        name=found.projection,
+        state=generation.state.value if generation.frozen_at is None else _frozen(generation.frozen_at),
+        generation=generation.number,
+        epoch=at["derived"].epoch,
+        behind_epochs=at["derived"].lag_epochs,
+        behind_seconds=round(at["derived"].lag_seconds, 3),
+        sink=getattr(generation.sink, "sink", "own"),
+        sink_epoch=sink.epoch if sink else None,
+        sink_behind_epochs=sink.lag_epochs if sink else None,
+        sink_behind_seconds=round(sink.lag_seconds, 3) if sink else None,
+        sink_problem=found.problem,
+        failing=_failing(found.failing),
+    )
+
+
+def _frozen(epoch: int) -> str:
+    return f"frozen at epoch {epoch:,}: no running definition matches it"
+
+
+def _failing(record: RunRecord | None) -> Failing | None:
+    if record is None:
+        return None
+    return Failing(record.started, record.finished, record.tries, record.reason)
+
+
+def print_projections(output: Output, projections: Sequence[ProjectionStatus]) -> None:
+    output.table(
+        ("projection", "state", "generation", "result at epoch", "behind", "sink", "sink at epoch", "behind"),
+        [
+            (
+                each.name, each.state, each.generation, each.epoch, _behind(each.behind_epochs, each.behind_seconds),
+                each.sink, "out of reach" if each.sink_problem else each.sink_epoch,
+                _behind(each.sink_behind_epochs, each.sink_behind_seconds),
+            )
+            for each in projections
+        ],
+    )  # fmt: skip
+    for each in projections:
+        if each.failing is not None:
+            told, tries = each.failing, count(each.failing.tries, "failure")
+            output.line(f"{each.name}: {tries} since {when(told.since)}: {told.reason}", style="yellow")
+        if each.sink_problem and (each.failing is None or each.failing.reason != each.sink_problem):
+            output.line(f"{each.name}: {each.sink_problem}", style="yellow")
+
+
+def _behind(epochs: int | None, seconds: float | None) -> str | int | None:
+    if not epochs:
+        return epochs
+    return f"{count(epochs, 'epoch')}, {duration(seconds or 0.0)}"

@@ -1,0 +1,54 @@
+"""What a plan says of a refresh's size follows from counts of the log and from earlier refreshes, or is unknown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from eventstore.counting import Counted
+from eventstore.runrecords import RunRecord
+from projections.estimate import Estimate, Number, estimate
+from projections.plan import Full, Incremental, Nothing, Plan
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+STEP = Incremental(5, 9, "orders changed")
+
+
+def ran(changes: int | None, keys: int | None, upserts: int, deletes: int = 0, start: int = 1) -> RunRecord:
+    kind = "full" if keys is None else "incremental"
+    return RunRecord("p", 1, NOW, NOW, start, 2, kind, "", upserts, deletes, keys=keys, changes=changes)
+
+
+def estimated(plan: Plan, changes: Counted | None, *records: RunRecord) -> Estimate:
+    found = estimate(plan, changes, 700, records)
+    assert found is not None
+    return found
+
+
+def test_where_nothing_is_to_be_done_nothing_is_estimated() -> None:
+    assert estimate(Nothing("it stands"), None, 700, [ran(10, 4, 4)]) is None
+
+
+def test_a_first_build_has_nothing_to_go_by() -> None:
+    found = estimated(Full(0, 9, "never built"), None)
+    assert found.keys == found.rows == Number(None, "it has no result yet")
+
+
+def test_keys_and_rows_are_as_many_for_each_changed_row_as_the_latest_refreshes_had() -> None:
+    found = estimated(STEP, Counted(30, 30), ran(10, 4, 3, 1), ran(20, 11, 2))
+    assert found.keys == Number(15, "by its last 2 refreshes")
+    assert found.rows == Number(6, "by its last 2 refreshes")
+    assert estimated(STEP, Counted(1, 1), ran(10, 1, 0)).keys.about == 1, "a changed row concerns some key"
+
+
+def test_a_computation_of_everything_is_of_all_keys_of_the_last_result() -> None:
+    found = estimated(Full(5, 9, "rows were erased"), Counted(30, 30), ran(10, None, 2))
+    assert found.keys == Number(700, "all of its last result")
+    assert found.rows == Number(6, "by its last refresh")
+
+
+def test_nothing_is_concluded_from_first_builds_or_counts_that_are_not_known() -> None:
+    nothing = Number(None, "no earlier refresh to go by")
+    found = estimated(STEP, Counted(3, 5), ran(None, 4, 4), ran(10, None, 700, start=0))
+    assert found == Estimate(Counted(3, 5), nothing, nothing)
+    assert estimated(STEP, Counted(3, 5), ran(10, None, 2)).keys == nothing, "no refresh by keys"
+    assert estimated(STEP, None, ran(10, 4, 4)).keys.about is None
