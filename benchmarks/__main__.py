@@ -19,6 +19,7 @@ NAMES = (
     "compaction",
     "rebuild",
     "incremental",
+    "freshness",
     "sinks",
     "year",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import threading
 import time
@@ -14,9 +13,11 @@ from pathlib import Path
 
 import psycopg
 
+from benchmarks.memory import peak_kib
+
 _SAMPLE_SECONDS = 0.02
 _LOOK_SECONDS = 0.005
-_PEAK = re.compile(r"^VmHWM:\s*(\d+) kB", re.MULTILINE)
+_WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,7 @@ class Run:
 
 
 class Client:
-    """A started process. Its resident peak is read from /proc while it runs: the one in rusage counts the parent,
-    from which it was forked, too."""
+    """A started process. Its resident peak is read from /proc while it runs, see ``peak_kib``."""
 
     def __init__(self, command: Sequence[str | Path], output: Path) -> None:
         self._output = output
@@ -85,14 +85,8 @@ class Client:
         self._sampler.join()
 
     def _sample(self) -> None:
-        status = Path(f"/proc/{self._process.pid}/status")
         while not self._ended.wait(_SAMPLE_SECONDS):
-            try:
-                found = _PEAK.search(status.read_text())
-            except OSError:
-                return
-            if found:
-                self._peak_kib = max(self._peak_kib, int(found.group(1)))
+            self._peak_kib = max(self._peak_kib, peak_kib(self._process.pid))
             self._sample_server()
 
     def _sample_server(self) -> None:
@@ -100,6 +94,17 @@ class Client:
             with suppress(OSError):  # it has ended
                 fields = self._server.read_text().rpartition(")")[2].split()  # its name may hold anything
                 self.server_cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def until_streaming(dsn: str, slot: str, capture: Client) -> None:
+    """Wait for the capture's slot to become active. SystemExit when it ends before, or takes a minute."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        query = "SELECT active FROM pg_catalog.pg_replication_slots WHERE slot_name = %s"
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while connection.execute(query, [slot]).fetchone() != (True,):
+            if not capture.running or time.monotonic() > deadline:
+                raise SystemExit("the capture does not stream")
+            time.sleep(0.05)
 
 
 def follow_slot(

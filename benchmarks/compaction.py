@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ import pyarrow.compute as pc
 from sqlalchemy import delete, select, update
 
 from benchmarks.history import CHANGES_PER_TRANSACTION, NARROW, STATES, WIDE, History, history
+from benchmarks.memory import peak_kib
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from eventstore import tables
@@ -75,7 +75,7 @@ def _partition(folder: Path, wanted: StateInput, partition: int) -> tuple[Answer
     pa.set_io_thread_count(1)
     buckets = wanted.spread.of_partition(partition)
     answer = together(map(answer_of, readable_states(folder, wanted, buckets)))
-    return answer, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    return answer, peak_kib() >> 10
 
 
 def ours_local(folder: Path, wanted: StateInput, cores: int) -> Timing:
@@ -343,10 +343,13 @@ _GROWTH_HEAD = [
 ]
 
 SIZES = (
-    Size("events", 10_000_000, 300_000, "change events of narrow rows, on a tenth as many keys"),
+    Size("events", 10_000_000, 300_000, "change events of narrow rows, on a tenth as many keys; 0: none"),
     Size("many", 50_000_000, 400_000, "change events of a longer history of narrow rows, read once"),
     Size(
-        "wide", 1_000_000, 50_000, "change events of wide rows with the row before, on a tenth as many keys"
+        "wide",
+        10_000_000,
+        50_000,
+        "change events of wide rows with the row before, also; 0: none",
     ),
     Size("points", 4, 2, "lengths of history at which runs are measured"),
     Size("cores", len(os.sched_getaffinity(0)), len(os.sched_getaffinity(0)), "cores to use"),
@@ -355,34 +358,41 @@ SIZES = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse("compaction", __doc__, SIZES, arguments)
-    events, repeat = options["events"], options.repeat
-    shapes = (
-        ("narrow", NARROW, events, repeat),
-        ("wide", WIDE, options["wide"], repeat),
-        ("long", NARROW, options["many"], 1),
+    section = partial(
+        write_section,
+        command=options.command,
+        packages=("pyarrow", "numpy", "pyspark", "duckdb"),
+        path=options.to,
     )
-    found = [compared(*shape[:3], options["cores"], shape[3]) for shape in shapes]
-    fixed = max(1, events // options["points"] // 10)
-    lines = growth(events, 1, max(1, events // 10)) + growth(events, options["points"], fixed)
-    body = (
+    if options["events"]:
+        shapes = [("narrow", options["events"], options.repeat), ("long", options["many"], 1)]
+        found = [compared(name, NARROW, many, options["cores"], repeat) for name, many, repeat in shapes]
+        rounds = f"Medians of rounds ({options.repeat}; long: one)"
+        section("compaction", "State from change events", by_engines(found, rounds))
+        section("runs", "State runs", by_growth(options["events"], options["points"]))
+    if options["wide"]:
+        wide = compared("wide", WIDE, options["wide"], options["cores"], 1)
+        section("wide", "State from change events of wide rows", by_engines([wide], "One round"))
+
+
+def by_engines(found: Sequence[tuple[str, list[list[str]]]], rounds: str) -> str:
+    return (
         f"Files as capture, sealing and merging leave them; {'; '.join(said for said, _ in found)}. Every engine gave "
-        f"the same rows. Medians of rounds ({repeat}; long: one), engines by turns, session start excluded; ratio: "
+        f"the same rows. {rounds}, engines by turns, session start excluded; ratio: "
         "speed by that of our kernel on the same cores and in the same surroundings.\n\n"
         + table(_HEAD, [line for _, each in found for line in each])
-        + "\n\nState runs of narrow rows, one process: with a tenth as many keys as events, then while the history "
-        "grows on a fixed number of keys. A run of all there is; 1 % more events, and what upkeep makes then: a run of "
-        "those beside the first, or one of both once the new events have a quarter of the first one's bytes, for which "
-        "the first is read instead of all rows; and the state read from all rows, and by way of runs. Once each.\n\n"
-        + table(_GROWTH_HEAD, lines)
     )
-    packages = ("pyarrow", "numpy", "pyspark", "duckdb")
-    write_section(
-        "compaction",
-        "State from change events",
-        body,
-        command=options.command,
-        packages=packages,
-        path=options.to,
+
+
+def by_growth(events: int, points: int) -> str:
+    fixed = max(1, events // points // 10)
+    lines = growth(events, 1, max(1, events // 10)) + growth(events, points, fixed)
+    return (
+        "Narrow rows, one process: with a tenth as many keys as events, then while the history grows on a fixed number "
+        "of keys. A run of all there is; 1 % more events, and what upkeep makes then: a run of those beside the first, "
+        "or one of both once the new events have a quarter of the first one's bytes, for which the first is read "
+        "instead of all rows; and the state read from all rows, and by way of runs. Once each.\n\n"
+        + table(_GROWTH_HEAD, lines)
     )
 
 

@@ -9,7 +9,6 @@ missing. The first seconds are left out. All settings are the defaults: durable 
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 import threading
 import time
@@ -21,8 +20,9 @@ import numpy as np
 import psycopg
 
 from benchmarks.capture import Installation
-from benchmarks.clients import Client
+from benchmarks.clients import Client, until_streaming
 from benchmarks.options import Options, Size, median, parse
+from benchmarks.pgbench import Commit, load
 from benchmarks.results import table, write_section
 from eventstore.model import TopicId
 from tailrace.embedded import PostgresServer
@@ -35,7 +35,6 @@ _TABLE = "CREATE TABLE commits (client integer, number bigint, note text, PRIMAR
 _SCRIPT = """\\set number :number + 1
 INSERT INTO commits VALUES (:client_id, :number, 'leave it at the neighbour''s');
 """
-Commit = tuple[int, int]  # who committed, and which of its transactions it was
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +88,8 @@ def measure(options: Options, folder: Path) -> Round:
         capture = Client(installation.command("capture"), folder / "capture.log")
         following.start()
         try:
-            _until_streaming(server.dsn(), installation.slot, capture)
-            commits, late = _load(server, options, folder)
+            until_streaming(server.dsn(), installation.slot, capture)
+            commits, late = load(server, _SCRIPT, CLIENTS, options, folder)
             _until_all_seen(reader, commits, capture)
             capture.stop()
             seconds, cpu, peak = capture.finish()
@@ -104,46 +103,6 @@ def measure(options: Options, folder: Path) -> Round:
     delays = np.array([reader.seen[commit] - commits[commit] for commit in measured])
     lasted = max(commits.values()) - first
     return Round(delays, len(measured) / lasted, late, cpu / seconds, peak)
-
-
-def _until_streaming(dsn: str, slot: str, capture: Client) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        query = "SELECT active FROM pg_catalog.pg_replication_slots WHERE slot_name = %s"
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while connection.execute(query, [slot]).fetchone() != (True,):
-            if not capture.running or time.monotonic() > deadline:
-                raise SystemExit("the capture does not stream")
-            time.sleep(0.05)
-
-
-def _load(server: PostgresServer, options: Options, folder: Path) -> tuple[dict[Commit, float], float]:
-    """When each commit came back to pgbench (seconds since 1970), and the longest delay of its schedule."""
-    script = folder / "commit.sql"
-    script.write_text(_SCRIPT)
-    seconds = options["warmup"] + options["seconds"]
-    command: list[str | Path] = [
-        server.bin("pgbench"),
-        "-n",
-        "-M",
-        "prepared",
-        "-f",
-        script,
-        "-D",
-        "number=0",
-    ]
-    command += ["-c", str(CLIENTS), "-T", str(seconds), "-R", str(options["rate"]), "-l"]
-    command += ["--log-prefix", folder / "pgbench", server.dsn()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"pgbench failed:\n{done.stderr}")
-    commits: dict[Commit, float] = {}
-    late = 0
-    for log in folder.glob("pgbench.*"):
-        for line in log.read_text().splitlines():
-            client, number, _, _, whole, micros, lag = (int(word) for word in line.split())
-            commits[client, number] = whole + micros / 1e6
-            late = max(late, lag)
-    return commits, late / 1e6
 
 
 def _until_all_seen(reader: Reader, commits: dict[Commit, float], capture: Client) -> None:

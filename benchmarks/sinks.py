@@ -2,9 +2,11 @@
 
 Rows of six columns, as a first step brings them: one load of all buckets, committed with its fence. Beside it the raw
 limit: Postgres' COPY of the same rows, as the server writes them out (binary), into a logged table with the same
-indexes; Redis taking the same keys and values as plain commands over one connection in pipelines of the same length,
-made before the clock; tantivy taking the same documents, made before the clock, with the sink's schema, memory and
-threads; Arrow writing one Parquet file and syncing it. Both take turns; a ratio compares two runs of one round.
+indexes; Redis taking the same keys and values, and nothing else, as plain commands over one connection in pipelines of
+the same length, made before the clock, into an empty database; tantivy taking the same documents, made before the
+clock, with the sink's schema, memory and threads; Arrow writing one Parquet file and syncing it. Both take turns; a
+ratio compares two runs of one round. Beside it what the processors worked for a row, client and server together: a busy
+machine bends that less.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import psycopg
@@ -29,6 +32,7 @@ from redis import Redis
 
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
+from benchmarks.spent import Spent
 from eventstore import keys
 from eventstore.position import Fence
 from eventstore.settings import SinkSettings
@@ -36,6 +40,7 @@ from projections.sinks.base import Sink, Target
 from projections.sinks.parquet import ParquetSink
 from projections.sinks.postgres import PostgresSink
 from projections.sinks.redis import RedisSink
+from projections.sinks.rows import to_json_texts
 from projections.sinks.search import SearchSink
 from projections.sinks.search_folder import index_schema
 from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex
@@ -94,31 +99,39 @@ def target(number: int) -> Target:
     return Target("shop", "orders", number, ("id",), SCHEMA, PARTITIONS)
 
 
-def load(sink: Sink, number: int, rows: Rows) -> float:
-    """Seconds of a first step into a new generation."""
+def load(sink: Sink, number: int, rows: Rows, server: int | None = None) -> Spent:
+    """What a first step into a new generation takes; the one before it is dropped first."""
     place = target(number)
+    sink.drop(target(number - 1))
     sink.create(place)
     nothing = rows.buckets[0].select(["_hash", "id"]).slice(0, 0)
-    began = time.perf_counter()
-    with sink.load(place, None, Fence("log", "orders", number, 1, "hash")) as step:
-        for bucket, upserts in enumerate(rows.buckets):
-            step.write(bucket, upserts, nothing)
-        step.commit()
-    return time.perf_counter() - began
+
+    def loaded() -> None:
+        with sink.load(place, None, Fence("log", "orders", number, 1, "hash")) as step:
+            for bucket, upserts in enumerate(rows.buckets):
+                step.write(bucket, upserts, nothing)
+            step.commit()
+
+    return Spent.on(loaded, server)
 
 
 class Bench:
-    """One sink and its raw limit, which gives its seconds."""
+    """One sink and its raw limit. ``server`` is the process that both write to, if any."""
 
-    def __init__(self, name: str, raw: str, sink: Sink, limit: Callable[[], float]) -> None:
+    def __init__(
+        self, name: str, raw: str, sink: Sink, limit: Callable[[], Spent], server: int | None = None
+    ) -> None:
         self.name, self.raw = name, raw
-        self._sink, self._limit = sink, limit
+        self._sink, self._limit, self._server = sink, limit, server
 
     def line(self, rows: Rows, count: int, repeat: int) -> list[str]:
-        pairs = [(load(self._sink, 2 + at, rows), self._limit()) for at in range(repeat)]
-        ours, raw = (median([pair[side] for pair in pairs]) for side in (0, 1))
-        ratio = median([limit / mine for mine, limit in pairs])
-        return [self.name, f"{count / ours:,.0f}", self.raw, f"{count / raw:,.0f}", f"{ratio:.2f}"]
+        pairs = [(load(self._sink, 2 + at, rows, self._server), self._limit()) for at in range(repeat)]
+        sides: list[str] = []
+        for title, spent in zip((self.name, self.raw), zip(*pairs, strict=True), strict=True):
+            clock = median([each.clock for each in spent])
+            processors = median([each.processors for each in spent])
+            sides += [title, f"{count / clock:,.0f}", f"{processors / count * 1e6:.1f}"]
+        return [*sides, f"{median([limit.clock / mine.clock for mine, limit in pairs]):.2f}"]
 
 
 @contextmanager
@@ -129,46 +142,67 @@ def postgres(rows: Rows) -> Iterator[Bench]:
         load(sink, 1, rows)
         with connection.cursor() as cursor, cursor.copy("COPY orders__g1 TO STDOUT (FORMAT binary)") as copy:
             content = b"".join(bytes(piece) for piece in copy)
+        connection.execute("CREATE TABLE model (LIKE orders__g1 INCLUDING ALL)")
 
-        def limit() -> float:
-            connection.execute("DROP TABLE IF EXISTS raw")
-            connection.execute("CREATE TABLE raw (LIKE orders__g1 INCLUDING ALL)")
-            began = time.perf_counter()
+        def copied() -> None:
             with connection.cursor() as cursor, cursor.copy("COPY raw FROM STDIN (FORMAT binary)") as copy:
                 for start in range(0, len(content), _CHUNK):
                     copy.write(content[start : start + _CHUNK])
-            return time.perf_counter() - began
 
-        yield Bench("Postgres", "COPY binary", sink, limit)
+        def limit() -> Spent:
+            connection.execute("DROP TABLE IF EXISTS raw")
+            connection.execute("CREATE TABLE raw (LIKE model INCLUDING ALL)")
+            return Spent.on(copied, server.pid)
+
+        yield Bench("Postgres", "COPY binary", sink, limit, server.pid)
 
 
 @contextmanager
-def redis(rows: Rows) -> Iterator[Bench]:
+def redis(rows: Rows, title: str, format: Literal["hash", "json", "msgpack"]) -> Iterator[Bench]:
     with RedisServer() as server:
-        settings = SinkSettings(kind="redis", url=SecretStr(server.url))
-        sink = RedisSink(RedisCache("cache", format="json"), settings)
+        sink = RedisSink(
+            RedisCache("cache", format=format), SinkSettings(kind="redis", url=SecretStr(server.url))
+        )
         load(sink, 1, rows)
-        pipelines = list(_commands(server.url))
+        plain = list(_commands(server.url, format))
+        pipelines = [plain[start : start + _PIPELINE] for start in range(0, len(plain), _PIPELINE)]
+        answer = b":%d\r\n" % (1 + len(SCHEMA)) if format == "hash" else b"+OK\r\n"
 
-        def limit() -> float:
+        def sent(connection: socket.socket) -> None:
+            for commands in pipelines:
+                connection.sendall(b"".join(commands))
+                _take_answers(connection, answer, len(commands))
+
+        def limit() -> Spent:
             with socket.create_connection(("127.0.0.1", server.port)) as connection:
-                began = time.perf_counter()
-                for commands in pipelines:
-                    connection.sendall(b"".join(commands))
-                    _take_answers(connection, len(commands))
-                return time.perf_counter() - began
+                for command in (_command(b"SELECT", b"1"), _command(b"FLUSHDB")):
+                    connection.sendall(command)
+                    _take_answers(connection, b"+OK\r\n", 1)
+                return Spent.on(partial(sent, connection), server.pid)
 
-        yield Bench("Redis, JSON", f"SET, {_PIPELINE} a pipeline", sink, limit)
+        command = "HSET" if format == "hash" else "SET"
+        yield Bench(f"Redis, {title}", f"{command}, {_PIPELINE} a pipeline", sink, limit, server.pid)
 
 
-def _commands(url: str) -> Iterator[list[bytes]]:
-    """What the sink has written, rows only, as plain commands for other keys."""
+def _commands(url: str, format: str) -> Iterator[bytes]:
+    """What the sink has written, rows only, as plain commands, in the order of their ids: the order in which SCAN finds
+    keys is that of the server's own table, and writing them in it is quicker than any other."""
     with Redis.from_url(url) as client:
-        found: list[bytes] = list(client.scan_iter("*}:*", count=10_000))
+        found: list[bytes] = sorted(client.scan_iter("*}:*", count=10_000), key=_id)
         for start in range(0, len(found), _PIPELINE):
             some = found[start : start + _PIPELINE]
-            values: Any = client.mget(some)
-            yield [_command(b"SET", b"raw:" + key, value) for key, value in zip(some, values, strict=True)]
+            pipeline: Any = client.pipeline(transaction=False)
+            for key in some:
+                pipeline.execute_command("HGETALL" if format == "hash" else "GET", key)
+            for key, held in zip(some, pipeline.execute(), strict=True):
+                if format == "hash":
+                    yield _command(b"HSET", key, *chain.from_iterable(held.items()))
+                else:
+                    yield _command(b"SET", key, held)
+
+
+def _id(key: bytes) -> int:
+    return int(key.rpartition(b":")[2])
 
 
 def _command(*words: bytes) -> bytes:
@@ -176,8 +210,8 @@ def _command(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
 
-def _take_answers(connection: socket.socket, count: int) -> None:
-    left = count * len(b"+OK\r\n")
+def _take_answers(connection: socket.socket, answer: bytes, count: int) -> None:
+    left = count * len(answer)
     while left:
         taken = connection.recv(_CHUNK)
         assert taken.count(b"-") == 0, taken[:100]
@@ -190,25 +224,26 @@ def search(rows: Rows, folder: Path) -> Iterator[Bench]:
         SearchIndex("search", fields=FIELDS), SinkSettings(kind="search", path=folder / "search")
     )
     documents = []
-    for row in rows.all.to_pylist():
+    for row, text in zip(rows.all.to_pylist(), to_json_texts(rows.all), strict=True):
         document = tantivy.Document()
         document.add_text("_key", str(row["id"]))
         document.add_text("_kind", "row")
-        document.add_bytes("_row", repr(row).encode())
+        document.add_bytes("_row", text.encode())
         document.add_text("status", row["status"])
         document.add_float("amount", float(row["amount"]))
         document.add_text("note", row["note"])
         documents.append(document)
 
-    def limit() -> float:
+    def indexed(writer: tantivy.IndexWriter) -> None:
+        for document in documents:
+            writer.add_document(document)
+        writer.commit()
+        writer.wait_merging_threads()
+
+    def limit() -> Spent:
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            writer = tantivy.Index(index_schema(FIELDS), place).writer(_WRITER_BYTES, _WRITER_THREADS)
-            began = time.perf_counter()
-            for document in documents:
-                writer.add_document(document)
-            writer.commit()
-            writer.wait_merging_threads()
-            return time.perf_counter() - began
+            index = tantivy.Index(index_schema(FIELDS), place)
+            return Spent.on(partial(indexed, index.writer(_WRITER_BYTES, _WRITER_THREADS)))
 
     yield Bench("search", "tantivy", sink, limit)
 
@@ -218,14 +253,12 @@ def parquet(rows: Rows, folder: Path) -> Iterator[Bench]:
     sink = ParquetSink(ParquetFolder("out"), SinkSettings(kind="parquet", path=folder / "out"))
     everything, file = rows.all, folder / "raw.parquet"
 
-    def limit() -> float:
-        began = time.perf_counter()
+    def written() -> None:
         with file.open("wb") as out:
             pq.write_table(everything, out, compression="zstd")
             os.fsync(out.fileno())
-        return time.perf_counter() - began
 
-    yield Bench("Parquet", "Arrow, one file, synced", sink, limit)
+    yield Bench("Parquet", "Arrow, one file, synced", sink, partial(Spent.on, written))
 
 
 SIZES = (Size("rows", 1_000_000, 20_000, "rows of the load"),)
@@ -237,13 +270,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows, lines = rows_of(count), []
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
         folder = Path(name)
-        for opened in (postgres(rows), redis(rows), search(rows, folder), parquet(rows, folder)):
+        for opened in (
+            postgres(rows),
+            redis(rows, "hashes", "hash"),
+            redis(rows, "JSON", "json"),
+            redis(rows, "MessagePack", "msgpack"),
+            search(rows, folder),
+            parquet(rows, folder),
+        ):
             with opened as bench:
                 lines.append(bench.line(rows, count, repeat))
     body = (
         f"{count:,} rows of six columns, {rows.all.nbytes / count:,.0f} bytes each in memory; {repeat} rounds, "
-        "medians, by turns. Postgres: a primary key and one index.\n\n"
-        + table(["sink", "rows/s", "raw limit", "rows/s", "ratio"], lines)
+        "medians, by turns; µs: of the processors, client and server, for a row. Postgres: a primary key and one index."
+        "\n\n" + table(["sink", "rows/s", "µs", "raw limit", "rows/s", "µs", "ratio"], lines)
     )
     write_section(
         "sinks",

