@@ -146,7 +146,11 @@ def _kept(kind: pa.DataType) -> pa.DataType:
 
 
 def _unfit(projection: Projection, what: str, hint: str) -> ProjectionFailed:
-    return ProjectionFailed(f"projection {projection.name!r} ({projection.place}): {what}", hint=hint)
+    return ProjectionFailed(f"{_named(projection)}: {what}", hint=hint)
+
+
+def _named(projection: Projection) -> str:
+    return f"projection {projection.name!r} ({projection.place})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,12 +269,9 @@ class BucketTask:
         """The whole work on one bucket's ordered rows. With ``some`` they are the result's rows of some keys, to be
         compared with those of the result before."""
         key, schema = self.placement.key, self.placement.schema
-        nulls, repeats = with_null_key(rows, key), repeated(rows, key)
-        if len(nulls) or len(repeats):
-            samples = _key_samples("null", rows, key, nulls) + _key_samples("repeated", rows, key, repeats)
-            return BucketOutcome(
-                bucket, rows.num_rows, nulls=len(nulls), repeats=len(repeats), samples=samples
-            )
+        bad = with_bad_keys(bucket, rows, key)
+        if bad is not None:
+            return bad
         before = self.previous.get(bucket, NO_FILES)
         choice = self.placement.choice
         if some is None and choice is not None:
@@ -370,16 +371,11 @@ def compute(projection: Projection, result: DataFrame, task: BucketTask) -> list
 
 
 def _compute(projection: Projection, result: DataFrame, task: BucketTask) -> list[BucketOutcome]:
-    from pyspark.sql.types import IntegerType, LongType, StructField, StructType
-
     placement = task.placement
-    fields = [*result.schema.fields, StructField(HASH, LongType()), StructField(BUCKET, IntegerType())]
     with explained(projection, "computing its result"):
-        hashed = result.mapInArrow(placement.hashed, StructType(fields))
+        grouped = _hashed(result, placement).groupBy(BUCKET)
         # A plain function: Spark counts the parameters of what it is given, and ``self`` as one of them.
-        settled: pa.Table = (
-            hashed.groupBy(BUCKET).applyInArrow(lambda group: task.of_group(group), _RESULT).toArrow()
-        )
+        settled: pa.Table = grouped.applyInArrow(lambda group: task.of_group(group), _RESULT).toArrow()
     outcomes = {
         outcome.bucket: outcome for outcome in map(BucketOutcome.from_json, settled["outcome"].to_pylist())
     }
@@ -392,13 +388,53 @@ def _compute(projection: Projection, result: DataFrame, task: BucketTask) -> lis
     return ordered_outcomes
 
 
+def keyed(projection: Projection, result: DataFrame, split: int, partitions: int) -> DataFrame:
+    """A result as an input of another projection: its rows in the types they are kept in, once each of them is known to
+    have a key of its own. What is wrong with one raises ProjectionFailed in the task."""
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    schema = output_schema(projection, result)
+    spark_schema = from_arrow_schema(schema)
+    arrow = to_arrow_schema(spark_schema, timezone="UTC")
+    placement = Placement(schema, projection.key, partitions, split)
+    named = _named(projection)  # the function and the sink may not be importable in a task
+
+    def checked(group: pa.Table) -> pa.Table:
+        rows = placement.rows(group)
+        bad = with_bad_keys(0, rows, placement.key)
+        if bad is not None:
+            raise _refused(named, placement.key, [bad])
+        return rows.select(arrow.names).cast(arrow)
+
+    return _hashed(result, placement).groupBy(BUCKET).applyInArrow(checked, spark_schema)
+
+
+def _hashed(result: DataFrame, placement: Placement) -> DataFrame:
+    from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+    fields = [*result.schema.fields, StructField(HASH, LongType()), StructField(BUCKET, IntegerType())]
+    return result.mapInArrow(placement.hashed, StructType(fields))
+
+
+def with_bad_keys(bucket: int, rows: pa.Table, key: Sequence[str]) -> BucketOutcome | None:
+    """What is wrong with the keys of a bucket's ordered rows: NULL, or there twice. None when nothing is."""
+    nulls, repeats = with_null_key(rows, key), repeated(rows, key)
+    if not len(nulls) and not len(repeats):
+        return None
+    samples = _key_samples("null", rows, key, nulls) + _key_samples("repeated", rows, key, repeats)
+    return BucketOutcome(bucket, rows.num_rows, nulls=len(nulls), repeats=len(repeats), samples=samples)
+
+
 def refuse_bad_keys(projection: Projection, outcomes: Sequence[BucketOutcome]) -> None:
     """Raises ProjectionFailed when rows have no key or a key twice."""
+    if any(outcome.nulls or outcome.repeats for outcome in outcomes):
+        raise _refused(_named(projection), projection.key, outcomes)
+
+
+def _refused(named: str, key_columns: Sequence[str], outcomes: Sequence[BucketOutcome]) -> ProjectionFailed:
     nulls = sum(outcome.nulls for outcome in outcomes)
     repeats = sum(outcome.repeats for outcome in outcomes)
-    if not nulls and not repeats:
-        return
-    key = ", ".join(projection.key)
+    key = ", ".join(key_columns)
     kind, count, what, hint = (
         (
             "null",
@@ -417,4 +453,4 @@ def refuse_bad_keys(projection: Projection, outcomes: Sequence[BucketOutcome]) -
     keys_text = [found.key for outcome in outcomes for found in outcome.samples if found.kind == kind]
     shown = ", ".join(map(disclosure.value, keys_text[:_SAMPLES]))
     rest = f" and {count - _SAMPLES} more" if count > _SAMPLES else ""
-    raise _unfit(projection, f"{what}: {shown}{rest}", f"{hint}; the sink was not touched")
+    return ProjectionFailed(f"{named}: {what}: {shown}{rest}", hint=f"{hint}; the sink was not touched")

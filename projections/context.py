@@ -15,7 +15,7 @@ from eventstore.model import EpochInfo, TopicId
 from eventstore.position import Fence
 from projections.findings import did_you_mean
 from projections.fingerprint import fingerprint
-from projections.generation import Generation
+from projections.generation import Generation, Pin
 from projections.master import parallelism_of
 from projections.model import Projection
 from projections.sinks.base import Sink, Target, open_sink
@@ -135,7 +135,15 @@ class ProjectionContext:
 
     def is_frozen(self, generation: Generation) -> bool:
         """Does no loaded definition match it? Then nobody here may refresh it."""
-        return generation.fingerprint != self.fingerprint(generation.projection)
+        made_by = {generation.projection: generation.fingerprint}
+        if generation.pin:
+            made_by |= generation.pin.anew
+        return any(self.fingerprint(name) != known for name, known in made_by.items())
+
+    def anew(self, pin: Pin | None) -> dict[str, Projection]:
+        """The definitions of the projections whose results are computed with what is pinned there. Raises UsageError
+        when one is not loaded."""
+        return {name: self.projection(name) for name in pin.anew} if pin else {}
 
     def sink(self, generation: Generation) -> Sink:
         return open_sink(generation.sink, self.settings)

@@ -8,7 +8,7 @@ import binascii
 import json
 import pickle
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -27,10 +27,13 @@ _OWN = "own"
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """The past position a generation was built for: it never moves on. ``text`` is what was asked for."""
+    """The past position a generation was built for: it never moves on. ``text`` is what was asked for. ``anew`` are the
+    projections whose results there nobody had kept, so that they were computed with it, and the fingerprints of their
+    definitions."""
 
     text: str
     cut: Cut
+    anew: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         moment = self.cut.commit_ts.isoformat() if self.cut.commit_ts else None
@@ -42,6 +45,7 @@ class Pin:
                 "below_lsn": below,
                 "inside": inside,
                 "commit_ts": moment,
+                "anew": dict(self.anew),
             }
         )
 
@@ -49,7 +53,8 @@ class Pin:
     def from_json(cls, text: str) -> Pin:
         data = json.loads(text)
         moment = datetime.fromisoformat(data["commit_ts"]) if data["commit_ts"] else None
-        return cls(data["text"], Cut(data["epoch"], data["below_lsn"], moment, data["inside"]))
+        cut = Cut(data["epoch"], data["below_lsn"], moment, data["inside"])
+        return cls(data["text"], cut, data.get("anew", {}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from eventstore.schema import TopicSchema, unify
 from eventstore.segment import POSITION_FIELDS, read_segment, stored_schema
 from eventstore.state import StateInput, plan_state, readable_states
 from eventstore.storage import Storage
+from projections.compute import define, keyed
 from projections.model import Changes, Events, Input, Projection, Result, State
 from projections.results import ResultInput, described_result, live_of, plan_result
 
@@ -66,35 +67,60 @@ class ChangesInput:
         return pa.schema([*POSITION_FIELDS, *(stored.field(name) for name in _EVENT_ENVELOPE), *columns])
 
 
+@dataclass(frozen=True, slots=True)
+class Anew:
+    """A result of another projection that nobody kept: it is computed in the same go, of what that one reads."""
+
+    projection: Projection
+    reads: ReadPlan
+
+
 Planned = StateInput | ChangesInput | ResultInput
+_BUCKET_BYTES = 64 << 20
+"""Stored bytes of input per bucket of output: about 256 MiB decoded, what one task may hold."""
+
+_MOST_SPLITS = 256
 _SEALS = 3  # the newest sealer wins, so that ours may be overtaken
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The inputs of a projection at a cut."""
+    """The inputs of a projection at a cut: those that are read, and those that are computed ``anew``."""
 
     cut: Cut
     inputs: Mapping[str, Planned]
+    anew: Mapping[str, Anew] = field(default_factory=dict)
+
+    @property
+    def read(self) -> list[Planned]:
+        """All that is read, also for what is computed anew."""
+        return [*self.inputs.values(), *(each for anew in self.anew.values() for each in anew.reads.read)]
 
     @property
     def rows(self) -> int:
         """Changes, and rows of results, that will be read."""
-        results = [planned.rows for planned in self.inputs.values() if isinstance(planned, ResultInput)]
-        return sum(results) + sum(ref.rows for planned in self.inputs.values() for ref in planned.refs)
+        results = [planned.rows for planned in self.read if isinstance(planned, ResultInput)]
+        return sum(results) + sum(ref.rows for planned in self.read for ref in planned.refs)
 
     @property
     def stored_bytes(self) -> int:
-        results = [each.stored_bytes for each in self.inputs.values() if isinstance(each, ResultInput)]
-        return sum(results) + sum(ref.bytes for planned in self.inputs.values() for ref in planned.refs)
+        results = [each.stored_bytes for each in self.read if isinstance(each, ResultInput)]
+        return sum(results) + sum(ref.bytes for planned in self.read for ref in planned.refs)
 
     def inline_bytes(self, parallelism: int) -> int:
         """Bytes of blobs in all task rows: each unit of work carries those of its topic."""
         return sum(
             len(ref.inline or b"") * min(parallelism, planned.buckets)
-            for planned in self.inputs.values()
+            for planned in self.read
             for ref in planned.refs
         )
+
+    def split(self, partitions: int) -> int:
+        """Buckets for each of so many partitions that rows which come of it are spread over."""
+        split = 1
+        while self.stored_bytes > split * partitions * _BUCKET_BYTES and split < _MOST_SPLITS:
+            split *= 2
+        return split
 
 
 def plan_reads(
@@ -104,26 +130,32 @@ def plan_reads(
     parallelism: int,
     names: Sequence[str] | None = None,
     results: Mapping[str, int] | None = None,
+    anew: Mapping[str, Projection] | None = None,
 ) -> ReadPlan:
     """Resolve inputs (default: all) at ``cut``, sealing the log when too much of it is inline. ``results``: the
-    generations of projections whose results are read (default: the live ones).
+    generations of projections whose results are read (default: the live ones); those in ``anew`` are computed instead.
 
     Raises IncompleteTopic when the state of an input is not known there, UsageError for unknown topics or columns.
     """
     for _ in range(_SEALS):
-        plan = _plan(store, projection, cut, names, results)
+        plan = _plan(store, projection, cut, names, results or {}, anew or {})
         if plan.inline_bytes(parallelism) <= INLINE_LIMIT:
             return plan
         with suppress(Fenced):  # upkeep began to seal meanwhile
             store.seal()
-    return _plan(store, projection, cut, names, results)
+    return _plan(store, projection, cut, names, results or {}, anew or {})
 
 
-def needs(store: Store, projection: Projection) -> tuple[InputNeed, ...]:
+def needs(
+    store: Store, projection: Projection, anew: Mapping[str, Projection] | None = None
+) -> tuple[InputNeed, ...]:
     """What a generation that is begun now will read, for retention to know."""
-    found = []
+    found: list[InputNeed] = []
     for source in projection.inputs.values():
         if isinstance(source, Result):
+            if anew and source.projection in anew:
+                found += needs(store, anew[source.projection], anew)
+                continue
             # Its changes are its own affair; by the topics one tells how far this one is.
             read = live_of(store, source.projection)
             found += [InputNeed(need.topic, "state", need.start) for need in read.inputs] if read else []
@@ -152,12 +184,19 @@ def _plan(
     projection: Projection,
     cut: Cut,
     names: Sequence[str] | None,
-    results: Mapping[str, int] | None,
+    results: Mapping[str, int],
+    anew: Mapping[str, Projection],
 ) -> ReadPlan:
-    chosen = projection.inputs if names is None else {name: projection.inputs[name] for name in names}
-    return ReadPlan(
-        cut, {name: plan_input(store, source, cut, results=results) for name, source in chosen.items()}
-    )
+    planned: dict[str, Planned] = {}
+    computed: dict[str, Anew] = {}
+    for name in projection.inputs if names is None else names:
+        source = projection.inputs[name]
+        if isinstance(source, Result) and source.projection in anew:
+            definition = anew[source.projection]
+            computed[name] = Anew(definition, _plan(store, definition, cut, None, results, anew))
+        else:
+            planned[name] = plan_input(store, source, cut, results=results)
+    return ReadPlan(cut, planned, computed)
 
 
 def plan_input(
@@ -231,6 +270,12 @@ def frames(
     for name, planned in plan.inputs.items():
         frame = _frame(spark, storage, planned, parallelism, shown_columns(planned, projection.inputs[name]))
         result[name] = _as_declared(frame, projection, name)
+    for name, anew in plan.anew.items():
+        read = frames(spark, storage, anew.projection, anew.reads, parallelism)
+        computed = define(anew.projection, read, plan.cut.commit_ts)
+        result[name] = keyed(anew.projection, computed, anew.reads.split(parallelism), parallelism).alias(
+            name
+        )
     return result
 
 

@@ -32,7 +32,7 @@ from projections.compute import define, output_schema
 from projections.context import ProjectionContext
 from projections.failure import explained
 from projections.generation import Generation, Pin, files_of, spec_to_text
-from projections.history import ReadPlan, frames, needs, plan_reads
+from projections.history import frames, needs, plan_reads
 from projections.model import Projection, ProjectionFailed
 from projections.order import in_order
 from projections.plan import Full
@@ -45,7 +45,7 @@ from projections.refresh import (
     refresh_generation,
     refresh_projection,
 )
-from projections.results import common_cut, require_results
+from projections.results import common_cut, not_kept
 from projections.sinks.base import open_sink
 from projections.steps import take_step
 from projections.verify import Comparison, verify
@@ -78,10 +78,6 @@ promote = promotion.promote
 _CATCH_UP_ROUNDS = 3
 """Refreshes of a new generation before it is promoted: each is shorter than the one before, and a runner goes on."""
 
-_BUCKET_BYTES = 64 << 20
-"""Stored bytes of input per output bucket: about 256 MiB decoded, what one task may hold."""
-
-_MOST_SPLITS = 256
 _LABEL = re.compile(r"[\w.-]{1,40}", re.ASCII)
 
 
@@ -131,13 +127,11 @@ def _rebuilt(
     name = projection.name
     check(ctx.store, ctx.settings, projection)
     reconcile_if_possible(ctx, name)
-    pin = None if as_of is None else Pin(str(as_of), ctx.store.cut(as_of))
+    pin = None if as_of is None else _pinned(ctx, projection, str(as_of), ctx.store.cut(as_of))
     with building(ctx, name, pin, preview):
         generation = _unfinished(ctx, projection, pin, preview)
         resumed = generation is not None
         if generation is None:
-            if pin is not None:
-                require_results(ctx.store, projection, pin.text, pin.cut)
             cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
             generation = _create(ctx, projection, pin, cut, preview)
         with attempts.build(ctx.store.catalog, name, generation.number):
@@ -180,6 +174,16 @@ def _built(ctx: ProjectionContext, projection: Projection, generation: Generatio
     return upserts, deletes
 
 
+def _pinned(ctx: ProjectionContext, projection: Projection, asked: str, cut: Cut) -> Pin:
+    """A past position, with what has to be computed for it of the projections that this one reads."""
+    anew = {}
+    for name in not_kept(ctx.store, projection, ctx.projections, asked, cut):
+        check(ctx.store, ctx.settings, ctx.projections[name])
+        anew[name] = ctx.fingerprint(name) or ""
+        ctx.report(f"computing {name} with it: its result as of {asked} is not kept", 0, None, "")
+    return Pin(asked, cut, anew)
+
+
 def _check_preview(label: str | None, promote: bool | None) -> None:
     if label is None:
         return
@@ -220,7 +224,8 @@ def _create(
         )
     if cut.epoch == 0:
         raise IncompleteTopic("the log is empty", hint="run `tailrace capture` first")
-    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism)
+    anew = ctx.anew(pin)
+    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism, anew=anew)
     with explained(projection, "reading its inputs"):
         inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
     schema = output_schema(projection, define(projection, inputs, cut.commit_ts))
@@ -234,12 +239,12 @@ def _create(
         key=projection.key,
         schema=schema,
         partitions=partitions,
-        split=_split(reads, partitions),
+        split=reads.split(partitions),
         pin=pin,
         state=GenerationState.BUILDING,
         frozen_at=None,
         created_at=datetime.now(UTC),
-        inputs=needs(ctx.store, projection),
+        inputs=needs(ctx.store, projection, anew),
         preview=preview,
     )
     for remark in ctx.sink(planned).check(ctx.target(planned)):
@@ -270,13 +275,6 @@ def _numbered(ctx: ProjectionContext, planned: Generation) -> Generation:
             sink.drop(ctx.target(generation))
             return generation
         ctx.store.derived.set_state(planned.projection, number, GenerationState.FAILED)
-
-
-def _split(reads: ReadPlan, partitions: int) -> int:
-    split = 1
-    while reads.stored_bytes > split * partitions * _BUCKET_BYTES and split < _MOST_SPLITS:
-        split *= 2
-    return split
 
 
 @contextmanager

@@ -109,21 +109,34 @@ def standing_in(store: Store, name: str, cut: Cut, generation: int | None = None
     return None if any(store.segments(topic, cut, floor) for topic in topics) else at
 
 
-def require_results(store: Store, projection: Projection, asked: str, cut: Cut) -> None:
-    """Raises UsageError, with the positions that there are, when results that a projection reads are not known at a cut
-    that was ``asked`` for."""
+def not_kept(
+    store: Store, projection: Projection, definitions: Mapping[str, Projection], asked: str, cut: Cut
+) -> list[str]:
+    """The projections whose results at a cut that was ``asked`` for nobody kept, of those that one reads, and that
+    these read in turn: they have to be computed anew, from the log.
+
+    Raises UsageError, with the positions that there are, when the definition of one of them is not loaded.
+    """
+    found: dict[str, None] = {}
+    for name in projection.reads:
+        if standing_in(store, name, cut) is not None:
+            continue
+        if name not in definitions:
+            raise _unknown(store, projection, name, asked)
+        found |= dict.fromkeys([name, *not_kept(store, definitions[name], definitions, asked, cut)])
+    return list(found)
+
+
+def _unknown(store: Store, projection: Projection, name: str, asked: str) -> UsageError:
     names = projection.reads
-    unknown = [name for name in names if standing_in(store, name, cut) is None]
-    if not unknown:
-        return
     possible = _positions_of(store, names)
     shown = ", ".join(f"{epoch:,}" for epoch in possible[-_SHOWN:])
     earlier = f" and {len(possible) - _SHOWN} earlier ones" if len(possible) > _SHOWN else ""
-    raise UsageError(
-        f"the result of projection {', '.join(unknown)}, which {projection.name!r} reads, is not kept as of {asked}",
-        hint=f"results are kept at their last steps: possible are epochs {shown}{earlier}"
-        if possible
-        else f"they were never at one position: tailrace run --once {' '.join(names)}",
+    kept = f"; it is kept at its last steps: possible are epochs {shown}{earlier}" if possible else ""
+    return UsageError(
+        f"the result of projection {name!r}, which {projection.name!r} reads, is not kept as of {asked}, and no loaded"
+        " module defines it",
+        hint=f"set projections.modules so that it is computed anew{kept}",
     )
 
 
@@ -225,9 +238,18 @@ def _planned(info: GenerationInfo, step: DerivedRun | None) -> ResultInput:
     )
 
 
-def results_at(store: Store, projection: Projection, cut: Cut) -> dict[str, int]:
-    """The generation of each result that a projection reads at a cut."""
-    return {name: plan_result(store, name, cut).generation for name in projection.reads}
+def results_at(
+    store: Store, projection: Projection, cut: Cut, anew: Mapping[str, Projection] | None = None
+) -> dict[str, int]:
+    """The generation of each result that a projection reads at a cut. Those in ``anew`` are computed instead, and what
+    they read counts."""
+    found: dict[str, int] = {}
+    for name in projection.reads:
+        if anew and name in anew:
+            found |= results_at(store, anew[name], cut, anew)
+        else:
+            found[name] = plan_result(store, name, cut).generation
+    return found
 
 
 def changed_results(

@@ -34,7 +34,7 @@ from projections.progress import tasks_reported
 from projections.results import results_at
 from projections.samples import check_samples, proof_at
 
-_RECORDS = 50
+_RECORDS = 500
 _NULL_LINKS = (
     "changed rows of {} have NULL where they belong to another input's, and of that trust=True shows nothing"
 )
@@ -81,14 +81,14 @@ def take_step(
             attempt=attempt.name,
             afresh=isinstance(decided, Full) and decided.afresh,
         )
-        results = results_at(ctx.store, projection, cut)
+        results = _results(ctx, projection, generation, cut)
         began = ctx.clock()
         outcomes, kind, reason, keys, cause = _computed(
             ctx, projection, generation, cut, decided, last, files, task
         )
         seconds = ctx.clock() - began
         try:
-            _require_same(ctx, projection, cut, results)
+            _require_same(ctx, projection, generation, cut, results)
             run = _committed(ctx, generation, cut, last, files, outcomes, attempt.lease, results)
         except (Fenced, Ended, _Moved):  # any other may come of a COMMIT that was done
             task.discard()
@@ -103,11 +103,21 @@ class _Moved(TransientError):
     """What a step reads is not any more what it was when the step began."""
 
 
+def _results(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
+) -> dict[str, int]:
+    return results_at(ctx.store, projection, cut, ctx.anew(generation.pin))
+
+
 def _require_same(
-    ctx: ProjectionContext, projection: Projection, cut: Cut, results: Mapping[str, int]
+    ctx: ProjectionContext,
+    projection: Projection,
+    generation: Generation,
+    cut: Cut,
+    results: Mapping[str, int],
 ) -> None:
     """Inputs are resolved several times in a step: all of them have to be of one generation."""
-    if results_at(ctx.store, projection, cut) != results:
+    if _results(ctx, projection, generation, cut) != results:
         raise _Moved(
             f"what projection {projection.name!r} reads was built anew while it was computed",
             hint="run it again",
@@ -222,7 +232,8 @@ def compute_at(
     """
     require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
     ctx.report(f"reading for {projection.name}", 0, None, "")
-    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism, results=results)
+    anew = ctx.anew(generation.pin)
+    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism, results=results, anew=anew)
     with explained(projection, "reading its inputs"):
         inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
     result = define(projection, inputs, cut.commit_ts)

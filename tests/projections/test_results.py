@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from random import Random
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventstore.errors import UsageError
+from eventstore.errors import OperatorError, UsageError
 from eventstore.log import Store
 from eventstore.settings import Settings
 from projections import Projection, load_projections
 from projections.definition import gathering
 from projections.examine import examine
 from projections.lifecycle import ProjectionContext, plans, rebuild, refresh, verify
+from projections.model import ProjectionFailed
 from projections.order import circle_of, in_order
 from projections.plan import Full, Incremental, Nothing
 from tests.projections.randomshop import RandomShop
@@ -26,7 +28,7 @@ from tests.projections.test_crashes import job, killed, settings_file
 from tests.projections.test_gallery import EACH, everything, standing
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 DIAMOND = ("sql_totals", "anti_join_idle", "diamond")
 
@@ -127,7 +129,15 @@ def test_a_change_that_leaves_what_is_read_as_it_was_moves_everything_on(
     assert {need.topic for need in generation.inputs} == {"shop.public.customers", "shop.public.orders"}
 
 
-def test_as_of_a_past_position_it_is_built_where_what_it_reads_stood_and_refused_elsewhere(
+def as_it_was(ctx: ProjectionContext, name: str, number: int) -> bool:
+    """Whether a pinned generation is what all functions together give at its position."""
+    generation = ctx.generation(name, number)
+    assert generation.pin is not None
+    found = everything(ctx, ctx.projection(name), generation.pin.cut).select(generation.schema.names)
+    return standing(ctx, generation) == sorted(map(str, found.cast(generation.schema).to_pylist()))
+
+
+def test_as_of_any_position_what_it_reads_is_what_was_kept_or_is_computed_with_it(
     shop: ShopLog, diamond: ProjectionContext
 ) -> None:
     order = next(iter(shop.state["orders"].values()))
@@ -135,21 +145,61 @@ def test_as_of_a_past_position_it_is_built_where_what_it_reads_stood_and_refused
         {"orders": [("u", order | {"quantity": 7})]}, {"orders": [("u", order | {"amount": Decimal(1)})]}
     )
     refresh(diamond)
-    numbers = [generation.number for generation in diamond.generations("diamond")]
-    between_the_two = f"0/{shop.lsn:X}"
-    for asked in (between_the_two, "1"):
-        with pytest.raises(UsageError, match=f"is not kept as of {asked}") as refused:
-            rebuild(diamond, "diamond", as_of=asked)
-    assert [generation.number for generation in diamond.generations("diamond")] == numbers, (
-        "nothing was begun"
-    )
+    inside_an_epoch = f"0/{shop.lsn:X}"
+    told: list[str] = []
+    for asked, computed in ((together, set()), (inside_an_epoch, set(DIAMOND[:2])), ("2", set(DIAMOND[:2]))):
+        told.clear()
+        ctx = ProjectionContext(
+            shop.store, diamond.settings, diamond.projections, report=lambda step, *_: told.append(step)
+        )
+        built = rebuild(ctx, "diamond", as_of=asked)
+        pin = diamond.generation("diamond", built.generation).pin
+        assert pin is not None and set(pin.anew) == computed
+        assert {
+            f"computing {each} with it: its result as of {asked} is not kept" for each in computed
+        } <= set(told)
+        assert as_it_was(diamond, "diamond", built.generation)
+        assert verify(diamond, "diamond", built.generation).equal
+
+
+def test_what_was_computed_with_it_is_frozen_with_the_definition_it_was_computed_by(
+    shop: ShopLog, diamond: ProjectionContext
+) -> None:
+    shop.work()
+    number = rebuild(diamond, "diamond", as_of="2").generation
+    changed = replace(EACH["sql_totals"], version="2")
+    other = ProjectionContext(shop.store, diamond.settings, {**diamond.projections, "sql_totals": changed})
+    assert other.is_frozen(other.generation("diamond", number))
+    live = other.live("diamond")
+    assert live is not None and not other.is_frozen(live), "it reads what is kept"
+    with pytest.raises(OperatorError, match="built by another definition"):
+        verify(other, "diamond", number)
+
+    alone = ProjectionContext(shop.store, diamond.settings, {"diamond": EACH["diamond"]})
+    numbers = [generation.number for generation in alone.generations("diamond")]
+    with pytest.raises(
+        UsageError, match="'sql_totals', which 'diamond' reads, is not kept as of 2"
+    ) as refused:
+        rebuild(alone, "diamond", as_of="2")
+    assert "set projections.modules" in refused.value.hint
     possible = [int(epoch) for epoch in re.findall(r"\d+", refused.value.hint.partition(" and ")[0])]
-    assert "possible are epochs" in refused.value.hint and possible[-1] == together and len(possible) > 1
-    built = rebuild(diamond, "diamond", as_of=possible[-2])
-    generation = diamond.generation("diamond", built.generation)
-    found = everything(diamond, diamond.projection("diamond"), diamond.store.cut(possible[-2]))
-    rows = found.select(generation.schema.names).cast(generation.schema).to_pylist()
-    assert standing(diamond, generation) == sorted(map(str, rows))
+    assert all(
+        as_it_was(diamond, "diamond", rebuild(alone, "diamond", as_of=at).generation) for at in possible[-2:]
+    )
+    assert [each.number for each in alone.generations("diamond")][: len(numbers)] == numbers
+
+
+def test_a_key_that_is_there_twice_in_what_is_computed_with_it_is_told(
+    shop: ShopLog, diamond: ProjectionContext
+) -> None:
+    def each_twice(customers: DataFrame, orders: DataFrame) -> DataFrame:
+        found: DataFrame = EACH["sql_totals"](customers, orders)
+        return found.union(found)
+
+    doubled = replace(EACH["sql_totals"], function=each_twice)
+    ctx = ProjectionContext(shop.store, diamond.settings, {**diamond.projections, "sql_totals": doubled})
+    with pytest.raises(ProjectionFailed, match=r"'sql_totals' .*: \d+ rows repeat a key"):
+        rebuild(ctx, "diamond", as_of="2")
 
 
 def test_what_was_built_anew_is_read_anew(shop: ShopLog, diamond: ProjectionContext) -> None:
