@@ -33,6 +33,7 @@ _T = TypeVar("_T")
 Matches = Callable[[Sequence[pa.Array]], Mask]
 """Of rows given as columns, which have one of the chosen values."""
 
+_FIRST_ROWS = 1024
 _ROWS_PER_UNIT = 131_072  # larger files are read by partitions, several at once
 
 
@@ -146,7 +147,7 @@ def _newest_first(
 ) -> list[Rows] | None:
     """The rows of each key, at least since its last whole one; None when a truncate is among those that were read."""
     parts: list[Rows] = []
-    for some in _back(refs):
+    for some in _back(refs, len(hashes)):
         found = _held(read(some, hashes), limit_bytes, sum(rows.nbytes for rows in parts))
         if _has_truncate(found):
             return None
@@ -171,14 +172,15 @@ def _has_truncate(parts: Iterable[Rows]) -> bool:
     return any((rows.ops == TRUNCATE).any() for rows in parts)
 
 
-def _back(refs: Sequence[SegmentRef]) -> Iterator[list[SegmentRef]]:
-    """From the last to the first, as many at a time as are worth several threads; these in their order."""
-    end, rows = len(refs), 0
+def _back(refs: Sequence[SegmentRef], keys: int) -> Iterator[list[SegmentRef]]:
+    """From the last to the first, some at a time, these in their order: at first about as many rows as may tell so many
+    keys, whose last changes are mostly new, then ever more, until they are worth several threads."""
+    end, rows, wanted = len(refs), 0, max(_FIRST_ROWS, 2 * keys)
     for at in reversed(range(len(refs))):
         rows += refs[at].rows
-        if rows >= _ROWS_PER_UNIT or not at:
+        if rows >= min(wanted, _ROWS_PER_UNIT) or not at:
             yield list(refs[at:end])
-            end, rows = at, 0
+            end, rows, wanted = at, 0, 4 * wanted
 
 
 def _held(units: Iterable[Sequence[Rows]], limit_bytes: int, held: int = 0) -> list[Rows]:

@@ -28,11 +28,11 @@ from projections.difference import HASH, Difference, Mask, matches, ordered
 OP = "_op"
 _ROW = "_row"
 UPSERT, DELETE = "u", "d"
-_LEVEL = 1
 
-_GROUP_ROWS = 4096
-"""Rows of a Parquet row group: those with some hashes are found by groups. Without dictionaries, which in so small ones
-cost more room and time than they save."""
+_GROUP_ROWS = 2048
+"""Rows of a Parquet row group: those with some hashes are found by groups, and each step opens many for a row or two.
+Hence without dictionaries, which in so small ones cost more room and time than they save, and with LZ4, which is opened
+in less than half of Zstandard's time and takes a quarter more room."""
 
 OVERLAYS_MOST = 8
 """Overlays of a bucket: each is a file that every reader of the bucket opens."""
@@ -208,8 +208,7 @@ def _write(
     pq.write_table(
         table.replace_schema_metadata(None),
         sink,
-        compression="zstd",
-        compression_level=_LEVEL,
+        compression="lz4",
         row_group_size=_GROUP_ROWS,
         use_dictionary=False,
         write_statistics=[HASH],
@@ -238,12 +237,13 @@ class Some:
     def of(self, table: pa.Table) -> pa.Table:
         return table.filter(pa.array(self.has(table)))
 
-    def among(self, lowest: int, highest: int) -> bool:
-        """Whether rows with hashes from the one to the other may be looked at."""
+    def among(self, lowest: Sequence[int], highest: Sequence[int]) -> Mask:
+        """Of groups of rows, with their lowest and highest hashes, which have some that may be looked at."""
         if self.hashes is None:
-            return True
-        at = np.searchsorted(self.hashes, lowest)
-        return bool(at < len(self.hashes) and self.hashes[at] <= highest)
+            return np.ones(len(lowest), np.bool_)
+        up_to = np.searchsorted(self.hashes, np.array(highest, np.int64), side="right")
+        found: Mask = np.searchsorted(self.hashes, np.array(lowest, np.int64)) < up_to
+        return found
 
 
 def read_some(
@@ -377,7 +377,9 @@ def _groups(reader: pq.ParquetFile, some: Some) -> list[int]:
     metadata = reader.metadata
     place = reader.schema_arrow.get_field_index(HASH)
     bounds = [metadata.row_group(at).column(place).statistics for at in range(metadata.num_row_groups)]
-    return [at for at, bound in enumerate(bounds) if some.among(bound.min, bound.max)]
+    found = some.among([bound.min for bound in bounds], [bound.max for bound in bounds])
+    groups: list[int] = np.flatnonzero(found).tolist()
+    return groups
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:

@@ -28,11 +28,25 @@ def test_a_third_of_many_keys_is_computed_as_all() -> None:
 
 
 def test_beyond_the_crossover_everything_is_computed() -> None:
-    records = [took("incremental", 0.5, keys=1000), took("full", 2.0)]
+    records = [took("incremental", 2.5, keys=5000), took("incremental", 0.5, keys=1000), took("full", 2.0)]
     assert too_costly(records, 10, ROWS) is None
-    assert too_costly(records, 4000, ROWS) is None
-    reason = too_costly(records, 5000, ROWS)
-    assert reason is not None and "5,000 keys" in reason and "2.5 s" in reason and "2.0 s" in reason
+    assert too_costly(records, 3500, ROWS) is None
+    reason = too_costly(records, 4500, ROWS)
+    assert reason is not None and "4,500 keys" in reason and "2.2 s" in reason and "2.0 s" in reason
+    assert too_costly(records, 6000, ROWS) is not None
+
+
+def test_a_small_step_that_took_long_says_little_of_a_larger_one() -> None:
+    records = [took("incremental", 2.8, keys=70), took("full", 30.0)]
+    assert too_costly(records, 15_000, 10_000_000) is None
+    assert too_costly(records, 3_300_000, 10_000_000) is not None, "a key is dearer than a row of everything"
+    assert too_costly([took("incremental", 60.0, keys=15_000), *records], 15_000, 10_000_000) is not None
+
+
+def test_what_was_measured_long_ago_is_tried_again() -> None:
+    slow = took("incremental", 30.0, keys=10)
+    assert too_costly([*[took("full", 2.0)] * 19, slow], 10, ROWS) is not None
+    assert too_costly([*[took("full", 2.0)] * 20, slow], 10, ROWS) is None
 
 
 def test_one_slow_step_does_not_decide() -> None:
