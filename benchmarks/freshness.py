@@ -111,7 +111,7 @@ def measure(options: Options, count: int, folder: Path) -> np.ndarray[tuple[int]
         with (ours.folder / "tailrace.toml").open("a") as file:
             file.write(_CONFIGURATION.format(mart=mart.dsn()))
         Client(ours.command("store", "maintain"), folder / "maintain.log").finish()
-        Client(ours.command("rebuild", *names), folder / "rebuild.log").finish()
+        Client(ours.command("run", "--once"), folder / "build.log").finish()
         reader = Reader(mart.dsn(), names)
         looking = threading.Thread(target=reader.run, name="reader")
         clients = [Client(ours.command(verb), folder / f"{verb}.log") for verb in ("capture", "run")]

@@ -41,6 +41,7 @@ WIDE = TopicSchema(
         *(Column(6 + at, f"text_{at}", 25, type_name="text") for at in range(TEXTS)),
     ),
 )
+CUSTOMERS = 100_000
 EVENTS_PER_EPOCH = 200_000
 CHANGES_PER_TRANSACTION = 5
 DELETED = 0.03
@@ -114,7 +115,7 @@ class History:
         cents = pa.array(random.integers(100, 1_000_000, count))
         cells = [
             ids,
-            pa.array(random.integers(0, 100_000, count), pa.int32()),
+            pa.array(random.integers(0, CUSTOMERS, count), pa.int32()),
             pa.array(STATES).take(pa.array(random.integers(0, len(STATES), count))),
             pc.multiply(cents, pa.scalar(Decimal("0.01"))).cast(pa.decimal128(12, 2)),
             times,

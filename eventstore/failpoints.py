@@ -35,6 +35,7 @@ NAMES = frozenset(
         "chunk_read",  # a load's chunk is read, its mark not committed
         # projections (steps 7 to 10)
         "refresh_planned",
+        "derived_written",  # in a task: a bucket's files are durable, the driver does not know
         "derived_committed",
         "bucket_applied",
         "sink_fenced",

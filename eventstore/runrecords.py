@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,6 +11,9 @@ from sqlalchemy import delete, func, insert, select, update
 from eventstore import tables
 from eventstore.catalog import Catalog
 from eventstore.times import from_micros, moment_of, to_micros
+
+REFRESHES = ("full", "incremental", "refresh", "build")
+"""Kinds of runs that bring a projection on, or were to: the last two only of what failed."""
 
 RUNS_KEPT = 1000
 """Of each projection: a runner that refreshes every three seconds makes ten million a year."""
@@ -21,8 +25,8 @@ class RunRecord:
     affected. ``changes`` are the rows that its inputs got (None: not known exactly). ``seconds`` it took to compute,
     without bringing it to the sink; ``bytes`` of rows were brought there.
     Of kind verify: what would have to be upserted and deleted to make the sink right. Of status failed: what was tried
-    (refresh, build), so many times in a row (``tries``), ``started`` the first time and ``finished`` the last; it may
-    have no generation yet."""
+    (refresh, build, verify), so many times in a row (``tries``), ``started`` the first time and ``finished`` the last;
+    it may have no generation yet."""
 
     projection: str
     generation: int | None
@@ -94,12 +98,27 @@ class RunRecords:
                 .values(tries=table.c.tries + 1, **again)
             )
 
-    def latest(self, projection: str, limit: int = 20, kind: str | None = None) -> list[RunRecord]:
-        """The latest runs, newest first; of one kind, if named."""
+    def projections(self) -> list[str]:
+        """The names of all that have a record, also of those that were never built."""
+        with self._catalog.read() as connection:
+            return list(
+                connection.scalars(select(tables.runs.c.projection).distinct().order_by("projection"))
+            )
+
+    def latest(
+        self,
+        projection: str,
+        limit: int = 20,
+        kinds: Collection[str] = (),
+        but: Collection[str] = (),
+    ) -> list[RunRecord]:
+        """The latest runs, newest first; of these ``kinds`` alone, if any are named, and with no status of ``but``."""
         table = tables.runs
         query = select(table).where(table.c.projection == projection).order_by(table.c.id.desc()).limit(limit)
-        if kind is not None:
-            query = query.where(table.c.kind == kind)
+        if kinds:
+            query = query.where(table.c.kind.in_(kinds))
+        if but:
+            query = query.where(table.c.status.not_in(but))
         with self._catalog.read() as connection:
             rows = connection.execute(query).all()
         return [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from eventstore import disclosure, keys
+from eventstore import disclosure, failpoints, keys
 from eventstore.attempts import is_by
 from eventstore.errors import TailraceError
 from eventstore.storage import Storage
@@ -293,6 +293,7 @@ class BucketTask:
         if self.folder is None:
             return replace(outcome, samples=_row_samples(found, old, key))
         files, delta = self._write(bucket, before, found, found.result if some is None else None)
+        failpoints.hit("derived_written")
         return replace(outcome, files=files, delta=delta)
 
     def _write(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from eventstore.errors import TailraceError
 from eventstore.model import TopicId
+from eventstore.runrecords import REFRESHES
 from projections.generation import Generation, files_of
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def standing(ctx: ProjectionContext, name: str, head: EpochInfo, now: datetime) 
         rungs.append(_rung(ctx.store, "sink", live, fence.epoch if fence else 0, head, now))
     except TailraceError as error:
         problem = error.message
-    verified = ctx.store.run_records.latest(name, limit=1, kind="verify")
+    verified = ctx.store.run_records.latest(name, limit=1, kinds=["verify"], but=["failed"])
     return Standing(
         projection=name,
         generation=live,
@@ -79,8 +80,8 @@ def standing(ctx: ProjectionContext, name: str, head: EpochInfo, now: datetime) 
 
 
 def failing(store: Store, name: str) -> RunRecord | None:
-    """The record of what failed, when nothing was done since."""
-    newest = next(iter(store.run_records.latest(name, limit=1)), None)
+    """The record of a refresh or a build that failed, when none was done since."""
+    newest = next(iter(store.run_records.latest(name, limit=1, kinds=REFRESHES)), None)
     return newest if newest is not None and newest.status == "failed" else None
 
 

@@ -18,7 +18,9 @@ from projections.compute import BucketOutcome, BucketTask, RowSample
 from projections.context import ProjectionContext
 from projections.derived import BucketFiles
 from projections.generation import Generation, files_of
+from projections.model import Projection
 from projections.promotion import reconcile
+from projections.recording import failures_recorded
 from projections.sampling import Sampling, sampling_of
 from projections.sinkrows import readings
 from projections.specs import expires
@@ -82,16 +84,38 @@ def verify(
     """
     started = datetime.now(UTC)
     projection = ctx.projection(name)
+    known = ctx.store.derived.live(name) if number is None else number
+    if known is None:
+        raise UsageError(f"projection {name!r} was never built", hint=f"tailrace rebuild {name}")
+    _check_sample(sample, seed)
+    with failures_recorded(ctx, name, "verify", known):
+        compared = _compare(ctx, projection, number, sample, seed)
+    _record(ctx, compared, started)
+    return compared
+
+
+def _compare(
+    ctx: ProjectionContext, projection: Projection, number: int | None, sample: int | None, seed: int | None
+) -> Comparison:
+    name = projection.name
     reconcile(ctx, name)
     generation = ctx.live(name) if number is None else ctx.generation(name, number)
-    if generation is None:
-        raise UsageError(f"projection {name!r} was never built", hint=f"tailrace rebuild {name}")
+    assert generation is not None, "what is live stays so, or another one is"
     if ctx.is_frozen(generation):
         raise OperatorError(
             f"{generation} was built by another definition than the loaded one, so there is nothing to compare with",
             hint=f"load the definition it was built by, or tailrace rebuild {name}",
         )
     sampling = _sampling(ctx, generation, sample, seed)
+    epoch, outcomes = _outcomes(ctx, projection, generation, sampling)
+    return _compared(generation, epoch, outcomes, sampling)
+
+
+def _outcomes(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, sampling: Sampling | None
+) -> tuple[int, list[BucketOutcome]]:
+    """The epoch that the sink's last part stands at, and how each bucket's rows differ from the log's."""
+    name = projection.name
     outcomes: list[BucketOutcome] = []
     epoch = 0
     with (
@@ -112,9 +136,7 @@ def verify(
             results = files_of(steps[0]).results if steps else None
             outcomes += compute_at(ctx, projection, generation, cut, task, results)
             epoch = part.fence.epoch
-    compared = _compared(generation, epoch, outcomes, sampling)
-    _record(ctx, compared, started)
-    return compared
+    return epoch, outcomes
 
 
 def _record(ctx: ProjectionContext, compared: Comparison, started: datetime) -> None:
@@ -140,15 +162,18 @@ def _record(ctx: ProjectionContext, compared: Comparison, started: datetime) -> 
     )
 
 
+def _check_sample(sample: int | None, seed: int | None) -> None:
+    if sample is not None and sample < 1:
+        raise UsageError(f"a sample of {sample} keys", hint="give 1 or more")
+    if seed is not None and not 0 <= seed < 1 << 64:
+        raise UsageError(f"{seed} is no seed", hint="give the one that an earlier sample was told with")
+
+
 def _sampling(
     ctx: ProjectionContext, generation: Generation, sample: int | None, seed: int | None
 ) -> Sampling | None:
     if sample is None:
         return None
-    if sample < 1:
-        raise UsageError(f"a sample of {sample} keys", hint="give 1 or more")
-    if seed is not None and not 0 <= seed < 1 << 64:
-        raise UsageError(f"{seed} is no seed", hint="give the one that an earlier sample was told with")
     last = ctx.store.derived.last_derived(generation.projection, generation.number)
     rows = files_of(last).rows if last else 0
     return sampling_of(sample, rows, secrets.randbits(_SEED_BITS) if seed is None else seed)

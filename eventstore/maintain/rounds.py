@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import Connection, delete, func, insert, select
 
@@ -35,6 +35,7 @@ from eventstore.times import from_micros, now_micros
 if TYPE_CHECKING:
     from eventstore.log import Store
 
+_T = TypeVar("_T")
 SEAL_BYTES = 16 << 20  # of small epochs are worth a round, however few they are
 
 
@@ -114,31 +115,21 @@ def maintain(
         sealed = 0
         with suppress(Fenced):  # by a job, which seals all there is before it reads
             sealed = seal(store)
-        merged = []
-        for each in merge(store, store.settings.upkeep.memory_bytes):
-            merged.append(each)
-            report(f"merging: {sum(m.files for m in merged):,} files to {len(merged):,}")
-        removed, held = [], []
-        hindered: list[TailraceError] = []
+        merged = _each(
+            merge(store, store.settings.upkeep.memory_bytes),
+            lambda done: report(f"merging: {sum(each.files for each in done):,} files to {len(done):,}"),
+        )
         report("retention")
-        for outcome in retain(store, force_past):
-            if isinstance(outcome, Held):
-                held.append(outcome)
-            elif isinstance(outcome, Unarchived):
-                hindered.append(outcome.error)
-                report(f"retention: {outcome.topic} could not be archived")
-            else:
-                removed.append(outcome)
-                report(f"retention: {outcome.topic} begins behind epoch {outcome.epoch:,}")
+        removed, held, hindered = _retained(store, force_past, report)
         hindered += remove_abandoned(store)
-        runs = []
-        for made in compact(store):
-            runs.append(made)
-            report(f"state run: {made.topic} up to epoch {made.epoch:,}")
-        folded = []
-        for step in fold(store, store.settings.upkeep.keep_epochs):
-            folded.append(step)
-            report(f"folding: {sum(f.rows for f in folded):,} epochs")
+        runs = _each(
+            compact(store),
+            lambda done: report(f"state run: {done[-1].topic} up to epoch {done[-1].epoch:,}"),
+        )
+        folded = _each(
+            fold(store, store.settings.upkeep.keep_epochs),
+            lambda done: report(f"folding: {sum(each.rows for each in done):,} epochs"),
+        )
         report("removing")
         removed_files, removed_bytes = collect_retired(store, store.settings.upkeep.keep_seconds)
         orphans = collect_orphans(store)
@@ -163,6 +154,34 @@ def maintain(
         for error in hindered:
             raise error
     return done
+
+
+def _each(made: Iterable[_T], tell: Callable[[list[_T]], None]) -> list[_T]:
+    """All that is made, told as it comes."""
+    done: list[_T] = []
+    for each in made:
+        done.append(each)
+        tell(done)
+    return done
+
+
+def _retained(
+    store: Store, force_past: Collection[str], report: Callable[[str], None]
+) -> tuple[list[Removed], list[Held], list[TailraceError]]:
+    """What retention removed, what holds it back, and what keeps topics from their archives."""
+    removed: list[Removed] = []
+    held: list[Held] = []
+    hindered: list[TailraceError] = []
+    for outcome in retain(store, force_past):
+        if isinstance(outcome, Held):
+            held.append(outcome)
+        elif isinstance(outcome, Unarchived):
+            hindered.append(outcome.error)
+            report(f"retention: {outcome.topic} could not be archived")
+        else:
+            removed.append(outcome)
+            report(f"retention: {outcome.topic} begins behind epoch {outcome.epoch:,}")
+    return removed, held, hindered
 
 
 def _record(store: Store, done: Round) -> None:

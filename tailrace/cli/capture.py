@@ -42,6 +42,17 @@ def metrics_port_option(setting: str) -> Any:
     )
 
 
+MetricsAddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-address",
+        metavar="IP",
+        show_default=False,
+        help="Address that metrics are served on. Default: metrics.address of the configuration, else 127.0.0.1.",
+    ),
+]
+
+
 def capture(
     context: typer.Context,
     sources: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
@@ -67,15 +78,7 @@ def capture(
         int | None,
         metrics_port_option("metrics.port"),
     ] = None,
-    metrics_address: Annotated[
-        str | None,
-        typer.Option(
-            "--metrics-address",
-            metavar="IP",
-            show_default=False,
-            help="Address that metrics are served on. Default: metrics.address of the configuration, else 127.0.0.1.",
-        ),
-    ] = None,
+    metrics_address: MetricsAddressOption = None,
 ) -> int:
     """Take the first load, then tail the write-ahead log until stopped (SIGTERM or Ctrl-C)."""
     from tailrace.metrics import Collector, served

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from eventstore.errors import TailraceError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from eventstore.settings import Settings
     from projections.standing import Rung, Standing
 
+_RECENT = timedelta(days=1)
 _AT_ONCE = 16  # sinks that are asked: one that does not answer must not hold up the look at the rest
 
 
@@ -48,10 +49,13 @@ class Failing:
     tries: int
     reason: str
 
+    def is_recent(self, now: datetime) -> bool:
+        return now - (self.last or self.since) < _RECENT
+
 
 def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStatus]:
-    """Every projection that has a generation."""
-    names = store.derived.projections()
+    """Every projection that has a generation, and each whose first build failed not long ago."""
+    names = sorted({*store.derived.projections(), *store.run_records.projections()})
     head = store.head()
     if not names or head is None:
         return []
@@ -60,7 +64,7 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
 
     context, now = ProjectionContext(store, settings, {}), datetime.now(UTC)
 
-    def look(name: str) -> ProjectionStatus:
+    def look(name: str) -> ProjectionStatus | None:
         try:
             found = standing(context, name, head, now)
         except TailraceError as error:  # a sink of one's own whose code is gone
@@ -68,10 +72,12 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
         if found is not None:
             return _status(found)
         failed = _failing(failing(store, name))
+        if not store.derived.generations(name) and not (failed and failed.is_recent(now)):
+            return None  # all its generations were dropped, or nobody tries to build it any more
         return ProjectionStatus(name, "no live generation: tailrace rebuild", failing=failed)
 
     with ThreadPoolExecutor(_AT_ONCE, "status") as pool:
-        return list(pool.map(look, names))
+        return [found for found in pool.map(look, names) if found is not None]
 
 
 def _status(found: Standing) -> ProjectionStatus:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.capture import metrics_port_option, stopping
+from tailrace.cli.capture import MetricsAddressOption, metrics_port_option, stopping
 from tailrace.cli.failure import INTERRUPTED
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
 from tailrace.cli.lifecycle import MasterOption, chosen, projecting, tell_outcome, tell_rebuilt
@@ -29,6 +29,7 @@ def run(
         int | None,
         metrics_port_option("metrics.projections_port"),
     ] = None,
+    metrics_address: MetricsAddressOption = None,
 ) -> int:
     """Refresh projections as the log grows, until stopped (SIGTERM or Ctrl-C); a refresh under way is finished.
 
@@ -47,7 +48,8 @@ def run(
         stop, collector = threading.Event(), ProjectionCollector(projections)
         metrics = invocation.settings.metrics
         port = metrics.projections_port if metrics_port is None else metrics_port
-        with stopping(stop) as interrupted, served(collector, port, metrics.address, invocation.output.note):
+        address = metrics_address or metrics.address
+        with stopping(stop) as interrupted, served(collector, port, address, invocation.output.note):
             runner.run(
                 projections, wanted, stop, lambda outcome: tell_outcome(invocation, outcome), collector.count
             )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,8 @@ import pytest
 
 from eventstore.log import Store
 from eventstore.settings import Settings
+from projections.derived import folder_of
+from projections.generation import files_of
 from projections.java import java_home
 from tailrace import __version__
 from tailrace.cli import main
@@ -193,6 +196,95 @@ def test_rebuild_run_and_verify_on_executors_that_are_other_processes(
     assert folders() == {"0", "1"}
     warned = f"executors run tailrace 9.9, this driver {__version__}: install one version on both"
     assert warned in told
+
+
+# Each bucket's files wait before the driver hears of them; the function, once, before its first row.
+SLOWLY = "-Dspark.executorEnv.TAILRACE_FAILPOINT=derived_written~3000"
+PAUSE = """
+def twice(amount):
+    pause()
+    return amount * 2
+
+
+def pause():
+    import os, time
+    from pathlib import Path
+    try:
+        with open({mark!r}, "x") as file:
+            file.write(Path(f"/proc/{{os.getppid()}}/stat").read_text().split()[3])
+    except FileExistsError:
+        return
+    time.sleep(5)
+"""
+REPEATED = """
+import sys
+from tailrace.cli.main import run
+
+given = sys.argv[1:]
+options = ["--json", *given[: given.index("run")]]
+verbs = [["rebuild", "totals"], ["verify", "totals"], ["projection", "gc", "totals"]]
+sys.exit(max([run([*options, *verb]) for verb in verbs]))
+"""
+
+
+def executors() -> set[int]:
+    found = subprocess.run(["pgrep", "-f", "CoarseGrainedExecutorBackend"], capture_output=True, text=True)
+    return {int(each) for each in found.stdout.split()}
+
+
+def test_an_executor_that_is_killed_as_it_computes_and_as_it_writes_costs_time_alone(
+    shop: ShopLog,
+    configuration: Path,
+    database: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    started: list[subprocess.Popen[str]],
+    folders: Callable[[], set[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mark = tmp_path / "computing"
+    views = VIEWS.partition("def twice")[0] + PAUSE.format(mark=str(mark)) + VIEWS.partition("amount * 2")[2]
+    (tmp_path / "views.py").write_text(views)
+    (tmp_path / "driver.py").write_text(REPEATED)
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", SLOWLY)
+    line = printed(
+        capsys, configuration, "spark-submit", "--master", CLUSTER, "--main", str(tmp_path / "driver.py")
+    )
+    before, storage = executors(), shop.store.storage
+
+    def written() -> set[str]:
+        return {path for path in storage.list(folder_of("totals", 1)) if path.endswith(".run.parquet")}
+
+    with (tmp_path / "said").open("w") as said:
+        driver = subprocess.Popen(
+            ["sh", "-c", line], cwd=tmp_path, stdout=subprocess.PIPE, stderr=said, text=True
+        )
+        started.append(driver)
+        wait_until(lambda: mark.exists() and mark.read_text() != "", SECONDS)
+        computing = int(mark.read_text())
+        assert computing in executors() - before
+        os.kill(computing, signal.SIGKILL)
+        wait_until(lambda: len(written()) > 0, SECONDS)
+        lost = written()
+        for executor in executors() - before:
+            os.kill(executor, signal.SIGKILL)
+        assert driver.stdout is not None
+        built = next(results(iter(driver.stdout.readline, "")), None)
+        assert built is not None, (tmp_path / "said").read_text()
+        mark.unlink()  # once more: while it is verified
+        wait_until(lambda: mark.exists() and mark.read_text() != "", SECONDS)
+        os.kill(int(mark.read_text()), signal.SIGKILL)
+        out, _ = driver.communicate(timeout=SECONDS)
+    assert driver.returncode == 0, (tmp_path / "said").read_text()
+    verified, *_ = results(out.splitlines())
+    assert built["promoted"] and built["generation"] == 1
+    assert verified["equal"] and verified["rows"] == len(
+        {row["customer_id"] for row in shop.state["orders"].values()}
+    )
+    assert len(folders()) > 2, "others took their place"
+    (step,) = shop.store.derived.derived("totals", 1)
+    assert written() == files_of(step).paths()
+    assert lost - written(), "what a lost executor wrote was written again, and collected"
 
 
 def test_the_command_line_itself_is_the_main_file_and_its_exit_code_that_of_spark_submit(

@@ -96,7 +96,7 @@ def test_changes_are_followed_to_the_keys_they_affect(shop: ShopLog, deploy: Dep
     assert (outcome.upserts, outcome.deletes) == (1, 1)
     assert rows_of(ctx, name) == shop.expected(name)
     assert verify(ctx, name).equal
-    record = ctx.store.run_records.latest(name, kind="incremental")[0]
+    record = ctx.store.run_records.latest(name, kinds=["incremental"])[0]
     assert (record.kind, record.keys, record.seconds) == ("incremental", 3, standing_still())
     assert ctx.store.run_records.latest(name)[-1].kind == "full"
 

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
+from eventstore.errors import TailraceError
 from eventstore.settings import Settings
 from projections.lifecycle import ProjectionContext, rebuild, refresh, verify
 from tailrace.cli.projection_status import projection_statuses
@@ -120,7 +121,7 @@ def test_lags_counts_reasons_and_proofs_are_measured(
     )
     told = [(run.kind, run.status) for run in ctx.store.run_records.latest("totals", limit=2)]
     assert told == [("verify", "different"), ("verify", "equal")]
-    assert all(run.bytes > 0 for run in ctx.store.run_records.latest("totals", kind="incremental"))
+    assert all(run.bytes > 0 for run in ctx.store.run_records.latest("totals", kinds=["incremental"]))
 
 
 def test_a_sink_out_of_reach_and_what_fails_are_seen(
@@ -137,7 +138,7 @@ def test_a_sink_out_of_reach_and_what_fails_are_seen(
     refresh(ctx, ["totals"])
     found = scrape(collector)
     assert found["projection_sink_up"] == 0 and "projection_position_epoch sink" not in found
-    (seen,) = projection_statuses(shop.store, away)
+    never_built, seen = projection_statuses(shop.store, away)
     assert (seen.epoch, seen.sink_epoch, seen.behind_epochs) == (shop.store.cut().epoch, None, 0)
     assert "sink 'mart'" in seen.sink_problem
     assert found["projection_position_epoch derived"] == shop.store.cut().epoch
@@ -145,3 +146,12 @@ def test_a_sink_out_of_reach_and_what_fails_are_seen(
     assert found["projection_failing"] == 1, "of what is live"
     (failed,) = shop.store.run_records.latest("bad")
     assert (failed.status, failed.kind, failed.generation, failed.tries) == ("failed", "build", None, 2)
+
+    with pytest.raises(TailraceError, match="sink 'mart'"):
+        verify(ctx, "totals")
+    (hindered, *_) = shop.store.run_records.latest("totals")
+    assert (hindered.kind, hindered.status, hindered.generation) == ("verify", "failed", 1)
+    assert "sink 'mart'" in hindered.reason
+    assert "projection_verified_epoch" not in scrape(collector), "nothing was compared"
+    assert never_built.name == "bad" and never_built.generation is None
+    assert never_built.failing is not None and never_built.failing.tries == 2
