@@ -35,6 +35,7 @@ _VIEW = re.compile(r"`?_pyspark_[0-9a-f]{32}`?")
 """What pyspark calls a DataFrame in SQL."""
 _HINT = "\n  hint: "
 _MAX_WORDS = 600
+_WORKER_GONE = "Python worker exited unexpectedly (crashed)"
 _BEFORE_ROWS = frozenset({"AnalysisException", "ParseException"})
 _END_SECONDS = 2.0  # from the first closed socket of a JVM to its end
 
@@ -109,7 +110,7 @@ def explained_upkeep(doing: str) -> Iterator[None]:
     except Exception as error:
         if _was_interrupted(error):
             raise KeyboardInterrupt from error
-        known = _own_error(str(error)) or _lost_session(error, doing)
+        known = _own_error(str(error)) or _lost_worker(str(error), doing) or _lost_session(error, doing)
         if known is None:
             raise
         raise known from error
@@ -118,8 +119,11 @@ def explained_upkeep(doing: str) -> Iterator[None]:
 def explain(projection: Projection, doing: str, error: Exception) -> TailraceError:
     """The error to tell instead of ``error``."""
     text = str(error)
-    known = _own_error(text, f"projection {projection.name!r}: ") or _lost_session(
-        error, f"{doing} of projection {projection.name!r}"
+    of_projection = f"{doing} of projection {projection.name!r}"
+    known = (
+        _own_error(text, f"projection {projection.name!r}: ")
+        or _lost_worker(text, of_projection)
+        or _lost_session(error, of_projection)
     )
     if known is not None:
         return known
@@ -178,6 +182,18 @@ def _words(text: str) -> str:
     )[0]
     head = _VIEW.sub("an input", head)
     return head if len(head) <= _MAX_WORDS else head[:_MAX_WORDS] + "…"
+
+
+def _lost_worker(text: str, doing: str) -> TransientError | None:
+    """What to tell when a process that ran a task was killed, by a system out of memory for one, as often as Spark
+    tries."""
+    if _WORKER_GONE not in text:
+        return None
+    return TransientError(
+        f"a worker process of Spark's ended while {doing}",
+        hint="run the command again; if it repeats, the machine lacks memory: fewer tasks at once (spark.master), or"
+        " more of it",
+    )
 
 
 def _lost_session(error: Exception, doing: str) -> TransientError | None:

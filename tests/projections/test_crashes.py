@@ -29,6 +29,9 @@ from eventstore.settings import Settings
 from projections import load_projections
 from projections.apply import apply
 from projections.atwork import building
+from projections.collect import gc
+from projections.derived import folder_of
+from projections.generation import files_of
 from projections.lifecycle import (
     ProjectionContext,
     plans,
@@ -169,6 +172,27 @@ def test_two_appliers_at_once_leave_what_one_would_have_left(
     assert verify(ctx, name).equal
     fence, last = ctx.fence(generation), ctx.store.derived.last_derived(name, 1)
     assert fence is not None and last is not None and fence.epoch == last.to_epoch
+
+
+def test_a_task_that_is_killed_as_it_writes_leaves_a_build_that_the_next_run_finishes(
+    shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Path
+) -> None:
+    """A worker process, as a system out of memory kills it: with one driver and no cluster nobody tries again."""
+    ctx = deploy()
+    file = settings_file(settings, tmp_path, ["tailrace.demo.shop.projections"])
+
+    cut_off = job(file, "rebuild", "customer_totals", failpoint="derived_written")
+    assert cut_off.returncode == 6, cut_off.stderr
+    assert "a worker process of Spark's ended" in cut_off.stderr and "Traceback" not in cut_off.stderr
+    assert ctx.generation("customer_totals", 1).state is GenerationState.BUILDING
+    done = job(file, "rebuild", "customer_totals")
+
+    assert done.returncode == 0, done.stderr
+    assert [generation.number for generation in ctx.generations("customer_totals")] == [1]
+    assert rows_of(ctx, "customer_totals") == shop.expected("customer_totals")
+    gc(ctx, "customer_totals")
+    (step,) = ctx.store.derived.derived("customer_totals", 1)
+    assert set(ctx.store.storage.list(folder_of("customer_totals"))) == files_of(step).paths()
 
 
 def test_a_driver_killed_while_planning_or_after_its_commit_is_resumed(
