@@ -126,14 +126,13 @@ def _step(ctx: ProjectionContext, name: str, kind: str) -> tuple[Taken, float]:
     return taken, seconds
 
 
-def report(options: Options, lines: Sequence[Line]) -> None:
+def report(options: Options, rows: int, repeat: int, section: str, lines: Sequence[Line]) -> None:
     head = ["projection", "of its keys", "rows changed", "keys affected", "incremental s", "full s", "ratio"]
-    body = f"{options['rows']:,} rows in the table; {options.repeat} rounds, medians.\n\n" + table(
-        head, [line.cells() for line in lines]
-    )
+    rounds = f"{repeat} rounds, medians" if repeat > 1 else "one round"
+    body = f"{rows:,} rows in the table; {rounds}.\n\n" + table(head, [line.cells() for line in lines])
     write_section(
-        "incremental",
-        "Refresh by affected keys, and in full",
+        section,
+        f"Refresh by affected keys, and in full: {rows:,} rows",
         body,
         command=options.command,
         packages=["pyspark", "pyarrow"],
@@ -142,14 +141,26 @@ def report(options: Options, lines: Sequence[Line]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    sizes = [Size("rows", 1_000_000, 20_000, "rows of the table")]
+    sizes = [
+        Size("rows", 1_000_000, 20_000, "rows of the table; 0: none"),
+        Size("large", 10_000_000, 0, "rows of a larger one, measured in one round; 0: none"),
+    ]
     options = parse("incremental", __doc__, sizes, arguments)
-    with shop(options["rows"]) as (made, ctx):
-        lines = []
+    for rows, repeat, section in (
+        (options["rows"], options.repeat, "incremental"),
+        (options["large"], 1, "incremental-large"),
+    ):
+        if rows:
+            report(options, rows, repeat, section, measured(rows, repeat))
+
+
+def measured(rows: int, repeat: int) -> list[Line]:
+    lines: list[Line] = []
+    with shop(rows) as (made, ctx):
         for name in ("totals", "cache"):
             refresh(ctx, [name])
-            lines += [measure(made, ctx, name, share, options.repeat) for share in SHARES]
-    report(options, lines)
+            lines += [measure(made, ctx, name, share, repeat) for share in SHARES]
+    return lines
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ SMALLEST = {
     "size": ["--transactions", "20"],
     "consume": ["--changes", "500", "--events", "20", "--backlog", "500", "--follow", "3"],
     "rebuild": ["--events", "2000", "--wide", "1000"],
-    "incremental": ["--rows", "3000"],
+    "incremental": ["--rows", "3000", "--large", "2000"],
     "freshness": ["--rows", "3000", "--rate", "10", "--seconds", "2", "--warmup", "1", "--most", "1"],
     "sinks": ["--rows", "2000"],
     "latency": ["--rate", "100", "--seconds", "1", "--warmup", "0"],
@@ -37,7 +37,7 @@ LINES = {
     "size": 6,
     "consume": 5,
     "rebuild": 20,  # two tables
-    "incremental": 8,
+    "incremental": 18,  # two tables
     "freshness": 1,
     "sinks": 6,
     "latency": 1,
