@@ -147,5 +147,5 @@ def test_what_is_followed_by_key_is_what_everything_gives_at_every_step_of_rando
 ) -> None:
     names = scale.pick(smoke=THOROUGH, full=tuple(EACH))
     alterations = scale.pick(smoke={}, full={7: "add_column", 13: "truncate"})
-    for seed in range(scale.pick(smoke=1, full=6)):
+    for seed in range(scale.pick(smoke=1, full=3)):
         history(tmp_path / str(seed), seed, names, scale.pick(smoke=2, full=20), alterations)
