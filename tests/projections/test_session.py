@@ -80,7 +80,7 @@ def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
     """In a process of its own: the session of this one is shared by all tests."""
     program = textwrap.dedent(
         """
-        import os, signal
+        import logging, os, signal
         from pyspark import SparkContext
         from eventstore.errors import TransientError
         from eventstore.log import Store
@@ -97,6 +97,7 @@ def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
         def kill():
             os.kill(SparkContext._gateway.proc.pid, signal.SIGTERM)
 
+        logging.disable()  # of an answer that is cut off half-way py4j tells the root logger
         settings = Settings(store=StoreSettings(catalog="sqlite:///catalog.db", segments="segments"), spark=SPARK)
         with Store.open(settings.store, create=True) as store:
             context = ProjectionContext(store, settings, {"t": t})
