@@ -3,6 +3,7 @@ processes of their own, the log's files in an object store and the catalog on Po
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -68,6 +69,15 @@ while not Path("more").exists():
 codes += [run([*options, "run", "--once"]), run([*options, "verify", "totals"])]
 sys.exit(max(codes))
 """
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Executors are looked for among all processes, and their folders where Spark is installed: one cluster at a time,
+    whatever other workers do."""
+    with (tmp_path_factory.getbasetemp().parent / "cluster.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture
