@@ -8,6 +8,7 @@ from datetime import timedelta
 from eventstore import attempts
 from eventstore.derived import GenerationState
 from eventstore.errors import TailraceError, UsageError
+from projections import finished
 from projections.context import ProjectionContext
 from projections.derived import folder_of, generation_of
 from projections.generation import Generation, files_of
@@ -93,8 +94,10 @@ def _is_lost(ctx: ProjectionContext, generation: Generation) -> bool:
 
 
 def _collect_files(ctx: ProjectionContext, name: str) -> None:
-    """Remove files that no step names and that no driver can still commit, also of generations that are gone."""
+    """Remove files that no step names, that no driver can still commit and that are of no use to the next attempt at a
+    build, also of generations that are gone."""
     storage, derived = ctx.store.storage, ctx.store.derived
+    building = {each.number: each for each in ctx.generations(name) if each.state is GenerationState.BUILDING}
     by_number: dict[int, list[str]] = {}
     for path in storage.list(folder_of(name)):
         by_number.setdefault(generation_of(path), []).append(path)
@@ -102,6 +105,8 @@ def _collect_files(ctx: ProjectionContext, name: str) -> None:
         # The order matters: what was listed, is of no living attempt and not named *afterwards*, never will be.
         living = attempts.at_work(ctx.store.catalog, name, number)
         named = set().union(*(files_of(step).paths() for step in derived.derived(name, number)))
+        if number in building and not named:
+            named = finished.resumable(ctx, building[number], paths)
         for path in paths:
             if path not in named and not any(attempts.is_by(path, attempt) for attempt in living):
                 storage.delete(path)

@@ -27,8 +27,9 @@ from eventstore.errors import HistoryGone
 from eventstore.position import Cut
 from eventstore.state import StateInput
 from projections.affected import KeySet, Mask
+from projections.bucket import BucketOutcome, BucketTask
 from projections.comparable import columns_of, incomparable
-from projections.compute import BucketOutcome, BucketTask, define, refuse_bad_keys, require_schema
+from projections.compute import define, refuse_bad_keys, require_schema
 from projections.context import ProjectionContext
 from projections.derived import Some
 from projections.difference import HASH

@@ -18,22 +18,20 @@ from eventstore.errors import (
     IncompleteTopic,
     OperatorError,
     TailraceError,
-    UnknownCell,
-    UnreadableCell,
     UsageError,
 )
 from eventstore.position import Cut, Fence
-from projections import promotion
+from projections import finished, promotion
 from projections.apply import apply
 from projections.atwork import AtWork, building, refreshing
 from projections.check import check
 from projections.collect import Collected, drop, gc
 from projections.compute import define, output_schema
 from projections.context import ProjectionContext
-from projections.failure import explained
+from projections.failure import FOR_GOOD, explained
 from projections.generation import Generation, Pin, files_of, spec_to_text
 from projections.history import frames, needs, plan_reads
-from projections.model import Projection, ProjectionFailed
+from projections.model import Projection
 from projections.order import in_order
 from projections.plan import Full
 from projections.planning import PlannedRefresh, plans
@@ -161,7 +159,8 @@ def _built(ctx: ProjectionContext, projection: Projection, generation: Generatio
     with _failing(ctx, generation):
         if ctx.store.derived.last_derived(name, generation.number) is None:
             started = datetime.now(UTC)
-            cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
+            cut = pin.cut if pin else finished.position(ctx, projection, generation)
+            cut = cut or common_cut(ctx.store, projection, ctx.store.cut())
             taken = take_step(ctx, projection, generation, cut, Full(0, cut.epoch, "it has no result yet"))
             record_step(ctx, projection, generation, started, taken)
         applied = apply(ctx, generation)
@@ -282,7 +281,7 @@ def _failing(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
     """A build whose code, input or output is at fault has failed for good; anything else may be finished later."""
     try:
         yield
-    except (ProjectionFailed, UnreadableCell, UnknownCell):
+    except FOR_GOOD:
         ctx.store.derived.set_state(generation.projection, generation.number, GenerationState.FAILED)
         raise
 

@@ -15,7 +15,7 @@ from eventstore import disclosure
 from eventstore.chosen import TooLarge
 from eventstore.position import Cut
 from projections.affected import KeySet
-from projections.compute import BucketTask, placement_of
+from projections.bucket import BucketTask, placement_of
 from projections.context import ProjectionContext
 from projections.derived import StepFiles, read_result
 from projections.generation import Checked, Generation

@@ -25,7 +25,7 @@ from eventstore.errors import OperatorError
 from eventstore.move.files import copied
 from eventstore.position import Fence
 from eventstore.storage import LocalStorage, Storage
-from projections.compute import Placement, placement_of
+from projections.bucket import Placement, placement_of
 from projections.context import ProjectionContext
 from projections.derived import DerivedFile, folder_of, read_delta, run_schema
 from projections.difference import HASH

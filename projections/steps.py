@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from eventstore import attempts
@@ -11,15 +11,10 @@ from eventstore.derived import DerivedRun
 from eventstore.errors import Fenced, TransientError
 from eventstore.maintain.leases import Ended
 from eventstore.position import Cut
+from projections import finished
 from projections.affected import KeySet
-from projections.compute import (
-    BucketOutcome,
-    BucketTask,
-    compute,
-    define,
-    placement_of,
-    require_schema,
-)
+from projections.bucket import BucketOutcome, BucketTask, placement_of
+from projections.compute import compute, define, require_schema
 from projections.context import ProjectionContext
 from projections.costs import too_costly
 from projections.derived import StepFiles, folder_of, next_files
@@ -44,13 +39,13 @@ _NULLS = "changed rows have NULL for their key, and nothing in the plan leaves s
 @dataclass(frozen=True, slots=True)
 class Taken:
     """A committed step: how it was computed and why so (``cause``: of a full one), how many keys were affected (None:
-    all of them) and the seconds it took to compute."""
+    all of them) and the seconds it took to compute (None: part of it was taken over)."""
 
     run: DerivedRun
     kind: Literal["full", "incremental"]
     reason: str
     keys: int | None
-    seconds: float
+    seconds: float | None
     cause: Cause | None
 
 
@@ -83,16 +78,25 @@ def take_step(
         )
         results = _results(ctx, projection, generation, cut)
         began = ctx.clock()
+        done: dict[int, BucketOutcome] = {}
+        if last is None:
+            task = replace(task, basis=finished.basis_at(ctx, generation, cut, results).to_text())
+            done = finished.take_over(ctx, generation, task)
+            task = replace(task, placement=replace(task.placement, without=frozenset(done)))
         outcomes, kind, reason, keys, cause = _computed(
             ctx, projection, generation, cut, decided, last, files, task
         )
-        seconds = ctx.clock() - began
+        if done:
+            outcomes = sorted([*outcomes, *done.values()], key=lambda outcome: outcome.bucket)
+            reason += f"; {len(done)} of {len(task.placement.buckets)} buckets were finished before"
+        seconds = None if done else ctx.clock() - began
         try:
             _require_same(ctx, projection, generation, cut, results)
             run = _committed(ctx, generation, cut, last, files, outcomes, attempt.lease, results)
         except (Fenced, Ended, _Moved):  # any other may come of a COMMIT that was done
             task.discard()
             raise
+        task.forget_receipts()
     follows = generation.pin is None and generation.preview is None
     if kind == "full" and follows and not declared_against(projection):
         _check(ctx, projection, generation, cut, run)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from eventstore import attempts
 from eventstore.errors import OperatorError, UsageError
 from eventstore.runrecords import RunRecord
-from projections.compute import BucketOutcome, BucketTask, RowSample
+from projections.bucket import BucketOutcome, BucketTask, RowSample
 from projections.context import ProjectionContext
 from projections.derived import BucketFiles
 from projections.generation import Generation, files_of

@@ -17,7 +17,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from eventstore import keys
 from eventstore.storage import LocalStorage
 from projections import PostgresTable, Projection, ProjectionFailed, State, projection
-from projections.compute import BucketOutcome, BucketTask, Placement, compute, define, output_schema
+from projections.bucket import BucketOutcome, BucketTask, Placement
+from projections.compute import compute, define, output_schema
 from projections.derived import BucketFiles, StepFiles, next_files, read_delta, read_result
 
 if TYPE_CHECKING:

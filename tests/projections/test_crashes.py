@@ -29,6 +29,7 @@ from eventstore.settings import Settings
 from projections import load_projections
 from projections.apply import apply
 from projections.atwork import building
+from projections.bucket import RECEIPT
 from projections.collect import gc
 from projections.derived import folder_of
 from projections.generation import files_of
@@ -185,9 +186,14 @@ def test_a_task_that_is_killed_as_it_writes_leaves_a_build_that_the_next_run_fin
     assert cut_off.returncode == 6, cut_off.stderr
     assert "a worker process of Spark's ended" in cut_off.stderr and "Traceback" not in cut_off.stderr
     assert ctx.generation("customer_totals", 1).state is GenerationState.BUILDING
+    files = list(ctx.store.storage.list(folder_of("customer_totals")))
+    finished = [path for path in files if path.endswith(RECEIPT)]
+    assert finished and len(files) == 2 * len(finished), "whole buckets"
     done = job(file, "rebuild", "customer_totals")
 
     assert done.returncode == 0, done.stderr
+    (record,) = ctx.store.run_records.latest("customer_totals", kinds=["full"], but=["failed"])
+    assert f"; {len(finished)} of 2 buckets were finished before" in record.reason
     assert [generation.number for generation in ctx.generations("customer_totals")] == [1]
     assert rows_of(ctx, "customer_totals") == shop.expected("customer_totals")
     gc(ctx, "customer_totals")

@@ -12,7 +12,7 @@ import pytest
 
 from eventstore.keys import hash_texts
 from eventstore.storage import LocalStorage
-from projections.compute import BucketTask, Placement
+from projections.bucket import BucketTask, Placement
 from projections.derived import (
     NO_FILES,
     OVERLAYS_MOST,
