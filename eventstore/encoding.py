@@ -21,6 +21,7 @@ ZSTD_LEVEL = 1
 # Texts are looked at to see whether they repeat: so many at most, and fewer when they are large.
 _SAMPLE_ROWS, _SAMPLE_ROWS_MIN, _SAMPLE_BYTES = 2000, 100, 2 << 20
 _DISTINCT_MAX = 0.95  # of 2,000: some 20,000 different ones, equally frequent
+_DISTINCT_IN_GROUP_MAX = 0.5
 
 
 def parquet_writer(sink: pa.NativeFile, schema: pa.Schema, unlike: Collection[str] = ()) -> pq.ParquetWriter:
@@ -64,24 +65,22 @@ def unlike(table: pa.Table) -> list[str]:
     return [path for path in texts if not _repeats(_leaf(table, path))]
 
 
+def hardly_alike(group: pa.Table) -> set[str]:
+    """Paths of columns of which more than half of the texts of a row group differ: their dictionary would take as much
+    room as they do, and a third more time to read."""
+    texts = [path for path, kind in _leaves(group.schema) if _is_text(kind)]
+    return {path for path in texts if _share_different(_leaf(group, path)) > _DISTINCT_IN_GROUP_MAX}
+
+
 def coded_paths(metadata: pq.FileMetaData) -> set[str]:
     """Paths of columns that have a dictionary in every row group of a file."""
-    return {path for path, coded in _dictionaries(metadata).items() if all(coded)}
-
-
-def plain_paths(metadata: pq.FileMetaData) -> set[str]:
-    """Paths of columns that have a dictionary in no row group of a file."""
-    return {path for path, coded in _dictionaries(metadata).items() if not any(coded)}
-
-
-def _dictionaries(metadata: pq.FileMetaData) -> dict[str, list[bool]]:
-    """Whether there is one, in each row group."""
-    found: dict[str, list[bool]] = {}
+    found: dict[str, bool] = {}
     for at in range(metadata.num_row_groups):
         group = metadata.row_group(at)
         for chunk in (group.column(each) for each in range(group.num_columns)):
-            found.setdefault(chunk.path_in_schema, []).append(chunk.has_dictionary_page)
-    return found
+            path = chunk.path_in_schema
+            found[path] = found.get(path, True) and chunk.has_dictionary_page
+    return {path for path, coded in found.items() if coded}
 
 
 def _leaves(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
@@ -117,8 +116,14 @@ def _repeats(column: pa.ChunkedArray) -> bool:
     sample = (
         column if rows <= size else column.take(pa.array(np.linspace(0, rows - 1, size).astype(np.int64)))
     )
-    valid = len(sample) - sample.null_count
-    return bool(pc.count_distinct(sample, mode="only_valid").as_py() <= _DISTINCT_MAX * valid)
+    return _share_different(sample) <= _DISTINCT_MAX
+
+
+def _share_different(column: pa.ChunkedArray) -> float:
+    """Of the texts that there are; 0 where there is none."""
+    valid = len(column) - column.null_count
+    different: int = pc.count_distinct(column, mode="only_valid").as_py()
+    return different / valid if valid else 0.0
 
 
 def _is_near(path: str, kind: pa.DataType) -> bool:

@@ -261,6 +261,7 @@ def read_segment(
     *,
     silent: Mapping[str, str] = MappingProxyType({}),
     coded: Collection[str] = (),
+    sound: set[str] | None = None,
 ) -> pa.Table:
     """The rows a reference stands for, with ``_partition`` int32, ``_offset`` int64 and ``_epoch`` int64 in front.
 
@@ -269,7 +270,8 @@ def read_segment(
     ``partitions`` restricts the rows and, for files, what is decoded. ``schema`` restores the field metadata (column
     ids, Postgres types) exactly; without it they are those of the file. Rows are in (partition, offset) order. What is
     not looked at need not be decoded: a column that is a key of ``silent`` may be left out where no row has a value of
-    the column it is mapped to, and texts of ``coded`` columns may come as dictionaries. Raises IntegrityError, naming
+    the column it is mapped to, and texts of ``coded`` columns may come as dictionaries. Who reads partition by partition
+    gives one set ``sound`` for all: whole files are compared with their checksums once. Raises IntegrityError, naming
     the file, when bytes are missing or damaged.
     """
     wanted = {name.partition(".")[0] for name in columns} if columns is not None else None
@@ -281,7 +283,7 @@ def read_segment(
         table, ranges = _read_inline(ref, needed), list(ref.ranges)
     else:
         held = LocalStorage(storage) if isinstance(storage, Path) else storage
-        table, ranges = _read_file(held, ref, needed, partitions, silent, coded)
+        table, ranges = _read_file(held, ref, needed, partitions, silent, coded, sound)
     if not ref.sealed:
         table = with_positions(table, ranges, ref.first_epoch)
     if partitions is not None:
@@ -305,8 +307,10 @@ def _read_file(
     partitions: Collection[int] | None,
     silent: Mapping[str, str],
     coded: Collection[str],
+    sound: set[str] | None,
 ) -> tuple[pa.Table, list[PartitionRange]]:
-    with open_parts(storage, ref, whole=needed is None and partitions is None, coded=coded) as file:
+    whole = needed is None and partitions is None
+    with open_parts(storage, ref, whole=whole, coded=coded, sound=sound) as file:
         groups, ranges = _groups_of(file, ref, partitions)
         held = {name: at for at, name in enumerate(file.schema_arrow.names)}
         names = None
@@ -346,25 +350,35 @@ def _unsaid(metadata: pq.FileMetaData, groups: Sequence[int], silent: Mapping[st
     return {name for name, said in silent.items() if said not in speaking}
 
 
-def open_file(storage: Storage, ref: SegmentRef, coded: Collection[str] = ()) -> pq.ParquetFile:
-    """The file of a reference, checked; texts of ``coded`` columns as dictionaries. Raises MissingFile, OperatorError
-    for one of a later format and, when it is damaged, IntegrityError."""
+def open_file(
+    storage: Storage, ref: SegmentRef, coded: Collection[str] = (), sound: set[str] | None = None
+) -> pq.ParquetFile:
+    """The file of a reference, checked unless it is among the ``sound``, which it then is; texts of ``coded`` columns
+    as dictionaries. Raises MissingFile, OperatorError for one of a later format and, when it is damaged,
+    IntegrityError."""
     assert ref.path is not None
     data = storage.open(ref.path)
-    if ref.checksum and checksum(data) != ref.checksum:
+    sound = set() if sound is None else sound
+    if ref.checksum and ref.path not in sound and checksum(data) != ref.checksum:
         raise damaged(storage.place(ref.path))
+    sound.add(ref.path)
     return _parquet(pa.BufferReader(data), coded, storage.place(ref.path))
 
 
 @contextmanager
 def open_parts(
-    storage: Storage, ref: SegmentRef, *, whole: bool, coded: Collection[str] = ()
+    storage: Storage,
+    ref: SegmentRef,
+    *,
+    whole: bool,
+    coded: Collection[str] = (),
+    sound: set[str] | None = None,
 ) -> Iterator[pq.ParquetFile]:
     """``open_file`` for who needs only parts, unless ``whole``. A large file that is far away is then read by ranges:
     its size is compared, and the checksum of every page that is read, which is not that of the whole."""
     assert ref.path is not None
     if whole or not storage.remote or ref.bytes < RANGES_BYTES_MIN:
-        with open_file(storage, ref, coded) as file:
+        with open_file(storage, ref, coded, sound) as file:
             yield file
         return
     with storage.ranges(ref.path) as raw:

@@ -271,6 +271,7 @@ def partition_reader(storage: Storage, wanted: StateInput, layout: Layout) -> Re
     if wanted.partitioning.mixed:
         return _mixed_reader(storage, wanted, layout)
     first = wanted.partitioning.current.first
+    sound: set[str] = set()
 
     def read(partition: int) -> Iterator[Rows]:
         number = first + partition
@@ -285,6 +286,7 @@ def partition_reader(storage: Storage, wanted: StateInput, layout: Layout) -> Re
                 partitions=(number,),
                 silent=SILENT,
                 coded=layout.coded(version),
+                sound=sound,
             )
             yield from conform(table, version, layout)
 

@@ -133,7 +133,7 @@ def _rebuilt(
             cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
             generation = _create(ctx, projection, pin, cut, preview)
         with attempts.build(ctx.store.catalog, name, generation.number):
-            upserts, deletes = _built(ctx, projection, generation)
+            upserts, deletes = _built(ctx, projection, generation, resumed=resumed)
         if preview is not None:
             _drop_earlier(ctx, generation)
         wanted = pin is None and preview is None if promote is None else promote
@@ -153,15 +153,18 @@ def _rebuilt(
     )
 
 
-def _built(ctx: ProjectionContext, projection: Projection, generation: Generation) -> tuple[int, int]:
+def _built(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, *, resumed: bool
+) -> tuple[int, int]:
     """Have the generation ready; gives the rows that were written and deleted in its sink."""
     name, pin = projection.name, generation.pin
     with _failing(ctx, generation):
         if ctx.store.derived.last_derived(name, generation.number) is None:
             started = datetime.now(UTC)
-            cut = pin.cut if pin else finished.position(ctx, projection, generation)
+            cut = pin.cut if pin else finished.position(ctx, projection, generation) if resumed else None
             cut = cut or common_cut(ctx.store, projection, ctx.store.cut())
-            taken = take_step(ctx, projection, generation, cut, Full(0, cut.epoch, "it has no result yet"))
+            decided = Full(0, cut.epoch, "it has no result yet")
+            taken = take_step(ctx, projection, generation, cut, decided, resumed=resumed)
             record_step(ctx, projection, generation, started, taken)
         applied = apply(ctx, generation)
     upserts, deletes = applied.upserts, applied.deletes

@@ -55,8 +55,11 @@ def take_step(
     generation: Generation,
     cut: Cut,
     decided: Full | Incremental,
+    *,
+    resumed: bool = False,
 ) -> Taken:
-    """Compute the result at ``cut`` and commit it, with what differs from the step before, as the next step.
+    """Compute the result at ``cut`` and commit it, with what differs from the step before, as the next step; of a first
+    one that is ``resumed``, without the buckets that were finished before.
 
     Raises Fenced when another driver committed meanwhile, and Ended when ``gc`` took this process for dead;
     ProjectionFailed when the projection's code or output is at fault, and what reading the inputs raises. Then nothing
@@ -81,7 +84,7 @@ def take_step(
         done: dict[int, BucketOutcome] = {}
         if last is None:
             task = replace(task, basis=finished.basis_at(ctx, generation, cut, results).to_text())
-            done = finished.take_over(ctx, generation, task)
+            done = finished.take_over(ctx, generation, task) if resumed else {}
             task = replace(task, placement=replace(task.placement, without=frozenset(done)))
         outcomes, kind, reason, keys, cause = _computed(
             ctx, projection, generation, cut, decided, last, files, task

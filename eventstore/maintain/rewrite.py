@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from types import TracebackType
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import pyarrow as pa
@@ -70,15 +71,12 @@ def rewrite(
                 raise IntegrityError(
                     f"{each.ref.path} has other columns than {files[0].ref.path} of the same version"
                 )
-        # What capture saw of all rows of its epochs: texts that do not repeat.
-        unlike = set.intersection(*(each.plain for each in files))
         with storage.create(path) as raw:
             sink = _Checked(raw)
             with (
                 pa.PythonFile(sink, mode="w") as out,
-                encoding.parquet_writer(out, schema, unlike) as writer,
+                _Groups(out, schema, memory_bytes // _PARTS) as groups,
             ):
-                groups = _Groups(writer, schema, memory_bytes // _PARTS)
                 for partition in sorted({piece.partition for ref in inputs for piece in ref.ranges}):
                     for at, each in enumerate(files):
                         for batch in each.of_partition(partition):
@@ -89,7 +87,6 @@ def rewrite(
                             counts[partition] = counts.get(partition, 0) + chosen.num_rows
                             groups.add(chosen)
                     groups.end_partition()
-                groups.flush()
         failpoints.hit("segment_written")
         return Written(sink.bytes, sink.hash.hexdigest(), tuple(contents), counts, kept)
     finally:
@@ -130,7 +127,6 @@ class Rows:
         metadata = self._file.metadata
         lengths = [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]
         self._bounds = np.cumsum([0, *lengths]).tolist()
-        self.plain = encoding.plain_paths(metadata)
         stored = self._file.schema_arrow
         self.schema = (
             stored if ref.sealed else pa.schema([*segment.POSITION_FIELDS, *stored], stored.metadata)
@@ -182,11 +178,13 @@ class Rows:
 
 @dataclass(slots=True)
 class _Groups:
-    """Pieces gathered to row groups: a large partition's own, small neighbours together, each bounded in bytes."""
+    """Pieces gathered to row groups: a large partition's own, small neighbours together, each bounded in bytes. The
+    first one tells which texts get a dictionary: small inputs could not."""
 
-    writer: pq.ParquetWriter
+    out: pa.NativeFile
     schema: pa.Schema
     group_bytes: int
+    writer: pq.ParquetWriter | None = None
     pieces: list[pa.Table] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
@@ -204,8 +202,26 @@ class _Groups:
 
     def flush(self) -> None:
         if self.pieces:
-            self.writer.write_table(pa.concat_tables(self.pieces), row_group_size=self.rows)
+            group = pa.concat_tables(self.pieces)
+            self._writer(group).write_table(group, row_group_size=self.rows)
         self.pieces, self.rows, self.bytes = [], 0, 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.flush()
+            self._writer(self.schema.empty_table()).close()
+        elif self.writer is not None:
+            self.writer.close()
+
+    def _writer(self, group: pa.Table) -> pq.ParquetWriter:
+        if self.writer is None:
+            self.writer = encoding.parquet_writer(self.out, self.schema, encoding.hardly_alike(group))
+        return self.writer
 
 
 class _Checked:

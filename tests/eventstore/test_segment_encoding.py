@@ -7,6 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from eventstore.encoding import coded_paths
+from eventstore.maintain.rewrite import rewrite
 from eventstore.model import PartitionRange, SegmentRef, TopicId
 from eventstore.schema import Column, TopicSchema, change_schema
 from eventstore.segment import read_segment, write_segment
@@ -78,3 +80,30 @@ def test_numbers_are_differences_and_texts_a_dictionary(tmp_path: Path) -> None:
     )
     read = read_segment(storage, ref, SCHEMA).drop_columns(["_partition", "_offset", "_epoch"])
     assert read.equals(written)
+
+
+def test_what_is_merged_has_dictionaries_by_its_own_row_groups_whatever_the_small_files_had(
+    tmp_path: Path,
+) -> None:
+    storage, refs = LocalStorage(tmp_path), []
+    for epoch in range(1, 5):
+        file = write_segment(storage, TOPIC, 1, rows(3), 1, f"of-{epoch}")  # three statuses, all different
+        ranges = (PartitionRange(0, 3 * (epoch - 1), 3),)
+        refs.append(
+            SegmentRef(TOPIC, 1, epoch, epoch, 3, file.bytes, ranges, path=file.path, checksum=file.checksum)
+        )
+        assert "after.status" not in coded_paths(pq.read_metadata(tmp_path / file.path))
+    written = rewrite(storage, refs, "merged.parquet", 1 << 20)
+    merged = pq.ParquetFile(tmp_path / "merged.parquet")
+    assert "after.status" in coded_paths(merged.metadata)
+    assert "after.note" in coded_paths(merged.metadata), "two texts, each four times"
+    assert merged.read().column("after").to_pylist() == 4 * rows(3).column("after").to_pylist()
+
+    many = write_segment(storage, TOPIC, 1, rows(12), 1, "many")
+    ref = SegmentRef(
+        TOPIC, 1, 1, 1, 12, many.bytes, (PartitionRange(0, 0, 12),), path=many.path, checksum=many.checksum
+    )
+    rewrite(storage, [ref], "again.parquet", 1 << 20)
+    found = coded_paths(pq.read_metadata(tmp_path / "again.parquet"))
+    assert "after.status" in found and "after.note" not in found, "as long as they are, and slower"
+    assert sum(written.counts.values()) == 12
