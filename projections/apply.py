@@ -1,7 +1,8 @@
 """Bring derived steps into the sink: the committed bytes, bucket by bucket, the fence last (step 9). Needs no Spark.
 
-A step that was cut off is applied again from its first bucket; the sink's contract makes that a no-op for what is
-there already. Which steps are missing is read from the sink's own fence, never remembered.
+A step that was cut off is applied again, of a first load only the buckets that the sink does not have whole; its
+contract makes that a no-op for what is there already. Which steps and buckets are missing is read from the sink, never
+remembered.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from eventstore.position import Fence
 from projections.context import ProjectionContext
 from projections.derived import read_delta
 from projections.generation import Generation, files_of
-from projections.sinks.base import Load
+from projections.sinks.base import Load, ResumableLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,15 @@ def _refused(generation: Generation, holds: str) -> OperatorError:
 
 def _write(ctx: ProjectionContext, generation: Generation, step: DerivedRun, load: Load) -> None:
     deltas = files_of(step).deltas
+    resumable = load if isinstance(load, ResumableLoad) else None
+    there = frozenset(resumable.done) if resumable else frozenset()
     for done, file in enumerate(deltas):
         ctx.report(f"applying {generation.projection}", done, len(deltas), "buckets")
+        if file.bucket in there:
+            continue
         upserts, deletes = read_delta(ctx.store.storage, file, generation.schema, generation.key)
         load.write(file.bucket, upserts, deletes)
+        if resumable:
+            resumable.bucket_done(file.bucket)
         failpoints.hit("bucket_applied")
     ctx.report(f"applying {generation.projection}", len(deltas), len(deltas), "buckets")

@@ -9,7 +9,7 @@ each row carries the epoch that wrote it, an older epoch never overwrites a newe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -81,11 +81,24 @@ class Load(Protocol):
         """
 
     def commit(self) -> None:
-        """The fence last. A load that is left without ``commit`` has not happened: its step is applied again.
+        """The fence last. A load that is left without ``commit`` has not happened: its step is applied again, at most
+        without the buckets that a ``ResumableLoad`` keeps.
 
         Raises Fenced when another process has moved the fence since, TransientError when the outcome is unknown:
         ``Sink.fence`` then tells.
         """
+
+
+@runtime_checkable
+class ResumableLoad(Protocol):
+    """What a load can do besides, so that one that was cut off is gone on with by bucket."""
+
+    @property
+    def done(self) -> Collection[int]:
+        """Buckets of this very step that are in the sink since an earlier load of it: they are not written again."""
+
+    def bucket_done(self, bucket: int) -> None:
+        """All rows of a bucket were written: they stay, whatever becomes of the load. Raises what ``commit`` does."""
 
 
 class Sink(Protocol):

@@ -43,6 +43,7 @@ from projections.sinks.base import (
 )
 from projections.sinks.columns import is_list, is_text, to_texts
 from projections.sinks.folder import folder_problems, sync_folder
+from projections.sinks.parquet_loading import Loading, forget_loading, read_loading, write_loading
 from projections.sinks.parquet_snapshot import (
     MANIFEST,
     STAGING,
@@ -107,10 +108,10 @@ class ParquetSink:
             # Only now: between a look at the fence and the lock another process could have written.
             found = folder.current(target.generation)
             check_step(target, found[1].fence(target) if found else None, expected, to)
+            load = ParquetLoad(folder, self._spec, target, found, to)
             with folder.explained():
-                shutil.rmtree(place / STAGING, ignore_errors=True)
-                (place / STAGING).mkdir()
-            yield ParquetLoad(folder, self._spec, target, found, to)
+                load.begin()
+            yield load
 
     def _lock(self, folder: SnapshotFolder, file: IO[bytes]) -> None:
         """One writer of a generation at a time; the kernel lets go of the lock of a process that died."""
@@ -193,7 +194,8 @@ def read_file(folder: SnapshotFolder, place: Path, file: PlacedFile) -> pa.Table
 
 
 class ParquetLoad:
-    """One step: its new files lie in a folder of their own until ``commit``."""
+    """One step: its new files lie in a folder of their own until ``commit``. Of a first one, which takes long, a file
+    there says which buckets are whole, so that a load that is cut off is gone on with."""
 
     def __init__(
         self,
@@ -211,11 +213,37 @@ class ParquetLoad:
         for file in before[1].files if before else ():
             self._held.setdefault(file.bucket, []).append(file)
         self._fresh: set[str] = set()
+        self.done: set[int] = set()
         # As a manifest it knows how the rows of files become whole.
         self._shape = Manifest(
             to.log_id, to.epoch, to.epoch_hash, target.key, target.schema, spec.partition_by,
             target.partitions, target.split, (),
         )  # fmt: skip
+
+    def begin(self) -> None:
+        """The folder, with the buckets that an earlier load of this very step finished."""
+        found = None if self._before is not None else read_loading(self._staging)
+        if found is None or replace(found.manifest, files=()) != self._shape:
+            shutil.rmtree(self._staging, ignore_errors=True)
+            self._staging.mkdir()
+            return
+        self.done = set(found.done)
+        for file in found.manifest.files:
+            self._held.setdefault(file.bucket, []).append(file)
+            self._fresh.add(file.path)
+        for path in self._staging.rglob("*.parquet"):
+            if str(path.relative_to(self._staging)) not in self._fresh:
+                path.unlink()
+
+    def bucket_done(self, bucket: int) -> None:
+        if self._before is not None:
+            return
+        self.done.add(bucket)
+        with self._folder.explained():
+            for folder in {(self._staging / file.path).parent for file in self._held.get(bucket, ())}:
+                sync_folder(folder)
+            whole = [file for at in sorted(self.done) for file in self._held.get(at, ())]
+            write_loading(self._staging, Loading(replace(self._shape, files=tuple(whole)), sorted(self.done)))
 
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
         rows = rows_for(self._target, upserts)
@@ -231,6 +259,7 @@ class ParquetLoad:
     def commit(self) -> None:
         files = tuple(file for held in self._held.values() for file in held)
         with self._folder.explained():
+            forget_loading(self._staging)
             for file in files:
                 if file.path not in self._fresh:
                     assert self._before is not None

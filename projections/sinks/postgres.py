@@ -1,4 +1,5 @@
-"""Generations as logged Postgres tables, one derived step per transaction, readers behind a view.
+"""Generations as logged Postgres tables, one derived step per transaction (of a first one, which nobody reads yet, one
+per bucket), readers behind a view.
 
 ``schema.table__g<N>`` holds generation N. Two small tables stand beside it in the same schema: ``tailrace_fences``
 (where each generation stands) and ``tailrace_live`` (which one the view shows). Rows and fence change in one
@@ -30,6 +31,7 @@ from projections.sinks.base import (
 )
 from projections.sinks.postgres_check import find_problems, is_ours
 from projections.sinks.postgres_copy import column_type, copy_in, copy_out
+from projections.sinks.postgres_loading import COLUMN, Loading, LoadingRow
 from projections.sinks.postgres_place import PostgresPlace
 from projections.specs import PostgresTable
 
@@ -71,8 +73,12 @@ class PostgresSink:
                     hint="rename or drop that table, or give the projection another table name",
                 )
             self._register(connection, target, table)
-            if exists and self._locked_fence(connection, target) is None:
-                # An earlier try, empty: its columns may not be today's.
+            if (
+                exists
+                and self._locked_fence(connection, target) is None
+                and not self._goes_on(connection, target)
+            ):
+                # An earlier try: its columns may not be today's.
                 connection.execute(sql.SQL("DROP TABLE {}").format(self._identifier(table)))
                 exists = False
             if not exists:
@@ -85,10 +91,32 @@ class PostgresSink:
             found = self._locked_fence(connection, target)
             check_step(target, found, expected, to)
             self._check_columns(connection, target, generation_table(self._spec, target.generation))
-            load = PostgresLoad(connection, self._spec, target, first=expected is None, to=to)
+            begun = self._begun(connection, target, to) if expected is None else None
+            load = PostgresLoad(connection, self._spec, target, begun, self._loading(connection, target), to)
             yield load
             if not load.committed:
                 connection.rollback()
+
+    def _loading(self, connection: psycopg.Connection, target: Target) -> LoadingRow:
+        return LoadingRow(connection, self._identifier("tailrace_fences"), target)
+
+    def _goes_on(self, connection: psycopg.Connection, target: Target) -> bool:
+        """Whether there are buckets of a first load, in columns as they have to be."""
+        table = generation_table(self._spec, target.generation)
+        begun = self._loading(connection, target).read() is not None
+        return begun and not self._changed_columns(connection, target, table)
+
+    def _begun(self, connection: psycopg.Connection, target: Target, to: Fence) -> Loading:
+        """What is in of a first load to there; rows of any other go."""
+        row = self._loading(connection, target)
+        found = row.read()
+        if found is not None and found.is_of(to):
+            return found
+        if found is not None:
+            table = self._identifier(generation_table(self._spec, target.generation))
+            connection.execute(sql.SQL("TRUNCATE {}").format(table))
+            row.forget()
+        return Loading.of(to)
 
     def fence(self, target: Target) -> Fence | None:
         with self._place.transaction(read_only=True) as connection:
@@ -130,13 +158,16 @@ class PostgresSink:
                 self._check_columns(connection, target, table)
                 yield from copy_out(connection.cursor(), self._identifier(table), target.schema)
 
-    def _check_columns(self, connection: psycopg.Connection, target: Target, table: str) -> None:
+    def _changed_columns(self, connection: psycopg.Connection, target: Target, table: str) -> list[str]:
         found = dict(postgres_view.columns_of(connection, self._spec.schema, table, "r"))
-        changed = [
+        return [
             f"{field.name} is {found.get(field.name, 'gone')}, was {self._column_type(field)}"
             for field in target.schema
             if found.get(field.name) != self._column_type(field)
         ]
+
+    def _check_columns(self, connection: psycopg.Connection, target: Target, table: str) -> None:
+        changed = self._changed_columns(connection, target, table)
         if changed:
             raise DifferenceFound(
                 f"{self._place.text}: somebody changed the columns of {self._spec.schema}.{table}: "
@@ -161,8 +192,12 @@ class PostgresSink:
                 sql.SQL(
                     "CREATE TABLE {} (store text, projection text, generation bigint, relation text NOT NULL UNIQUE,"
                     " log_id text, epoch bigint, epoch_hash text, written_at timestamptz NOT NULL DEFAULT now(),"
-                    " PRIMARY KEY (store, projection, generation))"
+                    " loading text, PRIMARY KEY (store, projection, generation))"
                 ).format(self._identifier("tailrace_fences"))
+            )
+        if COLUMN not in dict(postgres_view.columns_of(connection, schema, "tailrace_fences", "r")):
+            connection.execute(
+                sql.SQL("ALTER TABLE {} ADD COLUMN loading text").format(self._identifier("tailrace_fences"))
             )
         if not _exists(connection, schema, "tailrace_live"):
             live = self._identifier("tailrace_live")
@@ -203,7 +238,7 @@ class PostgresSink:
         """A fence that outlived its table (dropped by hand) says nothing of the new one."""
         connection.execute(
             sql.SQL(
-                "UPDATE {} SET log_id = NULL, epoch = NULL, epoch_hash = NULL"
+                "UPDATE {} SET log_id = NULL, epoch = NULL, epoch_hash = NULL, loading = NULL"
                 " WHERE store = %s AND projection = %s AND generation = %s"
             ).format(self._identifier("tailrace_fences")),
             (target.store, target.projection, target.generation),
@@ -233,16 +268,24 @@ class PostgresSink:
 
 
 class PostgresLoad:
-    """One step in one open transaction. The first step goes straight into the table, which gets its key afterwards;
-    later ones are gathered in temporary tables and applied by three statements."""
+    """One step in one open transaction. The first step goes straight into the table, a transaction for each bucket, and
+    gets its key afterwards; later ones are gathered in temporary tables and applied by three statements. ``begun``:
+    what is in of a first one."""
 
     def __init__(
-        self, connection: psycopg.Connection, spec: PostgresTable, target: Target, *, first: bool, to: Fence
+        self,
+        connection: psycopg.Connection,
+        spec: PostgresTable,
+        target: Target,
+        begun: Loading | None,
+        row: LoadingRow,
+        to: Fence,
     ) -> None:
         self.committed = False
         self._connection = connection
         self._cursor: psycopg.Cursor[Any] = connection.cursor()
-        self._spec, self._target, self._first, self._to = spec, target, first, to
+        self._spec, self._target, self._to = spec, target, to
+        self._begun, self._row, first = begun, row, begun is not None
         self._table = sql.Identifier(spec.schema, generation_table(spec, target.generation))
         self._upserts = self._table if first else sql.Identifier("pg_temp", "tailrace_upserts")
         self._deletes = sql.Identifier("pg_temp", "tailrace_deletes")
@@ -257,12 +300,21 @@ class PostgresLoad:
 
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
         copy_in(self._cursor, self._upserts, rows_for(self._target, upserts))
-        if not self._first:
+        if self._begun is None:
             copy_in(self._cursor, self._deletes, keys_for(self._target, deletes))
 
+    @property
+    def done(self) -> tuple[int, ...]:
+        return self._begun.buckets if self._begun else ()
+
+    def bucket_done(self, bucket: int) -> None:
+        if self._begun is not None:
+            self._begun = self._row.add(self._begun, bucket)
+
     def commit(self) -> None:
-        if self._first:
+        if self._begun is not None:
             self._finish_table()
+            self._row.forget()
         else:
             self._apply()
         to = self._to

@@ -58,15 +58,7 @@ class PostgresPlace:
             connection = self.connect()
             with connection:
                 connection.read_only = read_only
-                # Local to the transaction, so that a pooler in transaction mode hands on a clean session.
-                connection.execute(
-                    sql.SQL(
-                        "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL bytea_output = 'hex';"
-                        "SET LOCAL extra_float_digits = 1; SET LOCAL synchronous_commit = on;"
-                        "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;"
-                        "SET LOCAL lock_timeout = {}"
-                    ).format(sql.Literal(round(lock_seconds * 1000)))
-                )
+                begin(connection, lock_seconds)
                 yield connection
 
     def connect(self) -> psycopg.Connection:
@@ -86,6 +78,18 @@ class PostgresPlace:
             yield
         except psycopg.Error as error:
             raise explain(self.text, error) from error
+
+
+def begin(connection: psycopg.Connection, lock_seconds: float = LOCK_SECONDS) -> None:
+    """What each transaction begins with. Local to it, so that a pooler in transaction mode hands on a clean session."""
+    connection.execute(
+        sql.SQL(
+            "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL bytea_output = 'hex';"
+            "SET LOCAL extra_float_digits = 1; SET LOCAL synchronous_commit = on;"
+            "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0;"
+            "SET LOCAL lock_timeout = {}"
+        ).format(sql.Literal(round(lock_seconds * 1000)))
+    )
 
 
 def explain(place: str, error: psycopg.Error) -> TailraceError:

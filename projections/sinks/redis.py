@@ -7,7 +7,7 @@ one script after the other; a row itself only ever goes forward.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -269,15 +269,32 @@ class RedisLoad:
             calls = self._send(calls, _CALLS_AT_ONCE)
         self._send(calls, 0)
 
-    def commit(self) -> None:
-        fields = fence_fields(self._to)
-        generation, target = self._target.generation, self._target
-        tags = [self._names.bucket(generation, bucket) for bucket in range(target.buckets)]
-        epoch = str(self._to.epoch)
+    @property
+    def done(self) -> frozenset[int]:
+        """A bucket's fence lies with its rows, so it says of them what is true also after a crash of the server."""
+        tags = self._tags(range(self._target.buckets))
+        found = run(self._client, [("HGETALL", f"{tag}#fence") for tag in tags])
+        fences = [fence_from(fields, self._target) for fields in found]
+        return frozenset(bucket for bucket, fence in enumerate(fences) if fence == self._to)
+
+    def bucket_done(self, bucket: int) -> None:
+        self._advance(self._tags([bucket]))
+
+    def _tags(self, buckets: Iterable[int]) -> list[str]:
+        return [self._names.bucket(self._target.generation, bucket) for bucket in buckets]
+
+    def _advance(self, tags: Sequence[str]) -> None:
+        epoch, fields = str(self._to.epoch), fence_fields(self._to)
         run(
             self._client,
             [("EVAL", scripts.ADVANCE_BUCKET, 1, f"{tag}#fence", epoch, *fields) for tag in tags],
         )
+
+    def commit(self) -> None:
+        fields = fence_fields(self._to)
+        generation = self._target.generation
+        tags = self._tags(range(self._target.buckets))
+        self._advance(tags)
         before = ["", "", ""] if self._overall is None else fence_fields(self._overall)[1::2]
         run(self._client, [("EVAL", scripts.ADVANCE, 1, self._names.fence(generation), *before, *fields)])
         self._sweep(tags)

@@ -15,15 +15,16 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from eventstore import tables
+from eventstore import failpoints, tables
 from eventstore.errors import TailraceError, TransientError
 from eventstore.maintain.redact import Request, redact
 from eventstore.model import TopicId
 from eventstore.settings import Settings
-from projections import ProjectionFailed
+from eventstore.storage import Storage
+from projections import ProjectionFailed, apply
 from projections.bucket import RECEIPT
 from projections.collect import gc
-from projections.derived import folder_of
+from projections.derived import DerivedFile, folder_of, read_delta
 from projections.generation import files_of
 from projections.lifecycle import ProjectionContext, Rebuilt, rebuild, verify
 from tests.projections.conftest import Deploy
@@ -218,3 +219,35 @@ def test_a_step_that_was_taken_over_in_part_says_nothing_of_what_a_full_one_take
     rebuild(ctx, "totals")
     (record,) = ctx.store.run_records.latest("totals", kinds=["full"])
     assert record.status == "done" and record.seconds is None
+
+
+@pytest.mark.parametrize("name", ["customer_totals", "order_cache", "lake"])
+def test_a_first_load_that_was_cut_off_goes_on_behind_the_buckets_that_are_in_the_sink(
+    shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    lake = TOTALS.replace('PostgresTable("mart", "totals")', 'ParquetFolder("lake")')
+    lake = lake.replace("import PostgresTable", "import ParquetFolder").replace("def totals", "def lake")
+    ctx = deploy(lake) if name == "lake" else deploy()
+    hit, passed, read = failpoints.hit, [0], list[int]()
+
+    def away(at: str, times: int = 1) -> None:
+        passed[0] += at == "bucket_applied"
+        if passed[0] == 3:
+            raise TransientError("the sink is away")
+        hit(at, times)
+
+    def noted(storage: Storage, file: DerivedFile, *args: Any) -> Any:
+        read.append(file.bucket)
+        return read_delta(storage, file, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "hit", away)
+        with pytest.raises(TransientError, match="the sink is away"):
+            rebuild(ctx, name)
+    assert ctx.fence(ctx.generation(name, 1)) is None
+    monkeypatch.setattr(apply, "read_delta", noted)
+    built = rebuild(ctx, name)
+
+    (step,) = ctx.store.derived.derived(name, 1)
+    assert read == [file.bucket for file in files_of(step).deltas][3:]
+    require_right(ctx, built, name)
