@@ -60,12 +60,13 @@ class History:
     events: int = 0
     _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(20261121))
 
-    def grow(self, events: int) -> None:
-        """Append until there are so many events (whole transactions), then seal and merge."""
-        while self.events < events:
-            count = min(EVENTS_PER_EPOCH, events - self.events)
-            self.put(self._random.integers(0, len(self.seen), count))
-        self.store.maintain()
+    def grow(self, events: int, rounds: int = 1) -> None:
+        """Append until there are so many events (whole transactions), with rounds of upkeep, one at the end."""
+        for goal in np.linspace(self.events, events, rounds + 1).astype(int)[1:].tolist():
+            while self.events < goal:
+                count = min(EVENTS_PER_EPOCH, goal - self.events)
+                self.put(self._random.integers(0, len(self.seen), count))
+            self.store.maintain()
 
     def put(self, keys: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         """Append one epoch with an event of each of these keys."""
@@ -127,12 +128,13 @@ class History:
 
 
 @contextmanager
-def history(folder: Path, schema: TopicSchema, keys: int) -> Iterator[History]:
-    """A new store with one table, of which upkeep makes no state runs by itself."""
+def history(folder: Path, schema: TopicSchema, keys: int, state_bytes: int = 0) -> Iterator[History]:
+    """A new store with one table, of which upkeep makes no state runs unless ``state_bytes`` (as in its settings) says
+    for how many new ones."""
     settings = StoreSettings(
         catalog="sqlite:///catalog.db",
         segments=Path("segments"),
-        upkeep=UpkeepSettings(state_bytes=0, keep_seconds=0),
+        upkeep=UpkeepSettings(state_bytes=state_bytes, keep_seconds=0),
     )
     with Store.open(settings, create=True, root=folder) as store:
         store.register_source("shop", slot="s", publication="p", system_id="1")

@@ -42,6 +42,10 @@ _GATEWAY = (
 # How a worker talks to an object store; no secret among them. Credentials are its own (docs/storage.md).
 _FOR_WORKERS = (disclosure.VARIABLE, "AWS_REQUEST_CHECKSUM_CALCULATION")
 _WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
+_ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
+"""Tasks decode a row group after the other: of those pools that give such blocks back and take them anew from the
+system, a seventh of their time went there."""
+
 _TAIL_CHARS = 1500
 _LOOK_SECONDS = 0.05
 
@@ -198,6 +202,7 @@ def spark_conf(settings: Settings, folder: Path, *, submitted: bool) -> dict[str
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         **_runtime_conf(settings),
     }
+    conf[f"spark.executorEnv.{_ARROW_POOL}"] = os.environ.get(_ARROW_POOL, "system")
     for name in _FOR_WORKERS:  # those on other machines do not inherit it
         if text := os.environ.get(name):
             conf[f"spark.executorEnv.{name}"] = text
