@@ -93,11 +93,17 @@ def _is_lost(ctx: ProjectionContext, generation: Generation) -> bool:
     return generation.state is GenerationState.FAILED
 
 
+def _may_go_on(ctx: ProjectionContext, generation: Generation) -> bool:
+    """Whether it is a build of the definition that is loaded, or of one that could not be."""
+    changed = generation.projection in ctx.projections and ctx.is_frozen(generation)
+    return generation.state is GenerationState.BUILDING and not changed
+
+
 def _collect_files(ctx: ProjectionContext, name: str) -> None:
     """Remove files that no step names, that no driver can still commit and that are of no use to the next attempt at a
     build, also of generations that are gone."""
     storage, derived = ctx.store.storage, ctx.store.derived
-    building = {each.number: each for each in ctx.generations(name) if each.state is GenerationState.BUILDING}
+    building = {each.number: each for each in ctx.generations(name) if _may_go_on(ctx, each)}
     by_number: dict[int, list[str]] = {}
     for path in storage.list(folder_of(name)):
         by_number.setdefault(generation_of(path), []).append(path)

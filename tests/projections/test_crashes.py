@@ -332,7 +332,7 @@ def test_a_sink_server_that_is_killed_at_any_step_full_or_down_for_a_minute_is_c
     monkeypatch.setattr(failpoints, "hit", hit)
     with Store.open(settings.store, create=True) as store:
         shop = ShopLog.start(store)
-        kills = scale.pick(smoke=SOME_KILLED, full=12 * EACH_KILLED)
+        kills = scale.pick(smoke=SOME_KILLED, full=13 * EACH_KILLED)
         shop.fill(customers=12 + len(kills), orders=80)
         ctx = ProjectionContext(store, settings, load_projections(["tailrace.demo.shop.projections"]))
         servers: dict[str, PostgresServer | RedisServer] = {"customer_totals": table, "order_cache": cache}

@@ -178,6 +178,18 @@ def test_nothing_is_taken_over_that_holds_what_was_erased_since(
     assert finished_before(ctx, "totals") == 0 and before.isdisjoint(listed(ctx, "totals"))
 
 
+def test_what_was_finished_of_a_definition_that_changed_goes(
+    shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = deploy(TOTALS)
+    cut_off(ctx, monkeypatch)
+    gone = ProjectionContext(ctx.store, ctx.settings, {})
+    gc(gone, "totals")
+    assert listed(ctx, "totals", RECEIPT), "its code may come back"
+    gc(deploy(TOTALS.replace("sum", "max")), "totals")
+    assert not listed(ctx, "totals")
+
+
 def test_a_build_whose_code_is_at_fault_leaves_nothing(
     shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
