@@ -270,9 +270,9 @@ def read_segment(
     ``partitions`` restricts the rows and, for files, what is decoded. ``schema`` restores the field metadata (column
     ids, Postgres types) exactly; without it they are those of the file. Rows are in (partition, offset) order. What is
     not looked at need not be decoded: a column that is a key of ``silent`` may be left out where no row has a value of
-    the column it is mapped to, and texts of ``coded`` columns may come as dictionaries. Who reads partition by partition
-    gives one set ``sound`` for all: whole files are compared with their checksums once. Raises IntegrityError, naming
-    the file, when bytes are missing or damaged.
+    the column it is mapped to, and texts of ``coded`` columns may come as dictionaries. Who reads one partition after
+    the other gives one set ``sound`` for all: whole files are compared with their checksums once. Raises
+    IntegrityError, naming the file, when bytes are missing or damaged.
     """
     wanted = {name.partition(".")[0] for name in columns} if columns is not None else None
     # _op always: a table of no stored column at all would forget how many rows there are.
