@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eventstore import disclosure, errors
-from eventstore.errors import TailraceError, TransientError, UnknownCell, UnreadableCell
+from eventstore.errors import HistoryGone, TailraceError, TransientError, UnknownCell, UnreadableCell
 from projections.model import ProjectionFailed
 from projections.query import SqlQuery
 
 if TYPE_CHECKING:
     from projections.model import Projection
 
-FOR_GOOD = (ProjectionFailed, UnreadableCell, UnknownCell)
-"""Errors that come again however often a build is gone on with: code, input or output is at fault."""
+FOR_GOOD = (ProjectionFailed, UnreadableCell, UnknownCell, HistoryGone)
+"""Errors that come again however often a build is gone on with: code, input or output is at fault, or rows are gone."""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _OWN_ERROR = re.compile(

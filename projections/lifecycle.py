@@ -281,7 +281,7 @@ def _numbered(ctx: ProjectionContext, planned: Generation) -> Generation:
 
 @contextmanager
 def _failing(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
-    """A build whose code, input or output is at fault has failed for good; anything else may be finished later."""
+    """Some errors have a build fail for good; after any other it may be finished later."""
     try:
         yield
     except FOR_GOOD:

@@ -16,10 +16,11 @@ import pytest
 from sqlalchemy import update
 
 from eventstore import failpoints, tables
-from eventstore.errors import TailraceError, TransientError
+from eventstore.errors import HistoryGone, TailraceError, TransientError
+from eventstore.log import Store
 from eventstore.maintain.redact import Request, redact
 from eventstore.model import TopicId
-from eventstore.settings import Settings
+from eventstore.settings import Settings, TopicSettings, UpkeepSettings
 from eventstore.storage import Storage
 from projections import ProjectionFailed, apply
 from projections.bucket import RECEIPT
@@ -188,6 +189,33 @@ def test_what_was_finished_of_a_definition_that_changed_goes(
     assert listed(ctx, "totals", RECEIPT), "its code may come back"
     gc(deploy(TOTALS.replace("sum", "max")), "totals")
     assert not listed(ctx, "totals")
+
+
+def test_a_build_that_retention_was_forced_past_is_given_up_and_the_next_computes_what_is_left(
+    settings: Settings, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = settings.store.model_copy(
+        update={
+            "topics": {ORDERS.text: TopicSettings.model_validate({"retention": "1h"})},
+            "upkeep": UpkeepSettings(keep_seconds=0),
+        }
+    )
+    source = TOTALS.replace("State, projection", "Changes, projection")
+    source = source.replace('key="customer_id"', 'key=("_lsn", "_ordinal")').replace("State(", "Changes(")
+    source = source.replace(', affects="customer_id"', "")
+    source = source[: source.index("return")] + 'return orders.select("_lsn", "_ordinal")\n'
+    with Store.open(short, create=True) as store:
+        shop = ShopLog.start(store)
+        shop.fill()
+        ctx = ProjectionContext(store, settings, deploy(source).projections)
+        cut_off(ctx, monkeypatch)
+        store.maintain(force_past=["projection:totals"])
+        shop.work()
+        with pytest.raises(HistoryGone, match="computed of all changes"):
+            rebuild(ctx, "totals")
+        built = rebuild(ctx, "totals")
+        assert (built.generation, built.resumed) == (2, False)
+        assert verify(ctx, "totals").equal
 
 
 def test_a_build_whose_code_is_at_fault_leaves_nothing(
