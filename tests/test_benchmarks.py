@@ -36,7 +36,7 @@ LINES = {
     "append": 6,
     "size": 6,
     "consume": 5,
-    "rebuild": 20,  # two tables
+    "rebuild": 22,  # two tables
     "incremental": 18,  # two tables
     "freshness": 1,
     "sinks": 6,
