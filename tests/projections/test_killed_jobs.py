@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 from eventstore.derived import GenerationState
+from eventstore.log import Store
 from eventstore.settings import Settings
 from projections.collect import gc
 from projections.lifecycle import ProjectionContext, rebuild, reconcile, refresh, verify
@@ -22,14 +23,17 @@ _TRANSIENT = 6
 
 
 def test_what_jobs_that_are_killed_again_and_again_leave_is_finished_by_the_next(
-    shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Path, scale: Scale
+    store: Store, deploy: Deploy, settings: Settings, tmp_path: Path, scale: Scale
 ) -> None:
     """Before it is finished the next one may be killed, too."""
+    wanted = scale.pick(smoke=2, full=100)
+    shop = ShopLog.start(store)
+    shop.fill(customers=12 + 3 * wanted, orders=80)  # each time some work is done one goes
     ctx = deploy()
     refresh(ctx, NAMES)
     file = settings_file(settings, tmp_path, ["tailrace.demo.shop.projections"])
     draw, kills, told = random.Random(4), 0, list[str]()
-    while kills < scale.pick(smoke=2, full=100):
+    while kills < wanted:
         name, verb = draw.choice(NAMES), draw.choice(list(STEPS))
         step = f"{draw.choice(STEPS[verb])}:{draw.choice((1, 1, 2))}"
         told.append(f"{verb} {name} at {step}")
