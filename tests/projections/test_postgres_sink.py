@@ -22,6 +22,8 @@ from eventstore.errors import (
 )
 from eventstore.settings import Settings, SinkSettings
 from projections.sinks import Sink, open_sink, postgres_view
+from projections.sinks.base import ResumableLoad
+from projections.sinks.contract import Step, pieces
 from projections.sinks.postgres_check import published_by
 from projections.specs import PostgresTable
 from tests.fixtures.servers import ServerFactory
@@ -421,3 +423,44 @@ def test_columns_that_somebody_changed_are_a_difference(sink: Sink, database: st
     query(database, "ALTER TABLE totals__g1 RENAME total TO sum")
     with pytest.raises(DifferenceFound, match="total is gone"):
         rows_of(sink, target())
+
+
+def test_of_two_that_load_a_generation_one_is_fenced_and_its_rows_are_there_once(
+    sink: Sink, database: str
+) -> None:
+    of = target()
+    sink.create(of)
+    rows = [{"customer_id": number, "name": None, "total": None} for number in range(40)]
+    step = Step(fence(of, 10), tuple(rows))
+    parts = list(pieces(of, step))
+
+    def other() -> None:
+        with sink.load(of, None, step.to) as load:
+            assert isinstance(load, ResumableLoad)
+            for part in parts:
+                if part[0] not in load.done:
+                    load.write(*part)
+            load.commit()
+
+    waiting = threading.Thread(target=other)
+
+    def mine() -> None:
+        with sink.load(of, None, step.to) as load:
+            assert isinstance(load, ResumableLoad)
+            for part in parts:
+                load.write(*part)
+                if not waiting.ident:
+                    waiting.start()
+                    while not somebody_waits_for_a_lock(database):
+                        assert waiting.is_alive()
+                load.bucket_done(part[0])
+
+    with pytest.raises(Fenced, match="another process loads it, too"):
+        mine()
+    waiting.join()
+    assert sink.fence(of) == step.to
+    assert [row["customer_id"] for row in rows_of(sink, of)] == list(range(40))
+
+
+def somebody_waits_for_a_lock(dsn: str) -> bool:
+    return query(dsn, "SELECT 1 FROM pg_locks WHERE NOT granted") != []
