@@ -28,7 +28,7 @@ def test_what_jobs_that_are_killed_again_and_again_leave_is_finished_by_the_next
     """Before it is finished the next one may be killed, too."""
     wanted = scale.pick(smoke=2, full=100)
     shop = ShopLog.start(store)
-    shop.fill(customers=12 + 3 * wanted, orders=80)  # each time some work is done one goes
+    shop.fill(customers=12 + 6 * wanted, orders=80)  # each time some work is done one goes
     ctx = deploy()
     refresh(ctx, NAMES)
     file = settings_file(settings, tmp_path, ["tailrace.demo.shop.projections"])
