@@ -50,7 +50,9 @@ BUCKET = "_bucket"
 RECEIPT = ".done.json"
 """What the name of a receipt ends with."""
 
-_SAMPLES = 5
+SAMPLES = 5
+"""Of what is found in a bucket, of each kind, so many are shown."""
+
 _MOST_SHOWN = 200  # characters or bytes of a value
 
 
@@ -279,13 +281,13 @@ class BucketTask:
 
 
 def _key_samples(kind: str, rows: pa.Table, key: Sequence[str], at: Any) -> tuple[RowSample, ...]:
-    chosen = rows.select(list(key)).take(pa.array(at[:_SAMPLES]))
+    chosen = rows.select(list(key)).take(pa.array(at[:SAMPLES]))
     return tuple(RowSample(kind, _as_json(row)) for row in chosen.to_pylist())
 
 
 def _row_samples(found: Difference, old: pa.Table, key: Sequence[str]) -> tuple[RowSample, ...]:
     samples = []
-    for before, after in versions(found, old, key, _SAMPLES):
+    for before, after in versions(found, old, key, SAMPLES):
         kind = "only_new" if before is None else "only_old" if after is None else "different"
         row = before or after or {}
         named = _as_json({name: row[name] for name in key})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from eventstore import disclosure
-from projections.bucket import BUCKET, BucketOutcome, BucketTask, Placement, with_bad_keys
+from projections.bucket import BUCKET, SAMPLES, BucketOutcome, BucketTask, Placement, with_bad_keys
 from projections.derived import run_schema
 from projections.difference import HASH
 from projections.failure import FOR_GOOD, explained
@@ -22,7 +22,6 @@ from projections.model import Projection, ProjectionFailed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SAMPLES = 5
 _RESULT = "bucket int, outcome string"
 
 
@@ -213,6 +212,6 @@ def _refused(named: str, key_columns: Sequence[str], outcomes: Sequence[BucketOu
         )
     )
     keys_text = [found.key for outcome in outcomes for found in outcome.samples if found.kind == kind]
-    shown = ", ".join(map(disclosure.value, keys_text[:_SAMPLES]))
-    rest = f" and {count - _SAMPLES} more" if count > _SAMPLES else ""
+    shown = ", ".join(map(disclosure.value, keys_text[:SAMPLES]))
+    rest = f" and {count - SAMPLES} more" if count > SAMPLES else ""
     return ProjectionFailed(f"{named}: {what}: {shown}{rest}", hint=f"{hint}; the sink was not touched")

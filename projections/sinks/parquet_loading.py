@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from projections.sinks.folder import sync_folder
+from projections.sinks.folder import replace_file
 from projections.sinks.parquet_snapshot import Manifest
 
 _NAME = "loading.json"
@@ -38,16 +37,10 @@ def write_loading(staging: Path, loading: Loading) -> None:
     text = json.dumps(
         {"manifest": loading.manifest.to_text(), "done": list(loading.done)}, ensure_ascii=False
     )
-    fresh = staging / f"{_NAME}.new"
-    with open(fresh, "w", encoding="utf-8") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    fresh.replace(staging / _NAME)
-    sync_folder(staging)
+    replace_file(staging / _NAME, text)
 
 
 def forget_loading(staging: Path) -> None:
     """Before the folder is shown."""
-    (staging / _NAME).unlink(missing_ok=True)
-    (staging / f"{_NAME}.new").unlink(missing_ok=True)
+    for path in staging.glob(f"{_NAME}*"):  # also what a killed process had begun to write
+        path.unlink()

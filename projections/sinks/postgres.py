@@ -285,12 +285,12 @@ class PostgresLoad:
         self._connection = connection
         self._cursor: psycopg.Cursor[Any] = connection.cursor()
         self._spec, self._target, self._to = spec, target, to
-        self._begun, self._row, first = begun, row, begun is not None
+        self._begun, self._row = begun, row
         self._table = sql.Identifier(spec.schema, generation_table(spec, target.generation))
-        self._upserts = self._table if first else sql.Identifier("pg_temp", "tailrace_upserts")
+        self._upserts = self._table if begun else sql.Identifier("pg_temp", "tailrace_upserts")
         self._deletes = sql.Identifier("pg_temp", "tailrace_deletes")
         self._key = sql.SQL(", ").join(map(sql.Identifier, target.key))
-        if not first:
+        if begun is None:
             for name, columns in (("tailrace_upserts", sql.SQL("*")), ("tailrace_deletes", self._key)):
                 self._cursor.execute(
                     sql.SQL("CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA").format(

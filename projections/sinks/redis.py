@@ -271,14 +271,18 @@ class RedisLoad:
 
     @property
     def done(self) -> frozenset[int]:
-        """A bucket's fence lies with its rows, so it says of them what is true also after a crash of the server."""
+        """A bucket's fence lies with its rows, so it says of them what is true also after a crash of the server. Later
+        steps are short: they are not looked for."""
+        if self._bulk is None:
+            return frozenset()
         tags = self._tags(range(self._target.buckets))
         found = run(self._client, [("HGETALL", f"{tag}#fence") for tag in tags])
         fences = [fence_from(fields, self._target) for fields in found]
         return frozenset(bucket for bucket, fence in enumerate(fences) if fence == self._to)
 
     def bucket_done(self, bucket: int) -> None:
-        self._advance(self._tags([bucket]))
+        if self._bulk is not None:
+            self._advance(self._tags([bucket]))
 
     def _tags(self, buckets: Iterable[int]) -> list[str]:
         return [self._names.bucket(self._target.generation, bucket) for bucket in buckets]
