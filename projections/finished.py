@@ -49,6 +49,24 @@ class Basis:
         return cls(**json.loads(text))
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What the attempts at a build left that ended: files, and the receipts among them."""
+
+    paths: tuple[str, ...]
+    receipts: tuple[Receipt, ...]
+
+
+def left_of(ctx: ProjectionContext, generation: Generation) -> Left:
+    """Of a generation without steps. What was listed before the leases of the dead were ended, none of these will name
+    any more."""
+    name, number = generation.projection, generation.number
+    listed = list(ctx.store.storage.list(folder_of(name, number)))
+    living = attempts.at_work(ctx.store.catalog, name, number) if listed else frozenset()
+    paths = tuple(path for path in listed if not any(attempts.is_by(path, each) for each in living))
+    return Left(paths, tuple(receipts(ctx.store.storage, paths)))
+
+
 def basis_at(ctx: ProjectionContext, generation: Generation, cut: Cut, results: Mapping[str, int]) -> Basis:
     return Basis(cut.epoch, ctx.epoch(cut.epoch).hash, dict(results), _erased(ctx, generation))
 
@@ -58,9 +76,11 @@ def _erased(ctx: ProjectionContext, generation: Generation) -> dict[str, int]:
     return {topic.text: epoch for topic, epoch in erasures(ctx.store, topics).items()}
 
 
-def position(ctx: ProjectionContext, projection: Projection, generation: Generation) -> Cut | None:
+def position(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, left: Left
+) -> Cut | None:
     """Where a build that follows the log has finished most buckets, if it can be gone on with from there."""
-    found = Counter(receipt.basis for receipt in receipts(ctx.store.storage, _left(ctx, generation)))
+    found = Counter(receipt.basis for receipt in left.receipts)
     for text, _ in found.most_common():
         basis = Basis.from_text(text)
         with suppress(TailraceError):  # whatever it is: then it is computed at the head
@@ -74,20 +94,21 @@ def position(ctx: ProjectionContext, projection: Projection, generation: Generat
     return None
 
 
-def take_over(ctx: ProjectionContext, generation: Generation, task: BucketTask) -> dict[int, BucketOutcome]:
+def take_over(
+    ctx: ProjectionContext, generation: Generation, task: BucketTask, left: Left
+) -> dict[int, BucketOutcome]:
     """The buckets that earlier attempts finished on the task's basis, as this one's; what else they left is removed.
 
     Raises what the store does: then the next attempt finds either copy.
     """
-    storage, left = ctx.store.storage, _left(ctx, generation)
     found: dict[int, Receipt] = {}
-    for receipt in receipts(storage, left):
+    for receipt in left.receipts:
         if receipt.basis == task.basis:
             found.setdefault(receipt.outcome.bucket, receipt)
     wanted = {path for receipt in found.values() for path in receipt.paths}
-    for path in left:  # first: where there is no room, it is needed
+    for path in left.paths:  # first: where there is no room, it is needed
         if path not in wanted:
-            storage.delete(path)
+            task.storage.delete(path)
     outcomes: dict[int, BucketOutcome] = {}
     step = f"taking over finished buckets of {generation.projection}"
     with ThreadPoolExecutor(os.cpu_count() or 1, "tailrace-copy") as pool:
@@ -121,12 +142,3 @@ def resumable(ctx: ProjectionContext, generation: Generation, paths: Collection[
     return {
         path for receipt in found if Basis.from_text(receipt.basis).erased == erased for path in receipt.paths
     }
-
-
-def _left(ctx: ProjectionContext, generation: Generation) -> list[str]:
-    """The files of a generation without steps that are of no living attempt: what was listed before the leases of the
-    dead were ended, none of these will name any more."""
-    name, number = generation.projection, generation.number
-    paths = list(ctx.store.storage.list(folder_of(name, number)))
-    living = attempts.at_work(ctx.store.catalog, name, number) if paths else frozenset()
-    return [path for path in paths if not any(attempts.is_by(path, each) for each in living)]

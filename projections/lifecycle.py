@@ -161,10 +161,11 @@ def _built(
     with _failing(ctx, generation):
         if ctx.store.derived.last_derived(name, generation.number) is None:
             started = datetime.now(UTC)
-            cut = pin.cut if pin else finished.position(ctx, projection, generation) if resumed else None
+            left = finished.left_of(ctx, generation) if resumed else None
+            cut = pin.cut if pin else left and finished.position(ctx, projection, generation, left)
             cut = cut or common_cut(ctx.store, projection, ctx.store.cut())
             decided = Full(0, cut.epoch, "it has no result yet")
-            taken = take_step(ctx, projection, generation, cut, decided, resumed=resumed)
+            taken = take_step(ctx, projection, generation, cut, decided, left)
             record_step(ctx, projection, generation, started, taken)
         applied = apply(ctx, generation)
     upserts, deletes = applied.upserts, applied.deletes

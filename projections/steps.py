@@ -19,6 +19,7 @@ from projections.context import ProjectionContext
 from projections.costs import too_costly
 from projections.derived import StepFiles, folder_of, next_files
 from projections.failure import explained
+from projections.finished import Left
 from projections.generation import Generation, files_of
 from projections.guards import declared_against
 from projections.history import frames, plan_reads, require_changes
@@ -55,11 +56,10 @@ def take_step(
     generation: Generation,
     cut: Cut,
     decided: Full | Incremental,
-    *,
-    resumed: bool = False,
+    left: Left | None = None,
 ) -> Taken:
     """Compute the result at ``cut`` and commit it, with what differs from the step before, as the next step; of a first
-    one that is ``resumed``, without the buckets that were finished before.
+    one, without the buckets that earlier attempts finished and ``left``.
 
     Raises Fenced when another driver committed meanwhile, and Ended when ``gc`` took this process for dead;
     ProjectionFailed when the projection's code or output is at fault, and what reading the inputs raises. Then nothing
@@ -84,7 +84,7 @@ def take_step(
         done: dict[int, BucketOutcome] = {}
         if last is None:
             task = replace(task, basis=finished.basis_at(ctx, generation, cut, results).to_text())
-            done = finished.take_over(ctx, generation, task) if resumed else {}
+            done = finished.take_over(ctx, generation, task, left) if left else {}
             task = replace(task, placement=replace(task.placement, without=frozenset(done)))
         outcomes, kind, reason, keys, cause = _computed(
             ctx, projection, generation, cut, decided, last, files, task
