@@ -59,6 +59,7 @@ def site(database: str, store_dir: Path) -> Site:
     return site
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("protocol", [1, 2])
 def test_a_row_that_text_mode_cannot_carry_is_taken_in_binary(site: Site, protocol: int) -> None:
     """Its transaction alone, exactly once; what comes before and behind it goes on as text."""
@@ -68,6 +69,10 @@ def test_a_row_that_text_mode_cannot_carry_is_taken_in_binary(site: Site, protoc
     with RunningCapture(site) as capture:
         capture.catch_up()
     execute(site.dsn, "INSERT INTO t SELECT i, i / 7.0, 'before' FROM generate_series(1, 3) i")
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+    # In front of it, and servers before 15 send that, too: a transaction of no message.
+    execute(site.dsn, "ANALYZE t")
     with psycopg.connect(site.dsn) as connection:
         connection.execute(
             "INSERT INTO other SELECT i, ARRAY[repeat('a', 900), NULL, '\"'] FROM generate_series(1, 200) i"
