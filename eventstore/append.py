@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from eventstore import chain, index, segment
+from eventstore import arrange, blob, chain, index, opened
 from eventstore.model import EpochBatch, PartitionRange, PreparedSegment, SourceState, TopicId, TopicRows
 from eventstore.partitioning import TopicIncarnation
 from eventstore.times import to_micros
@@ -117,8 +117,8 @@ def add_blob(append: Append, small: Sequence[TopicRows], place: Callable[[TopicI
     start = 0
     for rows in small:
         topic = place(rows.topic)
-        arranged = segment.arrange(rows.rows, topic.incarnation.count, topic.incarnation.first)
-        data = segment.encode_part(arranged.table)
+        arranged = arrange.arrange(rows.rows, topic.incarnation.count, topic.incarnation.first)
+        data = blob.encode_part(arranged.table)
         first_row, ranges = append.assign(rows.topic, topic, arranged.counts)
         append.parts.append(
             Part(
@@ -128,7 +128,7 @@ def add_blob(append: Append, small: Sequence[TopicRows], place: Callable[[TopicI
                 ranges=ranges,
                 rows=arranged.count,
                 bytes=data.size,
-                checksum=segment.checksum(data),
+                checksum=opened.checksum(data),
                 lsns=arranged.lsns,
                 commit_times=arranged.commit_times,
                 first_row=first_row,
@@ -138,8 +138,8 @@ def add_blob(append: Append, small: Sequence[TopicRows], place: Callable[[TopicI
         )
         buffers.append(data)
         start += data.size
-    append.blob, append.blob_plain_bytes = segment.pack_blob(buffers)
-    append.blob_checksum = segment.checksum(append.blob)
+    append.blob, append.blob_plain_bytes = blob.pack_blob(buffers)
+    append.blob_checksum = opened.checksum(append.blob)
 
 
 def content_hash(append: Append) -> str:

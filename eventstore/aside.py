@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from eventstore import segment, tables
+from eventstore import opened, tables
 from eventstore.catalog import Catalog
 from eventstore.errors import IntegrityError
 from eventstore.model import KeptFrames, SetAside, TopicId
@@ -51,7 +51,7 @@ def add(connection: Connection, topic_id: int, kept: KeptFrames) -> None:
             update(table)
             .where(table.c.topic_id == topic_id, table.c.number == last.number)
             .values(
-                frames=last.frames + kept.frames, bytes=len(data), checksum=segment.checksum(data), data=data
+                frames=last.frames + kept.frames, bytes=len(data), checksum=opened.checksum(data), data=data
             )
         )
         return
@@ -81,7 +81,7 @@ def first_kept(catalog: Catalog, storage: Storage, topic: TopicId) -> tuple[Kept
     if kept is None:
         return None
     data = storage.open(kept.path).to_pybytes() if kept.path else kept.data or b""
-    if segment.checksum(data) != kept.checksum:
+    if opened.checksum(data) != kept.checksum:
         raise IntegrityError(
             f"what was kept for {topic} is damaged: its checksum is not the one in the catalog",
             hint="restore the store from a backup, or read the table again: tailrace source snapshot",

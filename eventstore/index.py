@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
-from eventstore import segment, tables
+from eventstore import blob, opened, tables
 from eventstore.model import PartitionRange, SegmentRef, TopicId
 from eventstore.position import Cut
 
@@ -224,8 +224,8 @@ def plain_blobs(connection: Connection, epochs: Mapping[str, int]) -> dict[str, 
     for append_id, epoch in epochs.items():
         row = found.get(append_id)
         if row is None:
-            raise segment.damaged(f"the blob of epoch {epoch}")
-        plain[append_id] = segment.unpack_blob(
+            raise opened.damaged(f"the blob of epoch {epoch}")
+        plain[append_id] = blob.unpack_blob(
             row.data, row.plain_bytes, row.checksum, f"the blob of epoch {epoch}"
         )
     return plain

@@ -276,7 +276,7 @@ class SegmentRef:
     path: str | None = None
     inline: builtins.bytes | None = field(default=None, repr=False)
     sealed: bool = False  # sealed files carry _partition, _epoch and _offset as columns
-    checksum: str = ""  # of the file; inline parts were checked when the blob was read
+    checksum: str = ""  # of the file; none: it was compared before, as an inline part's blob was
     below_lsn: int | None = (
         None  # of the last epoch only transactions with commit_lsn < below_lsn, when the cut is inside it
     )

@@ -8,9 +8,7 @@ them as columns.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import xxhash
 
-from eventstore import encoding, failpoints, keys
+from eventstore import encoding, failpoints
+from eventstore.arrange import Arranged, arrange, in_commit_order
 from eventstore.errors import IntegrityError
-from eventstore.model import Op, PartitionRange, PreparedSegment, SegmentRef, TopicId
+from eventstore.model import PartitionRange, PreparedSegment, SegmentRef, TopicId
+from eventstore.opened import checksum, open_parts
 from eventstore.schema import TopicSchema, change_schema
 from eventstore.storage import LocalStorage, Storage
 
@@ -32,90 +31,12 @@ POSITION_FIELDS = (
     pa.field("_offset", pa.int64(), nullable=False),
     pa.field("_epoch", pa.int64(), nullable=False),
 )
-_POSITION_NAMES = tuple(field.name for field in POSITION_FIELDS)
 
 # A partition's rows start a new row group once partitions are this large, so that a task reads only its own.
 ROWS_PER_OWN_GROUP = 8192
 ROWS_PER_GROUP = 131_072
 # Parquet cannot hold a struct without fields (the key of a keyless topic): its validity is stored under its name.
 _FIELDLESS = b"tailrace:fieldless"
-# Of files that are not on this machine, larger ones are read by ranges: a request costs as much as so many bytes.
-RANGES_BYTES_MIN = 1 << 20
-_ZSTD = pa.Codec("zstd", compression_level=encoding.ZSTD_LEVEL)
-
-
-@dataclass(frozen=True, slots=True)
-class Arranged:
-    """Rows, their storage order (None: the one they have), and what the catalog wants to know about them.
-
-    They are put in order part by part, as they are written: all at once would be a second copy of them."""
-
-    rows: pa.Table
-    order: pa.Array | None
-    counts: tuple[tuple[int, int], ...]
-    lsns: tuple[int, int] | None
-    commit_times: tuple[int, int] | None
-
-    @property
-    def table(self) -> pa.Table:
-        """All rows in storage order."""
-        return self.rows if self.order is None else self.rows.take(self.order)
-
-    @property
-    def count(self) -> int:
-        """How many rows are stored."""
-        return self.rows.num_rows if self.order is None else len(self.order)
-
-
-def arrange(rows: pa.Table, partitions: int, first: int = 0) -> Arranged:
-    """Sort by partition, keeping the order within; partitions are numbered from ``first`` on. A truncate belongs to
-    every partition, so it is repeated in each."""
-    if not rows.num_rows:
-        return Arranged(rows, None, (), None, None)
-    rows = rows.combine_chunks()
-    parts = keys.partitions_of(_flat(rows["_hash"]), partitions)
-    truncates = _flat(pc.equal(rows["_op"], Op.TRUNCATE.value)).to_numpy(zero_copy_only=False)
-    if truncates.any():
-        order = np.concatenate([np.flatnonzero((parts == p) | truncates) for p in range(partitions)])
-        lengths = [int(np.count_nonzero((parts == p) | truncates)) for p in range(partitions)]
-    else:
-        order = np.argsort(parts.astype(np.int16), kind="stable")  # 16 bits: numpy sorts these by radix
-        lengths = np.bincount(parts, minlength=partitions).tolist()
-    counts = tuple((p, n) for p, n in enumerate(lengths, start=first) if n)
-    as_is = len(counts) == 1 and len(order) == rows.num_rows
-    return Arranged(
-        rows,
-        None if as_is else pa.array(order),
-        counts,
-        _span(rows["_lsn"]),
-        _span(rows["_commit_ts"].cast(pa.int64())),
-    )
-
-
-def in_commit_order(rows: pa.Table) -> pa.Table:
-    """What was given to ``arrange``, from rows of one epoch in storage order: a truncate, which each partition has, is
-    there once, and before the rows of its transaction that count from it on."""
-    lsns, ordinals = rows["_lsn"].to_numpy(), rows["_ordinal"].to_numpy()
-    truncates = pc.equal(rows["_op"], Op.TRUNCATE.value).to_numpy(zero_copy_only=False)
-    order = np.lexsort((~truncates, ordinals, lsns))
-    lsns, ordinals, truncates = lsns[order], ordinals[order], truncates[order]
-    again = np.zeros(len(order), np.bool_)
-    again[1:] = truncates[1:] & truncates[:-1] & (np.diff(lsns) == 0) & (np.diff(ordinals) == 0)
-    return rows.take(pa.array(order[~again]))
-
-
-def _flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _span(column: pa.ChunkedArray) -> tuple[int, int] | None:
-    span = pc.min_max(column).as_py()
-    return None if span["min"] is None else (span["min"], span["max"])
-
-
-def checksum(data: bytes | pa.Buffer | memoryview) -> str:
-    """XXH3-128 as hexadecimal: notices damage; the epoch hash chain (SHA-256 over these) notices exchange."""
-    return xxhash.xxh3_128_hexdigest(data)
 
 
 def folder_of(topic: TopicId, topic_id: int) -> str:
@@ -224,34 +145,6 @@ def group_lengths(counts: Sequence[tuple[int, int]]) -> list[int]:
     return [*lengths, pending] if pending or not lengths else lengths
 
 
-def encode_part(table: pa.Table) -> pa.Buffer:
-    """Rows in storage order as one part of an epoch's blob: a self-contained Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
-
-def pack_blob(parts: Sequence[pa.Buffer]) -> tuple[bytes, int]:
-    """The parts end to end, compressed as one (the stream headers of small parts repeat), and their plain size."""
-    plain = b"".join(part.to_pybytes() for part in parts)
-    return _ZSTD.compress(plain, asbytes=True), len(plain)
-
-
-def unpack_blob(data: bytes, plain_bytes: int, expected: str, place: str) -> bytes:
-    """The parts of a blob end to end. Raises IntegrityError (naming ``place``) when the bytes are not those written."""
-    if checksum(data) != expected:
-        raise damaged(place)
-    return bytes(_ZSTD.decompress(data, plain_bytes, asbytes=True))
-
-
-def damaged(place: str) -> IntegrityError:
-    return IntegrityError(
-        f"{place} is damaged: its checksum is not the one in the catalog",
-        hint="restore it from a backup; the log is never read past damage",
-    )
-
-
 def read_segment(
     storage: Storage | Path,
     ref: SegmentRef,
@@ -261,7 +154,6 @@ def read_segment(
     *,
     silent: Mapping[str, str] = MappingProxyType({}),
     coded: Collection[str] = (),
-    sound: set[str] | None = None,
 ) -> pa.Table:
     """The rows a reference stands for, with ``_partition`` int32, ``_offset`` int64 and ``_epoch`` int64 in front.
 
@@ -270,9 +162,8 @@ def read_segment(
     ``partitions`` restricts the rows and, for files, what is decoded. ``schema`` restores the field metadata (column
     ids, Postgres types) exactly; without it they are those of the file. Rows are in (partition, offset) order. What is
     not looked at need not be decoded: a column that is a key of ``silent`` may be left out where no row has a value of
-    the column it is mapped to, and texts of ``coded`` columns may come as dictionaries. Who reads one partition after
-    the other gives one set ``sound`` for all: whole files are compared with their checksums once. Raises
-    IntegrityError, naming the file, when bytes are missing or damaged.
+    the column it is mapped to, and texts of ``coded`` columns may come as dictionaries. Raises IntegrityError, naming
+    the file, when bytes are missing or damaged.
     """
     wanted = {name.partition(".")[0] for name in columns} if columns is not None else None
     # _op always: a table of no stored column at all would forget how many rows there are.
@@ -283,7 +174,7 @@ def read_segment(
         table, ranges = _read_inline(ref, needed), list(ref.ranges)
     else:
         held = LocalStorage(storage) if isinstance(storage, Path) else storage
-        table, ranges = _read_file(held, ref, needed, partitions, silent, coded, sound)
+        table, ranges = _read_file(held, ref, needed, partitions, silent, coded)
     if not ref.sealed:
         table = with_positions(table, ranges, ref.first_epoch)
     if partitions is not None:
@@ -307,10 +198,9 @@ def _read_file(
     partitions: Collection[int] | None,
     silent: Mapping[str, str],
     coded: Collection[str],
-    sound: set[str] | None,
 ) -> tuple[pa.Table, list[PartitionRange]]:
     whole = needed is None and partitions is None
-    with open_parts(storage, ref, whole=whole, coded=coded, sound=sound) as file:
+    with open_parts(storage, ref, whole=whole, coded=coded) as file:
         groups, ranges = _groups_of(file, ref, partitions)
         held = {name: at for at, name in enumerate(file.schema_arrow.names)}
         names = None
@@ -329,7 +219,7 @@ def _read_file(
     for name in json.loads(metadata.get(_FIELDLESS, b"[]")):
         at = table.schema.get_field_index(name)
         if at >= 0:
-            valid = _flat(table[name])
+            valid = table[name].combine_chunks()
             empty = pa.StructArray.from_buffers(pa.struct([]), len(valid), [pa.array(valid).buffers()[1]])
             table = table.set_column(at, pa.field(name, pa.struct([])), empty)
     return table.replace_schema_metadata(None), ranges
@@ -348,57 +238,6 @@ def _unsaid(metadata: pq.FileMetaData, groups: Sequence[int], silent: Mapping[st
                 if known is None or not known.has_null_count or known.null_count < chunk.num_values:
                     speaking.add(name)
     return {name for name, said in silent.items() if said not in speaking}
-
-
-def open_file(
-    storage: Storage, ref: SegmentRef, coded: Collection[str] = (), sound: set[str] | None = None
-) -> pq.ParquetFile:
-    """The file of a reference, checked unless it is among the ``sound``, which it then is; texts of ``coded`` columns
-    as dictionaries. Raises MissingFile, OperatorError for one of a later format and, when it is damaged,
-    IntegrityError."""
-    assert ref.path is not None
-    data = storage.open(ref.path)
-    sound = set() if sound is None else sound
-    if ref.checksum and ref.path not in sound and checksum(data) != ref.checksum:
-        raise damaged(storage.place(ref.path))
-    sound.add(ref.path)
-    return _parquet(pa.BufferReader(data), coded, storage.place(ref.path))
-
-
-@contextmanager
-def open_parts(
-    storage: Storage,
-    ref: SegmentRef,
-    *,
-    whole: bool,
-    coded: Collection[str] = (),
-    sound: set[str] | None = None,
-) -> Iterator[pq.ParquetFile]:
-    """``open_file`` for who needs only parts, unless ``whole``. A large file that is far away is then read by ranges:
-    its size is compared, and the checksum of every page that is read, which is not that of the whole."""
-    assert ref.path is not None
-    if whole or not storage.remote or ref.bytes < RANGES_BYTES_MIN:
-        with open_file(storage, ref, coded, sound) as file:
-            yield file
-        return
-    with storage.ranges(ref.path) as raw:
-        if raw.size() != ref.bytes:
-            raise damaged(storage.place(ref.path))
-        try:
-            with _parquet(
-                raw, coded, storage.place(ref.path), pre_buffer=True, page_checksum_verification=True
-            ) as file:
-                yield file
-        except pa.ArrowInvalid:
-            raise damaged(storage.place(ref.path)) from None
-
-
-def _parquet(source: pa.NativeFile, coded: Collection[str], place: str, **how: bool) -> pq.ParquetFile:
-    """Texts of ``coded`` columns as dictionaries, where they are stored so: to make one costs more than the texts."""
-    metadata = pq.read_metadata(source)
-    encoding.require_known(metadata, place)
-    paths = encoding.coded_paths(metadata).intersection(coded) if coded else ()
-    return pq.ParquetFile(source, metadata=metadata, read_dictionary=list(paths), **how)
 
 
 def _groups_of(

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from sqlalchemy import ColumnElement, Connection, Row, or_, select
 
-from eventstore import encoding, segment, tables
+from eventstore import encoding, opened, tables
 from eventstore.storage import Storage
 
 SCHEMA = pa.schema(
@@ -265,8 +265,8 @@ def open_file(storage: Storage, row: Row[*tuple[Any, ...]], *, whole: bool = Fal
     """A file of ``epoch_files``, checked. ``whole``: for taking a few whole rows; texts, which repeat, stay as they
     are stored."""
     data = storage.open(row.path)
-    if not whole and segment.checksum(data) != row.checksum:
-        raise segment.damaged(storage.place(row.path))
+    if not whole and opened.checksum(data) != row.checksum:
+        raise opened.damaged(storage.place(row.path))
     file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=["source", "topics"] if whole else None)
     encoding.require_known(file.metadata, storage.place(row.path))
     return file

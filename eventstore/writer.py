@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from eventstore import aside, failpoints, loads, registry, segment, tables
+from eventstore import aside, failpoints, loads, opened, registry, segment, tables
 from eventstore.append import Append, add_blob, add_file, content_hash, epoch_values, segment_values
 from eventstore.errors import Fenced, IntegrityError, TailraceError, TransientError
 from eventstore.model import (
@@ -112,7 +112,7 @@ class SourceWriter:
     def keep(self, topic: TopicId, data: bytes, frames: int, *, as_file: bool = False) -> KeptFrames:
         """What came for a topic that is set aside, durable once it is given to an ``append`` (``EpochBatch.kept``).
         Much of it, or all with ``as_file``, is written to a file now."""
-        digest = segment.checksum(data)
+        digest = opened.checksum(data)
         if not as_file and len(data) <= self._store.settings.inline_bytes:
             return KeptFrames(topic, frames, len(data), digest, data=data)
         path = f"{self._new_file(topic, self._topic(topic).id)}{aside.SUFFIX}"

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from eventstore import segment
+from eventstore import opened
 from eventstore.errors import IntegrityError
 from eventstore.storage import Storage
 from projections.difference import HASH, Difference, Mask, matches, ordered
@@ -216,7 +216,7 @@ def _write(
     data = sink.getvalue()
     storage.write(path, data)
     return DerivedFile(
-        bucket, path, table.num_rows, data.size, segment.checksum(data), upserts=upserts, deletes=deletes
+        bucket, path, table.num_rows, data.size, opened.checksum(data), upserts=upserts, deletes=deletes
     )
 
 
@@ -361,7 +361,7 @@ def _key_schema(schema: pa.Schema, key: Sequence[str]) -> pa.Schema:
 
 def _read(storage: Storage, file: DerivedFile, some: Some | None = None) -> pa.Table:
     data = storage.open(file.path)
-    if segment.checksum(data) != file.checksum:
+    if opened.checksum(data) != file.checksum:
         raise IntegrityError(
             f"{storage.place(file.path)} is damaged: its checksum is not the one in the catalog",
             hint="rebuild the projection: its result is computed again from the log",

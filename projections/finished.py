@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
-from eventstore import attempts, segment
+from eventstore import attempts, opened
 from eventstore.errors import MissingFile, TailraceError
 from eventstore.maintain.receipts import erasures
 from eventstore.model import TopicId
@@ -125,7 +125,7 @@ def _copied(task: BucketTask, receipt: Receipt) -> BucketOutcome | None:
     storage, outcome = task.storage, None
     with suppress(MissingFile):
         data = storage.open(receipt.file.path)
-        if segment.checksum(data) == receipt.file.checksum:
+        if opened.checksum(data) == receipt.file.checksum:
             file = replace(receipt.file, path=f"{task.stem(receipt.file.bucket)}.run.parquet")
             storage.write(file.path, data)
             outcome = replace(receipt.outcome, files=BucketFiles(file), delta=file)

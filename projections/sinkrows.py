@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from eventstore import keys, segment
+from eventstore import keys, opened
 from eventstore.attempts import Attempt
 from eventstore.errors import OperatorError
 from eventstore.move.files import copied
@@ -232,7 +232,7 @@ def _laid_down(
 
 def _file(folder: Path, bucket: int, rows: int) -> DerivedFile:
     path = folder / f"{bucket}.parquet"
-    return DerivedFile(bucket, path.name, rows, path.stat().st_size, segment.checksum(path.read_bytes()))
+    return DerivedFile(bucket, path.name, rows, path.stat().st_size, opened.checksum(path.read_bytes()))
 
 
 def _by_bucket(placement: Placement, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:

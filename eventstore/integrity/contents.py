@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection, select
 
-from eventstore import chain, index, segment, tables, timeline
+from eventstore import blob, chain, index, opened, segment, tables, timeline
 from eventstore.content import Content, content_of
 from eventstore.errors import IntegrityError, MissingFile
 from eventstore.integrity import structure
@@ -44,7 +44,7 @@ def blobs(
             continue  # a missing one is told by the structure
         size += len(row.data)
         try:
-            plain = segment.unpack_blob(row.data, row.plain_bytes, row.checksum, blob_place(row.epoch))
+            plain = blob.unpack_blob(row.data, row.plain_bytes, row.checksum, blob_place(row.epoch))
         except _UNREADABLE:
             detail = "its bytes are not those that were written"
             found.append(Finding(Problem.DAMAGED, blob_place(row.epoch), detail))
@@ -76,7 +76,7 @@ def _appended(
             names[part.topic_id],
             part.version,
             part.first_row,
-            segment.checksum(memoryview(plain)[part.start : part.start + part.length]),
+            opened.checksum(memoryview(plain)[part.start : part.start + part.length]),
             part.ranges,
         )
         for part in parts
@@ -92,7 +92,7 @@ def checked(storage: Storage, named: Named) -> Iterator[Finding]:
     except MissingFile:
         yield Finding(Problem.MISSING, named.path, "the catalog names it")
         return
-    if segment.checksum(data) != named.checksum:
+    if opened.checksum(data) != named.checksum:
         yield Finding(Problem.DAMAGED, named.path, _damage(data.size, named.bytes))
 
 
@@ -114,7 +114,7 @@ def segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int)
 def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int) -> Iterator[Finding]:
     ref = index.file_ref(topic.name, row)
     if not row.sealed:
-        held = segment.open_file(storage, ref).metadata.num_rows
+        held = opened.open_file(storage, ref).metadata.num_rows
         if held != row.rows:
             text = f"{topic.name}: it holds {held} rows, the catalog says {row.rows}"
             yield Finding(Problem.CHANGED, row.path, text)

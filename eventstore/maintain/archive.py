@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 from sqlalchemy import Connection, Row, bindparam, delete, exists, insert, select
 
-from eventstore import failpoints, index, segment, tables
+from eventstore import failpoints, index, opened, segment, tables
 from eventstore.archived import require
 from eventstore.content import Content
 from eventstore.errors import Fenced, IntegrityError, TailraceError, UsageError
@@ -159,7 +159,7 @@ def _copied(archive: _Archive, row: SegmentRow, ref: SegmentRef) -> dict[str, An
     if not target.exists(name):
         copied(archive.store.storage, ref.path, target, name, ref.checksum)
         failpoints.hit("archive_copied")
-    if segment.checksum(target.open(name)) != ref.checksum:
+    if opened.checksum(target.open(name)) != ref.checksum:
         raise IntegrityError(
             f"{target.place(name)} is not the file that was archived under this name",
             hint="remove it; the next round copies it again",

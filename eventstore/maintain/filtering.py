@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore import encoding, failpoints, segment
+from eventstore import encoding, failpoints, opened, segment
 from eventstore.content import Content, content_of
 from eventstore.maintain.rewrite import Keep, Rows
 from eventstore.model import PartitionRange, SegmentRef, TopicId
@@ -130,7 +130,7 @@ def _write(storage: Storage, path: str, version: int, rows: pa.Table) -> Part:
         path=path,
         version=version,
         bytes=data.size,
-        checksum=segment.checksum(data),
+        checksum=opened.checksum(data),
         rows=rows.num_rows,
         ranges=ranges,
         first_epoch=epochs["min"],

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlalchemy import Row, delete, func, insert, select
 
-from eventstore import chain, encoding, failpoints, registry, segment, tables, timeline
+from eventstore import chain, encoding, failpoints, opened, registry, tables, timeline
 from eventstore.errors import IntegrityError
 from eventstore.maintain import terms, tiers
 from eventstore.maintain.retired import retire
@@ -175,4 +175,4 @@ def write(store: Store, groups: Iterator[pa.Table] | Sequence[pa.Table], term: i
     path = terms.new_parquet("epochs", terms.FOLD, term)
     store.storage.write(path, pa.py_buffer(data))
     failpoints.hit("segment_written")
-    return {"path": path, "bytes": len(data), "checksum": segment.checksum(data)}
+    return {"path": path, "bytes": len(data), "checksum": opened.checksum(data)}

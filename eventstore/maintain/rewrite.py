@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import xxhash
 from sqlalchemy import Row
 
-from eventstore import encoding, failpoints, segment
+from eventstore import encoding, failpoints, opened, segment
 from eventstore.content import Content, content_of
 from eventstore.errors import IntegrityError
 from eventstore.model import PartitionRange, SegmentRef
@@ -122,7 +122,7 @@ class Rows:
 
     def __init__(self, storage: Storage, ref: SegmentRef, piece_bytes: int) -> None:
         self.ref = ref
-        self._file = segment.open_file(storage, ref)
+        self._file = opened.open_file(storage, ref)
         self._piece_rows = self._rows_within(piece_bytes)
         metadata = self._file.metadata
         lengths = [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]

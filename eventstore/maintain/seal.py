@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection, delete, insert, select, update
 
-from eventstore import chain, failpoints, index, registry, segment, tables
+from eventstore import arrange, chain, failpoints, index, opened, registry, segment, tables
 from eventstore.content import Content, content_of
 from eventstore.errors import IntegrityError
 from eventstore.maintain import lineage, rewrite, terms
@@ -131,7 +131,7 @@ def require_parts(
             names[part.topic_id].text,
             part.version,
             part.first_row,
-            segment.checksum(memoryview(blob)[part.start : part.start + part.length]),
+            opened.checksum(memoryview(blob)[part.start : part.start + part.length]),
             part.ranges,
         )
         for part in parts
@@ -177,7 +177,7 @@ def _write_run(
     partition = joined["_partition"].to_numpy()
     ranges = rewrite.joined_ranges([ranges for piece in run for ranges in piece.part.ranges], str(topic))
     lsns = [lsn for piece in run for lsn in piece.part.lsns or ()]
-    arranged = segment.Arranged(
+    arranged = arrange.Arranged(
         rows=joined,
         order=pa.array(np.argsort(partition, kind="stable")),
         counts=tuple((piece.partition, piece.rows) for piece in ranges),
@@ -190,7 +190,7 @@ def _write_run(
     content = content_of(joined)
     memory_bytes = store.settings.upkeep.memory_bytes
     rewrite.require_content(store.storage, _ref(topic, file, run, ranges), content, memory_bytes)
-    parts = chain.digest((ref.first_epoch, segment.checksum(ref.inline or b"")) for ref in refs)
+    parts = chain.digest((ref.first_epoch, opened.checksum(ref.inline or b"")) for ref in refs)
     origin = (f"{len(run)} parts of epochs {run[0].epoch} to {run[-1].epoch}", parts)
     return _Sealed(file, part.topic_id, run[0].epoch, run[-1].epoch, part.first_row, ranges, content, origin)
 

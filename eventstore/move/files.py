@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from eventstore import failpoints, segment, tables
+from eventstore import failpoints, opened, tables
 from eventstore.errors import IntegrityError
 from eventstore.storage import Storage
 from eventstore.storage.base import Taken
@@ -88,7 +88,7 @@ def _settle(file: NamedFile, source: Storage, target: Storage, there: bool) -> b
     if not there:
         there = not copied(source, file.path, target, file.path, file.checksum)
         failpoints.hit("move_file_copied")
-    if segment.checksum(target.open(file.path)) != file.checksum:
+    if opened.checksum(target.open(file.path)) != file.checksum:
         raise IntegrityError(
             f"{target.place(file.path)} is not the file of that name of the log that moves",
             hint="remove it, and run the move again",
@@ -100,8 +100,8 @@ def copied(source: Storage, path: str, target: Storage, name: str, checksum: str
     """Write a file of one storage as ``name`` of another; False when there is one of that name. Raises IntegrityError
     for one that is not what it was."""
     data = source.open(path)
-    if segment.checksum(data) != checksum:
-        raise segment.damaged(source.place(path))
+    if opened.checksum(data) != checksum:
+        raise opened.damaged(source.place(path))
     try:
         target.write(name, data)
     except Taken:

@@ -105,10 +105,5 @@ def explained(text: str, place: str) -> TailraceError:
     return OperatorError(what if status is None else f"{what} (HTTP {status})", hint=hint)
 
 
-def is_missing_bucket(text: str) -> bool:
-    match = _TEXT.search(text)
-    return match is not None and match["code"] == "NO_SUCH_BUCKET"
-
-
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]

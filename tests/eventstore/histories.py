@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from eventstore import keys
+from eventstore.arrange import arrange
+from eventstore.blob import encode_part
 from eventstore.model import PartitionRange, SegmentRef, TopicId
 from eventstore.partitioning import Partitioning
 from eventstore.schema import Column, TopicSchema, change_schema
-from eventstore.segment import arrange, encode_part
 from eventstore.state import StateInput
 
 TOPIC = TopicId.table("shop", "public", "notes")

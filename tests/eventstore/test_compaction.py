@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore import segment
+from eventstore import arrange, segment
 from eventstore.compaction import compact
 from eventstore.conform import Layout
 from eventstore.errors import IntegrityError, UsageError
@@ -145,7 +145,7 @@ def in_files(wanted: StateInput, storage: Storage) -> StateInput:
             with pa.ipc.open_stream(ref.inline) as reader:
                 rows = reader.read_all()
             counts = tuple((piece.partition, piece.rows) for piece in ref.ranges)
-            arranged = segment.Arranged(rows, None, counts, None, None)
+            arranged = arrange.Arranged(rows, None, counts, None, None)
             made = segment.write_arranged(storage, ref.topic, ref.version, arranged, f"{number}")
             refs.append(replace(ref, path=made.path, inline=None, bytes=made.bytes, checksum=made.checksum))
     return replace(wanted, refs=tuple(refs))

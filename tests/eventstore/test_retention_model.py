@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventstore import segment
+from eventstore import blob
 from eventstore.maintain.staterun import among, survivors, unsent_columns
 from eventstore.model import PartitionRange, SegmentRef
 from eventstore.schema import Column, TopicSchema, unify
@@ -60,7 +60,7 @@ def run_of(
                 for partition, part in enumerate(parts)
                 if part.num_rows
             )
-            data = segment.encode_part(left).to_pybytes()
+            data = blob.encode_part(left).to_pybytes()
             found.append(replace(ref, rows=left.num_rows, ranges=ranges, inline=data, sealed=True))
     return found
 
