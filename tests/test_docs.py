@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from eventstore.log import Store
 from projections import load_projections
+from projections.sinks import open_sink
+from projections.specs import PostgresTable
 from tailrace.cli.app import app
 from tailrace.config import load_settings
+from tests.projections.sink_data import fill, target
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -81,6 +86,23 @@ def test_the_readmes_first_projection_is_one(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(tmp_path)
     (found,) = load_projections(["readme_projection"]).values()
     assert found.name == "customer_totals" and found.key == ("customer_id",)
+
+
+def test_the_readmes_service_reads_what_is_live(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = next(block for block in python_blocks("README.md") if "open_reader(" in block)
+    (tmp_path / "tailrace.toml").write_text(
+        f'[store]\nname = "acme"\n[sinks.mart]\nkind = "postgres"\ndsn = "{database}"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    sink = open_sink(PostgresTable("mart", "customer_totals"), load_settings())
+    columns = pa.schema({"customer_id": pa.int64(), "total": pa.decimal128(12, 2)})
+    shown = target(schema=columns)
+    fill(sink, shown, [{"customer_id": 7, "total": Decimal("10.50")}])
+    sink.promote(shown, None)
+    exec(code, {})
+    assert capsys.readouterr().out.strip() == code.rpartition("# ")[2].strip()
 
 
 def test_the_readmes_service_follows_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
