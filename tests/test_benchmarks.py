@@ -62,7 +62,7 @@ def test_a_benchmark_runs_and_writes_its_section(name: str, tmp_path: Path) -> N
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=290,
     )
     assert done.returncode == 0, done.stderr
     text = results.read_text()

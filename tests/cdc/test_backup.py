@@ -30,7 +30,6 @@ from tailrace.embedded import PostgresServer
 from tests.fixtures.servers import drop_database
 from tests.support.capturing import RunningCapture, Site, assert_equals_source, execute
 
-pytestmark = pytest.mark.timeout(180)
 ITEMS = TopicId.table("shop", "public", "items")
 Place = tuple[int, int]  # partition, offset
 

@@ -24,8 +24,6 @@ from tests.support.capturing import (
     wait_until,
 )
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def site(database: str, store_dir: Path) -> Site:

@@ -21,7 +21,6 @@ from tests.support.capturing import (
     Site,
     assert_equals_source,
     assert_sound,
-    catch_up,
     connected,
     execute,
     query,
@@ -31,7 +30,6 @@ from tests.support.capturing import (
     wait_until,
 )
 
-pytestmark = pytest.mark.timeout(240)
 KILLED = -9
 
 # Where, and at which pass: some early (inside the first load where it passes there), some in the middle of the stream.
@@ -230,7 +228,7 @@ def test_wal_of_an_idle_source_is_released(site: Site) -> None:
             "CREATE TABLE public.not_captured (i int)",
             "INSERT INTO public.not_captured SELECT generate_series(1, 50000)",
         )
-        catch_up(capture.store, site.dsn, 30)
+        capture.catch_up()
         wait_until(
             lambda: capture.status.confirmed_lsn >= capture.status.durable_lsn, alive=lambda: capture.running
         )

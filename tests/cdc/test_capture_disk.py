@@ -25,7 +25,7 @@ from tests.support.capturing import (
 )
 from tests.support.disks import fill, mounted, read_only
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.servers
 STREAMED = "options=-c%20logical_decoding_work_mem%3D64kB"
 """With protocol 2 the server streams a transaction as soon as its changes exceed this."""
 

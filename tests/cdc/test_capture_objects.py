@@ -14,8 +14,6 @@ from eventstore.settings import StoreSettings, UpkeepSettings
 from tests.support import workload
 from tests.support.capturing import RunningCapture, Site, assert_equals_source, assert_sound, execute
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(params=["bucket", pytest.param("s3proxy_bucket", marks=pytest.mark.servers)])
 def site(database: str, store_dir: Path, request: pytest.FixtureRequest) -> Site:

@@ -25,7 +25,6 @@ from tests.support.capturing import (
 )
 from tests.support.plaintext import nameless_files, places_of
 
-pytestmark = pytest.mark.timeout(240)
 SMALL_MEMORY = "options=-c%20logical_decoding_work_mem%3D64kB"
 """The server streams a transaction as soon as its changes exceed this."""
 LONG = "(SELECT string_agg(gen_random_uuid()::text, '') FROM generate_series(1, 200))"
@@ -148,7 +147,7 @@ def test_a_prepared_transaction_comes_whole_when_it_is_committed(site: Site, pro
         assert_sound(capture.store)
 
 
-SECRET = "Zq7x"  # every protected value begins with it
+SECRET = "Zq7xVn2w"  # every protected value begins with it
 
 
 def test_protected_columns_of_a_streamed_transaction_are_on_no_disk_and_arrive_as_with_version_1(

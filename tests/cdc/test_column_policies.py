@@ -31,8 +31,8 @@ pytestmark = pytest.mark.timeout(300)
 
 KEY = "only the environment knows this key"
 OTHER_KEY = "another key that only it knows of"
-SECRET = "Zq7x"  # every protected value begins with it; two characters of it may be kept
-LATE = "Wy3k"  # begins keys that were never captured in plain text
+SECRET = "Zq7xVn2w"  # every protected value begins with it; two characters of it may be kept
+LATE = "Wy3kPt8m"  # begins keys that were never captured in plain text
 POLICIES = {
     "public.people.email": "hash",
     "public.people.phone": "drop",
@@ -171,16 +171,16 @@ def test_a_change_of_policy_is_told_and_the_table_is_read_again(site: Site) -> N
     plain = site.with_settings(columns={}, hash_key=None)
     plain.init()
 
+    def since(store: Store) -> list[int | None]:
+        return [store.topic(table(name)).complete_since for name in ("people", "accounts")]
+
     def captured(setting: Site, told: str = "") -> list[object]:
+        with setting.open() as store:
+            before = since(store)
         with RunningCapture(setting) as capture:
 
-            def since() -> list[int | None]:
-                return [capture.store.topic(table(name)).complete_since for name in ("people", "accounts")]
-
-            before = since()
-
             def whole() -> bool:
-                now = since()
+                now = since(capture.store)
                 changed = all(new != old for new, old in zip(now, before, strict=True))
                 return None not in now and (changed or not told)
 

@@ -27,8 +27,6 @@ from tests.support.capturing import (
     wait_until,
 )
 
-pytestmark = pytest.mark.timeout(120)
-
 TYPES = (
     "CREATE TYPE public.mood AS ENUM ('sad', 'glad')",
     "CREATE DOMAIN public.feeling AS public.mood",

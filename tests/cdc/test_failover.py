@@ -32,8 +32,6 @@ from tests.support.capturing import (
 )
 from tests.support.standby import LINK, promote, replayed, start_standby
 
-pytestmark = pytest.mark.timeout(180)
-
 LAST = 1001  # the row by which a capture is seen to go on
 SCHEMA = (
     "CREATE TABLE public.items (id int PRIMARY KEY, n int)",
@@ -120,7 +118,12 @@ def test_a_running_capture_follows_its_failover_slot_to_the_promoted_standby(
     ):
         insert(primary.dsn(), 101, 120)
         capture.catch_up()
-        wait_until(lambda: query(standby.dsn(), ready) == [(True,)], 60)
+
+        def synchronized() -> bool:
+            execute(primary.dsn(), "SELECT pg_log_standby_snapshot()")  # what it waits for
+            return query(standby.dsn(), ready) == [(True,)]
+
+        wait_until(synchronized, 180)  # it sleeps for up to half a minute between its looks
         insert(primary.dsn(), 121, 140)
         replayed(primary, standby)
         primary.kill()

@@ -32,7 +32,6 @@ from tests.support.capturing import (
 )
 
 WRITING = "options=-c%20default_transaction_read_only%3Doff"
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture

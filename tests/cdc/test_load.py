@@ -48,8 +48,6 @@ from tests.support.capturing import (
 )
 from tests.support.folders import segments_folder
 
-pytestmark = pytest.mark.timeout(120)
-
 CELL = st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 
 
@@ -274,7 +272,7 @@ def test_a_first_load_is_one_epoch_and_its_values_are_exact(site: Site) -> None:
 def test_a_stopped_first_load_leaves_nothing_visible_and_is_begun_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failpoints, "_armed", failpoints.parse("segment_written~1000"))  # so it is seen
+    monkeypatch.setattr(failpoints, "_armed", failpoints.parse("segment_written~4000"))  # so it is seen
     execute(
         site.dsn,
         "CREATE TABLE big (id int PRIMARY KEY, filler text)",

@@ -27,7 +27,6 @@ from tests.support.capturing import (
     wait_until,
 )
 
-pytestmark = pytest.mark.timeout(120)
 SECRET = "s3cr3t-Päßwort"
 
 
@@ -55,14 +54,16 @@ def role(postgres: PostgresServer, name: str, options: str) -> Iterator[None]:
         ("postgresql://u:{secret}@127.0.0.1:1/shop", TransientError, ("127.0.0.1:1", "nobody answers")),
         (
             "postgresql://u:{secret}@no-such-host.invalid/shop",
-            OperatorError,
+            (OperatorError, TransientError),  # the latter where no name server answers
             ("no-such-host.invalid", "host name"),
         ),
         ("host=127.0.0.1 pasword={secret}", UsageError, ("not a Postgres connection string",)),
         ("postgresql:/{secret}", UsageError, ("not a Postgres connection string",)),
     ],
 )
-def test_addresses_that_lead_nowhere(dsn: str, kind: type[TailraceError], words: tuple[str, ...]) -> None:
+def test_addresses_that_lead_nowhere(
+    dsn: str, kind: type[TailraceError] | tuple[type[TailraceError], ...], words: tuple[str, ...]
+) -> None:
     for way in (connect, connect_replication):
         error = complaint(lambda: way(Address.parse(dsn.format(secret=SECRET))))  # noqa: B023
         assert isinstance(error, kind)
@@ -310,7 +311,7 @@ def test_a_transaction_that_keeps_the_new_slot_waiting_is_named(
                 lambda: any(str(blocker.info.backend_pid) in text for text in capture.status.messages),
                 alive=lambda: capture.running,
             )
-        assert slot_pid(site) is None
+        wait_until(lambda: slot_pid(site) is None)
 
 
 def test_stopping_while_a_slot_waits_is_prompt(database: str, store_dir: Path) -> None:

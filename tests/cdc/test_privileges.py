@@ -33,8 +33,6 @@ from tests.support.capturing import (
     wait_until,
 )
 
-pytestmark = pytest.mark.timeout(180)
-
 OTHERS, ITS_OWN = re.findall(
     r"```sql\n(CREATE ROLE tailrace .*?)```", (REPOSITORY / "docs" / "capture.md").read_text(), re.S
 )
@@ -106,10 +104,10 @@ def test_everything_works_with_what_the_script_grants(admin: str, store_dir: Pat
             run(admin, f"SET ROLE shop_owner; {finding.hint.removeprefix('as shop_owner: ')}")
         site.init()
         with site.open() as store:
-            wait_until(lambda: all(each.complete_since is not None for each in store.topics(SOURCE)), 60)
+            wait_until(lambda: all(each.complete_since is not None for each in store.topics(SOURCE)))
             assert table("later") in {each.id for each in store.topics(SOURCE)}
             (asked,) = store.requests.ask(SNAPSHOT, [table("orders")])
-            wait_until(lambda: store.requests.get([asked.id])[0].state is RequestState.DONE, 60)
+            wait_until(lambda: store.requests.get([asked.id])[0].state is RequestState.DONE)
         assert_equals_source(site, [("public", "customers"), ("public", "orders"), ("public", "later")])
     execute(admin, "SELECT pg_drop_replication_slot('acme_shop')", "DELETE FROM customers WHERE id = 7")
     with site.open() as store:
@@ -168,7 +166,7 @@ def test_a_privilege_that_goes_while_it_is_needed_is_named(admin: str, store_dir
         (asked,) = capture.store.requests.ask(SNAPSHOT, [table("orders")])
         grant = "GRANT EXECUTE ON FUNCTION pg_logical_emit_message"
         wait_until(
-            lambda: any(grant in told for told in capture.status.messages), 60, lambda: capture.running
+            lambda: any(grant in told for told in capture.status.messages), alive=lambda: capture.running
         )
         execute(admin, f"GRANT EXECUTE ON {emit} TO PUBLIC")
-        wait_until(lambda: capture.store.requests.get([asked.id])[0].state is RequestState.DONE, 60)
+        wait_until(lambda: capture.store.requests.get([asked.id])[0].state is RequestState.DONE)

@@ -11,7 +11,7 @@ from cdc.postgres.connect import Address, connect
 from cdc.postgres.publication import read_publication
 from tests.support.capturing import RunningCapture, Site, connected, execute, query, server_version
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.versions]
+pytestmark = pytest.mark.versions
 
 TABLES = (
     "CREATE SCHEMA more",

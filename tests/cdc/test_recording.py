@@ -12,8 +12,6 @@ from eventstore.errors import UsageError
 from tests.support.capturing import Site
 from tests.support.recordings import GOLDEN, SCENARIOS, SECRET, played, record
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_recording_gives_the_rows_that_capture_made(

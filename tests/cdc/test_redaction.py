@@ -26,8 +26,6 @@ from eventstore.streams import Stream, append
 from tests.cdc.test_repair import Opened
 from tests.support.capturing import SOURCE, RunningCapture, Site, execute, rows, table, wait_until
 
-pytestmark = pytest.mark.timeout(120)
-
 PEOPLE = table("people")
 
 

@@ -175,7 +175,7 @@ def test_a_killed_load_goes_on_with_the_chunk_it_was_at(site: Site) -> None:
         shown = how_far(store, request, {ITEMS: (time.monotonic() - 10, 0)})
         assert re.search(rf": {load.rows} of about \d+ rows, \d+/s, \d+ s left", shown), shown
         with CaptureProcess(site) as process:
-            wait_until(lambda: store.load(ITEMS) is None, 60, lambda: process.running)
+            wait_until(lambda: store.load(ITEMS) is None, alive=lambda: process.running)
             process.catch_up()
             assert chunk_rows(store) == ROWS, "chunks that were in the log were read again"
             assert_equals_source(site)

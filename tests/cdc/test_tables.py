@@ -19,8 +19,6 @@ from tailrace.embedded import PostgresServer
 from tests.fixtures.servers import drop_database
 from tests.support.capturing import RunningCapture, Site, execute, query, server_version, table, wait_until
 
-pytestmark = pytest.mark.timeout(120)
-
 # Incompressible, so that it is stored out of line and an UPDATE of another column does not send it.
 LONG = "(SELECT string_agg(gen_random_uuid()::text, '') FROM generate_series(1, 120))"
 

@@ -21,7 +21,7 @@ import pytest
 from tests.support import forking
 from tests.support.forking import Forked
 
-SECONDS = 120
+SECONDS = 240
 PASSWORD = (
     f"S3cret-{secrets.token_hex(8)}"  # in every dsn; the embedded server asks for none, so it does no harm
 )

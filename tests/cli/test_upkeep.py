@@ -50,7 +50,7 @@ def test_a_round_that_fails_is_said_and_capture_goes_on(shop: Project, database:
     shop.configure(text + "\n[store.upkeep]\nevery_seconds = 0.2\nseal_epochs = 1\n")
     shop.environment["TAILRACE_FAILPOINT"] = "seal_written"  # only upkeep passes there
     shop.ok("init")
-    capture = shop.start("capture", "--for", "90")
+    capture = shop.start("capture", "--for", "300")
     until(lambda: shop.ok("status", "--json").documents[0]["sources"][0]["state"] == "loaded")
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("UPDATE orders SET amount = amount + 1 WHERE id = 1")

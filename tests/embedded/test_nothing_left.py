@@ -19,7 +19,7 @@ from tailrace.embedded.guard import is_alive
 from tailrace.embedded.process import wait_until
 
 ROOT = Path(__file__).parent.parent.parent
-GONE_SECONDS = 30.0
+GONE_SECONDS = 120.0
 
 
 @contextmanager

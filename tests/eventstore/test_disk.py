@@ -24,7 +24,7 @@ from tests.eventstore.test_move import move
 from tests.eventstore.test_retention import state_at
 from tests.support.disks import filled, mounted, read_only
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.servers
 Trouble = Callable[[Path], AbstractContextManager[None]]
 TROUBLES = [pytest.param(filled, "space", id="full"), pytest.param(read_only, "", id="read-only")]
 

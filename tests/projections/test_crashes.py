@@ -188,7 +188,9 @@ def test_a_task_that_is_killed_as_it_writes_leaves_a_build_that_the_next_run_fin
     assert ctx.generation("customer_totals", 1).state is GenerationState.BUILDING
     files = list(ctx.store.storage.list(folder_of("customer_totals")))
     finished = [path for path in files if path.endswith(RECEIPT)]
-    assert finished and len(files) == 2 * len(finished), "whole buckets"
+    assert finished and len(files) >= 2 * len(finished), (
+        "whole buckets, and what the other worker may still write"
+    )
     done = job(file, "rebuild", "customer_totals")
 
     assert done.returncode == 0, done.stderr

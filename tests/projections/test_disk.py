@@ -23,7 +23,7 @@ from tests.support.disks import filled, mounted, read_only
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.servers
 T = TypeVar("T")
 Trouble = Callable[[Path], AbstractContextManager[None]]
 TROUBLES = [pytest.param(filled, id="full"), pytest.param(read_only, id="read-only")]

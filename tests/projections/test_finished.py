@@ -34,6 +34,7 @@ from tests.projections.test_collect import a_year_ahead, before_its_commit
 from tests.projections.test_crashes import HOME, settings_file
 from tests.projections.test_lifecycle import TOTALS, rows_of
 from tests.support.forking import Forked
+from tests.support.processes import has_ended
 
 __all__ = ["a_year_ahead"]
 BUCKETS = 8
@@ -100,6 +101,8 @@ def test_a_driver_killed_as_buckets_are_written_is_gone_on_with_from_those_that_
         time.sleep(0.02)
     os.killpg(driver.pid, signal.SIGKILL)
     assert driver.wait() == -signal.SIGKILL
+    while not has_ended(driver.pid):
+        time.sleep(0.02)
     finished, written = len(listed(ctx, "order_cache", RECEIPT)), contents(ctx, "order_cache")
     assert 0 < finished < BUCKETS
     position = ctx.store.cut().epoch

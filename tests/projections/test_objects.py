@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ORDERS = topic("orders")
-pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(params=["bucket", pytest.param("s3proxy_bucket", marks=pytest.mark.servers)])

@@ -118,7 +118,7 @@ def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=240,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, check=False,
     )  # fmt: skip
 

@@ -40,7 +40,7 @@ from tests.proof.counting import Ints, follow_on
 EFFECTS = "effects.db"
 HEAD = struct.Struct("<16sqq")  # group, partition, first offset; accounts and numbers follow
 BATCH_ROWS = 4000  # a datagram holds that many
-LEASE = 3.0
+LEASE = 60.0  # one that is only slow is not taken for dead; who comes back under its name takes over at once
 balances = Table(
     "balances", MetaData(), Column("account", Integer, primary_key=True), Column("n", Integer, nullable=False)
 )

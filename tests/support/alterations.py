@@ -209,7 +209,7 @@ class Alterer:
                 raise psycopg.Rollback(whole)
 
     def _reconnect(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while self._connection.closed:
             with suppress(psycopg.OperationalError):
                 self._connection = psycopg.connect(self._dsn, autocommit=True)
@@ -359,7 +359,7 @@ def settle(capture: RunningCapture) -> None:
             names = {("public", name) for name in captured(connection)}
         return names == {table.label for table in complete(capture)}
 
-    wait_until(settled, 60.0, alive=lambda: capture.running)
+    wait_until(settled, alive=lambda: capture.running)
 
 
 def complete(capture: RunningCapture) -> dict[Table, TopicId]:
@@ -379,7 +379,7 @@ def assert_equals_locked_source(capture: RunningCapture) -> None:
             connection.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(sql.Identifier("public", name)))
         names = {("public", name) for name in captured(connection)}
         capture.catch_up()
-        wait_until(lambda: {table.label for table in complete(capture)} == names, 60.0)
+        wait_until(lambda: {table.label for table in complete(capture)} == names)
         for table, topic in complete(capture).items():
             expected, found = source_rows(connection, table), log_rows(capture.store, topic)
             assert found[0] == expected[0], f"{topic} has {found[0]}, {table.text} {expected[0]}"

@@ -1,15 +1,16 @@
-"""What anybody sees of other processes: their command lines; and what Spark's are given as environment."""
+"""What anybody sees of other processes: their command lines, whether a session of them has ended; and what Spark's are
+given as environment."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 _SECONDS = 0.2
-_SPARK = ("org.apache.spark", "pyspark.daemon")
+_SPARK = ("org.apache.spark", "pyspark.daemon", "tests.support.spark_daemon")
 
 
 @dataclass
@@ -28,6 +29,16 @@ class Watched:
                     self.spark.add(_text(place / "environ"))
             except OSError:  # it has ended, or is somebody else's
                 continue
+
+
+def has_ended(session: int) -> bool:
+    """Whether no process of the session runs any more: workers notice a little later that their driver is gone."""
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, found = place.read_text(errors="replace").rpartition(")")[2].split()[:4]
+            if int(found) == session and state not in ("Z", "X"):
+                return False
+    return True
 
 
 def _text(place: Path) -> str:

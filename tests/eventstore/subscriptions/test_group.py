@@ -438,7 +438,7 @@ def test_what_cannot_be_is_said(store: Store) -> None:
 CONSUMER = """
 import sys, time
 from pathlib import Path
-from eventstore.errors import Fenced
+from eventstore.errors import Fenced, TransientError
 from eventstore.log import Store
 from eventstore.settings import StoreSettings
 
@@ -456,7 +456,7 @@ with Store.open(settings, root=Path(sys.argv[2])) as store, open(sys.argv[4], "a
         try:
             with store.group("g").join(sys.argv[3], lease=1.0, batch_rows=20) as member:
                 consume(member, file)
-        except Fenced:  # the machine left us waiting for longer than a lease
+        except (Fenced, TransientError):  # the machine left us waiting: for longer than a lease, or for a lock
             continue
 """
 
