@@ -143,7 +143,7 @@ class Session:
         )
         for reason in sorted(set(reasons.values())):
             names = ", ".join(topic.text for topic in reasons if reasons[topic] == reason)
-            mend = "; run `tailrace init`, then it is read again" if reason == LEFT else ""
+            mend = "; once `tailrace init` has published it, it is read again" if reason == LEFT else ""
             self._progress.tell(f"{names}: {reason}{mend}", again=True)
         republished = republished_topics(topics, publication)
         if reasons or republished:

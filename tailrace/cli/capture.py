@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdc.memory import keep_small
-from eventstore.errors import TransientError, UsageError
+from eventstore.errors import UsageError
 from tailrace.cli.failure import INTERRUPTED
+from tailrace.cli.goal import Goal
 from tailrace.cli.invocation import of
 from tailrace.cli.output import Output, Progress, count, duration, size
 from tailrace.upkeep import keeping_order
@@ -98,7 +99,7 @@ def capture(
     with invocation.store() as store:
         running = Running(store, chosen, record)
         collector = Collector(store, chosen, running.statuses)
-        targets = server_positions(chosen) if until_idle else None
+        goals = [Goal.now(store, name, settings) for name, settings in chosen] if until_idle else None
         with (
             served(collector, metrics_port, metrics_address or metrics.address, invocation.output.note),
             keeping_order(store, invocation.configuration, invocation.output.note),
@@ -106,7 +107,7 @@ def capture(
             invocation.output.progress("capture") as progress,
         ):
             running.start()
-            watch(running, invocation.output, progress, targets=targets, seconds=seconds)
+            watch(running, invocation.output, progress, goals=goals, seconds=seconds)
         running.finish()
         final = running.statuses()
     if invocation.output.json:
@@ -156,22 +157,6 @@ class Running:
         self._latest[status.source] = status
 
 
-def server_positions(sources: Sequence[tuple[str, SourceSettings]]) -> dict[str, int]:
-    """Where each server's WAL ends now. Raises TransientError for one that is out of reach."""
-    from tailrace.cli.status import server_flush_lsn
-
-    found = {}
-    for name, settings in sources:
-        lsn = server_flush_lsn(settings.dsn.get_secret_value())
-        if lsn is None:
-            raise TransientError(
-                f"the server of source {name} is out of reach",
-                hint="tailrace doctor says why; then try again",
-            )
-        found[name] = lsn
-    return found
-
-
 @contextmanager
 def stopping(stop: threading.Event) -> Iterator[threading.Event]:
     """SIGTERM and the first Ctrl-C end the work at the next commit; the event inside says that it was Ctrl-C."""
@@ -196,7 +181,7 @@ def watch(
     output: Output,
     progress: Progress,
     *,
-    targets: Mapping[str, int] | None,
+    goals: Sequence[Goal] | None,
     seconds: float | None,
 ) -> None:
     """Report until the captures are to stop."""
@@ -206,23 +191,14 @@ def watch(
         now = time.monotonic()
         if seconds is not None and now - started >= seconds:
             return
-        if targets is not None and all(caught_up(running.store, name, lsn) for name, lsn in targets.items()):
+        if goals is not None and all(goal.reached() for goal in goals):
+            for told in (text for goal in goals for text in goal.left):
+                output.note(told)
             return
         if now - said_at >= REPORT_SECONDS:
             said_at = now
             for status in running.statuses():
                 progress.say(summary(status), **as_document(status))
-
-
-def caught_up(store: Store, source: str, lsn: int) -> bool:
-    """Whether the log holds every commit of the source below ``lsn``, with all topics loaded. Those that are set aside
-    are waited for only when somebody asks."""
-    state = store.source(source)
-    if state is None or not state.loaded or state.through_lsn < lsn:
-        return False
-    aside = {each.topic for each in store.set_aside(source)}
-    aside -= {request.topic for request in store.requests.open(source, "retry")}
-    return all(topic.complete_since is not None or topic.id in aside for topic in store.topics(source))
 
 
 def summary(status: CaptureStatus) -> str:

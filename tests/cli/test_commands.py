@@ -97,6 +97,23 @@ def test_capture_until_idle_then_everything_is_in_the_log(shop: Project, databas
     assert ["update" in tail[0], "delete" in tail[1]] == [True, True]
 
 
+def test_capture_until_idle_does_not_wait_for_a_table_that_is_gone(shop: Project, database: str) -> None:
+    shop.ok("init")
+    shop.ok("capture", "--once")
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("DROP TABLE orders CASCADE")
+        connection.execute("UPDATE customers SET name = 'Ada' WHERE id = 1")
+    done = shop.ok("capture", "--once")
+    assert "shop.public.orders cannot be loaded: its table is not there, or not published" in done.err
+    shop.ok("init")
+    shop.ok("capture", "--once")
+    names = {
+        change["after"]["name"]
+        for change in shop.ok("replay", "shop.public.customers", "--from", "2").documents
+    }
+    assert names == {"Ada"}
+
+
 def test_replay_between_lsns_splits_at_transactions(shop: Project, database: str) -> None:
     shop.ok("init")
     shop.ok("capture", "--once")
