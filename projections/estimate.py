@@ -40,10 +40,15 @@ class Estimate:
 
 
 def estimate(
-    plan: Plan, changes: Counted | None, result_rows: int, records: Sequence[RunRecord]
+    plan: Plan,
+    changes: Counted | None,
+    result_rows: int,
+    records: Sequence[RunRecord],
+    *,
+    direct: bool = False,
 ) -> Estimate | None:
     """Of a plan that has something to do. ``result_rows``: of the last result; ``records``: of the generation's
-    refreshes, newest first. Pure."""
+    refreshes, newest first; ``direct``: each input's rows name their key themselves. Pure."""
     if isinstance(plan, Nothing):
         return None
     if isinstance(plan, Full) and plan.from_epoch == 0:
@@ -52,6 +57,9 @@ def estimate(
     rows = _by_earlier(changes, [(each, each.rows_upserted + each.rows_deleted) for each in later])
     if isinstance(plan, Incremental):
         keys = _by_earlier(changes, [(each, each.keys) for each in later if each.keys is not None])
+        if keys.about is None and changes is not None and direct:
+            keys = Number(changes.at_most, "a key for each changed row: no earlier refresh to go by")
+            rows = rows if rows.about is not None else Number(changes.at_most, "a row for each key")
     else:
         keys = Number(result_rows, "all of its last result")
     return Estimate(changes, keys, rows)

@@ -11,7 +11,7 @@ from projections.context import ProjectionContext
 from projections.estimate import Estimate, changes_between, estimate
 from projections.generation import Generation, files_of
 from projections.guards import declared_against
-from projections.model import Projection
+from projections.model import Projection, Through
 from projections.order import in_order
 from projections.plan import Full, Incremental, Nothing, Plan
 from projections.refresh import plan_generation
@@ -85,13 +85,17 @@ def _estimated(
         return None
     last = ctx.store.derived.last_derived(live.projection, live.number) if live else None
     if live is None or last is None:
-        return estimate(decided, None, 0, ())
-    files, changes = files_of(last), None
+        known = not projection.reads  # of results it is not known what they will have
+        changes = changes_between(ctx.store, projection, 0, decided.to_epoch, {}) if known else None
+        return estimate(decided, changes, 0, ())
+    files = files_of(last)
+    changes = None
     if not _waits(projection, before):  # what others will change is not known
         changes = changes_between(ctx.store, projection, decided.from_epoch, decided.to_epoch, files.results)
     records = ctx.store.run_records.latest(live.projection, limit=_RECORDS)
     own = [record for record in records if record.generation == live.number]
-    return estimate(decided, changes, files.rows, own)
+    direct = not any(isinstance(each.affects, Through) for each in projection.inputs.values())
+    return estimate(decided, changes, files.rows, own, direct=direct)
 
 
 def _waits(projection: Projection, before: Sequence[PlannedRefresh]) -> list[str]:

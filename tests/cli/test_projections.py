@@ -73,7 +73,8 @@ def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong
     planned = projecting.ok("plan", "totals", "cached").out.splitlines()
     assert planned[0] == "totals g1: nothing: it stands at epoch 1, the end of the log"
     assert planned[1] == "cached: full, epoch 0 to 1 into gone: it was never built"
-    assert planned[2] == "  keys unknown (it has no result yet); rows to write unknown (it has no result yet)"
+    unknown = "keys unknown (it has no result yet); rows to write unknown (it has no result yet)"
+    assert planned[2] == f"  100 changed rows; {unknown}"
     for part in ("failed", "views.py:15", "ValueError: <hidden: 12 characters>"):
         assert part in lines["raising"]
     for part in ("failed", "views.py:", "lacks its key", "customer_id"):

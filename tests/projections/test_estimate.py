@@ -46,6 +46,13 @@ def test_a_computation_of_everything_is_of_all_keys_of_the_last_result() -> None
     assert found.rows == Number(6, "by its last refresh")
 
 
+def test_the_first_refresh_by_keys_has_a_key_for_each_changed_row_where_rows_name_their_keys() -> None:
+    found = estimate(STEP, Counted(3, 5), 700, [ran(10, None, 700, start=0)], direct=True)
+    assert found is not None
+    assert found.keys == Number(5, "a key for each changed row: no earlier refresh to go by")
+    assert found.rows == Number(5, "a row for each key")
+
+
 def test_nothing_is_concluded_from_first_builds_or_counts_that_are_not_known() -> None:
     nothing = Number(None, "no earlier refresh to go by")
     found = estimated(STEP, Counted(3, 5), ran(None, 4, 4), ran(10, None, 700, start=0))
