@@ -20,6 +20,10 @@ from eventstore.maintain import leases
 from eventstore.times import from_micros, moment_of, to_micros
 
 
+class Behind(UsageError):
+    """A generation shows older data than the live one, and nobody said that readers may see it."""
+
+
 class GenerationState(StrEnum):
     BUILDING = "building"
     READY = "ready"

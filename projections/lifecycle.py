@@ -101,10 +101,12 @@ def rebuild(
     as_of: str | int | datetime | None = None,
     promote: bool | None = None,
     preview: str | None = None,
+    stale_ok: bool = False,
 ) -> Rebuilt:
     """Build a new generation from the log and, unless told otherwise, show it to readers.
 
-    With ``as_of`` it is pinned at that position: it never moves on, and is promoted only when ``promote`` says so.
+    With ``as_of`` it is pinned at that position: it never moves on, and is promoted only when ``promote`` says so, and
+    ``stale_ok`` besides where readers then see older data than now (Behind, before anything is built).
     With ``preview``, a label, it is never promoted nor refreshed, and takes the place of the earlier one of that label.
     Raises ProjectionFailed, IncompleteTopic, UsageError, AtWork while another process does the same, and what the sink
     raises; readers keep what they have. A failure is put on record.
@@ -112,7 +114,7 @@ def rebuild(
     projection = ctx.projection(name)
     _check_preview(preview, promote)
     with failures_recorded(ctx, name, "build"):
-        return _rebuilt(ctx, projection, as_of, promote, preview)
+        return _rebuilt(ctx, projection, as_of, promote, preview, stale_ok=stale_ok)
 
 
 def _rebuilt(
@@ -121,11 +123,15 @@ def _rebuilt(
     as_of: str | int | datetime | None,
     promote: bool | None,
     preview: str | None,
+    *,
+    stale_ok: bool,
 ) -> Rebuilt:
     name = projection.name
     check(ctx.store, ctx.settings, projection)
     reconcile_if_possible(ctx, name)
     pin = None if as_of is None else _pinned(ctx, projection, str(as_of), ctx.store.cut(as_of))
+    if pin and promote and not stale_ok:
+        promotion.refuse_behind(ctx, name, ctx.topics(projection), pin.cut.epoch)
     with building(ctx, name, pin, preview):
         generation = _unfinished(ctx, projection, pin, preview)
         resumed = generation is not None
@@ -137,7 +143,8 @@ def _rebuilt(
         if preview is not None:
             _drop_earlier(ctx, generation)
         wanted = pin is None and preview is None if promote is None else promote
-        promoted = promotion.promote(ctx, name, generation.number) if wanted else None
+        stale_ok = stale_ok or pin is None  # a follower catches up
+        promoted = promotion.promote(ctx, name, generation.number, stale_ok=stale_ok) if wanted else None
     last = ctx.store.derived.last_derived(name, generation.number)
     assert last is not None
     return Rebuilt(

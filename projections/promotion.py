@@ -6,13 +6,15 @@ readers on the old generation; ``reconcile``, which every later work on the proj
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 from eventstore import failpoints
-from eventstore.derived import GenerationState
+from eventstore.derived import Behind, GenerationState
 from eventstore.errors import OperatorError, UsageError
+from eventstore.model import TopicId
 from eventstore.position import Fence
 from projections.context import ProjectionContext
 from projections.generation import Generation
@@ -20,12 +22,14 @@ from projections.generation import Generation
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """The generation that is live now, the one before, and where the new one stands."""
+    """The generation that is live now, the one before, and where the new one stands: ``behind`` epochs before what
+    readers saw."""
 
     projection: str
     generation: int
     previous: int | None
     fence: Fence
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,51 +47,75 @@ class RolledBack:
     frozen: bool
 
 
-def promote(ctx: ProjectionContext, name: str, number: int | None = None) -> Promoted:
-    """Show a generation to readers; by default the newest one that follows the log and is ready.
+def promote(
+    ctx: ProjectionContext, name: str, number: int | None = None, *, stale_ok: bool = False
+) -> Promoted:
+    """Show a generation to readers; by default the newest one that follows the log, is ready, and is newer than the
+    live one.
 
-    Raises UsageError when there is none or it is not ready, Fenced when somebody else promoted meanwhile, and what
-    the sink raises.
+    Raises UsageError when there is none or it is not ready, Behind when readers would see older data than now and
+    ``stale_ok`` is false, Fenced when somebody else promoted meanwhile, and what the sink raises.
     """
     ctx.check_known(name)
     reconcile_if_possible(ctx, name)
-    generation = _choose(ctx, name, number)
+    return show(ctx, _choose(ctx, name, number), stale_ok=stale_ok)
+
+
+def show(ctx: ProjectionContext, generation: Generation, *, stale_ok: bool) -> Promoted:
+    """``promote`` of a generation that was chosen."""
+    name, number = generation.projection, generation.number
     fence = _standing(ctx, generation)
-    expected = ctx.store.derived.live(name)
-    if expected == generation.number:
-        return Promoted(name, generation.number, ctx.store.derived.previous(name), fence)
-    _switch(ctx, generation, expected)
-    return Promoted(name, generation.number, expected, fence)
+    live = ctx.store.derived.live(name)
+    if live == number:
+        return Promoted(name, number, ctx.store.derived.previous(name), fence)
+    behind = _behind(ctx, generation, fence, live)
+    if behind and not stale_ok:
+        raise _going_back(ctx, generation, fence, live, behind)
+    _switch(ctx, generation, live)
+    return Promoted(name, number, live, fence, behind)
 
 
 def rollback(ctx: ProjectionContext, name: str, *, stale_ok: bool = False) -> RolledBack:
-    """Go back to the generation that was live before.
+    """Undo the last promotion: go back to the generation that was live before, which is an older one. Where the last
+    change was itself a step back nothing is left to undo, so that a rollback that is tried again neither shows again
+    what was left nor goes back twice.
 
-    Raises UsageError when there is none, or when it shows older data than readers see now and ``stale_ok`` is false:
-    the message says how old. Needs neither Spark nor the projection's code.
+    Raises UsageError when there is none, Behind when it shows older data than readers see now and ``stale_ok`` is
+    false: the message says how old. Needs neither Spark nor the projection's code.
     """
     ctx.check_known(name)
     reconcile_if_possible(ctx, name)
-    live, previous = ctx.live(name), ctx.store.derived.previous(name)
+    live, previous = ctx.store.derived.live(name), ctx.store.derived.previous(name)
     if live is None or previous is None:
         raise UsageError(
             f"projection {name!r} has no generation to go back to",
             hint="`tailrace projection list` shows the generations there are",
         )
-    generation = ctx.generation(name, previous)
-    fence, now = _standing(ctx, generation), ctx.fence(live)
-    behind = max(0, now.epoch - fence.epoch) if now else 0
-    found = ctx.store.epochs(after=fence.epoch - 1, limit=1)
-    moment = found[0].commit_ts if found else None
-    if behind and not stale_ok:
-        at = f" ({moment:%Y-%m-%d %H:%M:%S} UTC)" if moment else ""
+    if previous > live:
         raise UsageError(
-            f"{generation} stands at epoch {fence.epoch}{at}, {behind} epochs behind the live generation"
-            f" {live.number}; going back shows older data",
-            hint="pass --stale-ok to accept that; a runner with the matching definition brings it up to date",
+            f"projection {name!r} went back already, from generation {previous} to generation {live}",
+            hint=f"any other one: tailrace projection promote {name} --generation N;"
+            f" {previous} shows again what was left",
         )
-    _switch(ctx, generation, live.number)
-    return RolledBack(name, previous, live.number, fence, moment, behind, ctx.is_frozen(generation))
+    generation = ctx.generation(name, previous)
+    fence = _standing(ctx, generation)
+    behind = _behind(ctx, generation, fence, live)
+    if behind and not stale_ok:
+        raise _going_back(ctx, generation, fence, live, behind)
+    _switch(ctx, generation, live)
+    moment = _moment(ctx, fence)
+    return RolledBack(name, previous, live, fence, moment, behind, ctx.is_frozen(generation))
+
+
+def refuse_behind(ctx: ProjectionContext, name: str, topics: Sequence[TopicId], epoch: int) -> None:
+    """Raises Behind when a result at ``epoch``, which is yet to be built, would be older than what is live."""
+    live = ctx.store.derived.live(name)
+    at = _live_epoch(ctx, name, live)
+    if at > _level(ctx, topics, epoch):
+        raise Behind(
+            f"epoch {epoch} is {at - epoch} epochs behind the live generation {live} of projection {name!r}",
+            hint="pass --stale-ok to show readers older data, or leave out --promote",
+        )
 
 
 def reconcile(ctx: ProjectionContext, name: str) -> bool:
@@ -132,17 +160,62 @@ def _choose(ctx: ProjectionContext, name: str, number: int | None) -> Generation
                 f"{generation} is {generation.state.value}, not ready", hint=f"tailrace rebuild {name}"
             )
         return generation
+    live = ctx.store.derived.live(name) or 0
     ready = [
         generation
         for generation in ctx.generations(name)
         if generation.pin is None and generation.preview is None and generation.state is GenerationState.READY
     ]
-    if not ready:
-        raise UsageError(
-            f"projection {name!r} has no generation that waits to be promoted",
-            hint=f"tailrace rebuild {name}, or name a generation",
-        )
-    return ready[-1]
+    newer = [generation for generation in ready if generation.number > live]
+    if newer:
+        return newer[-1]
+    older = ", ".join(str(generation.number) for generation in ready)
+    raise UsageError(
+        f"projection {name!r} has no generation that waits to be promoted"
+        + (f": {older} is ready and older than the live one, {live}" if older else ""),
+        hint=f"tailrace rebuild {name}" + (", or name an older one: --generation N" if older else ""),
+    )
+
+
+def _behind(ctx: ProjectionContext, generation: Generation, fence: Fence, live: int | None) -> int:
+    """By how many epochs readers would go back: none while the log has nothing of its inputs in between."""
+    at = _live_epoch(ctx, generation.projection, live)
+    topics = [TopicId.parse(need.topic) for need in generation.inputs]
+    return at - fence.epoch if at > _level(ctx, topics, fence.epoch) else 0
+
+
+def _live_epoch(ctx: ProjectionContext, name: str, live: int | None) -> int:
+    """Where the live generation stands by its own result in the log, which its sink never passes: a step on its way to
+    readers counts, and a sink that is lost or out of reach does not hinder its replacement."""
+    last = None if live is None else ctx.store.derived.last_derived(name, live)
+    return last.to_epoch if last else 0
+
+
+def _level(ctx: ProjectionContext, topics: Sequence[TopicId], epoch: int) -> int:
+    """The last epoch of which a result of ``epoch`` is, too: the next one has rows of its topics."""
+    head = ctx.store.head()
+    if head is None or not topics:
+        return epoch
+    found = ctx.store.epochs(after=epoch, limit=1, topics=topics)
+    return found[0].epoch - 1 if found else max(head.epoch, epoch)
+
+
+def _going_back(
+    ctx: ProjectionContext, generation: Generation, fence: Fence, live: int | None, behind: int
+) -> Behind:
+    moment = _moment(ctx, fence)
+    at = f" ({moment:%Y-%m-%d %H:%M:%S} UTC)" if moment else ""
+    return Behind(
+        f"{generation} stands at epoch {fence.epoch}{at}, {behind} epochs behind the live generation"
+        f" {live}; going back shows older data",
+        hint="pass --stale-ok to accept that; a runner with the matching definition brings it up to date",
+    )
+
+
+def _moment(ctx: ProjectionContext, fence: Fence) -> datetime | None:
+    """The commit time of where it stands."""
+    found = ctx.store.epochs(after=fence.epoch - 1, limit=1)
+    return found[0].commit_ts if found else None
 
 
 def _standing(ctx: ProjectionContext, generation: Generation) -> Fence:

@@ -11,7 +11,7 @@ from tailrace.cli.diff import diff, runs
 from tailrace.cli.examined import tell_examined
 from tailrace.cli.invocation import NOTHING_TO_DO, of
 from tailrace.cli.job import job
-from tailrace.cli.lifecycle import chosen, projecting
+from tailrace.cli.lifecycle import StaleOption, chosen, projecting
 from tailrace.cli.output import count, when
 
 if TYPE_CHECKING:
@@ -137,8 +137,11 @@ def promote(
     name: NameArgument,
     generation: Annotated[
         int | None,
-        typer.Option("--generation", help="Default: the newest that is ready.", show_default=False),
+        typer.Option(
+            "--generation", help="Default: the newest ready one after the live one.", show_default=False
+        ),
     ] = None,
+    stale_ok: StaleOption = False,
 ) -> None:
     """Show a generation to readers, atomically."""
     from projections import lifecycle
@@ -146,11 +149,12 @@ def promote(
     invocation = of(context)
     invocation.confirm(f"change the live generation of {name}")
     with projecting(invocation, f"promote {name}", lenient=True) as projections:
-        done = lifecycle.promote(projections, name, generation)
+        done = lifecycle.promote(projections, name, generation, stale_ok=stale_ok)
     if invocation.output.json:
         invocation.output.document(done)
         return
     before = f", instead of g{done.previous}" if done.previous is not None else ""
+    before += f", {count(done.behind, 'epoch')} behind what readers saw" if done.behind else ""
     invocation.output.line(f"{name}: g{done.generation} is live at epoch {done.fence.epoch:,}{before}")
 
 
@@ -158,11 +162,9 @@ def promote(
 def rollback(
     context: typer.Context,
     name: NameArgument,
-    stale_ok: Annotated[
-        bool, typer.Option("--stale-ok", help="Also when readers then see older data than now.")
-    ] = False,
+    stale_ok: StaleOption = False,
 ) -> None:
-    """Go back to the generation that was live before, atomically."""
+    """Undo the last promotion: go back to the generation that was live before, atomically. Once, never forward."""
     from projections import lifecycle
 
     invocation = of(context)

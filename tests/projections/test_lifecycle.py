@@ -15,7 +15,7 @@ from psycopg import sql
 
 from eventstore import failpoints
 from eventstore.counting import Counted
-from eventstore.derived import GenerationState
+from eventstore.derived import Behind, GenerationState
 from eventstore.errors import (
     Fenced,
     IncompleteTopic,
@@ -275,6 +275,69 @@ def test_a_bad_deploy_is_rolled_back_and_says_when_that_means_going_stale(
     (caught_up,) = refresh(good)
     assert caught_up.generation == 1 and caught_up.changed
     assert verify(good, "totals").equal
+
+
+def test_readers_go_back_in_time_only_when_that_is_said(shop: ShopLog, deploy: Deploy) -> None:
+    ctx = deploy(TOTALS)
+    rebuild(ctx, "totals")
+    then = ctx.store.cut().epoch
+    rebuild(ctx, "totals", promote=False)
+    rebuild(ctx, "totals")
+    with pytest.raises(UsageError, match=r"waits to be promoted: 2 is ready and older than the live one, 3"):
+        promote(ctx, "totals")
+    shop.work()
+    refresh(ctx)
+
+    for number in (1, 2):
+        with pytest.raises(Behind, match="2 epochs behind the live generation 3; going back shows older"):
+            promote(ctx, "totals", number)
+    with pytest.raises(Behind, match="--stale-ok"):
+        rebuild(ctx, "totals", as_of=then, promote=True)
+    assert [each.generation.number for each in generations(ctx, "totals") if each.live] == [3]
+    assert len(ctx.generations("totals")) == 3, "nothing was built in vain"
+
+    back = promote(ctx, "totals", 1, stale_ok=True)
+    assert (back.generation, back.previous, back.behind) == (1, 3, 2)
+    with pytest.raises(UsageError, match="went back already, from generation 3 to generation 1"):
+        rollback(ctx, "totals", stale_ok=True)
+    pinned = rebuild(ctx, "totals", as_of=then, promote=True, stale_ok=True)
+    assert pinned.promoted is not None and pinned.promoted.behind == 0
+
+
+def test_a_rollback_that_is_tried_again_goes_neither_forward_nor_back_twice(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    ctx = deploy(TOTALS)
+    for _ in range(3):
+        rebuild(ctx, "totals")
+    assert rollback(ctx, "totals").generation == 2
+    for _ in range(2):
+        with pytest.raises(
+            UsageError, match="went back already, from generation 3 to generation 2"
+        ) as raised:
+            rollback(ctx, "totals")
+        assert "promote totals --generation N" in raised.value.hint
+    rebuild(ctx, "totals")
+    assert rollback(ctx, "totals").generation == 2
+
+
+def test_a_generation_whose_inputs_did_not_change_since_is_not_behind(shop: ShopLog, deploy: Deploy) -> None:
+    both = TOTALS.replace(
+        'affects="customer_id"))', 'affects="customer_id"), customers=State("shop.public.customers"))'
+    ).replace("totals(orders)", "totals(orders, customers)")
+    ctx, wider = deploy(TOTALS), deploy(both)
+    rebuild(ctx, "totals")
+    rebuild(wider, "totals")
+    shop.commit({"customers": [("c", {"id": 77, "name": "N", "city": "Graz"})]})
+    assert [each.generation for each in refresh(wider) if each.changed] == [2]
+
+    assert rollback(ctx, "totals").behind == 0
+    assert rebuild(ctx, "totals", promote=False).generation == 3
+    promote(wider, "totals", 2)
+    shop.commit({"orders": [("c", shop.order(900, customer_id=1))]})
+    refresh(wider)
+    with pytest.raises(Behind, match="behind the live generation 2"):
+        promote(ctx, "totals", 3)
 
 
 def test_a_zombie_driver_is_refused_by_compare_and_set_and_leaves_nothing(
