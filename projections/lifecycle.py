@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from eventstore import attempts
-from eventstore.derived import GenerationState
+from eventstore.derived import Behind, GenerationState
 from eventstore.errors import (
+    Fenced,
     IncompleteTopic,
     OperatorError,
     TailraceError,
@@ -22,7 +23,7 @@ from eventstore.errors import (
 )
 from eventstore.position import Cut, Fence
 from projections import finished, promotion
-from projections.apply import apply
+from projections.apply import Applied, apply
 from projections.atwork import AtWork, building, refreshing
 from projections.check import check
 from projections.collect import Collected, drop, gc
@@ -35,7 +36,7 @@ from projections.model import Projection
 from projections.order import in_order
 from projections.plan import Full
 from projections.planning import PlannedRefresh, plans
-from projections.promotion import Promoted, RolledBack, reconcile, reconcile_if_possible, rollback
+from projections.promotion import NotLevel, Promoted, RolledBack, reconcile, reconcile_if_possible, rollback
 from projections.recording import failures_recorded, record_step
 from projections.refresh import (
     Outcome,
@@ -75,6 +76,9 @@ promote = promotion.promote
 
 _CATCH_UP_ROUNDS = 3
 """Refreshes of a new generation before it is promoted: each is shorter than the one before, and a runner goes on."""
+_LEVEL_ROUNDS = 10
+"""Refreshes more while what is live is further: one that starts after the last of the live one's did, and ends before
+the next of these, is level. Where that fails so often, the live one is the faster of the two."""
 
 _LABEL = re.compile(r"[\w.-]{1,40}", re.ASCII)
 
@@ -138,13 +142,13 @@ def _rebuilt(
         if generation is None:
             cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
             generation = _create(ctx, projection, pin, cut, preview)
+        wanted = pin is None and preview is None if promote is None else promote
         with attempts.build(ctx.store.catalog, name, generation.number):
-            upserts, deletes = _built(ctx, projection, generation, resumed=resumed)
+            done = _built(ctx, projection, generation, resumed=resumed)
+            promoted = _shown(ctx, projection, generation, done, stale_ok=stale_ok) if wanted else None
+            _ready(ctx, generation)
         if preview is not None:
             _drop_earlier(ctx, generation)
-        wanted = pin is None and preview is None if promote is None else promote
-        stale_ok = stale_ok or pin is None  # a follower catches up
-        promoted = promotion.promote(ctx, name, generation.number, stale_ok=stale_ok) if wanted else None
     last = ctx.store.derived.last_derived(name, generation.number)
     assert last is not None
     return Rebuilt(
@@ -152,8 +156,8 @@ def _rebuilt(
         generation.number,
         last.to_epoch,
         files_of(last).rows,
-        upserts,
-        deletes,
+        sum(each.upserts for each in done),
+        sum(each.deletes for each in done),
         resumed,
         promoted,
         preview,
@@ -162,8 +166,8 @@ def _rebuilt(
 
 def _built(
     ctx: ProjectionContext, projection: Projection, generation: Generation, *, resumed: bool
-) -> tuple[int, int]:
-    """Have the generation ready; gives the rows that were written and deleted in its sink."""
+) -> list[Applied | Outcome]:
+    """Have the generation filled and caught up; gives what was brought to its sink."""
     name, pin = projection.name, generation.pin
     with _failing(ctx, generation):
         if ctx.store.derived.last_derived(name, generation.number) is None:
@@ -174,14 +178,43 @@ def _built(
             decided = Full(0, cut.epoch, "it has no result yet")
             taken = take_step(ctx, projection, generation, cut, decided, left)
             record_step(ctx, projection, generation, started, taken)
-        applied = apply(ctx, generation)
-    upserts, deletes = applied.upserts, applied.deletes
+        done: list[Applied | Outcome] = [apply(ctx, generation)]
     if pin is None and generation.preview is None:
-        for outcome in _catch_up(ctx, projection, generation):
-            upserts, deletes = upserts + outcome.upserts, deletes + outcome.deletes
-    # Only now: a runner takes up what is ready, and two at once would fence each other.
-    ctx.store.derived.set_state(name, generation.number, GenerationState.READY)
-    return upserts, deletes
+        done += _catch_up(ctx, projection, generation)
+    return done
+
+
+def _shown(
+    ctx: ProjectionContext,
+    projection: Projection,
+    generation: Generation,
+    done: list[Applied | Outcome],
+    *,
+    stale_ok: bool,
+) -> Promoted:
+    """Promote a build, caught up again (``done`` gets that) as long as what is live has gone on meanwhile. Not ready
+    before: a runner takes up what is ready, and two at once would fence each other."""
+    for _ in range(_LEVEL_ROUNDS):
+        try:
+            return promotion.show(ctx, generation, stale_ok=stale_ok)
+        except Behind as error:
+            behind = error
+        except Fenced:
+            _ready(ctx, generation)
+            raise
+        if generation.pin is not None:
+            _ready(ctx, generation)
+            raise behind
+        with _failing(ctx, generation):
+            done.append(refresh_generation(ctx, projection, generation, ctx.store.cut()))
+    _ready(ctx, generation)
+    raise NotLevel(generation, _LEVEL_ROUNDS, behind)
+
+
+def _ready(ctx: ProjectionContext, generation: Generation) -> None:
+    """Unless it is live by now."""
+    if ctx.store.derived.live(generation.projection) != generation.number:
+        ctx.store.derived.set_state(generation.projection, generation.number, GenerationState.READY)
 
 
 def _pinned(ctx: ProjectionContext, projection: Projection, asked: str, cut: Cut) -> Pin:
@@ -214,13 +247,25 @@ def _drop_earlier(ctx: ProjectionContext, preview: Generation) -> None:
 def _unfinished(
     ctx: ProjectionContext, projection: Projection, pin: Pin | None, preview: str | None
 ) -> Generation | None:
-    """The newest build of the same definition, position and label that a crash cut off."""
+    """The newest build of the same definition, position and label that a crash cut off, or that was not level."""
     for generation in reversed(ctx.generations(projection.name)):
         same_pin = (generation.pin.cut if generation.pin else None) == (pin.cut if pin else None)
         same = same_pin and generation.preview == preview
-        if generation.state is GenerationState.BUILDING and same and not ctx.is_frozen(generation):
+        if not same or ctx.is_frozen(generation):
+            continue
+        if generation.state is GenerationState.BUILDING:
+            return generation
+        if generation.state is GenerationState.READY and _was_not_level(ctx, generation):
+            with refreshing(ctx, [projection.name]):  # no runner is at work on it
+                ctx.store.derived.set_state(projection.name, generation.number, GenerationState.BUILDING)
             return generation
     return None
+
+
+def _was_not_level(ctx: ProjectionContext, generation: Generation) -> bool:
+    """Whether the last build that failed was this one's, for NotLevel."""
+    failed = ctx.store.run_records.latest(generation.projection, limit=1, kinds=["build"])
+    return bool(failed) and failed[0].generation == generation.number
 
 
 def _create(

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from eventstore import failpoints
 from eventstore.derived import Behind, GenerationState
-from eventstore.errors import OperatorError, UsageError
+from eventstore.errors import OperatorError, TransientError, UsageError
 from eventstore.model import TopicId
 from eventstore.position import Fence
 from projections.context import ProjectionContext
@@ -47,6 +47,20 @@ class RolledBack:
     frozen: bool
 
 
+class NotLevel(TransientError):
+    """A generation is built, ready, and waits: whatever was brought to it, the live one had gone on meanwhile."""
+
+    def __init__(self, generation: Generation, rounds: int, behind: Behind) -> None:
+        name = generation.projection
+        super().__init__(
+            f"{generation} is built but not promoted: {rounds} times it was brought up to date, and each time the live"
+            f" generation had been refreshed further meanwhile; now: {behind.message}",
+            hint=f"tailrace rebuild {name} goes on with it; stop the run of the earlier definition (tailrace projection"
+            f" runs {name} shows it) if that is faster each time, or pass --stale-ok",
+        )
+        self.generation = generation.number
+
+
 def promote(
     ctx: ProjectionContext, name: str, number: int | None = None, *, stale_ok: bool = False
 ) -> Promoted:
@@ -71,7 +85,7 @@ def show(ctx: ProjectionContext, generation: Generation, *, stale_ok: bool) -> P
     behind = _behind(ctx, generation, fence, live)
     if behind and not stale_ok:
         raise _going_back(ctx, generation, fence, live, behind)
-    _switch(ctx, generation, live)
+    _switch(ctx, generation, live, None if stale_ok else _level_of(ctx, generation, fence))
     return Promoted(name, number, live, fence, behind)
 
 
@@ -102,7 +116,7 @@ def rollback(ctx: ProjectionContext, name: str, *, stale_ok: bool = False) -> Ro
     behind = _behind(ctx, generation, fence, live)
     if behind and not stale_ok:
         raise _going_back(ctx, generation, fence, live, behind)
-    _switch(ctx, generation, live)
+    _switch(ctx, generation, live, None if stale_ok else _level_of(ctx, generation, fence))
     moment = _moment(ctx, fence)
     return RolledBack(name, previous, live, fence, moment, behind, ctx.is_frozen(generation))
 
@@ -180,8 +194,12 @@ def _choose(ctx: ProjectionContext, name: str, number: int | None) -> Generation
 def _behind(ctx: ProjectionContext, generation: Generation, fence: Fence, live: int | None) -> int:
     """By how many epochs readers would go back: none while the log has nothing of its inputs in between."""
     at = _live_epoch(ctx, generation.projection, live)
-    topics = [TopicId.parse(need.topic) for need in generation.inputs]
-    return at - fence.epoch if at > _level(ctx, topics, fence.epoch) else 0
+    return at - fence.epoch if at > _level_of(ctx, generation, fence) else 0
+
+
+def _level_of(ctx: ProjectionContext, generation: Generation, fence: Fence) -> int:
+    """The last epoch whose result a generation that stands at ``fence`` shows."""
+    return _level(ctx, [TopicId.parse(need.topic) for need in generation.inputs], fence.epoch)
 
 
 def _live_epoch(ctx: ProjectionContext, name: str, live: int | None) -> int:
@@ -229,13 +247,14 @@ def _standing(ctx: ProjectionContext, generation: Generation) -> Fence:
     return fence
 
 
-def _switch(ctx: ProjectionContext, generation: Generation, expected: int | None) -> None:
+def _switch(ctx: ProjectionContext, generation: Generation, expected: int | None, level: int | None) -> None:
     """Catalog first, then the sink. What the sink shows is read before the catalog decides, so that a promoter who
-    was overtaken cannot move the pointer back."""
+    was overtaken cannot move the pointer back. The catalog looks once more, in its transaction, that what is live has
+    not gone on beyond ``level``."""
     name = generation.projection
     sink, target = ctx.sink(generation), ctx.target(generation)
     shown = sink.live(target.store, name)
-    ctx.store.derived.promote(name, generation.number, expected)
+    ctx.store.derived.promote(name, generation.number, expected, level)
     failpoints.hit("generation_promoted")
     sink.promote(target, shown)
     failpoints.hit("generation_promoted")

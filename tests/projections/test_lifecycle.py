@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ from eventstore.maintain.repartition import repartition
 from eventstore.model import TopicId
 from eventstore.schema import Column, TopicSchema
 from eventstore.settings import Settings
-from projections import Projection, ProjectionFailed, history
+from projections import Projection, ProjectionFailed, history, lifecycle
 from projections.atwork import AtWork, refreshing
 from projections.estimate import Estimate, Number
 from projections.lifecycle import (
@@ -47,6 +48,7 @@ from projections.lifecycle import (
     verify,
 )
 from projections.plan import Full, Incremental, Nothing
+from projections.promotion import NotLevel
 from projections.refresh import Outcome
 from projections.runner import run
 from projections.sinks import postgres_view
@@ -275,6 +277,105 @@ def test_a_bad_deploy_is_rolled_back_and_says_when_that_means_going_stale(
     (caught_up,) = refresh(good)
     assert caught_up.generation == 1 and caught_up.changed
     assert verify(good, "totals").equal
+
+
+@pytest.fixture
+def overtaken(shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Has a runner of TOTALS go on with what is live, to rows that are new, after each of the next refreshes of
+    anything else has chosen its position."""
+    passed, old = failpoints.hit, deploy(TOTALS)
+    left, orders = 0, itertools.count(1000)
+
+    def grow() -> None:
+        shop.commit({"orders": [("c", shop.order(next(orders)))]})
+
+    def hit(name: str, times: int = 1) -> None:
+        nonlocal left
+        if name == "refresh_planned" and left > 0:
+            before, left = left, 0
+            grow()
+            live = refresh_held(old, "totals", old.store.cut())[0]
+            assert (live.generation, live.status) == (1, "done")
+            left = before - 1
+        passed(name, times)
+
+    def go_on(times: int) -> None:
+        nonlocal left
+        left = times
+        grow()
+
+    rebuild(old, "totals")
+    monkeypatch.setattr(failpoints, "hit", hit)
+    return go_on
+
+
+def test_a_generation_is_promoted_at_the_position_of_the_live_one_or_later(
+    shop: ShopLog, deploy: Deploy, overtaken: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = deploy(BAD_TOTALS)
+    grown: list[int] = []
+    promote_in_catalog = new.store.derived.promote
+
+    def grow(step: str, done: int, total: int | None, unit: str) -> None:
+        if step.startswith("computing") and not grown:
+            grown.append(5)
+            overtaken(5)
+
+    def at_the_last_moment(*args: Any, **kwargs: Any) -> None:
+        if len(grown) == 1:
+            grown.append(1)
+            old = deploy(TOTALS)
+            shop.work()
+            assert refresh_held(old, "totals", old.store.cut())[0].status == "done"
+        promote_in_catalog(*args, **kwargs)
+
+    monkeypatch.setattr(new.store.derived, "promote", at_the_last_moment)
+    new.report = grow
+    built = rebuild(new, "totals")
+
+    assert grown == [5, 1] and built.promoted is not None
+    before, after = (new.store.derived.last_derived("totals", number) for number in (1, 2))
+    assert before is not None and after is not None
+    assert built.promoted.fence.epoch == built.epoch == after.to_epoch >= before.to_epoch
+    assert before.to_epoch == new.store.cut().epoch
+    assert verify(new, "totals").equal
+
+
+def test_a_generation_that_the_live_one_outruns_is_kept_ready_and_finished_by_the_next_build_or_promotion(
+    shop: ShopLog, deploy: Deploy, overtaken: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "_LEVEL_ROUNDS", 2)
+    new = deploy(BAD_TOTALS)
+
+    def outrun() -> None:
+        begun: list[bool] = []
+
+        def grow(step: str, done: int, total: int | None, unit: str) -> None:
+            if step.startswith("computing") and not begun:
+                begun.append(True)
+                overtaken(100)
+
+        new.report = grow
+        with pytest.raises(NotLevel, match=r"built but not promoted: 2 times.*behind the live generation 1"):
+            rebuild(new, "totals")
+        overtaken(0)
+
+    outrun()
+    assert [(each.number, each.state) for each in new.generations("totals")] == [
+        (1, GenerationState.LIVE), (2, GenerationState.READY),
+    ]  # fmt: skip
+    with pytest.raises(Behind):
+        promote(new, "totals")
+
+    built = rebuild(new, "totals")
+    assert (built.generation, built.resumed) == (2, True) and built.promoted is not None
+
+    assert rollback(new, "totals", stale_ok=True).generation == 1
+    refresh(deploy(TOTALS))
+    outrun()
+    refresh(new)
+    assert promote(new, "totals").generation == 3
+    assert verify(new, "totals").equal
 
 
 def test_readers_go_back_in_time_only_when_that_is_said(shop: ShopLog, deploy: Deploy) -> None:
