@@ -36,13 +36,23 @@ from projections.model import Projection
 from projections.order import in_order
 from projections.plan import Full
 from projections.planning import PlannedRefresh, plans
-from projections.promotion import NotLevel, Promoted, RolledBack, reconcile, reconcile_if_possible, rollback
+from projections.promotion import (
+    NotLevel,
+    NotShown,
+    Promoted,
+    RolledBack,
+    Unshown,
+    reconcile,
+    reconcile_if_possible,
+    rollback,
+)
 from projections.recording import failures_recorded, record_step
 from projections.refresh import (
     Outcome,
     mark_frozen,
     refresh_generation,
     refresh_projection,
+    refresh_shown,
 )
 from projections.results import common_cut, not_kept
 from projections.sinks.base import open_sink
@@ -379,7 +389,7 @@ def refresh_held(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
     try:
         with failures_recorded(ctx, name, "refresh", ctx.store.derived.live(name)):
             check(ctx.store, ctx.settings, ctx.projections[name])
-            reconcile(ctx, name)
+            held = _held(ctx, name)
             live = ctx.live(name)
             if live is None:
                 _refuse_foreign(ctx, name)
@@ -407,10 +417,25 @@ def refresh_held(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
             raise
         return [Outcome(name, None, "failed", error.message, error=error)]
     outcomes = refresh_projection(ctx, name, cut)
+    if held is not None:
+        level = any(
+            each.generation == live.number and each.status in ("done", "nothing") for each in outcomes
+        )
+        outcomes += refresh_shown(ctx, live, held.shown, cut) if level else []
+        outcomes.append(Outcome(name, live.number, "waiting", held.message, error=held))
     if live.pin is not None:
         reason = f"{live} is pinned at {live.pin.text}; tailrace rebuild {name} lets it follow the log again"
         outcomes.append(Outcome(name, live.number, "frozen", reason, live.pin.cut.epoch))
     return outcomes
+
+
+def _held(ctx: ProjectionContext, name: str) -> NotShown | None:
+    """What hinders that a promotion is finished: no reason not to refresh."""
+    try:
+        reconcile(ctx, name)
+    except NotShown as error:
+        return error
+    return None
 
 
 def _refuse_foreign(ctx: ProjectionContext, name: str) -> None:
@@ -437,7 +462,8 @@ def undefined(ctx: ProjectionContext) -> list[Outcome]:
 @dataclass(frozen=True, slots=True)
 class GenerationView:
     """A generation as a list shows it. ``fence`` is the sink's (None: nothing in it, or the sink is out of reach,
-    which ``problem`` says); ``epoch`` is where its result in the log stands."""
+    which ``problem`` says); ``epoch`` is where its result in the log stands. ``unshown``: it is live in the catalog,
+    and readers see another one still."""
 
     generation: Generation
     live: bool
@@ -446,6 +472,7 @@ class GenerationView:
     rows: int
     fence: Fence | None
     problem: str
+    unshown: Unshown | None = None
 
 
 def generations(ctx: ProjectionContext, name: str) -> list[GenerationView]:
@@ -458,9 +485,10 @@ def generations(ctx: ProjectionContext, name: str) -> list[GenerationView]:
 
 def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> GenerationView:
     last = ctx.store.derived.last_derived(generation.projection, generation.number)
-    fence, problem = None, ""
+    fence, problem, unshown = None, "", None
     try:
         fence = ctx.fence(generation)
+        unshown = promotion.unshown(ctx, generation) if generation.number == live else None
     except TailraceError as error:
         problem = error.message
     return GenerationView(
@@ -471,4 +499,5 @@ def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> G
         rows=files_of(last).rows if last else 0,
         fence=fence,
         problem=problem,
+        unshown=unshown,
     )

@@ -6,18 +6,25 @@ readers on the old generation; ``reconcile``, which every later work on the proj
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from eventstore import failpoints
 from eventstore.derived import Behind, GenerationState
-from eventstore.errors import OperatorError, TransientError, UsageError
+from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
 from eventstore.model import TopicId
 from eventstore.position import Fence
+from eventstore.runrecords import RunRecord
 from projections.context import ProjectionContext
 from projections.generation import Generation
+from projections.sinks.base import HeldByReaders
+
+# Readers that hold what is to be replaced: tried again so often before it is left to whoever comes next.
+ATTEMPTS = 10
+PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,15 @@ class Promoted:
 
 
 @dataclass(frozen=True, slots=True)
+class Unshown:
+    """The sink does not show the live generation yet: readers see ``shown`` (None: none). ``since`` is when it was to
+    be shown, None where the promoter died."""
+
+    shown: int | None
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class RolledBack:
     """Back at ``generation`` from ``left``. ``fence`` is the position it returns to, ``commit_ts`` that position's
     time, ``behind`` how many epochs older it is than what readers saw before; ``frozen``: no loaded definition
@@ -45,6 +61,19 @@ class RolledBack:
     commit_ts: datetime | None
     behind: int
     frozen: bool
+
+
+class NotShown(TransientError):
+    """A generation is promoted in the catalog, and readers hold the sink's pointer to ``shown``."""
+
+    def __init__(self, generation: Generation, shown: int | None, held: HeldByReaders) -> None:
+        super().__init__(
+            f"{generation} is promoted, but readers still see {f'generation {shown}' if shown else 'none'}:"
+            f" {held.message}",
+            hint=f"{held.hint}; the next tailrace run, or tailrace projection promote {generation.projection}, then"
+            " shows it; tailrace projection rollback takes it back",
+        )
+        self.shown = shown
 
 
 class NotLevel(TransientError):
@@ -71,7 +100,13 @@ def promote(
     ``stale_ok`` is false, Fenced when somebody else promoted meanwhile, and what the sink raises.
     """
     ctx.check_known(name)
-    reconcile_if_possible(ctx, name)
+    live = ctx.store.derived.live(name)
+    if live is not None and number in (None, live):
+        finished = False
+        with suppress(OperatorError):
+            finished = reconcile(ctx, name, ATTEMPTS)
+        if finished:
+            number = live  # what was to be promoted is
     return show(ctx, _choose(ctx, name, number), stale_ok=stale_ok)
 
 
@@ -98,7 +133,6 @@ def rollback(ctx: ProjectionContext, name: str, *, stale_ok: bool = False) -> Ro
     false: the message says how old. Needs neither Spark nor the projection's code.
     """
     ctx.check_known(name)
-    reconcile_if_possible(ctx, name)
     live, previous = ctx.store.derived.live(name), ctx.store.derived.previous(name)
     if live is None or previous is None:
         raise UsageError(
@@ -113,6 +147,8 @@ def rollback(ctx: ProjectionContext, name: str, *, stale_ok: bool = False) -> Ro
         )
     generation = ctx.generation(name, previous)
     fence = _standing(ctx, generation)
+    # A promotion that readers hold up is taken back without their noticing.
+    stale_ok = stale_ok or ctx.sink(generation).live(ctx.settings.store.name, name) == previous
     behind = _behind(ctx, generation, fence, live)
     if behind and not stale_ok:
         raise _going_back(ctx, generation, fence, live, behind)
@@ -132,11 +168,12 @@ def refuse_behind(ctx: ProjectionContext, name: str, topics: Sequence[TopicId], 
         )
 
 
-def reconcile(ctx: ProjectionContext, name: str) -> bool:
-    """Finish a promotion that a crash cut off between catalog and sink; True when there was one.
+def reconcile(ctx: ProjectionContext, name: str, attempts: int = 1) -> bool:
+    """Finish a promotion that a crash or readers cut off between catalog and sink; True when there was one.
 
-    Raises OperatorError when the sink lost the generation that is live, holds it from another log, or shows one that
-    this catalog does not know: then another log, or a later life of this one, has the readers.
+    Raises NotShown while readers are in the way, OperatorError when the sink lost the generation that is live, holds it
+    from another log, or shows one that this catalog does not know: then another log, or a later life of this one, has
+    the readers.
     """
     generation = ctx.live(name)
     if generation is None:
@@ -151,14 +188,24 @@ def reconcile(ctx: ProjectionContext, name: str) -> bool:
             hint=f"the catalog was restored, or another store uses this name; take over with tailrace rebuild {name}",
         )
     _standing(ctx, generation)
-    sink.promote(target, shown)
+    _show_in_sink(ctx, generation, shown, attempts)
     return True
 
 
 def reconcile_if_possible(ctx: ProjectionContext, name: str) -> None:
     """``reconcile``, for work that puts a new generation in the place of one that the sink may have lost."""
-    with suppress(OperatorError):
+    with suppress(OperatorError, NotShown):
         reconcile(ctx, name)
+
+
+def unshown(ctx: ProjectionContext, live: Generation) -> Unshown | None:
+    """None when readers see the live generation. Asks the sink."""
+    shown = ctx.sink(live).live(ctx.settings.store.name, live.projection)
+    if shown == live.number:
+        return None
+    records = ctx.store.run_records.latest(live.projection, limit=1, kinds=["promote"])
+    known = bool(records) and records[0].generation == live.number
+    return Unshown(shown, records[0].started if known else None)
 
 
 def _choose(ctx: ProjectionContext, name: str, number: int | None) -> Generation:
@@ -256,5 +303,40 @@ def _switch(ctx: ProjectionContext, generation: Generation, expected: int | None
     shown = sink.live(target.store, name)
     ctx.store.derived.promote(name, generation.number, expected, level)
     failpoints.hit("generation_promoted")
-    sink.promote(target, shown)
+    try:
+        _show_in_sink(ctx, generation, shown, ATTEMPTS)
+    except NotShown as error:
+        _record(ctx, generation, error)
+        raise
     failpoints.hit("generation_promoted")
+
+
+def _show_in_sink(ctx: ProjectionContext, generation: Generation, shown: int | None, attempts: int) -> None:
+    sink, target = ctx.sink(generation), ctx.target(generation)
+    for attempt in range(1, attempts + 1):
+        try:
+            sink.promote(target, shown)
+            return
+        except HeldByReaders as error:
+            if attempt == attempts:
+                raise NotShown(generation, shown, error) from error
+        time.sleep(PAUSE_SECONDS)
+
+
+def _record(ctx: ProjectionContext, generation: Generation, error: NotShown) -> None:
+    """So that whoever looks knows since when."""
+    now = datetime.now(UTC)
+    with suppress(TailraceError):
+        ctx.store.run_records.add(
+            RunRecord(
+                projection=generation.projection,
+                generation=generation.number,
+                started=now,
+                finished=now,
+                from_epoch=None,
+                to_epoch=None,
+                kind="promote",
+                reason=error.message,
+                status="failed",
+            )
+        )

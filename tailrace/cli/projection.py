@@ -13,6 +13,7 @@ from tailrace.cli.invocation import NOTHING_TO_DO, of
 from tailrace.cli.job import job
 from tailrace.cli.lifecycle import StaleOption, chosen, projecting
 from tailrace.cli.output import count, when
+from tailrace.cli.projection_status import unshown_words
 
 if TYPE_CHECKING:
     from projections.lifecycle import GenerationView
@@ -65,6 +66,8 @@ def list_generations(
 
 def _state(view: GenerationView) -> str:
     words = ["live" if view.live else view.generation.state.value]
+    if view.unshown is not None:
+        words.append("not shown yet")
     if view.generation.pin is not None:
         words.append("pinned")
     if view.generation.preview is not None:
@@ -79,6 +82,8 @@ def _remark(view: GenerationView) -> str:
     name = f"{view.generation.projection} g{view.generation.number}"
     if view.problem:
         return f"{name}: {view.problem}"
+    if view.unshown is not None:
+        return f"{name} {unshown_words(view.unshown)}"
     if view.generation.preview is not None:
         return f"{name} is the preview {view.generation.preview!r}: never promoted, it stays as it was built"
     if view.generation.pin is not None:
@@ -101,6 +106,8 @@ def _document(view: GenerationView) -> dict[str, object]:
         "sink": getattr(generation.sink, "sink", None),
         "fence_epoch": view.fence.epoch if view.fence else None,
         "problem": view.problem,
+        "readers_see": view.unshown.shown if view.unshown else generation.number if view.live else None,
+        "unshown_since": view.unshown.since if view.unshown else None,
         "created_at": generation.created_at,
     }
 

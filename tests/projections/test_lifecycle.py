@@ -6,6 +6,7 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -32,7 +33,7 @@ from eventstore.maintain.repartition import repartition
 from eventstore.model import TopicId
 from eventstore.schema import Column, TopicSchema
 from eventstore.settings import Settings
-from projections import Projection, ProjectionFailed, history, lifecycle
+from projections import Projection, ProjectionFailed, history, lifecycle, promotion
 from projections.atwork import AtWork, refreshing
 from projections.estimate import Estimate, Number
 from projections.lifecycle import (
@@ -48,10 +49,11 @@ from projections.lifecycle import (
     verify,
 )
 from projections.plan import Full, Incremental, Nothing
-from projections.promotion import NotLevel
+from projections.promotion import NotLevel, NotShown
 from projections.refresh import Outcome
 from projections.runner import run
 from projections.sinks import postgres_view
+from projections.standing import standings
 from projections.verify import DifferentRow
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.shoplog import TABLES, Row, ShopLog
@@ -246,7 +248,7 @@ def test_a_bad_deploy_is_rolled_back_and_says_when_that_means_going_stale(
 ) -> None:
     """Also when somebody reads the old one for long: then the promotion is finished by whoever comes next."""
     monkeypatch.setattr(postgres_view, "LOCK_SECONDS", 0.05)
-    monkeypatch.setattr(postgres_view, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(promotion, "PAUSE_SECONDS", 0.05)
     good = deploy(TOTALS)
     rebuild(good, "totals")
     seen = view(settings, "totals")
@@ -277,6 +279,44 @@ def test_a_bad_deploy_is_rolled_back_and_says_when_that_means_going_stale(
     (caught_up,) = refresh(good)
     assert caught_up.generation == 1 and caught_up.changed
     assert verify(good, "totals").equal
+
+
+def test_a_promotion_that_a_reader_holds_up_is_told_and_what_readers_see_is_refreshed_meanwhile(
+    shop: ShopLog, deploy: Deploy, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_view, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(promotion, "PAUSE_SECONDS", 0.05)
+    ctx = deploy(TOTALS)
+    rebuild(ctx, "totals")
+    mart = settings.sinks["mart"].dsn
+    assert mart is not None
+    with psycopg.connect(mart.get_secret_value()) as reader:
+        reader.execute("SELECT * FROM totals")
+        with pytest.raises(
+            NotShown, match=r"generation 2 .*is promoted, but readers still see generation 1"
+        ) as held:
+            rebuild(ctx, "totals")
+        assert "projection promote totals" in held.value.hint
+        shop.work()
+        seen = view(settings, "totals")
+        outcomes = refresh(ctx)
+        assert [(each.generation, each.status) for each in outcomes] == [
+            (2, "done"), (1, "done"), (2, "waiting"),
+        ]  # fmt: skip
+        assert view(settings, "totals") != seen
+        head = ctx.store.cut().epoch
+        (found,) = standings(ctx, datetime.now(UTC))
+        assert found.unshown is not None and found.unshown.shown == 1 and found.unshown.since is not None
+        assert [(rung.name, rung.epoch) for rung in found.rungs] == [("derived", head), ("sink", head)]
+        assert [each.unshown for each in generations(ctx, "totals")] == [None, found.unshown]
+
+        assert rollback(ctx, "totals").generation == 1
+        assert next(standings(ctx, datetime.now(UTC))).unshown is None
+        with pytest.raises(NotShown):
+            promote(ctx, "totals", 2)
+    assert promote(ctx, "totals").generation == 2
+    assert [each.unshown for each in generations(ctx, "totals")] == [None, None]
+    assert view(settings, "totals") == [tuple(row.values()) for row in rows_of(ctx, "totals", 2)]
 
 
 @pytest.fixture
