@@ -20,6 +20,10 @@ from eventstore.maintain import leases
 from eventstore.times import from_micros, moment_of, to_micros
 
 
+class Behind(UsageError):
+    """A generation shows older data than the live one, and nobody said that readers may see it."""
+
+
 class GenerationState(StrEnum):
     BUILDING = "building"
     READY = "ready"
@@ -340,9 +344,11 @@ class DerivedCatalog:
         with self._catalog.read() as connection:
             return connection.scalar(query)
 
-    def promote(self, projection: str, generation: int, expected: int | None) -> None:
+    def promote(
+        self, projection: str, generation: int, expected: int | None, level: int | None = None
+    ) -> None:
         """Make a generation live if ``expected`` is live now (None = none is). Doing it again changes nothing.
-        Raises Fenced when another one is live."""
+        Raises Fenced when another one is live, Behind when that one's chain leads beyond epoch ``level``."""
         table = tables.live
         try:
             with self._catalog.write() as connection:
@@ -358,6 +364,9 @@ class DerivedCatalog:
                     )
                     if changed.rowcount != 1:
                         raise _promoted_elsewhere(projection, expected)
+                    last = _last_run(connection, projection, expected)
+                    if level is not None and last is not None and last.to_epoch > level:
+                        raise _went_on(projection, generation, expected, last.to_epoch)
                     _set_state(connection, projection, expected, GenerationState.RETIRED)
                 _set_state(connection, projection, generation, GenerationState.LIVE)
         except Duplicate:
@@ -399,6 +408,14 @@ def _promoted_elsewhere(projection: str, expected: int | None) -> Fenced:
     return Fenced(
         f"{projection}: {was} when this promotion began, and is not any more",
         hint="somebody else promoted meanwhile; look at `tailrace projection` and decide again",
+    )
+
+
+def _went_on(projection: str, generation: int, live: int, epoch: int) -> Behind:
+    return Behind(
+        f"{projection}: the live generation {live} went on to epoch {epoch} while generation {generation} was to take "
+        "its place, which does not show that yet",
+        hint="promote again once a run with its definition has brought it up to date, or pass --stale-ok",
     )
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from eventstore import attempts
-from eventstore.derived import GenerationState
+from eventstore.derived import Behind, GenerationState
 from eventstore.errors import (
+    Fenced,
     IncompleteTopic,
     OperatorError,
     TailraceError,
@@ -22,7 +23,7 @@ from eventstore.errors import (
 )
 from eventstore.position import Cut, Fence
 from projections import finished, promotion
-from projections.apply import apply
+from projections.apply import Applied, apply
 from projections.atwork import AtWork, building, refreshing
 from projections.check import check
 from projections.collect import Collected, drop, gc
@@ -35,13 +36,23 @@ from projections.model import Projection
 from projections.order import in_order
 from projections.plan import Full
 from projections.planning import PlannedRefresh, plans
-from projections.promotion import Promoted, RolledBack, reconcile, reconcile_if_possible, rollback
+from projections.promotion import (
+    NotLevel,
+    NotShown,
+    Promoted,
+    RolledBack,
+    Unshown,
+    reconcile,
+    reconcile_if_possible,
+    rollback,
+)
 from projections.recording import failures_recorded, record_step
 from projections.refresh import (
     Outcome,
     mark_frozen,
     refresh_generation,
     refresh_projection,
+    refresh_shown,
 )
 from projections.results import common_cut, not_kept
 from projections.sinks.base import open_sink
@@ -75,6 +86,9 @@ promote = promotion.promote
 
 _CATCH_UP_ROUNDS = 3
 """Refreshes of a new generation before it is promoted: each is shorter than the one before, and a runner goes on."""
+_LEVEL_ROUNDS = 10
+"""Refreshes more while what is live is further: one that starts after the last of the live one's did, and ends before
+the next of these, is level. Where that fails so often, the live one is the faster of the two."""
 
 _LABEL = re.compile(r"[\w.-]{1,40}", re.ASCII)
 
@@ -101,10 +115,12 @@ def rebuild(
     as_of: str | int | datetime | None = None,
     promote: bool | None = None,
     preview: str | None = None,
+    stale_ok: bool = False,
 ) -> Rebuilt:
     """Build a new generation from the log and, unless told otherwise, show it to readers.
 
-    With ``as_of`` it is pinned at that position: it never moves on, and is promoted only when ``promote`` says so.
+    With ``as_of`` it is pinned at that position: it never moves on, and is promoted only when ``promote`` says so, and
+    ``stale_ok`` besides where readers then see older data than now (Behind, before anything is built).
     With ``preview``, a label, it is never promoted nor refreshed, and takes the place of the earlier one of that label.
     Raises ProjectionFailed, IncompleteTopic, UsageError, AtWork while another process does the same, and what the sink
     raises; readers keep what they have. A failure is put on record.
@@ -112,7 +128,7 @@ def rebuild(
     projection = ctx.projection(name)
     _check_preview(preview, promote)
     with failures_recorded(ctx, name, "build"):
-        return _rebuilt(ctx, projection, as_of, promote, preview)
+        return _rebuilt(ctx, projection, as_of, promote, preview, stale_ok=stale_ok)
 
 
 def _rebuilt(
@@ -121,23 +137,28 @@ def _rebuilt(
     as_of: str | int | datetime | None,
     promote: bool | None,
     preview: str | None,
+    *,
+    stale_ok: bool,
 ) -> Rebuilt:
     name = projection.name
     check(ctx.store, ctx.settings, projection)
     reconcile_if_possible(ctx, name)
     pin = None if as_of is None else _pinned(ctx, projection, str(as_of), ctx.store.cut(as_of))
+    if pin and promote and not stale_ok:
+        promotion.refuse_behind(ctx, name, ctx.topics(projection), pin.cut.epoch)
     with building(ctx, name, pin, preview):
         generation = _unfinished(ctx, projection, pin, preview)
         resumed = generation is not None
         if generation is None:
             cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
             generation = _create(ctx, projection, pin, cut, preview)
+        wanted = pin is None and preview is None if promote is None else promote
         with attempts.build(ctx.store.catalog, name, generation.number):
-            upserts, deletes = _built(ctx, projection, generation, resumed=resumed)
+            done = _built(ctx, projection, generation, resumed=resumed)
+            promoted = _shown(ctx, projection, generation, done, stale_ok=stale_ok) if wanted else None
+            _ready(ctx, generation)
         if preview is not None:
             _drop_earlier(ctx, generation)
-        wanted = pin is None and preview is None if promote is None else promote
-        promoted = promotion.promote(ctx, name, generation.number) if wanted else None
     last = ctx.store.derived.last_derived(name, generation.number)
     assert last is not None
     return Rebuilt(
@@ -145,8 +166,8 @@ def _rebuilt(
         generation.number,
         last.to_epoch,
         files_of(last).rows,
-        upserts,
-        deletes,
+        sum(each.upserts for each in done),
+        sum(each.deletes for each in done),
         resumed,
         promoted,
         preview,
@@ -155,8 +176,8 @@ def _rebuilt(
 
 def _built(
     ctx: ProjectionContext, projection: Projection, generation: Generation, *, resumed: bool
-) -> tuple[int, int]:
-    """Have the generation ready; gives the rows that were written and deleted in its sink."""
+) -> list[Applied | Outcome]:
+    """Have the generation filled and caught up; gives what was brought to its sink."""
     name, pin = projection.name, generation.pin
     with _failing(ctx, generation):
         if ctx.store.derived.last_derived(name, generation.number) is None:
@@ -167,14 +188,43 @@ def _built(
             decided = Full(0, cut.epoch, "it has no result yet")
             taken = take_step(ctx, projection, generation, cut, decided, left)
             record_step(ctx, projection, generation, started, taken)
-        applied = apply(ctx, generation)
-    upserts, deletes = applied.upserts, applied.deletes
+        done: list[Applied | Outcome] = [apply(ctx, generation)]
     if pin is None and generation.preview is None:
-        for outcome in _catch_up(ctx, projection, generation):
-            upserts, deletes = upserts + outcome.upserts, deletes + outcome.deletes
-    # Only now: a runner takes up what is ready, and two at once would fence each other.
-    ctx.store.derived.set_state(name, generation.number, GenerationState.READY)
-    return upserts, deletes
+        done += _catch_up(ctx, projection, generation)
+    return done
+
+
+def _shown(
+    ctx: ProjectionContext,
+    projection: Projection,
+    generation: Generation,
+    done: list[Applied | Outcome],
+    *,
+    stale_ok: bool,
+) -> Promoted:
+    """Promote a build, caught up again (``done`` gets that) as long as what is live has gone on meanwhile. Not ready
+    before: a runner takes up what is ready, and two at once would fence each other."""
+    for _ in range(_LEVEL_ROUNDS):
+        try:
+            return promotion.show(ctx, generation, stale_ok=stale_ok)
+        except Behind as error:
+            behind = error
+        except Fenced:
+            _ready(ctx, generation)
+            raise
+        if generation.pin is not None:
+            _ready(ctx, generation)
+            raise behind
+        with _failing(ctx, generation):
+            done.append(refresh_generation(ctx, projection, generation, ctx.store.cut()))
+    _ready(ctx, generation)
+    raise NotLevel(generation, _LEVEL_ROUNDS, behind)
+
+
+def _ready(ctx: ProjectionContext, generation: Generation) -> None:
+    """Unless it is live by now."""
+    if ctx.store.derived.live(generation.projection) != generation.number:
+        ctx.store.derived.set_state(generation.projection, generation.number, GenerationState.READY)
 
 
 def _pinned(ctx: ProjectionContext, projection: Projection, asked: str, cut: Cut) -> Pin:
@@ -207,13 +257,25 @@ def _drop_earlier(ctx: ProjectionContext, preview: Generation) -> None:
 def _unfinished(
     ctx: ProjectionContext, projection: Projection, pin: Pin | None, preview: str | None
 ) -> Generation | None:
-    """The newest build of the same definition, position and label that a crash cut off."""
+    """The newest build of the same definition, position and label that a crash cut off, or that was not level."""
     for generation in reversed(ctx.generations(projection.name)):
         same_pin = (generation.pin.cut if generation.pin else None) == (pin.cut if pin else None)
         same = same_pin and generation.preview == preview
-        if generation.state is GenerationState.BUILDING and same and not ctx.is_frozen(generation):
+        if not same or ctx.is_frozen(generation):
+            continue
+        if generation.state is GenerationState.BUILDING:
+            return generation
+        if generation.state is GenerationState.READY and _was_not_level(ctx, generation):
+            with refreshing(ctx, [projection.name]):  # no runner is at work on it
+                ctx.store.derived.set_state(projection.name, generation.number, GenerationState.BUILDING)
             return generation
     return None
+
+
+def _was_not_level(ctx: ProjectionContext, generation: Generation) -> bool:
+    """Whether the last build that failed was this one's, for NotLevel."""
+    failed = ctx.store.run_records.latest(generation.projection, limit=1, kinds=["build"])
+    return bool(failed) and failed[0].generation == generation.number
 
 
 def _create(
@@ -327,7 +389,7 @@ def refresh_held(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
     try:
         with failures_recorded(ctx, name, "refresh", ctx.store.derived.live(name)):
             check(ctx.store, ctx.settings, ctx.projections[name])
-            reconcile(ctx, name)
+            held = _held(ctx, name)
             live = ctx.live(name)
             if live is None:
                 _refuse_foreign(ctx, name)
@@ -355,10 +417,25 @@ def refresh_held(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
             raise
         return [Outcome(name, None, "failed", error.message, error=error)]
     outcomes = refresh_projection(ctx, name, cut)
+    if held is not None:
+        level = any(
+            each.generation == live.number and each.status in ("done", "nothing") for each in outcomes
+        )
+        outcomes += refresh_shown(ctx, live, held.shown, cut) if level else []
+        outcomes.append(Outcome(name, live.number, "waiting", held.message, error=held))
     if live.pin is not None:
         reason = f"{live} is pinned at {live.pin.text}; tailrace rebuild {name} lets it follow the log again"
         outcomes.append(Outcome(name, live.number, "frozen", reason, live.pin.cut.epoch))
     return outcomes
+
+
+def _held(ctx: ProjectionContext, name: str) -> NotShown | None:
+    """What hinders that a promotion is finished: no reason not to refresh."""
+    try:
+        reconcile(ctx, name)
+    except NotShown as error:
+        return error
+    return None
 
 
 def _refuse_foreign(ctx: ProjectionContext, name: str) -> None:
@@ -385,7 +462,8 @@ def undefined(ctx: ProjectionContext) -> list[Outcome]:
 @dataclass(frozen=True, slots=True)
 class GenerationView:
     """A generation as a list shows it. ``fence`` is the sink's (None: nothing in it, or the sink is out of reach,
-    which ``problem`` says); ``epoch`` is where its result in the log stands."""
+    which ``problem`` says); ``epoch`` is where its result in the log stands. ``unshown``: it is live in the catalog,
+    and readers see another one still."""
 
     generation: Generation
     live: bool
@@ -394,6 +472,7 @@ class GenerationView:
     rows: int
     fence: Fence | None
     problem: str
+    unshown: Unshown | None = None
 
 
 def generations(ctx: ProjectionContext, name: str) -> list[GenerationView]:
@@ -406,9 +485,10 @@ def generations(ctx: ProjectionContext, name: str) -> list[GenerationView]:
 
 def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> GenerationView:
     last = ctx.store.derived.last_derived(generation.projection, generation.number)
-    fence, problem = None, ""
+    fence, problem, unshown = None, "", None
     try:
         fence = ctx.fence(generation)
+        unshown = promotion.unshown(ctx, generation) if generation.number == live else None
     except TailraceError as error:
         problem = error.message
     return GenerationView(
@@ -419,4 +499,5 @@ def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> G
         rows=files_of(last).rows if last else 0,
         fence=fence,
         problem=problem,
+        unshown=unshown,
     )

@@ -13,6 +13,7 @@ from projections.context import ProjectionContext
 from projections.estimate import changes_between
 from projections.generation import Generation, files_of
 from projections.model import Projection
+from projections.promotion import NotLevel
 from projections.steps import Taken
 
 
@@ -28,6 +29,8 @@ def failures_recorded(
     except (Fenced, IncompleteTopic):
         raise
     except Exception as error:
+        if isinstance(error, NotLevel):
+            generation = error.generation  # by which the next build knows what to go on with
         with suppress(TailraceError):  # a catalog out of reach has no room for it
             last = None if generation is None else ctx.store.derived.last_derived(name, generation)
             head = ctx.store.head()

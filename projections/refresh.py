@@ -166,22 +166,33 @@ def followers(ctx: ProjectionContext, name: str) -> list[Generation]:
 def refresh_projection(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
     """Refresh every generation of a projection that follows the log. One that no loaded definition matches is frozen:
     it is named and left alone. An error ends up in the outcome, except Fenced, which stops this process."""
-    outcomes = []
-    for generation in followers(ctx, name):
-        frozen = mark_frozen(ctx, generation)
-        if frozen is not None:
-            outcomes.append(frozen)
-            continue
-        try:
-            with failures_recorded(ctx, name, "refresh", generation.number):
-                outcomes.append(refresh_generation(ctx, ctx.projections[name], generation, cut))
-        except Fenced:
-            raise
-        except IncompleteTopic as error:
-            outcomes.append(Outcome(name, generation.number, "waiting", error.message, error=error))
-        except TailraceError as error:
-            outcomes.append(Outcome(name, generation.number, "failed", error.message, error=error))
-    return outcomes
+    return [_refreshed(ctx, generation, cut) for generation in followers(ctx, name)]
+
+
+def refresh_shown(ctx: ProjectionContext, live: Generation, shown: int | None, cut: Cut) -> list[Outcome]:
+    """``refresh_projection`` of what readers see instead of the live generation, which is at ``cut`` already: never
+    beyond, or they would go back in time once they see that."""
+    return [
+        _refreshed(ctx, generation, cut)
+        for generation in ctx.generations(live.projection)
+        if generation.number == shown and generation.pin is None and not ctx.is_frozen(generation)
+    ]
+
+
+def _refreshed(ctx: ProjectionContext, generation: Generation, cut: Cut) -> Outcome:
+    name, number = generation.projection, generation.number
+    frozen = mark_frozen(ctx, generation)
+    if frozen is not None:
+        return frozen
+    try:
+        with failures_recorded(ctx, name, "refresh", number):
+            return refresh_generation(ctx, ctx.projections[name], generation, cut)
+    except Fenced:
+        raise
+    except IncompleteTopic as error:
+        return Outcome(name, number, "waiting", error.message, error=error)
+    except TailraceError as error:
+        return Outcome(name, number, "failed", error.message, error=error)
 
 
 def mark_frozen(ctx: ProjectionContext, generation: Generation) -> Outcome | None:

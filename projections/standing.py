@@ -11,6 +11,7 @@ from eventstore.errors import TailraceError
 from eventstore.model import TopicId
 from eventstore.runrecords import REFRESHES
 from projections.generation import Generation, files_of
+from projections.promotion import Unshown, unshown
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -33,7 +34,8 @@ class Rung:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """A projection's live generation. ``rungs`` lead from the log to the sink; that of a sink out of reach lacks, and
-    ``problem`` says why. ``failing``: its last refresh or build failed."""
+    ``problem`` says why. ``failing``: its last refresh or build failed. ``unshown``: readers see another generation
+    still, and the sink's rung is that one's."""
 
     projection: str
     generation: Generation
@@ -43,6 +45,7 @@ class Standing:
     problem: str
     verified: RunRecord | None
     failing: RunRecord | None
+    unshown: Unshown | None = None
 
 
 def standings(ctx: ProjectionContext, now: datetime) -> Iterator[Standing]:
@@ -61,8 +64,10 @@ def standing(ctx: ProjectionContext, name: str, head: EpochInfo, now: datetime) 
         return None
     last = ctx.store.derived.last_derived(name, live.number)
     rungs, problem = [_rung(ctx.store, "derived", live, last.to_epoch if last else 0, head, now)], ""
+    pending: Unshown | None = None
     try:
-        fence = ctx.fence(live)
+        pending = unshown(ctx, live)
+        fence = ctx.fence(_seen(ctx, live, pending))
         rungs.append(_rung(ctx.store, "sink", live, fence.epoch if fence else 0, head, now))
     except TailraceError as error:
         problem = error.message
@@ -76,7 +81,14 @@ def standing(ctx: ProjectionContext, name: str, head: EpochInfo, now: datetime) 
         problem=problem,
         verified=verified[0] if verified and verified[0].generation == live.number else None,
         failing=failing(ctx.store, name),
+        unshown=pending,
     )
+
+
+def _seen(ctx: ProjectionContext, live: Generation, pending: Unshown | None) -> Generation:
+    """The generation that readers see, as far as the catalog knows it."""
+    shown = pending.shown if pending else None
+    return next((each for each in ctx.generations(live.projection) if each.number == shown), live)
 
 
 def failing(store: Store, name: str) -> RunRecord | None:

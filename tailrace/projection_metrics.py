@@ -77,6 +77,14 @@ _OF_RUNGS: Sequence[tuple[str, str, Callable[[Rung], float]]] = (
         lambda it: it.lag_seconds,
     ),
 )  # fmt: skip
+
+
+def _shown(standing: Standing) -> float | None:
+    if standing.problem:
+        return None
+    return standing.unshown.shown or 0 if standing.unshown else standing.generation.number
+
+
 _OF_STANDINGS: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
     ("tailrace_projection_sink_up", "Whether the sink can be reached.", lambda it: float(not it.problem)),
     (
@@ -85,6 +93,10 @@ _OF_STANDINGS: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
     ),
     ("tailrace_projection_rows", "Rows of the live result.", lambda it: it.rows),
     ("tailrace_projection_generation", "Number of the live generation.", lambda it: it.generation.number),
+    (
+        "tailrace_projection_shown_generation", "Number of the generation that readers see.",
+        _shown,
+    ),
     (
         "tailrace_projection_generation_created_timestamp_seconds", "When its build began.",
         lambda it: it.generation.created_at.timestamp(),

@@ -34,8 +34,9 @@ class Hit:
 
 
 class GenerationMovedBack(TransientError):
-    """After a rollback: the live generation ``live`` is an older one than ``seen``, of which the reader has given rows.
-    A reader says so once; its next call gives the rows of ``live``."""
+    """After a rollback, or a promotion of an older one: the live generation ``live`` is an older one than ``seen``, of
+    which the reader has given rows. A reader says so once; its next call gives the rows of ``live``. It goes by when
+    generations were built: one that was built later for a past position, and shown with ``--stale-ok``, is not told."""
 
     def __init__(self, projection: str, seen: int, live: int) -> None:
         super().__init__(

@@ -40,6 +40,10 @@ class CannotBuild(OperatorError):
         self.problems = tuple(problems)
 
 
+class HeldByReaders(TransientError):
+    """Readers are in the way of what is to be shown. They see what they saw before; trying again later works."""
+
+
 class InMotion(TransientError):
     """A monotonic sink was read while a step was on its way into it."""
 
@@ -127,7 +131,8 @@ class Sink(Protocol):
     def promote(self, target: Target, expected_live: int | None) -> None:
         """Show this generation to readers, atomically. Succeeds without effect when it is live already.
 
-        Raises Fenced when the live generation is not ``expected_live``, UsageError when no step was ever committed.
+        Raises Fenced when the live generation is not ``expected_live``, UsageError when no step was ever committed,
+        HeldByReaders, after a second at most, where it would have to wait for them: who promotes tries again.
         """
 
     def live(self, store: str, projection: str) -> int | None:

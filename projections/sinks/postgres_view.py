@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Literal
 
@@ -10,15 +9,13 @@ import psycopg
 from psycopg import errors, sql
 
 from eventstore.errors import Fenced, OperatorError, TransientError
-from projections.sinks.base import Target
+from projections.sinks.base import HeldByReaders, Target
 from projections.sinks.postgres_copy import column_type
 from projections.sinks.postgres_place import PostgresPlace
 from projections.specs import PostgresTable
 
-# Replacing a view waits for its readers, and new readers queue behind the wait: wait shortly, several times.
+# Replacing a view waits for its readers, and new readers queue behind the wait: wait shortly.
 LOCK_SECONDS = 1.0
-ATTEMPTS = 10
-PAUSE_SECONDS = 0.5
 
 Columns = Sequence[tuple[str, str]]  # name and type (format_type) in order
 
@@ -94,21 +91,16 @@ def promote(
     place: PostgresPlace, spec: PostgresTable, target: Target, table: str, expected_live: int | None
 ) -> None:
     """Point the view at ``table`` and the live row at the target's generation."""
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            with place.transaction(lock_seconds=LOCK_SECONDS) as connection:
-                _swap(connection, spec, target, table, expected_live)
-            return
-        except TransientError as error:
-            waited = isinstance(error.__cause__, errors.LockNotAvailable)
-            if not waited:
-                raise
-            if attempt == ATTEMPTS:
-                raise TransientError(
-                    f"{place.text}: view {spec.schema}.{spec.table} is held by open transactions",
-                    hint="end the long ones (pg_stat_activity), then promote again; nothing has changed",
-                ) from error
-        time.sleep(PAUSE_SECONDS)
+    try:
+        with place.transaction(lock_seconds=LOCK_SECONDS) as connection:
+            _swap(connection, spec, target, table, expected_live)
+    except TransientError as error:
+        if not isinstance(error.__cause__, errors.LockNotAvailable):
+            raise
+        raise HeldByReaders(
+            f"{place.text}: view {spec.schema}.{spec.table} is held by open transactions",
+            hint="end the long ones (pg_stat_activity)",
+        ) from error
 
 
 def _swap(

@@ -31,6 +31,10 @@ MasterOption = Annotated[
     ),
 ]
 
+StaleOption = Annotated[
+    bool, typer.Option("--stale-ok", help="Also when readers then see older data than now.")
+]
+
 
 @contextmanager
 def projecting(
@@ -177,6 +181,8 @@ def tell_rebuilt(invocation: Invocation, built: Rebuilt) -> None:
         promote = f"tailrace projection promote {built.projection} --generation {built.generation}"
         invocation.output.line(f"  not live; to make it so: {promote}")
     elif built.promoted.previous is not None:
-        invocation.output.line(f"  live now, instead of g{built.promoted.previous}")
+        behind = built.promoted.behind
+        stale = f", {count(behind, 'epoch')} behind what readers saw" if behind else ""
+        invocation.output.line(f"  live now, instead of g{built.promoted.previous}{stale}")
     else:
         invocation.output.line("  live now")

@@ -11,8 +11,9 @@ from tailrace.cli.diff import diff, runs
 from tailrace.cli.examined import tell_examined
 from tailrace.cli.invocation import NOTHING_TO_DO, of
 from tailrace.cli.job import job
-from tailrace.cli.lifecycle import chosen, projecting
+from tailrace.cli.lifecycle import StaleOption, chosen, projecting
 from tailrace.cli.output import count, when
+from tailrace.cli.projection_status import unshown_words
 
 if TYPE_CHECKING:
     from projections.lifecycle import GenerationView
@@ -65,6 +66,8 @@ def list_generations(
 
 def _state(view: GenerationView) -> str:
     words = ["live" if view.live else view.generation.state.value]
+    if view.unshown is not None:
+        words.append("not shown yet")
     if view.generation.pin is not None:
         words.append("pinned")
     if view.generation.preview is not None:
@@ -79,6 +82,8 @@ def _remark(view: GenerationView) -> str:
     name = f"{view.generation.projection} g{view.generation.number}"
     if view.problem:
         return f"{name}: {view.problem}"
+    if view.unshown is not None:
+        return f"{name} {unshown_words(view.unshown)}"
     if view.generation.preview is not None:
         return f"{name} is the preview {view.generation.preview!r}: never promoted, it stays as it was built"
     if view.generation.pin is not None:
@@ -101,6 +106,8 @@ def _document(view: GenerationView) -> dict[str, object]:
         "sink": getattr(generation.sink, "sink", None),
         "fence_epoch": view.fence.epoch if view.fence else None,
         "problem": view.problem,
+        "readers_see": view.unshown.shown if view.unshown else generation.number if view.live else None,
+        "unshown_since": view.unshown.since if view.unshown else None,
         "created_at": generation.created_at,
     }
 
@@ -137,8 +144,11 @@ def promote(
     name: NameArgument,
     generation: Annotated[
         int | None,
-        typer.Option("--generation", help="Default: the newest that is ready.", show_default=False),
+        typer.Option(
+            "--generation", help="Default: the newest ready one after the live one.", show_default=False
+        ),
     ] = None,
+    stale_ok: StaleOption = False,
 ) -> None:
     """Show a generation to readers, atomically."""
     from projections import lifecycle
@@ -146,11 +156,12 @@ def promote(
     invocation = of(context)
     invocation.confirm(f"change the live generation of {name}")
     with projecting(invocation, f"promote {name}", lenient=True) as projections:
-        done = lifecycle.promote(projections, name, generation)
+        done = lifecycle.promote(projections, name, generation, stale_ok=stale_ok)
     if invocation.output.json:
         invocation.output.document(done)
         return
     before = f", instead of g{done.previous}" if done.previous is not None else ""
+    before += f", {count(done.behind, 'epoch')} behind what readers saw" if done.behind else ""
     invocation.output.line(f"{name}: g{done.generation} is live at epoch {done.fence.epoch:,}{before}")
 
 
@@ -158,11 +169,9 @@ def promote(
 def rollback(
     context: typer.Context,
     name: NameArgument,
-    stale_ok: Annotated[
-        bool, typer.Option("--stale-ok", help="Also when readers then see older data than now.")
-    ] = False,
+    stale_ok: StaleOption = False,
 ) -> None:
-    """Go back to the generation that was live before, atomically."""
+    """Undo the last promotion: go back to the generation that was live before, atomically. Once, never forward."""
     from projections import lifecycle
 
     invocation = of(context)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from eventstore.log import Store
     from eventstore.runrecords import RunRecord
     from eventstore.settings import Settings
+    from projections.promotion import Unshown
     from projections.standing import Rung, Standing
 
 _RECENT = timedelta(days=1)
@@ -24,7 +25,8 @@ _AT_ONCE = 16  # sinks that are asked: one that does not answer must not hold up
 @dataclass(frozen=True, slots=True)
 class ProjectionStatus:
     """One projection: its live generation, where its result in the log and its sink stand, and what the log has of its
-    inputs beyond each (0: nothing). Of a sink out of reach ``sink_problem`` says why."""
+    inputs beyond each (0: nothing). Of a sink out of reach ``sink_problem`` says why. ``unshown``: readers see another
+    generation still, and what is said of the sink is that one's."""
 
     name: str
     state: str
@@ -38,6 +40,7 @@ class ProjectionStatus:
     sink_behind_seconds: float | None = None
     sink_problem: str = ""
     failing: Failing | None = None
+    unshown: Unshown | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,16 @@ def _status(found: Standing) -> ProjectionStatus:
         sink_behind_seconds=round(sink.lag_seconds, 3) if sink else None,
         sink_problem=found.problem,
         failing=_failing(found.failing),
+        unshown=found.unshown,
+    )
+
+
+def unshown_words(unshown: Unshown) -> str:
+    """Of a generation that is live in the catalog only."""
+    since = f" since {when(unshown.since)}" if unshown.since else ""
+    sees = f"g{unshown.shown}" if unshown.shown is not None else "none"
+    return (
+        f"is promoted{since}, and readers still see {sees}: the next run or promote shows it once they let go"
     )
 
 
@@ -123,6 +136,8 @@ def print_projections(output: Output, projections: Sequence[ProjectionStatus]) -
         ],
     )  # fmt: skip
     for each in projections:
+        if each.unshown is not None:
+            output.line(f"{each.name}: g{each.generation} {unshown_words(each.unshown)}", style="yellow")
         if each.failing is not None:
             told, tries = each.failing, count(each.failing.tries, "failure")
             output.line(f"{each.name}: {tries} since {when(told.since)}: {told.reason}", style="yellow")

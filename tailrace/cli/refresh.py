@@ -11,7 +11,7 @@ import typer
 from tailrace.cli.capture import MetricsAddressOption, metrics_port_option, stopping
 from tailrace.cli.failure import INTERRUPTED
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
-from tailrace.cli.lifecycle import MasterOption, chosen, projecting, tell_outcome, tell_rebuilt
+from tailrace.cli.lifecycle import MasterOption, StaleOption, chosen, projecting, tell_outcome, tell_rebuilt
 
 if TYPE_CHECKING:
     from projections.context import ProjectionContext
@@ -98,6 +98,7 @@ def rebuild(
             help="Build it to be looked at only: never promoted nor refreshed. The next one of that label replaces it.",
         ),
     ] = None,
+    stale_ok: StaleOption = False,
     master: MasterOption = None,
 ) -> None:
     """Build a new generation of a projection from the log, and promote it."""
@@ -108,5 +109,7 @@ def rebuild(
         invocation.confirm(f"replace the live generation of {name}")
     with projecting(invocation, f"rebuild {name}", master=master) as projections:
         (wanted,) = chosen(projections, [name])
-        built = lifecycle.rebuild(projections, wanted, as_of=as_of, promote=promote, preview=preview)
+        built = lifecycle.rebuild(
+            projections, wanted, as_of=as_of, promote=promote, preview=preview, stale_ok=stale_ok
+        )
     tell_rebuilt(invocation, built)

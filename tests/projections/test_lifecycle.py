@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +17,7 @@ from psycopg import sql
 
 from eventstore import failpoints
 from eventstore.counting import Counted
-from eventstore.derived import GenerationState
+from eventstore.derived import Behind, GenerationState
 from eventstore.errors import (
     Fenced,
     IncompleteTopic,
@@ -31,7 +33,7 @@ from eventstore.maintain.repartition import repartition
 from eventstore.model import TopicId
 from eventstore.schema import Column, TopicSchema
 from eventstore.settings import Settings
-from projections import Projection, ProjectionFailed, history
+from projections import Projection, ProjectionFailed, history, lifecycle, promotion
 from projections.atwork import AtWork, refreshing
 from projections.estimate import Estimate, Number
 from projections.lifecycle import (
@@ -47,9 +49,11 @@ from projections.lifecycle import (
     verify,
 )
 from projections.plan import Full, Incremental, Nothing
+from projections.promotion import NotLevel, NotShown
 from projections.refresh import Outcome
 from projections.runner import run
 from projections.sinks import postgres_view
+from projections.standing import standings
 from projections.verify import DifferentRow
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.shoplog import TABLES, Row, ShopLog
@@ -244,7 +248,7 @@ def test_a_bad_deploy_is_rolled_back_and_says_when_that_means_going_stale(
 ) -> None:
     """Also when somebody reads the old one for long: then the promotion is finished by whoever comes next."""
     monkeypatch.setattr(postgres_view, "LOCK_SECONDS", 0.05)
-    monkeypatch.setattr(postgres_view, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(promotion, "PAUSE_SECONDS", 0.05)
     good = deploy(TOTALS)
     rebuild(good, "totals")
     seen = view(settings, "totals")
@@ -275,6 +279,206 @@ def test_a_bad_deploy_is_rolled_back_and_says_when_that_means_going_stale(
     (caught_up,) = refresh(good)
     assert caught_up.generation == 1 and caught_up.changed
     assert verify(good, "totals").equal
+
+
+def test_a_promotion_that_a_reader_holds_up_is_told_and_what_readers_see_is_refreshed_meanwhile(
+    shop: ShopLog, deploy: Deploy, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_view, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(promotion, "PAUSE_SECONDS", 0.05)
+    ctx = deploy(TOTALS)
+    rebuild(ctx, "totals")
+    mart = settings.sinks["mart"].dsn
+    assert mart is not None
+    with psycopg.connect(mart.get_secret_value()) as reader:
+        reader.execute("SELECT * FROM totals")
+        with pytest.raises(
+            NotShown, match=r"generation 2 .*is promoted, but readers still see generation 1"
+        ) as held:
+            rebuild(ctx, "totals")
+        assert "projection promote totals" in held.value.hint
+        shop.work()
+        seen = view(settings, "totals")
+        outcomes = refresh(ctx)
+        assert [(each.generation, each.status) for each in outcomes] == [
+            (2, "done"), (1, "done"), (2, "waiting"),
+        ]  # fmt: skip
+        assert view(settings, "totals") != seen
+        head = ctx.store.cut().epoch
+        (found,) = standings(ctx, datetime.now(UTC))
+        assert found.unshown is not None and found.unshown.shown == 1 and found.unshown.since is not None
+        assert [(rung.name, rung.epoch) for rung in found.rungs] == [("derived", head), ("sink", head)]
+        assert [each.unshown for each in generations(ctx, "totals")] == [None, found.unshown]
+
+        assert rollback(ctx, "totals").generation == 1
+        assert next(standings(ctx, datetime.now(UTC))).unshown is None
+        with pytest.raises(NotShown):
+            promote(ctx, "totals", 2)
+    assert promote(ctx, "totals").generation == 2
+    assert [each.unshown for each in generations(ctx, "totals")] == [None, None]
+    assert view(settings, "totals") == [tuple(row.values()) for row in rows_of(ctx, "totals", 2)]
+
+
+@pytest.fixture
+def overtaken(shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Has a runner of TOTALS go on with what is live, to rows that are new, after each of the next refreshes of
+    anything else has chosen its position."""
+    passed, old = failpoints.hit, deploy(TOTALS)
+    left, orders = 0, itertools.count(1000)
+
+    def grow() -> None:
+        shop.commit({"orders": [("c", shop.order(next(orders)))]})
+
+    def hit(name: str, times: int = 1) -> None:
+        nonlocal left
+        if name == "refresh_planned" and left > 0:
+            before, left = left, 0
+            grow()
+            live = refresh_held(old, "totals", old.store.cut())[0]
+            assert (live.generation, live.status) == (1, "done")
+            left = before - 1
+        passed(name, times)
+
+    def go_on(times: int) -> None:
+        nonlocal left
+        left = times
+        grow()
+
+    rebuild(old, "totals")
+    monkeypatch.setattr(failpoints, "hit", hit)
+    return go_on
+
+
+def test_a_generation_is_promoted_at_the_position_of_the_live_one_or_later(
+    shop: ShopLog, deploy: Deploy, overtaken: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = deploy(BAD_TOTALS)
+    grown: list[int] = []
+    promote_in_catalog = new.store.derived.promote
+
+    def grow(step: str, done: int, total: int | None, unit: str) -> None:
+        if step.startswith("computing") and not grown:
+            grown.append(5)
+            overtaken(5)
+
+    def at_the_last_moment(*args: Any, **kwargs: Any) -> None:
+        if len(grown) == 1:
+            grown.append(1)
+            old = deploy(TOTALS)
+            shop.work()
+            assert refresh_held(old, "totals", old.store.cut())[0].status == "done"
+        promote_in_catalog(*args, **kwargs)
+
+    monkeypatch.setattr(new.store.derived, "promote", at_the_last_moment)
+    new.report = grow
+    built = rebuild(new, "totals")
+
+    assert grown == [5, 1] and built.promoted is not None
+    before, after = (new.store.derived.last_derived("totals", number) for number in (1, 2))
+    assert before is not None and after is not None
+    assert built.promoted.fence.epoch == built.epoch == after.to_epoch >= before.to_epoch
+    assert before.to_epoch == new.store.cut().epoch
+    assert verify(new, "totals").equal
+
+
+def test_a_generation_that_the_live_one_outruns_is_kept_ready_and_finished_by_the_next_build_or_promotion(
+    shop: ShopLog, deploy: Deploy, overtaken: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "_LEVEL_ROUNDS", 2)
+    new = deploy(BAD_TOTALS)
+
+    def outrun() -> None:
+        begun: list[bool] = []
+
+        def grow(step: str, done: int, total: int | None, unit: str) -> None:
+            if step.startswith("computing") and not begun:
+                begun.append(True)
+                overtaken(100)
+
+        new.report = grow
+        with pytest.raises(NotLevel, match=r"built but not promoted: 2 times.*behind the live generation 1"):
+            rebuild(new, "totals")
+        overtaken(0)
+
+    outrun()
+    assert [(each.number, each.state) for each in new.generations("totals")] == [
+        (1, GenerationState.LIVE), (2, GenerationState.READY),
+    ]  # fmt: skip
+    with pytest.raises(Behind):
+        promote(new, "totals")
+
+    built = rebuild(new, "totals")
+    assert (built.generation, built.resumed) == (2, True) and built.promoted is not None
+
+    assert rollback(new, "totals", stale_ok=True).generation == 1
+    refresh(deploy(TOTALS))
+    outrun()
+    refresh(new)
+    assert promote(new, "totals").generation == 3
+    assert verify(new, "totals").equal
+
+
+def test_readers_go_back_in_time_only_when_that_is_said(shop: ShopLog, deploy: Deploy) -> None:
+    ctx = deploy(TOTALS)
+    rebuild(ctx, "totals")
+    then = ctx.store.cut().epoch
+    rebuild(ctx, "totals", promote=False)
+    rebuild(ctx, "totals")
+    with pytest.raises(UsageError, match=r"waits to be promoted: 2 is ready and older than the live one, 3"):
+        promote(ctx, "totals")
+    shop.work()
+    refresh(ctx)
+
+    for number in (1, 2):
+        with pytest.raises(Behind, match="2 epochs behind the live generation 3; going back shows older"):
+            promote(ctx, "totals", number)
+    with pytest.raises(Behind, match="--stale-ok"):
+        rebuild(ctx, "totals", as_of=then, promote=True)
+    assert [each.generation.number for each in generations(ctx, "totals") if each.live] == [3]
+    assert len(ctx.generations("totals")) == 3, "nothing was built in vain"
+
+    back = promote(ctx, "totals", 1, stale_ok=True)
+    assert (back.generation, back.previous, back.behind) == (1, 3, 2)
+    with pytest.raises(UsageError, match="went back already, from generation 3 to generation 1"):
+        rollback(ctx, "totals", stale_ok=True)
+    pinned = rebuild(ctx, "totals", as_of=then, promote=True, stale_ok=True)
+    assert pinned.promoted is not None and pinned.promoted.behind == 0
+
+
+def test_a_rollback_that_is_tried_again_goes_neither_forward_nor_back_twice(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    ctx = deploy(TOTALS)
+    for _ in range(3):
+        rebuild(ctx, "totals")
+    assert rollback(ctx, "totals").generation == 2
+    for _ in range(2):
+        with pytest.raises(
+            UsageError, match="went back already, from generation 3 to generation 2"
+        ) as raised:
+            rollback(ctx, "totals")
+        assert "promote totals --generation N" in raised.value.hint
+    rebuild(ctx, "totals")
+    assert rollback(ctx, "totals").generation == 2
+
+
+def test_a_generation_whose_inputs_did_not_change_since_is_not_behind(shop: ShopLog, deploy: Deploy) -> None:
+    both = TOTALS.replace(
+        'affects="customer_id"))', 'affects="customer_id"), customers=State("shop.public.customers"))'
+    ).replace("totals(orders)", "totals(orders, customers)")
+    ctx, wider = deploy(TOTALS), deploy(both)
+    rebuild(ctx, "totals")
+    rebuild(wider, "totals")
+    shop.commit({"customers": [("c", {"id": 77, "name": "N", "city": "Graz"})]})
+    assert [each.generation for each in refresh(wider) if each.changed] == [2]
+
+    assert rollback(ctx, "totals").behind == 0
+    assert rebuild(ctx, "totals", promote=False).generation == 3
+    promote(wider, "totals", 2)
+    shop.commit({"orders": [("c", shop.order(900, customer_id=1))]})
+    refresh(wider)
+    with pytest.raises(Behind, match="behind the live generation 2"):
+        promote(ctx, "totals", 3)
 
 
 def test_a_zombie_driver_is_refused_by_compare_and_set_and_leaves_nothing(

@@ -59,7 +59,7 @@ def test_a_runner_leaves_a_build_alone_until_it_is_ready(shop: ShopLog, deploy: 
 
     def meanwhile(step: str, done: int, total: int | None, unit: str) -> None:
         """While the builder computes, the log grows and the runner refreshes."""
-        if step.startswith("computing"):
+        if step.startswith("computing") and len(refreshed) < 5:
             shop.work()
             refreshed.extend(str(outcome.generation) for outcome in refresh(runner) if outcome.changed)
 
@@ -67,6 +67,7 @@ def test_a_runner_leaves_a_build_alone_until_it_is_ready(shop: ShopLog, deploy: 
     built = rebuild(builder, "totals")
     assert built.promoted is not None and built.promoted.previous == 1
     assert set(refreshed) == {"1"}
+    shop.commit({"orders": [("c", shop.order(900))]})
     (outcome,) = refresh(runner)
     assert (outcome.generation, outcome.status) == (2, "done")
     assert verify(runner, "totals").equal
