@@ -36,7 +36,7 @@ from projections.order import in_order
 from projections.plan import Full
 from projections.planning import PlannedRefresh, plans
 from projections.promotion import Promoted, RolledBack, reconcile, reconcile_if_possible, rollback
-from projections.recording import failures_recorded, record_step
+from projections.recording import failures_recorded, record_applied
 from projections.refresh import (
     Outcome,
     mark_frozen,
@@ -159,15 +159,15 @@ def _built(
     """Have the generation ready; gives the rows that were written and deleted in its sink."""
     name, pin = projection.name, generation.pin
     with _failing(ctx, generation):
+        started, taken = datetime.now(UTC), None
         if ctx.store.derived.last_derived(name, generation.number) is None:
-            started = datetime.now(UTC)
             left = finished.left_of(ctx, generation) if resumed else None
             cut = pin.cut if pin else left and finished.position(ctx, projection, generation, left)
             cut = cut or common_cut(ctx.store, projection, ctx.store.cut())
             decided = Full(0, cut.epoch, "it has no result yet")
             taken = take_step(ctx, projection, generation, cut, decided, left)
-            record_step(ctx, projection, generation, started, taken)
         applied = apply(ctx, generation)
+        record_applied(ctx, projection, generation, started, applied, taken)
     upserts, deletes = applied.upserts, applied.deletes
     if pin is None and generation.preview is None:
         for outcome in _catch_up(ctx, projection, generation):
