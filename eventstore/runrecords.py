@@ -12,7 +12,10 @@ from eventstore import tables
 from eventstore.catalog import Catalog
 from eventstore.times import from_micros, moment_of, to_micros
 
-REFRESHES = ("full", "incremental", "refresh", "build")
+STEPS = ("full", "incremental")
+"""Kinds of steps of a projection."""
+
+REFRESHES = (*STEPS, "refresh", "build")
 """Kinds of runs that bring a projection on, or were to: the last two only of what failed."""
 
 RUNS_KEPT = 1000
@@ -21,9 +24,10 @@ RUNS_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What one refresh did, for people and for the planner. ``kind`` is full or incremental; then so many ``keys`` were
-    affected. ``changes`` are the rows that its inputs got (None: not known exactly). ``seconds`` it took to compute,
-    without bringing it to the sink; ``bytes`` of rows were brought there.
+    """What one refresh did, for people and for the planner: a step that is in the sink. ``kind`` is full or
+    incremental; then so many ``keys`` were affected. ``changes`` are the rows that its inputs got (None: not known
+    exactly). ``seconds`` it took to compute, without bringing it to the sink (None: that was an earlier run's work);
+    ``bytes`` of rows were brought there.
     Of kind verify: what would have to be upserted and deleted to make the sink right. Of status failed: what was tried
     (refresh, build, verify), so many times in a row (``tries``), ``started`` the first time and ``finished`` the last;
     it may have no generation yet."""

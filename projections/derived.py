@@ -97,7 +97,8 @@ class StepFiles:
     """All files of a step: the runs and overlays that are the result after it, the deltas that lead to it.
 
     ``epoch_hash`` is the log's hash at the step's last epoch: the fence that the sink holds after it. ``rows`` counts
-    those of the whole result, ``results`` are the generations of the projections whose results were read.
+    those of the whole result, ``results`` are the generations of the projections whose results were read. ``kind``,
+    ``reason`` and ``keys`` say how it was computed, to the record of a run that finds it committed and only applies it.
     """
 
     runs: tuple[DerivedFile, ...]
@@ -106,6 +107,9 @@ class StepFiles:
     epoch_hash: str
     rows: int
     results: Mapping[str, int] = field(default_factory=dict)
+    kind: str = ""
+    reason: str = ""
+    keys: int | None = None
 
     @property
     def upserts(self) -> int:
@@ -140,6 +144,9 @@ class StepFiles:
             epoch_hash=data["epoch_hash"],
             rows=data["rows"],
             results=data.get("results", {}),
+            kind=data.get("kind", ""),
+            reason=data.get("reason", ""),
+            keys=data.get("keys"),
         )
 
 

@@ -46,7 +46,7 @@ from projections.promotion import (
     reconcile_if_possible,
     rollback,
 )
-from projections.recording import failures_recorded, record_step
+from projections.recording import failures_recorded, record_applied
 from projections.refresh import (
     Outcome,
     mark_frozen,
@@ -180,15 +180,16 @@ def _built(
     """Have the generation filled and caught up; gives what was brought to its sink."""
     name, pin = projection.name, generation.pin
     with _failing(ctx, generation):
+        started, taken = datetime.now(UTC), None
         if ctx.store.derived.last_derived(name, generation.number) is None:
-            started = datetime.now(UTC)
             left = finished.left_of(ctx, generation) if resumed else None
             cut = pin.cut if pin else left and finished.position(ctx, projection, generation, left)
             cut = cut or common_cut(ctx.store, projection, ctx.store.cut())
             decided = Full(0, cut.epoch, "it has no result yet")
             taken = take_step(ctx, projection, generation, cut, decided, left)
-            record_step(ctx, projection, generation, started, taken)
-        done: list[Applied | Outcome] = [apply(ctx, generation)]
+        applied = apply(ctx, generation)
+        record_applied(ctx, projection, generation, started, applied, taken)
+    done: list[Applied | Outcome] = [applied]
     if pin is None and generation.preview is None:
         done += _catch_up(ctx, projection, generation)
     return done

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from eventstore import disclosure
+from eventstore.derived import DerivedRun
 from eventstore.errors import Fenced, IncompleteTopic, TailraceError
-from eventstore.runrecords import RunRecord
+from eventstore.runrecords import STEPS, RunRecord
+from projections.apply import Applied
 from projections.context import ProjectionContext
 from projections.estimate import changes_between
 from projections.generation import Generation, files_of
 from projections.model import Projection
 from projections.promotion import NotLevel
 from projections.steps import Taken
+
+_LOOKED_AT = 20
+"""Records among which the newest of a generation is found: a projection has few generations that are refreshed."""
 
 
 @contextmanager
@@ -58,33 +64,82 @@ def _told(error: Exception) -> str:
     return " ".join(text.split())
 
 
-def record_step(
-    ctx: ProjectionContext, projection: Projection, generation: Generation, started: datetime, taken: Taken
+def record_applied(
+    ctx: ProjectionContext,
+    projection: Projection,
+    generation: Generation,
+    started: datetime,
+    applied: Applied,
+    taken: Taken | None = None,
 ) -> None:
-    """Keep what a step did and took."""
+    """Keep what the steps did that are in the sink now and not on record yet: one that this run has ``taken``, those
+    that earlier ones committed, and those that they even applied before they ended."""
+    now = datetime.now(UTC)
+    for step, anew in _not_on_record(ctx, generation, applied):
+        if taken is not None and taken.run.to_epoch == step.to_epoch:
+            record = _taken(ctx, projection, started, now, taken)
+        else:
+            record = _left(started if anew else now, now, step, "applied now" if anew else "applied")
+        ctx.store.run_records.add(record)
+
+
+def _not_on_record(
+    ctx: ProjectionContext, generation: Generation, applied: Applied
+) -> list[tuple[DerivedRun, bool]]:
+    """The steps in the sink that are not on record, oldest first, and whether they were applied by this run."""
+    name, number, fence = generation.projection, generation.number, applied.fence
+    if fence is None:
+        return []
+    newest = ctx.store.run_records.latest(name, limit=_LOOKED_AT, kinds=STEPS, but=["failed"])
+    known = next((record.to_epoch or 0 for record in newest if record.generation == number), None)
+    if known is None and not applied.steps:
+        return []  # its records are too old to be looked at, or gone
+    steps = [
+        step for step in ctx.store.derived.derived(name, number, known or 0) if step.to_epoch <= fence.epoch
+    ]
+    before = len(steps) - applied.steps
+    found = [(step, at >= before) for at, step in enumerate(steps)]
+    return found if known is not None else [(step, anew) for step, anew in found if anew]
+
+
+def _taken(
+    ctx: ProjectionContext, projection: Projection, started: datetime, finished: datetime, taken: Taken
+) -> RunRecord:
     step = taken.run
-    files = files_of(step)
-    first = step.from_epoch == 0
-    changes = (
-        None
-        if first
-        else changes_between(ctx.store, projection, step.from_epoch, step.to_epoch, files.results)
+    changes = None
+    if step.from_epoch:
+        results = files_of(step).results
+        changes = changes_between(ctx.store, projection, step.from_epoch, step.to_epoch, results)
+    return replace(
+        _record(started, finished, step),
+        kind=taken.kind,
+        reason=taken.reason,
+        keys=taken.keys,
+        seconds=taken.seconds,
+        changes=changes.at_most if changes and changes.exact else None,
     )
-    ctx.store.run_records.add(
-        RunRecord(
-            projection=generation.projection,
-            generation=generation.number,
-            started=started,
-            finished=datetime.now(UTC),
-            from_epoch=step.from_epoch,
-            to_epoch=step.to_epoch,
-            kind=taken.kind,
-            reason=taken.reason,
-            rows_upserted=files.upserts,
-            rows_deleted=files.deletes,
-            keys=taken.keys,
-            seconds=taken.seconds,
-            bytes=sum(file.bytes for file in files.deltas),
-            changes=changes.at_most if changes and changes.exact else None,
-        )
+
+
+def _left(started: datetime, finished: datetime, step: DerivedRun, what: str) -> RunRecord:
+    """Of a step that an earlier run computed and did not put on record."""
+    record = _record(started, finished, step)
+    told = f"computed by an earlier run that was cut off, {what}"
+    return replace(record, reason=f"{record.reason}; {told}" if record.reason else told)
+
+
+def _record(started: datetime, finished: datetime, step: DerivedRun) -> RunRecord:
+    files = files_of(step)
+    return RunRecord(
+        projection=step.projection,
+        generation=step.generation,
+        started=started,
+        finished=finished,
+        from_epoch=step.from_epoch,
+        to_epoch=step.to_epoch,
+        kind=files.kind or "full",
+        reason=files.reason,
+        rows_upserted=files.upserts,
+        rows_deleted=files.deletes,
+        keys=files.keys,
+        bytes=sum(file.bytes for file in files.deltas),
     )

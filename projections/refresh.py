@@ -20,7 +20,7 @@ from projections.guards import declared_against
 from projections.incremental import reason_against
 from projections.model import Projection
 from projections.plan import Cause, Nothing, Plan, plan
-from projections.recording import failures_recorded, record_step
+from projections.recording import failures_recorded, record_applied
 from projections.results import changed_results, common_cut, reason_against_results
 from projections.samples import samples_against
 from projections.steps import take_step
@@ -100,6 +100,7 @@ def refresh_generation(
     """
     started = datetime.now(UTC)
     pending = apply(ctx, generation)
+    record_applied(ctx, projection, generation, started, pending)
     cut = common_cut(ctx.store, projection, cut)
     decided = plan_generation(ctx, projection, generation, cut)
     if isinstance(decided, Nothing):
@@ -111,10 +112,11 @@ def refresh_generation(
             pending.upserts, pending.deletes, _since(started),
         )  # fmt: skip
     failpoints.hit("refresh_planned")
+    begun = datetime.now(UTC) if pending.steps else started
     taken = take_step(ctx, projection, generation, cut, decided)
     applied = apply(ctx, generation)
+    record_applied(ctx, projection, generation, begun, applied, taken)
     _prune(ctx, generation, projection)
-    record_step(ctx, projection, generation, started, taken)
     return Outcome(
         generation.projection, generation.number, "done", f"{taken.kind}: {taken.reason}", taken.run.to_epoch,
         pending.upserts + applied.upserts, pending.deletes + applied.deletes, _since(started),

@@ -1,8 +1,9 @@
 """The rows of a sink at one fence, laid down by bucket in files that the tasks of a comparison read.
 
-An atomic sink shows one position; one that is refreshed meanwhile is read again. A monotonic sink that never rests is
-taken in two parts. Rows of keys that no step since a fence has touched are what they were there, whenever they are
-read; the others, which the steps name, are few, and are read again at a later fence, quickly enough to be at one.
+An atomic sink shows one position, whatever is applied while it is read (``SnapshotSink``); one of a user's own that
+cannot is read again when it was refreshed meanwhile. A monotonic sink that never rests is taken in two parts. Rows of
+keys that no step since a fence has touched are what they were there, whenever they are read; the others, which the
+steps name, are few, and are read again at a later fence, quickly enough to be at one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from projections.difference import HASH
 from projections.generation import Generation, files_of
 from projections.master import runs_here
 from projections.sampling import Both, Choice, Listed
-from projections.sinks.base import InMotion, MovingSink
+from projections.sinks.base import InMotion, MovingSink, SnapshotSink
 
 _TRIES = 5
 _PAUSE_SECONDS = 1.0
@@ -84,26 +85,34 @@ def readings(
 def _at_rest(
     ctx: ProjectionContext, generation: Generation, placement: Placement, folder: Path, *, tries: int
 ) -> Reading:
-    """All rows, while no step came."""
+    """All rows, of one position."""
     moved: InMotion | None = None
     for _ in range(tries):
         if moved is not None:
             time.sleep(_PAUSE_SECONDS)
-        fence = _fence(ctx, generation)
-        rows = ctx.sink(generation).scan(ctx.target(generation))
         try:
-            reading = _laid_down(ctx, generation, placement, fence, folder, rows)
+            return _read_once(ctx, generation, placement, folder)
         except InMotion as error:
             moved = error
-            continue
-        if _fence(ctx, generation) == fence:
-            return reading
-        moved = InMotion(
-            f"{generation} was refreshed {tries} times while it was read",
-            hint="verify it while no runner refreshes it",
-        )
     assert moved is not None
     raise moved
+
+
+def _read_once(ctx: ProjectionContext, generation: Generation, placement: Placement, folder: Path) -> Reading:
+    """Raises InMotion when a step came, and the sink has no snapshots."""
+    sink, target = ctx.sink(generation), ctx.target(generation)
+    if isinstance(sink, SnapshotSink):
+        with sink.snapshot(target) as found:
+            fence = _of_this_log(ctx, generation, found.fence)
+            return _laid_down(ctx, generation, placement, fence, folder, found.rows)
+    fence = _fence(ctx, generation)
+    reading = _laid_down(ctx, generation, placement, fence, folder, sink.scan(target))
+    if _fence(ctx, generation) == fence:
+        return reading
+    raise InMotion(
+        f"{generation} was refreshed each time that it was read",
+        hint="verify it while no runner refreshes it",
+    )
 
 
 def _in_motion(
@@ -189,7 +198,10 @@ def _in_reach(
 
 
 def _fence(ctx: ProjectionContext, generation: Generation) -> Fence:
-    fence = ctx.fence(generation)
+    return _of_this_log(ctx, generation, ctx.fence(generation))
+
+
+def _of_this_log(ctx: ProjectionContext, generation: Generation, fence: Fence | None) -> Fence:
     if fence is None:
         raise OperatorError(
             f"the sink holds nothing of {generation}", hint=f"tailrace rebuild {generation.projection}"

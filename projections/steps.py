@@ -95,7 +95,9 @@ def take_step(
         seconds = None if done else ctx.clock() - began
         try:
             _require_same(ctx, projection, generation, cut, results)
-            run = _committed(ctx, generation, cut, last, files, outcomes, attempt.lease, results)
+            step = _files(ctx, cut, files, outcomes, results)
+            step = replace(step, kind=kind, reason=reason, keys=keys)
+            run = _committed(ctx, generation, cut, last, step, attempt.lease)
         except (Fenced, Ended, _Moved):  # any other may come of a COMMIT that was done
             task.discard()
             raise
@@ -189,20 +191,17 @@ def _computed(
     return compute_at(ctx, projection, generation, cut, task), "full", reason, None, cause
 
 
-def _committed(
+def _files(
     ctx: ProjectionContext,
-    generation: Generation,
     cut: Cut,
-    last: DerivedRun | None,
     before: StepFiles | None,
     outcomes: list[BucketOutcome],
-    lease: str,
     results: Mapping[str, int],
-) -> DerivedRun:
+) -> StepFiles:
     written = {outcome.bucket: outcome.files for outcome in outcomes if outcome.files is not None}
     runs, overlays = next_files(before.buckets if before else {}, written)
     grown = sum(outcome.only_new - outcome.only_old for outcome in outcomes)
-    files = StepFiles(
+    return StepFiles(
         runs=runs,
         overlays=overlays,
         deltas=tuple(outcome.delta for outcome in outcomes if outcome.delta is not None),
@@ -210,6 +209,16 @@ def _committed(
         rows=(before.rows if before else 0) + grown,
         results=results,
     )
+
+
+def _committed(
+    ctx: ProjectionContext,
+    generation: Generation,
+    cut: Cut,
+    last: DerivedRun | None,
+    files: StepFiles,
+    lease: str,
+) -> DerivedRun:
     return ctx.store.derived.commit_derived(
         generation.projection,
         generation.number,

@@ -7,20 +7,23 @@ compare a refresh with the result before it.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from eventstore import attempts
 from eventstore.errors import OperatorError, UsageError
+from eventstore.position import Cut
 from eventstore.runrecords import RunRecord
 from projections.bucket import BucketOutcome, BucketTask, RowSample
 from projections.context import ProjectionContext
 from projections.derived import BucketFiles
-from projections.generation import Generation, files_of
+from projections.generation import Generation, Pin, files_of
 from projections.model import Projection
 from projections.promotion import reconcile
 from projections.recording import failures_recorded
+from projections.results import not_kept, standing_in
 from projections.sampling import Sampling, sampling_of
 from projections.sinkrows import readings
 from projections.specs import expires
@@ -133,10 +136,31 @@ def _outcomes(
                 attempt="",
             )
             steps = ctx.store.derived.derived(name, generation.number, after=part.fence.epoch - 1)
-            results = files_of(steps[0]).results if steps else None
-            outcomes += compute_at(ctx, projection, generation, cut, task, results)
+            results = files_of(steps[0]).results if steps else {}
+            complete = _with_what_is_gone(ctx, projection, generation, cut, results)
+            outcomes += compute_at(ctx, projection, complete, cut, task, results)
             epoch = part.fence.epoch
     return epoch, outcomes
+
+
+def _with_what_is_gone(
+    ctx: ProjectionContext,
+    projection: Projection,
+    generation: Generation,
+    cut: Cut,
+    results: Mapping[str, int],
+) -> Generation:
+    """The generation as one for which the results that it reads, and that a runner has left behind since, are computed
+    anew: results are kept at their last steps only. Not by another definition than they were made by."""
+    kept = all(standing_in(ctx.store, name, cut, results.get(name)) for name in projection.reads)
+    if kept or generation.pin is not None:
+        return generation
+    asked = f"epoch {cut.epoch:,}"
+    gone = not_kept(ctx.store, projection, ctx.projections, asked, cut)
+    made_by = {name: live.fingerprint for name in gone if (live := ctx.live(name))}
+    if any(made_by.get(name) != ctx.fingerprint(name) for name in gone):
+        return generation
+    return replace(generation, pin=Pin(asked, cut, made_by))
 
 
 def _record(ctx: ProjectionContext, compared: Comparison, started: datetime) -> None:

@@ -45,7 +45,7 @@ class HeldByReaders(TransientError):
 
 
 class InMotion(TransientError):
-    """A monotonic sink was read while a step was on its way into it."""
+    """A sink was read while a step was on its way into it, or while what was read was removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,25 @@ class Sink(Protocol):
         """All rows as readers find them, in no particular order, in ``target.schema`` exactly.
 
         Raises DifferenceFound for rows that no step wrote so and that the schema cannot hold, InMotion (monotonic
-        sinks) while a step is half in."""
+        sinks) while a step is half in, or when what is read is removed meanwhile: the next call may do better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Where a generation stands, and its rows there as ``Sink.scan`` gives them: both of one position."""
+
+    fence: Fence | None
+    rows: Iterator[pa.RecordBatch]
+
+
+@runtime_checkable
+class SnapshotSink(Protocol):
+    """What an atomic sink can do besides, so that it is compared with the log while it is refreshed all the time. One
+    that cannot is read between two looks at its fence, again and again until no step came."""
+
+    def snapshot(self, target: Target) -> AbstractContextManager[Snapshot]:
+        """The rows are read inside the block; steps that are applied meanwhile change neither them nor the fence.
+        Raises what ``scan`` raises, also as its rows are read."""
 
 
 @runtime_checkable

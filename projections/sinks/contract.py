@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from time import sleep
 from typing import Any, ClassVar
@@ -30,7 +30,7 @@ import pyarrow as pa
 from eventstore import keys
 from eventstore.errors import Fenced, TailraceError, UsageError
 from eventstore.position import Fence
-from projections.sinks.base import ResumableLoad, Sink, Target
+from projections.sinks.base import InMotion, ResumableLoad, Sink, SnapshotSink, Target
 from projections.sinks.contract_rows import AWKWARD, SCHEMA, value_of
 
 Row = dict[str, Any]
@@ -348,6 +348,26 @@ class SinkContract:
         next(iter(scan))
         del scan
         self.assert_holds(target, first.upserts, first.to)
+
+    def test_a_snapshot_is_of_one_position_whatever_is_applied_meanwhile(self) -> None:
+        """Of a sink that has them; what it shows may be removed meanwhile, which it says."""
+        sink, target = self.opener(), self.target()
+        if not isinstance(sink, SnapshotSink):
+            return
+        with sink.snapshot(target) as found:
+            assert (found.fence, list(found.rows)) == (None, [])
+        first = self.filled(target)
+        second = Step(self.fence(target, 11), (self.row(3, seed=1), self.row(50)), (self.key_of(4),))
+        with sink.snapshot(target) as found:
+            self.apply(target, first.to, second)
+            assert found.fence == first.to
+            with suppress(InMotion):
+                rows = [repr(row) for batch in found.rows for row in batch.to_pylist()]
+                expected = pa.Table.from_pylist(list(first.upserts), target.schema).to_pylist()
+                assert sorted(rows) == sorted(map(repr, expected))
+        with sink.snapshot(target) as found:
+            assert found.fence == second.to
+            assert sum(batch.num_rows for batch in found.rows) == len(first.upserts)
 
     def test_a_writer_that_fell_asleep_changes_nothing(self) -> None:
         """Only a monotonic sink lets two writers in at once; an atomic one refuses the second at its fence."""

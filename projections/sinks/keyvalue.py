@@ -13,13 +13,14 @@ import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
 from eventstore.errors import Fenced, UsageError
 from eventstore.position import Fence
 from projections.sinks.base import (
+    Snapshot,
     Target,
     check_step,
     column_problems,
@@ -141,10 +142,16 @@ class KeyValueSink:
             texts.delete(_place(target))
 
     def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
+        with self.snapshot(target) as found:
+            yield from found.rows
+
+    @contextmanager
+    def snapshot(self, target: Target) -> Iterator[Snapshot]:
+        """All rows are in memory before the first one is looked at: no transaction stays open meanwhile."""
         with self._begin() as texts:
+            meta = _meta(texts, target)
             found = [json.loads(text) for _, text in texts.below(_rows(target))]
-        for first in range(0, len(found), _SCAN_ROWS):
-            yield from_objects(found[first : first + _SCAN_ROWS], target.schema)
+        yield Snapshot(meta.fence if meta else None, _batches(found, target))
 
 
 @dataclass(slots=True)
@@ -167,6 +174,11 @@ class _Load:
         self.meta.fence = self.to
         self.texts.put(_place(self.target), self.meta.to_text())
         self.committed = True
+
+
+def _batches(rows: list[dict[str, Any]], target: Target) -> Iterator[pa.RecordBatch]:
+    for first in range(0, len(rows), _SCAN_ROWS):
+        yield from_objects(rows[first : first + _SCAN_ROWS], target.schema)
 
 
 def _place(target: Target) -> str:

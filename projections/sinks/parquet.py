@@ -27,12 +27,15 @@ from eventstore.errors import (
     Fenced,
     IntegrityError,
     OperatorError,
+    TailraceError,
     TransientError,
     UsageError,
 )
 from eventstore.position import Fence
 from eventstore.settings import SinkSettings
 from projections.sinks.base import (
+    InMotion,
+    Snapshot,
     Target,
     check_step,
     column_problems,
@@ -155,11 +158,37 @@ class ParquetSink:
             folder.remove(target.generation)
 
     def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
+        with self.snapshot(target) as found:
+            yield from found.rows
+
+    @contextmanager
+    def snapshot(self, target: Target) -> Iterator[Snapshot]:
+        """Of one step's folder, which later steps leave alone until ``keep_seconds`` after it was replaced."""
         folder = self._of(target)
         found = folder.current(target.generation)
         if found is None:
-            return
-        place, manifest = found
+            yield Snapshot(None, iter(()))
+        else:
+            yield Snapshot(found[1].fence(target), self._kept(folder, target, *found))
+
+    def _kept(
+        self, folder: SnapshotFolder, target: Target, place: Path, manifest: Manifest
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a step's folder. Raises InMotion when a later step removed it meanwhile."""
+        try:
+            yield from self._rows(folder, target, place, manifest)
+        except TailraceError as error:
+            now = folder.current(target.generation)
+            if now is None or now[0] == place or all((place / file.path).exists() for file in manifest.files):
+                raise
+            raise InMotion(
+                f"{target}: {place} was replaced and removed while it was read",
+                hint="try again, or set keep_seconds of the ParquetFolder to what reading takes",
+            ) from error
+
+    def _rows(
+        self, folder: SnapshotFolder, target: Target, place: Path, manifest: Manifest
+    ) -> Iterator[pa.RecordBatch]:
         if not manifest.is_of(target, self._spec.partition_by):
             raise IntegrityError(
                 f"{target}: {place / MANIFEST} is of another generation",

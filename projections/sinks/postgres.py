@@ -22,6 +22,7 @@ from eventstore.position import Fence
 from eventstore.settings import SinkSettings
 from projections.sinks import postgres_view
 from projections.sinks.base import (
+    Snapshot,
     Target,
     check_step,
     column_problems,
@@ -120,9 +121,7 @@ class PostgresSink:
 
     def fence(self, target: Target) -> Fence | None:
         with self._place.transaction(read_only=True) as connection:
-            if not _exists(connection, self._spec.schema, "tailrace_fences"):
-                return None
-            return self._read_fence(connection, target, sql.SQL(""))
+            return self._fence_in(connection, target)
 
     def promote(self, target: Target, expected_live: int | None) -> None:
         if self.fence(target) is None:
@@ -152,11 +151,24 @@ class PostgresSink:
                 connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._identifier(row[0])))
 
     def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
-        table = generation_table(self._spec, target.generation)
         with self._place.transaction(read_only=True) as connection:
-            if _exists(connection, self._spec.schema, table):
-                self._check_columns(connection, target, table)
-                yield from copy_out(connection.cursor(), self._identifier(table), target.schema)
+            yield from self._rows(connection, target)
+
+    @contextmanager
+    def snapshot(self, target: Target) -> Iterator[Snapshot]:
+        with self._place.transaction(read_only=True, snapshot=True) as connection:
+            yield Snapshot(self._fence_in(connection, target), self._rows(connection, target))
+
+    def _rows(self, connection: psycopg.Connection, target: Target) -> Iterator[pa.RecordBatch]:
+        table = generation_table(self._spec, target.generation)
+        if _exists(connection, self._spec.schema, table):
+            self._check_columns(connection, target, table)
+            yield from copy_out(connection.cursor(), self._identifier(table), target.schema)
+
+    def _fence_in(self, connection: psycopg.Connection, target: Target) -> Fence | None:
+        if not _exists(connection, self._spec.schema, "tailrace_fences"):
+            return None
+        return self._read_fence(connection, target, sql.SQL(""))
 
     def _changed_columns(self, connection: psycopg.Connection, target: Target, table: str) -> list[str]:
         found = dict(postgres_view.columns_of(connection, self._spec.schema, table, "r"))

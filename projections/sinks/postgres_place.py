@@ -51,13 +51,16 @@ class PostgresPlace:
 
     @contextmanager
     def transaction(
-        self, *, lock_seconds: float = LOCK_SECONDS, read_only: bool = False
+        self, *, lock_seconds: float = LOCK_SECONDS, read_only: bool = False, snapshot: bool = False
     ) -> Iterator[psycopg.Connection]:
-        """A connection of its own inside one transaction: committed at the end, rolled back by an exception."""
+        """A connection of its own inside one transaction: committed at the end, rolled back by an exception. All
+        statements of a ``snapshot`` see what was committed before its first query, and nothing later."""
         with self.explained():
             connection = self.connect()
             with connection:
                 connection.read_only = read_only
+                if snapshot:
+                    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
                 begin(connection, lock_seconds)
                 yield connection
 

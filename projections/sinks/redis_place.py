@@ -155,8 +155,12 @@ def explain(place: str, error: exceptions.RedisError | exceptions.RedisClusterEx
             f"{place}: {said.removeprefix(FENCED).strip()}",
             hint="another process applies this projection, or the sink belongs to another log",
         )
-    if "OOM command not allowed" in said:  # also from inside a script, where the driver does not know it
-        return OperatorError(f"{place}: maxmemory is used up", hint="raise maxmemory, or drop generations")
+    # The driver knows it by its first word, which it takes away, but not from inside a script.
+    if isinstance(error, exceptions.OutOfMemoryError) or "OOM command not allowed" in said:
+        return OperatorError(
+            f"{place} is full: its maxmemory is used up",
+            hint="raise maxmemory, or drop generations (tailrace projection gc); the same command then goes on",
+        )
     if said.startswith("WRONGTYPE"):
         return IntegrityError(
             f"{place}: a key of a projection holds another type than Tailrace wrote",

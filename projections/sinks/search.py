@@ -19,6 +19,7 @@ from eventstore.errors import DifferenceFound, Fenced, IntegrityError, OperatorE
 from eventstore.position import Fence
 from eventstore.settings import SinkSettings
 from projections.sinks.base import (
+    Snapshot,
     Target,
     check_step,
     column_problems,
@@ -147,10 +148,25 @@ class SearchSink:
             folder.remove(target.generation)
 
     def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
+        with self.snapshot(target) as found:
+            yield from found.rows
+
+    @contextmanager
+    def snapshot(self, target: Target) -> Iterator[Snapshot]:
+        """Of one commit: a searcher holds its files open, also those that later commits remove."""
         folder = self._of(target)
         index = folder.open_index(target.generation)
         if index is None:
+            yield Snapshot(None, iter(()))
             return
+        with folder.explained():
+            searcher = index.searcher()
+            fence = read_fence(index, target, searcher)
+        yield Snapshot(fence, self._rows(folder, target, index, searcher))
+
+    def _rows(
+        self, folder: SearchFolder, target: Target, index: tantivy.Index, searcher: tantivy.Searcher
+    ) -> Iterator[pa.RecordBatch]:
         folder.check_files(target.generation)
         meta = folder.meta(target.generation)
         if meta is None or (meta.key, meta.schema) != (target.key, target.schema):
@@ -158,7 +174,6 @@ class SearchSink:
                 f"{target}: what readers need to know of it, tailrace.json, is gone or of another generation",
                 hint=f"tailrace rebuild {target.projection}",
             )
-        searcher = index.searcher()
         with folder.explained():
             rows = tantivy.Query.term_query(index.schema, KIND, IS_ROW, "basic")
             hits = searcher.search(rows, limit=max(1, searcher.num_docs), count=False).hits

@@ -169,8 +169,11 @@ def index_schema(fields: Mapping[str, FieldKind]) -> tantivy.Schema:
     return builder.build()
 
 
-def read_fence(index: tantivy.Index, target: Target) -> Fence | None:
-    searcher = index.searcher()
+def read_fence(
+    index: tantivy.Index, target: Target, searcher: tantivy.Searcher | None = None
+) -> Fence | None:
+    """As a searcher sees it (default: one of the latest commit)."""
+    searcher = searcher or index.searcher()
     query = tantivy.Query.term_query(index.schema, KIND, IS_FENCE, "basic")
     hits = searcher.search(query, limit=1, count=False).hits
     if not hits:

@@ -20,6 +20,7 @@ from threading import Thread
 import psycopg
 import pytest
 import redis as redis_client
+from pydantic import SecretStr
 
 from eventstore import failpoints
 from eventstore.derived import GenerationState
@@ -47,7 +48,7 @@ from projections.plan import Incremental
 from projections.promotion import Promoted
 from projections.refresh import Outcome
 from projections.runner import run
-from projections.standing import standings
+from projections.standing import failing, standings
 from tailrace.cli import main
 from tailrace.cli.projection_status import projection_statuses
 from tailrace.embedded import PostgresServer, RedisServer
@@ -137,6 +138,8 @@ def test_a_driver_killed_while_applying_is_finished_by_the_next_which_needs_no_s
     assert done.returncode == 3, done.stderr
     assert rows_of(ctx, name) == shop.expected(name)
     assert verify(ctx, name).equal
+    (applied, _) = ctx.store.run_records.latest(name, kinds=["full", "incremental"])
+    assert (applied.to_epoch, applied.reason.rpartition(", ")[2]) == (cut.epoch, "applied")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -228,6 +231,37 @@ def test_a_driver_killed_while_planning_or_after_its_commit_is_resumed(
     assert rows_of(ctx, "customer_totals") == shop.expected("customer_totals")
     fence = ctx.fence(generation)
     assert fence is not None and fence.epoch == epoch
+    step, built = ctx.store.run_records.latest("customer_totals")
+    assert (built.kind, step.kind, step.status, step.seconds) == ("full", "incremental", "done", None)
+    assert (step.from_epoch, step.to_epoch) == (last.from_epoch, last.to_epoch)
+    assert (step.rows_upserted, step.rows_deleted) == (files_of(last).upserts, files_of(last).deletes)
+    assert step.keys and step.bytes == sum(file.bytes for file in files_of(last).deltas) > 0
+    assert step.reason.endswith("; computed by an earlier run that was cut off, applied now")
+
+
+def test_a_build_into_a_server_without_room_is_on_record_as_it_went_and_goes_on_when_there_is_some(
+    shop: ShopLog, deploy: Deploy, redis_server: RedisFactory
+) -> None:
+    server = redis_server()
+    made = deploy()
+    cache = made.settings.sinks["cache"].model_copy(update={"url": SecretStr(server.url)})
+    settings = made.settings.model_copy(update={"sinks": made.settings.sinks | {"cache": cache}})
+    ctx = ProjectionContext(made.store, settings, made.projections)
+    with redis_client.Redis.from_url(server.url) as client:
+        client.config_set("maxmemory", "1")
+        with pytest.raises(OperatorError, match="maxmemory is used up") as caught:
+            rebuild(ctx, "order_cache")
+        assert "hidden" not in str(caught.value) and "raise maxmemory" in caught.value.hint
+        (failed,) = ctx.store.run_records.latest("order_cache")
+        assert (failed.kind, failed.status) == ("build", "failed") and "maxmemory" in failed.reason
+        client.config_set("maxmemory", "0")
+    built = rebuild(ctx, "order_cache")
+
+    assert built.resumed and rows_of(ctx, "order_cache") == shop.expected("order_cache")
+    done, failed = ctx.store.run_records.latest("order_cache")
+    assert (done.kind, done.status, done.generation, done.to_epoch) == ("full", "done", 1, built.epoch)
+    assert done.rows_upserted == built.upserts > 0 and done.reason.endswith("applied now")
+    assert failed.status == "failed" and failing(ctx.store, "order_cache") is None
 
 
 def test_a_second_run_or_rebuild_is_told_who_is_at_work_and_the_first_goes_on(

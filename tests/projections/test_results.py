@@ -16,12 +16,14 @@ from eventstore.errors import OperatorError, UsageError
 from eventstore.log import Store
 from eventstore.settings import Settings
 from projections import Projection, load_projections
+from projections import refresh as refreshes
 from projections.definition import gathering
 from projections.examine import examine
 from projections.lifecycle import ProjectionContext, plans, rebuild, refresh, verify
 from projections.model import ProjectionFailed
 from projections.order import circle_of, in_order
 from projections.plan import Full, Incremental, Nothing
+from projections.results import standing_at
 from tests.projections.randomshop import RandomShop
 from tests.projections.shoplog import ShopLog, settings_in, standing_still
 from tests.projections.test_crashes import job, killed, settings_file
@@ -200,6 +202,24 @@ def test_a_key_that_is_there_twice_in_what_is_computed_with_it_is_told(
     ctx = ProjectionContext(shop.store, diamond.settings, {**diamond.projections, "sql_totals": doubled})
     with pytest.raises(ProjectionFailed, match=r"'sql_totals' .*: \d+ rows repeat a key"):
         rebuild(ctx, "diamond", as_of="2")
+
+
+def test_it_is_verified_where_results_that_it_reads_are_kept_no_more(
+    shop: ShopLog, diamond: ProjectionContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runner goes on meanwhile, and forgets the steps of long ago."""
+    monkeypatch.setattr(refreshes, "_STEPS_KEPT", 1)
+    live = diamond.live("diamond")
+    assert live is not None
+    last = shop.store.derived.last_derived("diamond", live.number)
+    assert last is not None
+    for _ in range(2):
+        shop.work()
+        refresh(diamond, ["sql_totals"])
+    assert standing_at(shop.store, "sql_totals", last.to_epoch) is None
+
+    found = verify(diamond, "diamond")
+    assert (found.equal, found.epoch) == (True, last.to_epoch)
 
 
 def test_what_was_built_anew_is_read_anew(shop: ShopLog, diamond: ProjectionContext) -> None:

@@ -1,7 +1,9 @@
-"""Verifying beside a runner: a sink that cannot show one position is compared all the same, while it moves."""
+"""Verifying beside a runner: a sink is compared while it moves, at one position, or in parts where it shows none."""
 
 from __future__ import annotations
 
+import psycopg
+import pytest
 import redis as redis_client
 
 from eventstore.settings import Settings
@@ -11,6 +13,14 @@ from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 from tests.projections.test_lifecycle import TOTALS
 
+SINKS = {
+    "postgres": TOTALS,
+    "parquet": TOTALS.replace("PostgresTable", "ParquetFolder").replace('"mart", "totals"', '"lake"'),
+    "search": TOTALS.replace("PostgresTable", "SearchIndex").replace(
+        '"mart", "totals"', '"search", fields={"customer_id": "i64"}'
+    ),
+}
+KEEPING_NOTHING = SINKS["parquet"].replace('"lake"', '"lake", keep_seconds=0')
 CACHED = TOTALS.replace("PostgresTable", "RedisCache").replace('"mart", "totals"', '"cache"')
 DAMAGE = "1.00"
 
@@ -49,3 +59,70 @@ def test_a_sink_that_is_refreshed_while_it_is_read_is_compared_and_what_moved_is
     assert (found.different, found.only_in_log, found.only_in_sink) == (2, 0, 0)
     assert {sample.key for sample in found.samples} == {'{"customer_id": 3}', '{"customer_id": 5}'}
     assert {sample.actual for sample in found.samples} == {f'{{"total": "{DAMAGE}"}}'}
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_a_sink_with_snapshots_is_compared_at_one_position_however_often_it_is_refreshed(
+    shop: ShopLog, deploy: Deploy, sink: str
+) -> None:
+    ctx = deploy(SINKS[sink])
+    runner = ProjectionContext(ctx.store, ctx.settings, ctx.projections)
+    refresh(runner)
+    moves = 0
+
+    def refreshing(step: str, done: int, total: int | None, unit: str) -> None:
+        """Each time that rows have been read, and all of them are not compared yet."""
+        nonlocal moves
+        if step.startswith("reading the sink"):
+            moves += 1
+            shop.commit({"orders": [("c", shop.order(900 + moves, customer_id=3))]})
+            refresh(runner)
+
+    ctx.report = refreshing
+    for sample in (None, None, 100):
+        before = ctx.store.cut().epoch
+        found = verify(ctx, "totals", sample=sample)
+        assert (found.equal, found.epoch) == (True, before)
+        assert ctx.store.cut().epoch > before
+    assert moves >= 3
+
+
+def test_what_was_changed_by_hand_is_found_while_the_table_is_refreshed(
+    shop: ShopLog, deploy: Deploy, settings: Settings
+) -> None:
+    ctx = deploy(TOTALS)
+    runner = ProjectionContext(ctx.store, ctx.settings, ctx.projections)
+    refresh(runner)
+    dsn = settings.sinks["mart"].dsn
+    assert dsn is not None
+
+    def refreshing(step: str, done: int, total: int | None, unit: str) -> None:
+        if step.startswith("reading the sink"):
+            shop.commit({"orders": [("c", shop.order(901, customer_id=3))]})
+            refresh(runner)
+
+    with psycopg.connect(dsn.get_secret_value()) as connection:
+        connection.execute("UPDATE totals__g1 SET total = %s WHERE customer_id = 5", (DAMAGE,))
+    before, ctx.report = ctx.store.cut().epoch, refreshing
+    found = verify(ctx, "totals")
+
+    assert (found.epoch, found.different, found.only_in_log, found.only_in_sink) == (before, 1, 0, 0)
+    assert [sample.key for sample in found.samples] == ['{"customer_id": 5}']
+
+
+def test_a_folder_that_was_removed_while_it_was_read_is_read_again(shop: ShopLog, deploy: Deploy) -> None:
+    ctx = deploy(KEEPING_NOTHING)
+    runner = ProjectionContext(ctx.store, ctx.settings, ctx.projections)
+    refresh(runner)
+    moves = 0
+
+    def refreshing(step: str, done: int, total: int | None, unit: str) -> None:
+        nonlocal moves
+        if step.startswith("reading the sink") and moves < 2:
+            moves += 1
+            shop.commit({"orders": [("c", shop.order(900 + moves, customer_id=3))]})
+            refresh(runner)
+
+    ctx.report = refreshing
+    found = verify(ctx, "totals")
+    assert (found.equal, found.epoch, moves) == (True, ctx.store.cut().epoch, 2)
