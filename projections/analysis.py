@@ -6,6 +6,7 @@ comes back and tells it in one call; ``locality`` and ``determinism`` walk it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -68,7 +69,9 @@ def analyse(spark: SparkSession, store: Store, projection: Projection) -> Analys
 
     inputs = {name: described(store, source) for name, source in projection.inputs.items()}
     try:
-        result = define(projection, _hollow(spark, projection, inputs), datetime.now(UTC))
+        with warnings.catch_warnings():  # of toPandas, before it fails: it quotes a whole traceback
+            warnings.filterwarnings("ignore", "toPandas attempted Arrow", UserWarning)
+            result = define(projection, _hollow(spark, projection, inputs), datetime.now(UTC))
     except ProjectionFailed as error:
         if _LOOKS not in error.message:
             raise

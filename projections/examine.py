@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from eventstore.errors import IncompleteTopic, OperatorError, TailraceError
+from eventstore.errors import TailraceError, TransientError
 from projections.analysis import Analysis, analyse
 from projections.check import wrong_names
 from projections.comparable import Columns, columns_of, incomparable
 from projections.definition import Mistake
+from projections.failure import unforeseen
 from projections.findings import Finding, did_you_mean
 from projections.guards import declared_against
 from projections.history import described
@@ -75,7 +76,9 @@ def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
         spark = ctx.spark
         ctx.report(f"looking at the plan of {projection.name}", 0, None, "")
         analysis = analyse(spark, ctx.store, projection)
-    except (OperatorError, IncompleteTopic) as error:  # of Spark, which does not start, or of the function
+    except TransientError:
+        raise  # Spark went away: that is no finding
+    except Exception as error:  # noqa: BLE001 of Spark, which does not start, or of the function
         findings.append(_failure(projection, error))
         return Examined(projection.name, projection.place, tuple(findings))
     remarks: tuple[str, ...] = ()
@@ -144,8 +147,10 @@ def _failed_samples(ctx: ProjectionContext, projection: Projection) -> list[str]
 _DECLARED_HINT = "declare for each input which keys its rows take part in: affects="
 
 
-def _failure(projection: Projection, error: TailraceError) -> Finding:
+def _failure(projection: Projection, error: Exception) -> Finding:
     """An error as a finding, without the projection's name, which is said beside it."""
+    if not isinstance(error, TailraceError):
+        error = unforeseen(projection, "being examined", error)
     own = f"projection {projection.name!r} "
     message = error.message.removeprefix(own).removeprefix(f"({projection.place}): ")
     return Finding("fail", message, error.hint, projection.place, exit_code=error.exit_code)
@@ -154,7 +159,7 @@ def _failure(projection: Projection, error: TailraceError) -> Finding:
 def _opened(ctx: ProjectionContext, projection: Projection, findings: list[Finding]) -> Sink | None:
     try:
         return open_sink(projection.sink, ctx.settings)
-    except TailraceError as error:
+    except Exception as error:  # noqa: BLE001 a sink of one's own may raise anything
         findings.append(_failure(projection, error))
         return None
 
@@ -174,6 +179,6 @@ def _asked(
             Finding("fail", f"sink: {problem}", error.hint, projection.place, exit_code=error.exit_code)
             for problem in error.problems
         ]
-    except TailraceError as error:
+    except Exception as error:  # noqa: BLE001
         findings.append(_failure(projection, error))
     return ()

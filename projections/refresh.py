@@ -15,6 +15,7 @@ from eventstore.position import Cut
 from projections.apply import apply
 from projections.changed import changed_topics
 from projections.context import ProjectionContext
+from projections.failure import unforeseen
 from projections.generation import Generation, files_of
 from projections.guards import declared_against
 from projections.incremental import reason_against
@@ -181,6 +182,9 @@ def refresh_projection(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outc
             outcomes.append(Outcome(name, generation.number, "waiting", error.message, error=error))
         except TailraceError as error:
             outcomes.append(Outcome(name, generation.number, "failed", error.message, error=error))
+        except Exception as error:  # noqa: BLE001 one projection's must not end the others
+            told = unforeseen(ctx.projections[name], "being refreshed", error)
+            outcomes.append(Outcome(name, generation.number, "failed", told.message, error=told))
     return outcomes
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -53,3 +55,26 @@ def keyless(orders: DataFrame) -> DataFrame:
 @projection(key="id", sink=LAKE, orders=State("shop.public.orders"))
 def unfollowed(orders: DataFrame) -> DataFrame:
     return orders.select("id", "status")
+
+
+@projection(key="id", sink=LAKE, orders=State("shop.public.orders", cast={"status": "nonsense"}))
+def miscast(orders: DataFrame) -> DataFrame:
+    return orders
+
+
+@projection(key="id", sink=LAKE, orders=State("shop.public.orders", affects="id"))
+def looking(orders: DataFrame) -> DataFrame:
+    return orders.where(orders.id < len(orders.toPandas()))
+
+
+class Unopened:
+    def open_sink(self, settings: object) -> Any:
+        raise KeyError("sink")
+
+    def open_reader(self, settings: object, store: str, projection: str) -> Any:
+        raise NotImplementedError
+
+
+@projection(key="id", sink=Unopened(), orders=State("shop.public.orders", affects="id"))
+def unopened(orders: DataFrame) -> DataFrame:
+    return orders

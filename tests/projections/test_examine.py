@@ -73,3 +73,12 @@ def test_without_a_lineage_every_refresh_is_full_and_that_is_said(empty_shop: Pr
     found = examine(empty_shop, mistaken.unfollowed)
     assert (found.ok, found.incremental) == (True, False)
     assert said(found.reasons) == [(str(line("unfollowed")), "no input says what it affects (affects=)")]
+
+
+def test_what_nobody_foresaw_in_one_projection_is_a_finding_of_it(empty_shop: ProjectionContext) -> None:
+    (miscast,) = examine(empty_shop, mistaken.miscast).findings
+    assert miscast.what.startswith("failed casting orders.status to nonsense")
+    (unopened,) = examine(empty_shop, mistaken.unopened).findings
+    assert unopened.what.startswith(f"failed being examined ({FILE}:") and "KeyError" in unopened.what
+    looking = examine(empty_shop, mistaken.looking)
+    assert looking.reasons[0].what == "it looks at rows while it defines its result"
