@@ -1,7 +1,8 @@
 """What can be said of a projection's function before it is given a row: its plan over inputs without rows.
 
-The function is called once with DataFrames of its inputs' columns whose rows cannot be looked at. Spark analyses what
-comes back and tells it in one call; ``locality`` and ``determinism`` walk it.
+The function is called with DataFrames of its inputs' columns whose rows cannot be looked at, and once more: values that
+differ then are of clocks or random numbers. Spark analyses what comes back and tells it in one call; ``locality`` and
+``determinism`` walk it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from projections.history import Planned, cast_columns, described, shown_columns
 from projections.lineage import Lineage, lineage_of
 from projections.locality import MARK, InputFacts, Proof, prove
 from projections.model import Changes, Events, Projection, ProjectionFailed, Result, State
-from projections.plantree import Node, read
+from projections.plantree import Node, literals, read
 from projections.results import ResultInput
 from projections.sourcelines import SourceLines
+from projections.unsteady import unsteady
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +73,8 @@ def analyse(spark: SparkSession, store: Store, projection: Projection) -> Analys
     try:
         with warnings.catch_warnings():  # of toPandas, before it fails: it quotes a whole traceback
             warnings.filterwarnings("ignore", "toPandas attempted Arrow", UserWarning)
-            result = define(projection, _hollow(spark, projection, inputs), datetime.now(UTC))
+            frames, now = _hollow(spark, projection, inputs), datetime.now(UTC)
+            result, again = define(projection, frames, now), define(projection, frames, now)
     except ProjectionFailed as error:
         if _LOOKS not in error.message:
             raise
@@ -79,10 +82,10 @@ def analyse(spark: SparkSession, store: Store, projection: Projection) -> Analys
     schema = output_schema(projection, result)
     facts = {name: _facts(projection, name, planned) for name, planned in inputs.items()}
     try:
-        plan = _plan_of(result)
-        return judge(
-            projection, lineage_of(projection), plan, facts, _numeric_texts(projection, inputs), schema
-        )
+        told = _told(result)
+        varies = literals(told) != literals(_told(again))
+        texts = _numeric_texts(projection, inputs)
+        return judge(projection, lineage_of(projection), read(told), facts, texts, schema, varies=varies)
     except (AttributeError, LookupError, Py4JError, RecursionError, TypeError, ValueError) as error:
         # A shape of plan that nobody foresaw must not stop a refresh; it is no proof either.
         what = f"its plan cannot be followed ({type(error).__name__})"
@@ -105,14 +108,16 @@ def judge(
     facts: Mapping[str, InputFacts],
     numeric_texts: Mapping[str, frozenset[str]],
     schema: pa.Schema,
+    *,
+    varies: bool = False,
 ) -> Analysis:
-    """What a plan says. Pure."""
+    """What a plan says. ``varies``: the function's second call had other values in it."""
     proof = prove(plan, lineage, facts)
     floats = [field.name for field in schema if pa.types.is_floating(field.type)]
     declared = Declared(frozenset(projection.tolerance), projection.trust, facts, numeric_texts)
     found = faults(plan, proof, declared, floats)
     lines = SourceLines.of(projection)
-    constants = tuple(_constants(lines))
+    constants = _constants(projection, found, varies=varies)
     return Analysis(
         schema,
         () if projection.trust else tuple(_not_local(proof, lines)),
@@ -122,12 +127,15 @@ def judge(
     )
 
 
-def _constants(lines: SourceLines) -> Iterator[Finding]:
-    """Clocks and random numbers of Python: a plan shows only the value that they had."""
-    for called, line in lines.unsteady:
-        what = f"{called}() is another value each time the function is called"
-        hint = "give the function a parameter named now for the time; compute other values of the rows'"
-        yield Finding("fail", what, hint, f"{lines.file}:{line}")
+def _constants(projection: Projection, found: Iterable[Fault], *, varies: bool) -> list[Finding]:
+    """Clocks and random numbers that a plan shows only the value of. One that was made where nobody can look shows
+    when the function is called again."""
+    known = [Finding("fail", each.what, each.hint, each.place) for each in unsteady(projection.function)]
+    if known or not varies or any(fault.kind in ("clock", "random") for fault in found):
+        return known
+    what = "a value in its plan is another one each time the function is called"
+    hint = "give the function a parameter named now for the time; compute other values of the rows'"
+    return [Finding("fail", what, hint, projection.place)]
 
 
 _METHODS = {
@@ -183,9 +191,9 @@ def _refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     raise ProjectionFailed(_LOOKS, hint="use joins and aggregates instead of collect; give pivot its values")
 
 
-def _plan_of(result: DataFrame) -> Node:
+def _told(result: DataFrame) -> str:
     frame: Any = result
-    return read(frame._jdf.queryExecution().analyzed().toJSON())
+    return str(frame._jdf.queryExecution().analyzed().toJSON())
 
 
 def _facts(projection: Projection, name: str, planned: Planned) -> InputFacts:

@@ -25,6 +25,8 @@ _RANDOM = frozenset({
 _PYTHON = frozenset({"PythonUDF", "PythonUDAF", "ScalaUDF"})
 _ONE_OF_MANY = {"First": "first", "Last": "last", "AnyValue": "any_value"}
 _LISTS = {"CollectList": "collect_list", "CollectSet": "collect_set", "ListAgg": "listagg"}
+_MERGED = {"ApproximatePercentile": "percentile_approx", "HistogramNumeric": "histogram_numeric"}
+"""Summaries that say something else when parts are merged in another order."""
 _BY_VALUE = {"MaxBy": "max_by", "MinBy": "min_by"}
 _BY_PLACE = {
     "RowNumber": "row_number",
@@ -194,6 +196,21 @@ class _Search:
             yield Fault(
                 "order", f"{name}({_read(inner)}) has its elements in any order",
                 "sort them: sort_array(collect_list(…))", calls or (name,),
+            )  # fmt: skip
+        elif (
+            inner.kind == "Mode"
+            and not inner.fields.get("reverseOpt")
+            and not inner.expressions("reverseOpt")
+        ):
+            yield Fault(
+                "order", f"mode({_read(inner)}) takes whichever of several values that are equally frequent",
+                "say which: mode(…, True), or mode() WITHIN GROUP (ORDER BY …)", ("mode",),
+            )  # fmt: skip
+        elif inner.kind in _MERGED:
+            name = _MERGED[inner.kind]
+            yield Fault(
+                "order", f"{name}({_read(inner)}) is estimated, another way for each order in which rows come",
+                "compute it exactly: percentile(…)", (name, "approx_percentile"),
             )  # fmt: skip
         elif inner.kind in _BY_VALUE and not relation.is_unique([*grouping, *_roots(inner.children[1])]):
             name = _BY_VALUE[inner.kind]
