@@ -7,6 +7,7 @@ differ then are of clocks or random numbers. Spark analyses what comes back and 
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -114,14 +115,19 @@ def judge(
     """What a plan says. ``varies``: the function's second call had other values in it."""
     proof = prove(plan, lineage, facts)
     floats = [field.name for field in schema if pa.types.is_floating(field.type)]
-    declared = Declared(frozenset(projection.tolerance), projection.trust, facts, numeric_texts)
+    states = frozenset(name for name, source in projection.inputs.items() if isinstance(source, State))
+    declared = Declared(frozenset(projection.tolerance), projection.trust, facts, numeric_texts, states)
     found = faults(plan, proof, declared, floats)
     lines = SourceLines.of(projection)
     constants = _constants(projection, found, varies=varies)
     return Analysis(
         schema,
         () if projection.trust else tuple(_not_local(proof, lines)),
-        (*constants, *(_finding(fault, lines) for fault in found if fault.kind != "python")),
+        (
+            *_cut(projection, lines),
+            *constants,
+            *(_finding(fault, lines) for fault in found if fault.kind != "python"),
+        ),
         (*(each.what for each in constants), *(fault.what for fault in found if fault.kind in _SPOILS)),
         proof.never_null,
     )
@@ -212,19 +218,39 @@ def _facts(projection: Projection, name: str, planned: Planned) -> InputFacts:
 
 
 def _numeric_texts(projection: Projection, inputs: Mapping[str, Planned]) -> dict[str, frozenset[str]]:
-    """Columns that are numeric in Postgres and text in the DataFrame."""
+    """Columns that are numeric in Postgres and text in the DataFrame; ``after.price`` of changes."""
     found = {}
     for name, planned in inputs.items():
         source = projection.inputs[name]
-        if not isinstance(planned, StateInput) or not isinstance(source, State):
+        if isinstance(planned, ResultInput) or planned.target.kind is not TopicKind.TABLE:
             continue
-        if planned.target.kind is TopicKind.TABLE:
-            found[name] = frozenset(
-                column.name
-                for column in planned.target.columns
-                if column.type_oid == NUMERIC
-                and column.name not in source.cast
-                and column.name in planned.schema.names
-                and pa.types.is_string(planned.schema.field(column.name).type)
-            )
+        cast = source.cast if isinstance(source, State) else {}
+        rows = [""] if isinstance(source, State) else ["key", "after", "before", "_moved_from"]
+        found[name] = frozenset(
+            f"{row}.{column.name}" if row else column.name
+            for row in rows
+            for column in planned.target.columns
+            if column.type_oid == NUMERIC
+            and column.name not in cast
+            and _is_text(planned.schema, row, column.name)
+        )
     return found
+
+
+def _is_text(schema: pa.Schema, row: str, column: str) -> bool:
+    held = schema.field(row).type if row else schema
+    names = [held.field(at).name for at in range(held.num_fields)] if row else schema.names
+    return column in names and bool(pa.types.is_string(held.field(column).type))
+
+
+_WHOLE = re.compile(r"\s*(decimal|dec|numeric)\s*", re.I)
+
+
+def _cut(projection: Projection, lines: SourceLines) -> Iterator[Finding]:
+    """Casts that nobody means: Spark's ``decimal`` alone has no place behind the point."""
+    for name, source in projection.inputs.items():
+        for column, ddl in source.cast.items() if isinstance(source, State) else ():
+            if _WHOLE.fullmatch(ddl):
+                what = f"input {name!r}: {ddl} is decimal(10,0) in Spark: {column} loses what is behind its point"
+                hint = f'say how many digits: cast={{"{column}": "decimal(20,4)"}}'
+                yield Finding("warn", what, hint, lines.of_input(name), name, column)

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.window import WindowSpec
 
-from projections import Projection, State, projection
+from projections import Changes, Projection, State, projection
 from tests.projections.conftest import Analyse
 from tests.projections.gallery import CUSTOMERS, LAKE, ORDERS
 
@@ -37,6 +37,15 @@ def of_readings(function: Function, cast: dict[str, str] | None = None, **more: 
 
     readings = State("shop.public.readings", affects="meter", cast=cast or {})
     return projection(key="meter", sink=LAKE, readings=readings, **more)(listed)
+
+
+def of_changes(function: Function) -> Projection:
+    def listed(changes: DataFrame) -> DataFrame:
+        return function(changes)
+
+    return projection(key="meter", sink=LAKE, changes=Changes("shop.public.readings", affects="meter"))(
+        listed
+    )
 
 
 def each(*columns: str) -> Function:
@@ -71,6 +80,7 @@ def doubled(number: Any) -> Any:
     return 2 * number
 
 
+TEXT = "readings.price is numeric without a precision, text in the log, and {}"
 FAULTS: dict[str, tuple[Projection, str, str]] = {
     "the clock": (
         of_orders(lambda orders: orders.withColumn("age", F.current_date())), "fail",
@@ -134,6 +144,41 @@ FAULTS: dict[str, tuple[Projection, str, str]] = {
         of_readings(lambda readings: readings.groupBy("meter").agg(F.max("price"))), "fail",
         "readings.price is numeric without a precision, text in the log, and is compared as text (max)",
     ),
+    "numeric text between numbers": (
+        of_readings(lambda readings: readings.where("price BETWEEN 9 AND 20")), "fail", TEXT.format("is read as long"),
+    ),
+    "numeric text in a sum with a default": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.expr("sum(coalesce(price, '0'))").alias("sum"))),
+        "fail", TEXT.format("is read as double"),
+    ),
+    "numeric text in a sum of some": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.sum(F.when(F.col("id") > 1, F.col("price"))))),
+        "fail", TEXT.format("is read as double"),
+    ),
+    "numeric text of changes": (
+        of_changes(lambda changes: changes.groupBy("after.meter").agg(F.sum("after.price").alias("sum"))), "fail",
+        TEXT.replace("readings.price", "changes.after.price").format("is read as double"),
+    ),
+    "numeric text first in a struct": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.expr("max_by(level, struct(price, id))"))),
+        "fail", TEXT.format("is compared as text (max_by)"),
+    ),
+    "numeric text in a sorted list": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.expr("sort_array(collect_list(price))"))),
+        "fail", TEXT.format("is compared as text (sort_array)"),
+    ),
+    "numeric text of a column made before": (
+        of_readings(lambda readings: readings.withColumn("paid", F.coalesce("price", F.lit("0"))).where("paid = '1'")),
+        "fail", TEXT.format("is compared as text (=)"),
+    ),
+    "a join by numeric text": (
+        of_readings(lambda readings: readings.join(readings.select("meter", "price"), ["meter", "price"])),
+        "fail", TEXT.format("is compared as text (=)"),
+    ),
+    "a cast that cuts": (
+        of_readings(lambda readings: readings.select("meter", "price"), cast={"price": "decimal"}), "warn",
+        "input 'readings': decimal is decimal(10,0) in Spark: price loses what is behind its point",
+    ),
 }  # fmt: skip
 
 
@@ -173,6 +218,12 @@ SOUND: dict[str, Projection] = {
     ),
     "numeric text of a declared type": of_readings(
         lambda readings: readings.groupBy("meter").agg(F.max("price"), F.sum("price")), cast={"price": "decimal(20,4)"}
+    ),
+    "numeric text behind a unique column": of_readings(
+        lambda readings: readings.groupBy("meter").agg(F.expr("max(struct(id, price)).price AS newest"))
+    ),
+    "numeric text that is cast": of_readings(
+        lambda readings: readings.groupBy("meter").agg(F.sum(F.col("price").cast("decimal(20,4)")).alias("sum"))
     ),
     "numeric text as text": of_readings(lambda readings: readings.select("meter", "price")),
 }  # fmt: skip
