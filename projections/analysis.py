@@ -62,10 +62,13 @@ class Analysis:
         return found[0] if found else None
 
 
-def analyse(spark: SparkSession, store: Store, projection: Projection) -> Analysis:
+def analyse(
+    spark: SparkSession, store: Store, projection: Projection, failures: list[ProjectionFailed] | None = None
+) -> Analysis:
     """Call the projection's function over inputs without rows and look at its plan.
 
-    Raises ProjectionFailed, with the user's file and line, when the function fails or its result cannot be kept,
+    Given ``failures``, columns that no input has and a result that cannot be kept go there, and it goes on with what is
+    left. Raises ProjectionFailed, with the user's file and line, when the function fails or its result cannot be kept,
     UsageError for unknown topics and columns. No rows are read.
     """
     from py4j.protocol import Py4JError
@@ -75,12 +78,14 @@ def analyse(spark: SparkSession, store: Store, projection: Projection) -> Analys
         with warnings.catch_warnings():  # of toPandas, before it fails: it quotes a whole traceback
             warnings.filterwarnings("ignore", "toPandas attempted Arrow", UserWarning)
             frames, now = _hollow(spark, projection, inputs), datetime.now(UTC)
+            if failures is not None:
+                frames = _with_unknown(projection, frames, now, failures)
             result, again = define(projection, frames, now), define(projection, frames, now)
     except ProjectionFailed as error:
         if _LOOKS not in error.message:
             raise
         return _unproved(projection, None, Finding("warn", _LOOKS, error.hint, _where(projection, _ACTIONS)))
-    schema = output_schema(projection, result)
+    schema = _schema(projection, result, failures)
     facts = {name: _facts(projection, name, planned) for name, planned in inputs.items()}
     try:
         told = _told(result)
@@ -92,6 +97,83 @@ def analyse(spark: SparkSession, store: Store, projection: Projection) -> Analys
         what = f"its plan cannot be followed ({type(error).__name__})"
         hint = "say trust=True when it keeps keys apart"
         return _unproved(projection, schema, Finding("warn", what, hint, projection.place))
+
+
+_MOST_UNKNOWN = 20
+"""So many unknown columns are named at once; each takes another call of the function."""
+
+
+def _with_unknown(
+    projection: Projection, frames: dict[str, DataFrame], now: datetime, failures: list[ProjectionFailed]
+) -> dict[str, DataFrame]:
+    """The inputs with the columns that the function names and none of them has, NULL in each row: so that all of these
+    are found, and what else is wrong. Raises ProjectionFailed for what cannot be helped so."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    tried: set[tuple[str, str]] = set()
+    for _ in range(_MOST_UNKNOWN):
+        try:
+            define(projection, frames, now)
+            return frames
+        except ProjectionFailed as error:
+            column, near = _unknown_column(error)
+            owner = _owner(frames, near)
+            if not column or (owner, column) in tried:
+                raise
+            tried.add((owner, column))
+            failures.append(error)
+            added = frames[owner].withColumn(column, F.lit(None))
+            frames = {**frames, owner: added.alias(MARK + owner).alias(owner)}
+    return frames
+
+
+def _unknown_column(error: ProjectionFailed) -> tuple[str, tuple[str, ...]]:
+    """The column that Spark does not find, "" for another failure, and the names that come close."""
+    from pyspark.errors import AnalysisException
+
+    cause = error.__cause__
+    if not isinstance(cause, AnalysisException) or not str(cause.getCondition()).startswith(
+        "UNRESOLVED_COLUMN"
+    ):
+        return "", ()
+    told = cause.getMessageParameters() or {}
+    parts = _QUOTED.findall(told.get("objectName", ""))
+    return (parts[-1] if parts else ""), (*parts[:-1], *_QUOTED.findall(told.get("proposal", "")))
+
+
+_QUOTED = re.compile(r"`([^`]+)`")
+
+
+def _owner(frames: Mapping[str, DataFrame], near: tuple[str, ...]) -> str:
+    """The input that a name was meant of: it is qualified by it, or those that come close are its columns."""
+    named = [name for name in near if name in frames]
+    return named[0] if named else max(frames, key=lambda name: len(set(near) & set(frames[name].columns)))
+
+
+def _schema(
+    projection: Projection, result: DataFrame, failures: list[ProjectionFailed] | None
+) -> pa.Schema | None:
+    """The result's columns; those of one that cannot be kept as far as they go."""
+    if failures is None:
+        return output_schema(projection, result)
+    from pyspark.sql import functions as F  # noqa: N812
+
+    names = result.columns
+    unknown = [field.name for field in result.schema.fields if field.dataType.typeName() == "void"]
+    absent = [] if len(set(names)) < len(names) else [name for name in projection.key if name not in names]
+    try:
+        if not unknown:
+            return output_schema(projection, result)
+    except ProjectionFailed as error:
+        failures.append(error)
+    for name in (*unknown, *absent):
+        result = result.withColumn(name, F.lit(""))
+    try:
+        return output_schema(projection, result)
+    except ProjectionFailed as error:
+        if all(error.message != known.message for known in failures):
+            failures.append(error)
+        return None
 
 
 def _unproved(projection: Projection, schema: pa.Schema | None, finding: Finding) -> Analysis:
@@ -108,13 +190,13 @@ def judge(
     plan: Node,
     facts: Mapping[str, InputFacts],
     numeric_texts: Mapping[str, frozenset[str]],
-    schema: pa.Schema,
+    schema: pa.Schema | None,
     *,
     varies: bool = False,
 ) -> Analysis:
     """What a plan says. ``varies``: the function's second call had other values in it."""
     proof = prove(plan, lineage, facts)
-    floats = [field.name for field in schema if pa.types.is_floating(field.type)]
+    floats = [field.name for field in schema or () if pa.types.is_floating(field.type)]
     states = frozenset(name for name, source in projection.inputs.items() if isinstance(source, State))
     declared = Declared(frozenset(projection.tolerance), projection.trust, facts, numeric_texts, states)
     found = faults(plan, proof, declared, floats)

@@ -314,6 +314,8 @@ def _of_floats(inner: Node) -> Iterator[Fault]:
 
 def _is_float(expression: Node) -> bool:
     """Does the expression compute with floats? A cast decides; everything else is as what it is made of."""
+    if expression.kind == "Cast" and expression.children[0].type == "void":
+        return False  # NULL, and nothing else
     if expression.kind in ("Cast", "AttributeReference", "Literal"):
         return expression.type in ("float", "double")
     return any(_is_float(child) for child in expression.children)

@@ -78,3 +78,19 @@ class Unopened:
 @projection(key="id", sink=Unopened(), orders=State("shop.public.orders", affects="id"))
 def unopened(orders: DataFrame) -> DataFrame:
     return orders
+
+
+@projection(
+    key=("order_id", "day"),
+    sink=ParquetFolder("lake", partition_by=("citty",)),
+    customers=State("shop.public.customers", affects={"order_id": "id"}, cast={"citi": "string"}),
+    orders=State("shop.public.orders", affects={"order_id": "id"}),
+)
+def all_at_once(customers: DataFrame, orders: DataFrame) -> DataFrame:
+    joined = customers.join(orders, customers.id == orders.customer_id)
+    newest = joined.where("statuss = 'paid'").orderBy("name").limit(100)
+    return newest.groupBy(orders.id.alias("order_id")).agg(
+        F.first("name").alias("status"),
+        F.sum("ammount").alias("total"),
+        F.max(F.current_date()).alias("seen"),
+    )
