@@ -1,11 +1,14 @@
 """What can be said of a projection's function before it is given a row: its plan over inputs without rows.
 
-The function is called once with DataFrames of its inputs' columns whose rows cannot be looked at. Spark analyses what
-comes back and tells it in one call; ``locality`` and ``determinism`` walk it.
+The function is called with DataFrames of its inputs' columns whose rows cannot be looked at, and once more: values that
+differ then are of clocks or random numbers. Spark analyses what comes back and tells it in one call; ``locality`` and
+``determinism`` walk it.
 """
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,9 +26,10 @@ from projections.history import Planned, cast_columns, described, shown_columns
 from projections.lineage import Lineage, lineage_of
 from projections.locality import MARK, InputFacts, Proof, prove
 from projections.model import Changes, Events, Projection, ProjectionFailed, Result, State
-from projections.plantree import Node, read
+from projections.plantree import Node, literals, read
 from projections.results import ResultInput
 from projections.sourcelines import SourceLines
+from projections.unsteady import unsteady
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,33 +62,118 @@ class Analysis:
         return found[0] if found else None
 
 
-def analyse(spark: SparkSession, store: Store, projection: Projection) -> Analysis:
+def analyse(
+    spark: SparkSession, store: Store, projection: Projection, failures: list[ProjectionFailed] | None = None
+) -> Analysis:
     """Call the projection's function over inputs without rows and look at its plan.
 
-    Raises ProjectionFailed, with the user's file and line, when the function fails or its result cannot be kept,
+    Given ``failures``, columns that no input has and a result that cannot be kept go there, and it goes on with what is
+    left. Raises ProjectionFailed, with the user's file and line, when the function fails or its result cannot be kept,
     UsageError for unknown topics and columns. No rows are read.
     """
     from py4j.protocol import Py4JError
 
     inputs = {name: described(store, source) for name, source in projection.inputs.items()}
     try:
-        result = define(projection, _hollow(spark, projection, inputs), datetime.now(UTC))
+        with warnings.catch_warnings():  # of toPandas, before it fails: it quotes a whole traceback
+            warnings.filterwarnings("ignore", "toPandas attempted Arrow", UserWarning)
+            frames, now = _hollow(spark, projection, inputs), datetime.now(UTC)
+            if failures is not None:
+                frames = _with_unknown(projection, frames, now, failures)
+            result, again = define(projection, frames, now), define(projection, frames, now)
     except ProjectionFailed as error:
         if _LOOKS not in error.message:
             raise
         return _unproved(projection, None, Finding("warn", _LOOKS, error.hint, _where(projection, _ACTIONS)))
-    schema = output_schema(projection, result)
+    schema = _schema(projection, result, failures)
     facts = {name: _facts(projection, name, planned) for name, planned in inputs.items()}
     try:
-        plan = _plan_of(result)
-        return judge(
-            projection, lineage_of(projection), plan, facts, _numeric_texts(projection, inputs), schema
-        )
+        told = _told(result)
+        varies = literals(told) != literals(_told(again))
+        texts = _numeric_texts(projection, inputs)
+        return judge(projection, lineage_of(projection), read(told), facts, texts, schema, varies=varies)
     except (AttributeError, LookupError, Py4JError, RecursionError, TypeError, ValueError) as error:
         # A shape of plan that nobody foresaw must not stop a refresh; it is no proof either.
         what = f"its plan cannot be followed ({type(error).__name__})"
         hint = "say trust=True when it keeps keys apart"
         return _unproved(projection, schema, Finding("warn", what, hint, projection.place))
+
+
+_MOST_UNKNOWN = 20
+"""So many unknown columns are named at once; each takes another call of the function."""
+
+
+def _with_unknown(
+    projection: Projection, frames: dict[str, DataFrame], now: datetime, failures: list[ProjectionFailed]
+) -> dict[str, DataFrame]:
+    """The inputs with the columns that the function names and none of them has, NULL in each row: so that all of these
+    are found, and what else is wrong. Raises ProjectionFailed for what cannot be helped so."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    tried: set[tuple[str, str]] = set()
+    for _ in range(_MOST_UNKNOWN):
+        try:
+            define(projection, frames, now)
+            return frames
+        except ProjectionFailed as error:
+            column, near = _unknown_column(error)
+            owner = _owner(frames, near)
+            if not column or (owner, column) in tried:
+                raise
+            tried.add((owner, column))
+            failures.append(error)
+            added = frames[owner].withColumn(column, F.lit(None))
+            frames = {**frames, owner: added.alias(MARK + owner).alias(owner)}
+    return frames
+
+
+def _unknown_column(error: ProjectionFailed) -> tuple[str, tuple[str, ...]]:
+    """The column that Spark does not find, "" for another failure, and the names that come close."""
+    from pyspark.errors import AnalysisException
+
+    cause = error.__cause__
+    if not isinstance(cause, AnalysisException) or not str(cause.getCondition()).startswith(
+        "UNRESOLVED_COLUMN"
+    ):
+        return "", ()
+    told = cause.getMessageParameters() or {}
+    parts = _QUOTED.findall(told.get("objectName", ""))
+    return (parts[-1] if parts else ""), (*parts[:-1], *_QUOTED.findall(told.get("proposal", "")))
+
+
+_QUOTED = re.compile(r"`([^`]+)`")
+
+
+def _owner(frames: Mapping[str, DataFrame], near: tuple[str, ...]) -> str:
+    """The input that a name was meant of: it is qualified by it, or those that come close are its columns."""
+    named = [name for name in near if name in frames]
+    return named[0] if named else max(frames, key=lambda name: len(set(near) & set(frames[name].columns)))
+
+
+def _schema(
+    projection: Projection, result: DataFrame, failures: list[ProjectionFailed] | None
+) -> pa.Schema | None:
+    """The result's columns; those of one that cannot be kept as far as they go."""
+    if failures is None:
+        return output_schema(projection, result)
+    from pyspark.sql import functions as F  # noqa: N812
+
+    names = result.columns
+    unknown = [field.name for field in result.schema.fields if field.dataType.typeName() == "void"]
+    absent = [] if len(set(names)) < len(names) else [name for name in projection.key if name not in names]
+    try:
+        if not unknown:
+            return output_schema(projection, result)
+    except ProjectionFailed as error:
+        failures.append(error)
+    for name in (*unknown, *absent):
+        result = result.withColumn(name, F.lit(""))
+    try:
+        return output_schema(projection, result)
+    except ProjectionFailed as error:
+        if all(error.message != known.message for known in failures):
+            failures.append(error)
+        return None
 
 
 def _unproved(projection: Projection, schema: pa.Schema | None, finding: Finding) -> Analysis:
@@ -101,30 +190,40 @@ def judge(
     plan: Node,
     facts: Mapping[str, InputFacts],
     numeric_texts: Mapping[str, frozenset[str]],
-    schema: pa.Schema,
+    schema: pa.Schema | None,
+    *,
+    varies: bool = False,
 ) -> Analysis:
-    """What a plan says. Pure."""
+    """What a plan says. ``varies``: the function's second call had other values in it."""
     proof = prove(plan, lineage, facts)
-    floats = [field.name for field in schema if pa.types.is_floating(field.type)]
-    declared = Declared(frozenset(projection.tolerance), projection.trust, facts, numeric_texts)
+    floats = [field.name for field in schema or () if pa.types.is_floating(field.type)]
+    states = frozenset(name for name, source in projection.inputs.items() if isinstance(source, State))
+    declared = Declared(frozenset(projection.tolerance), projection.trust, facts, numeric_texts, states)
     found = faults(plan, proof, declared, floats)
     lines = SourceLines.of(projection)
-    constants = tuple(_constants(lines))
+    constants = _constants(projection, found, varies=varies)
     return Analysis(
         schema,
         () if projection.trust else tuple(_not_local(proof, lines)),
-        (*constants, *(_finding(fault, lines) for fault in found if fault.kind != "python")),
+        (
+            *_cut(projection, lines),
+            *constants,
+            *(_finding(fault, lines) for fault in found if fault.kind != "python"),
+        ),
         (*(each.what for each in constants), *(fault.what for fault in found if fault.kind in _SPOILS)),
         proof.never_null,
     )
 
 
-def _constants(lines: SourceLines) -> Iterator[Finding]:
-    """Clocks and random numbers of Python: a plan shows only the value that they had."""
-    for called, line in lines.unsteady:
-        what = f"{called}() is another value each time the function is called"
-        hint = "give the function a parameter named now for the time; compute other values of the rows'"
-        yield Finding("fail", what, hint, f"{lines.file}:{line}")
+def _constants(projection: Projection, found: Iterable[Fault], *, varies: bool) -> list[Finding]:
+    """Clocks and random numbers that a plan shows only the value of. One that was made where nobody can look shows
+    when the function is called again."""
+    known = [Finding("fail", each.what, each.hint, each.place) for each in unsteady(projection.function)]
+    if known or not varies or any(fault.kind in ("clock", "random") for fault in found):
+        return known
+    what = "a value in its plan is another one each time the function is called"
+    hint = "give the function a parameter named now for the time; compute other values of the rows'"
+    return [Finding("fail", what, hint, projection.place)]
 
 
 _METHODS = {
@@ -180,9 +279,9 @@ def _refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     raise ProjectionFailed(_LOOKS, hint="use joins and aggregates instead of collect; give pivot its values")
 
 
-def _plan_of(result: DataFrame) -> Node:
+def _told(result: DataFrame) -> str:
     frame: Any = result
-    return read(frame._jdf.queryExecution().analyzed().toJSON())
+    return str(frame._jdf.queryExecution().analyzed().toJSON())
 
 
 def _facts(projection: Projection, name: str, planned: Planned) -> InputFacts:
@@ -201,19 +300,39 @@ def _facts(projection: Projection, name: str, planned: Planned) -> InputFacts:
 
 
 def _numeric_texts(projection: Projection, inputs: Mapping[str, Planned]) -> dict[str, frozenset[str]]:
-    """Columns that are numeric in Postgres and text in the DataFrame."""
+    """Columns that are numeric in Postgres and text in the DataFrame; ``after.price`` of changes."""
     found = {}
     for name, planned in inputs.items():
         source = projection.inputs[name]
-        if not isinstance(planned, StateInput) or not isinstance(source, State):
+        if isinstance(planned, ResultInput) or planned.target.kind is not TopicKind.TABLE:
             continue
-        if planned.target.kind is TopicKind.TABLE:
-            found[name] = frozenset(
-                column.name
-                for column in planned.target.columns
-                if column.type_oid == NUMERIC
-                and column.name not in source.cast
-                and column.name in planned.schema.names
-                and pa.types.is_string(planned.schema.field(column.name).type)
-            )
+        cast = source.cast if isinstance(source, State) else {}
+        rows = [""] if isinstance(source, State) else ["key", "after", "before", "_moved_from"]
+        found[name] = frozenset(
+            f"{row}.{column.name}" if row else column.name
+            for row in rows
+            for column in planned.target.columns
+            if column.type_oid == NUMERIC
+            and column.name not in cast
+            and _is_text(planned.schema, row, column.name)
+        )
     return found
+
+
+def _is_text(schema: pa.Schema, row: str, column: str) -> bool:
+    held = schema.field(row).type if row else schema
+    names = [held.field(at).name for at in range(held.num_fields)] if row else schema.names
+    return column in names and bool(pa.types.is_string(held.field(column).type))
+
+
+_WHOLE = re.compile(r"\s*(decimal|dec|numeric)\s*", re.I)
+
+
+def _cut(projection: Projection, lines: SourceLines) -> Iterator[Finding]:
+    """Casts that nobody means: Spark's ``decimal`` alone has no place behind the point."""
+    for name, source in projection.inputs.items():
+        for column, ddl in source.cast.items() if isinstance(source, State) else ():
+            if _WHOLE.fullmatch(ddl):
+                what = f"input {name!r}: {ddl} is decimal(10,0) in Spark: {column} loses what is behind its point"
+                hint = f'say how many digits: cast={{"{column}": "decimal(20,4)"}}'
+                yield Finding("warn", what, hint, lines.of_input(name), name, column)

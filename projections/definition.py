@@ -48,7 +48,7 @@ def projection(
 
     Raises UsageError, with file and line, when the parts do not fit together.
     """
-    keys = (key,) if isinstance(key, str) else tuple(key)
+    keys, tolerances = _keys(key), _tolerances(tolerance)
 
     def define(function: Callable[..., Any]) -> Projection:
         code = inspect.unwrap(function).__code__
@@ -60,7 +60,7 @@ def projection(
             function=function,
             version=str(version),
             trust=trust,
-            tolerance=dict(tolerance or {}),
+            tolerance=tolerances,
             freshness=freshness,
             wants_now=NOW in inspect.signature(function).parameters,
             module=function.__module__,
@@ -73,6 +73,15 @@ def projection(
     return define
 
 
+def _keys(given: Any) -> tuple[str, ...]:
+    """As it is given where it is none: what is wrong with it is told with the rest (``mistakes``)."""
+    return tuple(given) if isinstance(given, tuple | list) else (given,)
+
+
+def _tolerances(given: Any) -> Any:
+    return dict(given or {}) if given is None or isinstance(given, Mapping) else given
+
+
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """Something wrong with a definition, or with a module or file that gives none (then ``projection`` is None).
@@ -82,6 +91,27 @@ class Mistake:
     finding: Finding
     name: str
     place: str
+
+    @property
+    def is_of_module(self) -> bool:
+        """Is a whole module or file missing, or wrong before it defines anything?"""
+        return self.projection is None and self.name == self.place
+
+
+def as_error(mistakes: Iterable[Mistake], name: str) -> UsageError:
+    """The first mistake of one definition, or module, as the error that loading it would have raised."""
+    own = [mistake for mistake in mistakes if mistake.name == name]
+    return (
+        UsageError(own[0].finding.what, hint=own[0].finding.hint)
+        if own[0].is_of_module
+        else _first(name, [mistake.finding for mistake in own])
+    )
+
+
+def _first(name: str, found: Sequence[Finding]) -> UsageError:
+    more = f" (and {len(found) - 1} more: tailrace projection check)" if len(found) > 1 else ""
+    first = found[0]
+    return UsageError(f"projection {name!r} ({first.place}): {first.what}{more}", hint=first.hint)
 
 
 _gathered: ContextVar[list[Mistake] | None] = ContextVar("gathered", default=None)
@@ -105,9 +135,8 @@ def _tell(defined: Projection | None, name: str, place: str, found: Iterable[Fin
     if gathered is not None:
         gathered += [Mistake(defined, each, name, place) for each in mistakes]
         return
-    for first in mistakes:
-        more = f" (and {len(mistakes) - 1} more: tailrace projection check)" if len(mistakes) > 1 else ""
-        raise UsageError(f"projection {name!r} ({first.place}): {first.what}{more}", hint=first.hint)
+    if mistakes:
+        raise _first(name, mistakes)
 
 
 def load_configured(settings: ProjectionSettings, root: Path) -> dict[str, Projection]:
@@ -138,12 +167,17 @@ def load_projections(
             for file in _files(folder, path):
                 for defined in _of_file(file):
                     _add(found, defined)
-    for defined in found.values():
-        circle = circle_of(found, defined.name)
+    right = _without_mistakes(found)
+    for defined in right.values():
+        circle = circle_of(right, defined.name)
         if circle:
             what = f"it reads its own result: {' <- '.join(circle)}"
             hint = "one of them has to read topics instead"
             _tell(defined, defined.name, defined.place, [Finding("fail", what, hint, defined.place)])
+    return _without_mistakes(right)
+
+
+def _without_mistakes(found: Mapping[str, Projection]) -> dict[str, Projection]:
     broken = [id(mistake.projection) for mistake in _gathered.get() or ()]
     return {name: defined for name, defined in found.items() if id(defined) not in broken}
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 from projections.carried import names_in, root
 from projections.locality import InputFacts, Proof
+from projections.numerictext import NumericTexts
 from projections.plantree import Node
 from projections.spread import Attribute, Lost, Relation
 
@@ -25,6 +26,8 @@ _RANDOM = frozenset({
 _PYTHON = frozenset({"PythonUDF", "PythonUDAF", "ScalaUDF"})
 _ONE_OF_MANY = {"First": "first", "Last": "last", "AnyValue": "any_value"}
 _LISTS = {"CollectList": "collect_list", "CollectSet": "collect_set", "ListAgg": "listagg"}
+_MERGED = {"ApproximatePercentile": "percentile_approx", "HistogramNumeric": "histogram_numeric"}
+"""Summaries that say something else when parts are merged in another order."""
 _BY_VALUE = {"MaxBy": "max_by", "MinBy": "min_by"}
 _BY_PLACE = {
     "RowNumber": "row_number",
@@ -52,11 +55,6 @@ _CALLED = {
     "ListAgg": ("listagg", "string_agg"), "StddevSamp": ("stddev", "std", "stddev_samp"),
     "VarianceSamp": ("variance", "var_samp"), "Average": ("avg", "mean"),
 }  # fmt: skip
-_NUMBERS = frozenset({"float", "double", "byte", "short", "integer", "long"})
-_COMPARISONS = {
-    "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=", "Max": "max",
-    "Min": "min", "SortOrder": "orderBy", "Greatest": "greatest", "Least": "least",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +72,19 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Declared:
     """What the projection says of its result and inputs. ``numeric_texts``: columns of each input that are numeric in
-    Postgres and text in the log."""
+    Postgres and text in the log; ``states``: the inputs that can be given a ``cast``."""
 
     tolerance: frozenset[str] = frozenset()
     trust: bool = False
     inputs: Mapping[str, InputFacts] = field(default_factory=dict)
     numeric_texts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    states: frozenset[str] = frozenset()
 
 
 def faults(plan: Node, proof: Proof, declared: Declared, floats: Iterable[str]) -> list[Fault]:
     """Each fault once, in the order of the plan from its inputs up. ``floats`` are the result's columns of a
     floating-point type."""
-    search = _Search(proof, declared)
+    search = _Search(proof, declared, NumericTexts(declared.numeric_texts))
     for node in proof.relations:  # inputs first
         search.look_at(node)
     search.conclude(plan, frozenset(floats))
@@ -96,6 +95,7 @@ def faults(plan: Node, proof: Proof, declared: Declared, floats: Iterable[str]) 
 class _Search:
     proof: Proof
     declared: Declared
+    texts: NumericTexts
     found: list[Fault] = field(default_factory=list)
     tainted: dict[Attribute, list[Fault]] = field(default_factory=dict)
 
@@ -110,14 +110,17 @@ class _Search:
         for expression in node.all_expressions():
             self._look_into(expression, relation, grouping, node)
         self._of_operator(node, relation)
+        self.texts.of_operator(node, below, self.proof.relations[node])
 
     def _look_into(self, expression: Node, relation: Relation, grouping: list[Attribute], node: Node) -> None:
         """Faults of an expression; those that only matter when they reach the result stay with its column."""
         later: list[Fault] = []
+        self._of_numeric_text(expression, relation)
         for inner, above in _with_parents(expression):
             self._at_once(inner, relation)
             later += self._of_order(inner, above, relation, grouping)
-            later += _of_floats(inner)
+            if self.texts.numbers.isdisjoint(inner.walk()):  # else it is told as what it is: text
+                later += _of_floats(inner)
             if inner.kind == "AttributeReference" and not _is_settled(above):
                 later += self.tainted.get(inner.id, [])
         if "exprId" in expression.fields:
@@ -140,8 +143,6 @@ class _Search:
             ))  # fmt: skip
         elif inner.kind in _PYTHON:
             self._of_python(inner)
-        else:
-            self._of_numeric_text(inner, relation)
 
     def _of_python(self, inner: Node) -> None:
         name = inner.name or str(inner.fields.get("udfName") or "a function")
@@ -156,23 +157,14 @@ class _Search:
                 "use Spark's functions, or say trust=True when it does", (name,),
             ))  # fmt: skip
 
-    def _of_numeric_text(self, inner: Node, relation: Relation) -> None:
-        """numeric without a precision is text in the log: as a number it loses digits, as text it sorts wrongly."""
-        if inner.kind == "Cast" and inner.type in _NUMBERS:
-            words = f"is read as {inner.type}"
-        elif inner.kind in _COMPARISONS:
-            words = f"is compared as text ({_COMPARISONS[inner.kind]})"
-        else:
-            return
-        for child in inner.children:
-            held = root(child)
-            origin = relation.origins.get(held) if held is not None else None
-            if origin is None or origin.column not in self.declared.numeric_texts.get(origin.input, ()):
-                continue
+    def _of_numeric_text(self, expression: Node, relation: Relation) -> None:
+        for (name, column), words in self.texts.uses(expression, relation):
+            of_state = name in self.declared.states
             self.found.append(Fault(
-                "text", f"{origin.input}.{origin.column} is numeric without a precision, text in the log, and {words}",
-                f'say its type: {origin.input}=State(…, cast={{"{origin.column}": "decimal(20,4)"}})',
-                input=origin.input, column=origin.column,
+                "text", f"{name}.{column} is numeric without a precision, text in the log, and {words}",
+                f'say its type: {name}=State(…, cast={{"{column}": "decimal(20,4)"}})' if of_state
+                else f'say its type: F.col("{name}.{column}").cast("decimal(20,4)")',
+                input=name, column=column,
             ))  # fmt: skip
 
     def _of_order(
@@ -194,6 +186,21 @@ class _Search:
             yield Fault(
                 "order", f"{name}({_read(inner)}) has its elements in any order",
                 "sort them: sort_array(collect_list(…))", calls or (name,),
+            )  # fmt: skip
+        elif (
+            inner.kind == "Mode"
+            and not inner.fields.get("reverseOpt")
+            and not inner.expressions("reverseOpt")
+        ):
+            yield Fault(
+                "order", f"mode({_read(inner)}) takes whichever of several values that are equally frequent",
+                "say which: mode(…, True), or mode() WITHIN GROUP (ORDER BY …)", ("mode",),
+            )  # fmt: skip
+        elif inner.kind in _MERGED:
+            name = _MERGED[inner.kind]
+            yield Fault(
+                "order", f"{name}({_read(inner)}) is estimated, another way for each order in which rows come",
+                "compute it exactly: percentile(…)", (name, "approx_percentile"),
             )  # fmt: skip
         elif inner.kind in _BY_VALUE and not relation.is_unique([*grouping, *_roots(inner.children[1])]):
             name = _BY_VALUE[inner.kind]
@@ -307,6 +314,8 @@ def _of_floats(inner: Node) -> Iterator[Fault]:
 
 def _is_float(expression: Node) -> bool:
     """Does the expression compute with floats? A cast decides; everything else is as what it is made of."""
+    if expression.kind == "Cast" and expression.children[0].type == "void":
+        return False  # NULL, and nothing else
     if expression.kind in ("Cast", "AttributeReference", "Literal"):
         return expression.type in ("float", "double")
     return any(_is_float(child) for child in expression.children)

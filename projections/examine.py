@@ -7,22 +7,23 @@ result. Spark is started for the plan.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from eventstore.errors import IncompleteTopic, OperatorError, TailraceError
+from eventstore.errors import TailraceError, TransientError
 from projections.analysis import Analysis, analyse
 from projections.check import wrong_names
 from projections.comparable import Columns, columns_of, incomparable
 from projections.definition import Mistake
+from projections.failure import unforeseen
 from projections.findings import Finding, did_you_mean
 from projections.guards import declared_against
 from projections.history import described
 from projections.lineage import lineage_of
-from projections.model import Projection, Result
+from projections.model import Input, Projection, ProjectionFailed, Result, State
 from projections.sinks.base import CannotBuild, Sink, Target, open_sink
 from projections.sourcelines import SourceLines
 
@@ -67,20 +68,29 @@ def of_mistakes(mistakes: Sequence[Mistake]) -> list[Examined]:
 def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
     """Look at one projection as far as its mistakes, and a Spark that does not start, let one see."""
     findings = [*wrong_names(ctx.store, projection), *_unknown(ctx, projection)]
-    names_are_right = not findings
+    sound = _without_unknown(projection, findings)
     sink = _opened(ctx, projection, findings)
-    if not names_are_right:
+    if sound is None:
         return Examined(projection.name, projection.place, tuple(findings))
+    failures: list[ProjectionFailed] = []
     try:
         spark = ctx.spark
         ctx.report(f"looking at the plan of {projection.name}", 0, None, "")
-        analysis = analyse(spark, ctx.store, projection)
-    except (OperatorError, IncompleteTopic) as error:  # of Spark, which does not start, or of the function
+        analysis = analyse(spark, ctx.store, sound, failures)
+    except TransientError:
+        raise  # Spark went away: that is no finding
+    except Exception as error:  # noqa: BLE001 of Spark, which does not start, or of the function
+        findings += [_failure(projection, failure) for failure in failures]
         findings.append(_failure(projection, error))
         return Examined(projection.name, projection.place, tuple(findings))
+    findings += [_failure(projection, failure) for failure in failures]
     remarks: tuple[str, ...] = ()
     if sink is not None and analysis.schema is not None:
         remarks = _asked(ctx, projection, sink, analysis.schema, findings)
+    if failures or sound is not projection:
+        return Examined(
+            projection.name, projection.place, (*findings, *analysis.findings), None, remarks=remarks
+        )
     reasons = _reasons(ctx, projection, analysis)
     return Examined(
         projection.name,
@@ -91,6 +101,31 @@ def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
         () if reasons else lineage_of(projection).unknown,
         remarks,
     )
+
+
+def _without_unknown(projection: Projection, findings: Sequence[Finding]) -> Projection | None:
+    """The projection without the columns that its inputs name and do not have, to look at the rest of it; None when an
+    input itself is not known. Nothing is followed by key then: what inputs affect is left out."""
+    if not findings:
+        return projection
+    if any(not found.column for found in findings):
+        return None
+    inputs: dict[str, Input] = {}
+    for name, source in projection.inputs.items():
+        wrong = {found.column for found in findings if found.input == name}
+        kept = replace(source, affects=None)
+        if isinstance(kept, State):
+            policy = kept.on_unreadable
+            kept = replace(
+                kept,
+                columns=kept.columns and tuple(column for column in kept.columns if column not in wrong),
+                cast={column: ddl for column, ddl in kept.cast.items() if column not in wrong},
+                on_unreadable=policy
+                if isinstance(policy, str)
+                else {column: word for column, word in policy.items() if column not in wrong},
+            )
+        inputs[name] = kept
+    return replace(projection, inputs=inputs)
 
 
 def _unknown(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding]:
@@ -144,8 +179,10 @@ def _failed_samples(ctx: ProjectionContext, projection: Projection) -> list[str]
 _DECLARED_HINT = "declare for each input which keys its rows take part in: affects="
 
 
-def _failure(projection: Projection, error: TailraceError) -> Finding:
+def _failure(projection: Projection, error: Exception) -> Finding:
     """An error as a finding, without the projection's name, which is said beside it."""
+    if not isinstance(error, TailraceError):
+        error = unforeseen(projection, "being examined", error)
     own = f"projection {projection.name!r} "
     message = error.message.removeprefix(own).removeprefix(f"({projection.place}): ")
     return Finding("fail", message, error.hint, projection.place, exit_code=error.exit_code)
@@ -154,7 +191,7 @@ def _failure(projection: Projection, error: TailraceError) -> Finding:
 def _opened(ctx: ProjectionContext, projection: Projection, findings: list[Finding]) -> Sink | None:
     try:
         return open_sink(projection.sink, ctx.settings)
-    except TailraceError as error:
+    except Exception as error:  # noqa: BLE001 a sink of one's own may raise anything
         findings.append(_failure(projection, error))
         return None
 
@@ -174,6 +211,6 @@ def _asked(
             Finding("fail", f"sink: {problem}", error.hint, projection.place, exit_code=error.exit_code)
             for problem in error.problems
         ]
-    except TailraceError as error:
+    except Exception as error:  # noqa: BLE001
         findings.append(_failure(projection, error))
     return ()

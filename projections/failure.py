@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eventstore import disclosure, errors
-from eventstore.errors import HistoryGone, TailraceError, TransientError, UnknownCell, UnreadableCell
+from eventstore.errors import (
+    HistoryGone,
+    OperatorError,
+    TailraceError,
+    TransientError,
+    UnknownCell,
+    UnreadableCell,
+)
 from projections.model import ProjectionFailed
 from projections.query import SqlQuery
 
@@ -79,6 +86,9 @@ def user_place(error: BaseException) -> str | None:
     return None
 
 
+_DRIVERS = ("psycopg", "redis.", "sqlalchemy.")
+
+
 @contextmanager
 def explained(projection: Projection, doing: str) -> Iterator[None]:
     """Run a projection's code, or Spark on its plan; what it raises becomes a TailraceError. ``doing`` is a verb
@@ -138,6 +148,21 @@ def explain(projection: Projection, doing: str, error: Exception) -> TailraceErr
     return ProjectionFailed(
         f"projection {projection.name!r} failed {doing} ({place}): {cause}",
         hint=f"mend the function{hidden}; the sink was not touched",
+    )
+
+
+def unforeseen(projection: Projection, doing: str, error: Exception) -> OperatorError:
+    """What to tell of an exception that nobody foresaw, so that one projection's does not end the work on others.
+
+    Raises the exception itself when it is a disk's or a server's, and not of the projection's own code: others meet it,
+    too, and the command line has words for it.
+    """
+    place = user_place(error)
+    if place is None and (isinstance(error, OSError) or type(error).__module__.startswith(_DRIVERS)):
+        raise error
+    return OperatorError(
+        f"projection {projection.name!r} failed {doing} ({place or projection.place}): {disclosure.in_words(error)}",
+        hint="mend its definition; if nothing is wrong with it, this is a bug in Tailrace: please report it",
     )
 
 

@@ -311,8 +311,8 @@ def cast_columns(frame: DataFrame, projection: Projection, name: str, source: St
         policy = source.on_unreadable
         if not isinstance(policy, str):
             policy = policy.get(column, "error")
-        cast = cell.try_cast(ddl) if policy == "null" else cell.cast(ddl)
         with explained(projection, f"casting {name}.{column} to {ddl}"):
+            cast = cell.try_cast(ddl) if policy == "null" else cell.cast(ddl)
             frame = frame.withColumn(column, cast)
             _ = frame.schema
     return frame

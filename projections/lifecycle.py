@@ -29,7 +29,7 @@ from projections.check import check
 from projections.collect import Collected, drop, gc
 from projections.compute import define, output_schema
 from projections.context import ProjectionContext
-from projections.failure import FOR_GOOD, explained
+from projections.failure import FOR_GOOD, explained, unforeseen
 from projections.generation import Generation, Pin, files_of, spec_to_text
 from projections.history import frames, needs, plan_reads
 from projections.model import Projection
@@ -417,6 +417,9 @@ def refresh_held(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
         if error.exit_code == 5:
             raise
         return [Outcome(name, None, "failed", error.message, error=error)]
+    except Exception as error:  # noqa: BLE001 one projection's must not end the others
+        told = unforeseen(ctx.projections[name], "being refreshed", error)
+        return [Outcome(name, None, "failed", told.message, error=told)]
     outcomes = refresh_projection(ctx, name, cut)
     if held is not None:
         level = any(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from eventstore.errors import UsageError
 from eventstore.model import TopicId
+from projections.fieldvalues import is_number, told, wrong_values
 from projections.findings import Finding
 from projections.model import NOW, Changes, Events, Projection, Result, State, Through
 from projections.sourcelines import SourceLines
@@ -18,25 +19,57 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 def mistakes_of(defined: Projection) -> Iterator[Finding]:
     """All of them, each with its place."""
+    lines = SourceLines.of(defined)
     for what, hint in _of_itself(defined):
         yield Finding("fail", what, hint, defined.place)
+    for name, found in _of_arguments(defined):
+        for what, hint in found:
+            yield Finding("fail", what, hint, lines.of_input(name))
     for name, source in defined.inputs.items():
-        for what, hint in _of_input(defined, name, source):
-            yield Finding("fail", what, hint, SourceLines.of(defined).of_input(name), name)
+        wrong = list(wrong_values(source))
+        for what, hint in wrong:
+            yield Finding("fail", f"input {name!r}: {what}", hint, lines.of_input(name), name)
+        for what, hint in () if wrong else _of_input(defined, name, source):
+            yield Finding("fail", what, hint, lines.of_input(name), name)
 
 
 _Said = Iterator[tuple[str, str]]
 
 
+def _of_arguments(defined: Projection) -> Iterator[tuple[str, _Said]]:
+    """Arguments of the decorator, and what is wrong with the values they have."""
+    yield "sink", wrong_values(defined.sink)
+    yield "tolerance", _of_tolerance(defined.tolerance)
+    yield "trust", _of_trust(defined.trust)
+
+
+def _of_tolerance(given: object) -> _Said:
+    if not isinstance(given, Mapping) or not all(
+        isinstance(column, str) and is_number(value) for column, value in given.items()
+    ):
+        yield (
+            f"its tolerance is {told(given)}",
+            'say for each column how much may differ: tolerance={"total": 1e-6}',
+        )
+
+
+def _of_trust(given: object) -> _Said:
+    if not isinstance(given, bool):
+        yield f"its trust is {told(given)}", "say trust=True, or leave it out"
+
+
 def _of_itself(defined: Projection) -> _Said:
     if not _NAME.fullmatch(defined.name):
         yield "its name becomes part of table and index names", "use a-z, 0-9 and _, at most 41"
-    if not defined.key or not all(isinstance(name, str) and name for name in defined.key):
+    if not defined.key or None in defined.key or "" in defined.key:
         yield "it has no key", 'name the columns that tell its rows apart: key="customer_id"'
+    elif others := [name for name in defined.key if not isinstance(name, str)]:
+        yield f"its key names {told(others[0])}", 'a key is a column, or several: key=("customer_id", "day")'
     elif len(set(defined.key)) != len(defined.key):
         yield f"its key {defined.key} names a column twice", "name each column once"
     sink: object = defined.sink  # what an untyped module gave
-    if not isinstance(sink, PostgresTable | RedisCache | SearchIndex | ParquetFolder | OwnSink):
+    a_sink = isinstance(sink, PostgresTable | RedisCache | SearchIndex | ParquetFolder | OwnSink)
+    if not a_sink or isinstance(sink, type):
         yield "its sink is not one", 'for example sink=PostgresTable("mart", "customer_totals")'
     try:
         _ = defined.freshness_seconds

@@ -92,6 +92,21 @@ def read(text: str) -> Node:
     return _tree(told)
 
 
+def literals(text: str) -> list[str]:
+    """The constants of a plan that ``TreeNode.toJSON`` told, also of those inside it, in its order."""
+    found: list[str] = []
+    todo: list[Any] = [json.loads(text)]
+    while todo:
+        told = todo.pop()
+        if isinstance(told, dict):
+            if str(told.get("class", "")).endswith(".Literal"):
+                found.append(str(told.get("value")))
+            todo += told.values()
+        elif isinstance(told, list):
+            todo += told
+    return found
+
+
 def _tree(nodes: Sequence[Mapping[str, Any]]) -> Node:
     """Nodes in preorder, as a tree. Deep plans have thousands of levels, so that this is no recursion."""
     done: list[Node] = []

@@ -15,6 +15,7 @@ from eventstore.position import Cut
 from projections.apply import apply
 from projections.changed import changed_topics
 from projections.context import ProjectionContext
+from projections.failure import unforeseen
 from projections.generation import Generation, files_of
 from projections.guards import declared_against
 from projections.incremental import reason_against
@@ -195,6 +196,9 @@ def _refreshed(ctx: ProjectionContext, generation: Generation, cut: Cut) -> Outc
         return Outcome(name, number, "waiting", error.message, error=error)
     except TailraceError as error:
         return Outcome(name, number, "failed", error.message, error=error)
+    except Exception as error:  # noqa: BLE001 one projection's must not end the others
+        told = unforeseen(ctx.projections[name], "being refreshed", error)
+        return Outcome(name, number, "failed", told.message, error=told)
 
 
 def mark_frozen(ctx: ProjectionContext, generation: Generation) -> Outcome | None:

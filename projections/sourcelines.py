@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,14 +15,13 @@ from projections.query import SqlQuery
 
 @dataclass(frozen=True, slots=True)
 class SourceLines:
-    """The lines of a function's calls by the name that is called (``join``, ``row_number``), those of the inputs in
-    its decorator by their names, and its calls of Python's clocks and random numbers (text, line)."""
+    """The lines of a function's calls by the name that is called (``join``, ``row_number``), and those of the inputs
+    in its decorator by their names."""
 
     file: str
     line: int
     calls: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     inputs: Mapping[str, int] = field(default_factory=dict)
-    unsteady: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def of(cls, projection: Projection) -> SourceLines:
@@ -39,7 +37,7 @@ class SourceLines:
             return cls(shown(file), line)
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and _first_line(node) == line:
-                return cls(shown(file), line, _calls(node), _arguments(node), tuple(_unsteady(node)))
+                return cls(shown(file), line, _calls(node), _arguments(node))
         return cls(shown(file), line)
 
     def place(self, names: Iterable[str] = ()) -> str:
@@ -77,16 +75,3 @@ def _arguments(function: ast.FunctionDef) -> dict[str, int]:
         for keyword in decorator.keywords
         if keyword.arg is not None
     }
-
-
-_UNSTEADY = re.compile(
-    r"(.*\.)?(datetime\.(now|utcnow|today)|date\.today|time\.(time|time_ns|monotonic)|uuid\.uuid[14]|uuid4"
-    r"|random\.\w+|secrets\.\w+)"
-)
-
-
-def _unsteady(function: ast.FunctionDef) -> Iterator[tuple[str, int]]:
-    """Calls whose value goes into the plan as a constant, and is another one each time."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Call) and _UNSTEADY.fullmatch(called := ast.unparse(node.func)):
-            yield called, node.lineno

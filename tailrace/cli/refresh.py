@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +15,9 @@ from tailrace.cli.lifecycle import MasterOption, StaleOption, chosen, projecting
 
 if TYPE_CHECKING:
     from projections.context import ProjectionContext
+    from projections.definition import Mistake
+    from projections.model import Projection
+    from projections.refresh import Outcome
 
 
 def run(
@@ -37,14 +40,19 @@ def run(
     --once the exit code tells of the failure. The one that is furthest behind its freshness goes first.
     """
     from projections import runner
+    from projections.definition import gathering
     from tailrace.metrics import served
     from tailrace.projection_metrics import ProjectionCollector
 
     invocation = of(context)
-    with projecting(invocation, "run", master=master) as projections:
-        wanted = chosen(projections, names) if names else None
+    with gathering() as mistakes, projecting(invocation, "run", master=master) as projections:
+        broken = _broken(mistakes, names, projections.projections)
+        for outcome in broken:
+            tell_outcome(invocation, outcome)
+        left = {outcome.projection for outcome in broken}
+        wanted = chosen(projections, [name for name in names if name not in left]) if names else None
         if once:
-            return _once(invocation, projections, wanted, detailed=detailed_exitcode)
+            return _once(invocation, projections, wanted, broken, detailed=detailed_exitcode)
         stop, collector = threading.Event(), ProjectionCollector(projections)
         metrics = invocation.settings.metrics
         port = metrics.projections_port if metrics_port is None else metrics_port
@@ -56,8 +64,31 @@ def run(
     return INTERRUPTED if interrupted.is_set() else 0
 
 
+def _broken(
+    mistakes: Sequence[Mistake], names: Sequence[str] | None, right: Mapping[str, Projection]
+) -> list[Outcome]:
+    """Definitions with mistakes, which do not stop the others. Raises UsageError for a module that gives none, and when
+    nothing is left to refresh."""
+    from projections.definition import as_error
+    from projections.refresh import Outcome
+
+    for mistake in mistakes:
+        if mistake.is_of_module:
+            raise as_error(mistakes, mistake.name)
+    told = dict.fromkeys(each.name for each in mistakes if not names or each.name in names)
+    if told and not (set(names) - set(told) if names else right):
+        raise as_error(mistakes, next(iter(told)))
+    errors = {name: as_error(mistakes, name) for name in told}
+    return [Outcome(name, None, "failed", error.message, error=error) for name, error in errors.items()]
+
+
 def _once(
-    invocation: Invocation, projections: ProjectionContext, names: Sequence[str] | None, *, detailed: bool
+    invocation: Invocation,
+    projections: ProjectionContext,
+    names: Sequence[str] | None,
+    broken: Sequence[Outcome],
+    *,
+    detailed: bool,
 ) -> int:
     """One refresh of each; the exit code. What waiting cannot mend counts before what it can."""
     from projections import lifecycle
@@ -65,7 +96,7 @@ def _once(
     outcomes = lifecycle.refresh(projections, names)
     for outcome in outcomes:
         tell_outcome(invocation, outcome)
-    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    errors = [outcome.error for outcome in (*broken, *outcomes) if outcome.error is not None]
     if errors:
         return max(error.exit_code for error in errors)
     return NOTHING_TO_DO if detailed and not any(outcome.changed for outcome in outcomes) else 0

@@ -134,3 +134,37 @@ def test_names_are_checked_where_spark_does_not_start_and_that_is_said(projectin
     wrong = projecting.run("rebuild", "total", environment=nowhere)
     assert wrong.code == 2
     assert "did you mean totals?" in wrong.err
+
+
+MISTYPED = (
+    MODULE.split("\n\n\n")[0]
+    + """
+
+
+@projection(key="id", sink=RedisCache("gone", ttl_seconds="60"), orders=ORDERS)
+def mistyped(orders):
+    return orders
+
+
+@projection(key="id", sink=PostgresTable("mart", "lost", schema="mart"), orders=State("shop.public.ordes"))
+def lost(orders):
+    return orders
+"""
+)
+
+
+def test_a_mistake_in_one_definition_does_not_stop_the_others(projecting: Project) -> None:
+    projecting.module("views", MISTYPED)
+    done = projecting.run("run", "--once")
+    assert done.code == 2
+    assert "mistyped" in done.out and "views.py:8): ttl_seconds of RedisCache is '60' (str)" in done.out
+    assert "no topic shop.public.ordes" in done.out
+    named = projecting.run("run", "mistyped", "lost", "--once")
+    assert named.code == 2 and "ttl_seconds" in named.out and "shop.public.ordes" in named.out
+    assert "mistyped" not in projecting.run("run", "lost", "--once").out
+    alone = projecting.run("run", "mistyped")
+    assert alone.code == 2 and "ttl_seconds of RedisCache" in alone.err
+    nowhere = {"JAVA_HOME": str(projecting.folder)}
+    checked = projecting.run("projection", "check", environment=nowhere)
+    assert "fail  mistyped (views.py:" in checked.out and "ttl_seconds of RedisCache" in checked.out
+    assert "fail  lost (views.py:" in checked.out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -53,3 +55,42 @@ def keyless(orders: DataFrame) -> DataFrame:
 @projection(key="id", sink=LAKE, orders=State("shop.public.orders"))
 def unfollowed(orders: DataFrame) -> DataFrame:
     return orders.select("id", "status")
+
+
+@projection(key="id", sink=LAKE, orders=State("shop.public.orders", cast={"status": "nonsense"}))
+def miscast(orders: DataFrame) -> DataFrame:
+    return orders
+
+
+@projection(key="id", sink=LAKE, orders=State("shop.public.orders", affects="id"))
+def looking(orders: DataFrame) -> DataFrame:
+    return orders.where(orders.id < len(orders.toPandas()))
+
+
+class Unopened:
+    def open_sink(self, settings: object) -> Any:
+        raise KeyError("sink")
+
+    def open_reader(self, settings: object, store: str, projection: str) -> Any:
+        raise NotImplementedError
+
+
+@projection(key="id", sink=Unopened(), orders=State("shop.public.orders", affects="id"))
+def unopened(orders: DataFrame) -> DataFrame:
+    return orders
+
+
+@projection(
+    key=("order_id", "day"),
+    sink=ParquetFolder("lake", partition_by=("citty",)),
+    customers=State("shop.public.customers", affects={"order_id": "id"}, cast={"citi": "string"}),
+    orders=State("shop.public.orders", affects={"order_id": "id"}),
+)
+def all_at_once(customers: DataFrame, orders: DataFrame) -> DataFrame:
+    joined = customers.join(orders, customers.id == orders.customer_id)
+    newest = joined.where("statuss = 'paid'").orderBy("name").limit(100)
+    return newest.groupBy(orders.id.alias("order_id")).agg(
+        F.first("name").alias("status"),
+        F.sum("ammount").alias("total"),
+        F.max(F.current_date()).alias("seen"),
+    )

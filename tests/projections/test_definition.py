@@ -177,6 +177,74 @@ def test_a_definition_that_does_not_fit_together_names_file_and_line(tmp_path: P
     assert f"definition_{case}.py:4" in error.message
 
 
+VALUES = {
+    "ttl": (
+        'key="id", sink=RedisCache("cache", ttl_seconds="60")',
+        "ttl_seconds of RedisCache is '60' (str)", "number",
+    ),
+    "format": (
+        'key="id", sink=RedisCache("cache", format="pickle")',
+        "format of RedisCache is 'pickle' (str)", "hash",
+    ),
+    "fields": ('key="id", sink=SearchIndex("s", ["note"])', "fields of SearchIndex is ['note'] (list)", "mapping"),
+    "folders": (
+        'key="id", sink=ParquetFolder("s", "status")',
+        "partition_by of ParquetFolder is 'status' (str)", "tuple",
+    ),
+    "kept": (
+        'key="id", sink=ParquetFolder("s", keep_seconds=-1)',
+        "keep_seconds of ParquetFolder is -1 (int)", "0 or",
+    ),
+    "indexes": (
+        'key="id", sink=PostgresTable("s", "t", indexes=("a",))',
+        "indexes of PostgresTable is ('a',)", "tuples",
+    ),
+    "class": ('key="id", sink=RedisCache', "its sink is not one", "PostgresTable"),
+    "no key": ('key=None, sink=LAKE', "it has no key", "name the columns"),
+    "number as key": ('key=5, sink=LAKE', "its key names 5 (int)", "column"),
+    "tolerance": ('key="id", sink=LAKE, tolerance=0.01', "its tolerance is 0.01 (float)", "for each column"),
+    "trust": ('key="id", sink=LAKE, trust="yes"', "its trust is 'yes' (str)", "trust=True"),
+    "topic": ('key="id", sink=LAKE, orders=State(5)', "input 'orders': topic of State is 5 (int)", "a text"),
+    "affects": ('key="id", sink=LAKE, orders=State("a.b.c", affects=5)', "affects of State is 5 (int)", "Through"),
+    "cast": (
+        'key="id", sink=LAKE, orders=State("a.b.c", cast={"price": 5})',
+        "cast of State is {'price': 5}", "types",
+    ),
+    "policy": (
+        'key="id", sink=LAKE, orders=State("a.b.c", on_unreadable="nul")',
+        "on_unreadable of State is 'nul'", "null",
+    ),
+    "columns": (
+        'key="id", sink=LAKE, orders=State("a.b.c", columns="id")',
+        "columns of State is 'id' (str)", "tuple",
+    ),
+    "result": ('key="id", sink=LAKE, orders=Result(["a"])', "projection of Result is ['a'] (list)", "a text"),
+}  # fmt: skip
+
+
+def test_values_of_a_wrong_type_are_named_where_they_are_written_and_stop_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    lines = [
+        "from projections import ParquetFolder, PostgresTable, RedisCache, Result, SearchIndex, State, projection",
+        'LAKE = ParquetFolder("lake")',
+    ]
+    for number, (arguments, _what, _hint) in enumerate([*VALUES.values(), ('key="id", sink=LAKE', "", "")]):
+        orders = "" if "orders=" in arguments else ', orders=State("a.b.c")'
+        lines += [f"@projection({arguments}{orders})", f"def case_{number}(orders): ..."]
+    (tmp_path / "valued_views.py").write_text("\n".join(lines))
+    with gathering() as mistakes:
+        loaded = load_projections(["valued_views"], root=tmp_path)
+
+    assert list(loaded) == [f"case_{len(VALUES)}"]
+    assert len(mistakes) == len(VALUES)
+    for number, (mistake, (_arguments, what, hint)) in enumerate(zip(mistakes, VALUES.values(), strict=True)):
+        assert mistake.name == f"case_{number}"
+        assert what in mistake.finding.what and hint in mistake.finding.hint, mistake.finding
+        assert mistake.finding.place.endswith(f"valued_views.py:{3 + 2 * number}")
+
+
 def test_a_module_that_does_not_import_is_named_with_the_place_of_the_mistake(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as missing:
         load_projections(["no_such_module"], tmp_path)

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from datetime import datetime as dt
+from random import Random, random
+from time import time
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.window import WindowSpec
 
-from projections import Projection, State, projection
+from projections import Changes, Projection, State, projection
 from tests.projections.conftest import Analyse
 from tests.projections.gallery import CUSTOMERS, LAKE, ORDERS
 
@@ -36,6 +39,15 @@ def of_readings(function: Function, cast: dict[str, str] | None = None, **more: 
     return projection(key="meter", sink=LAKE, readings=readings, **more)(listed)
 
 
+def of_changes(function: Function) -> Projection:
+    def listed(changes: DataFrame) -> DataFrame:
+        return function(changes)
+
+    return projection(key="meter", sink=LAKE, changes=Changes("shop.public.readings", affects="meter"))(
+        listed
+    )
+
+
 def each(*columns: str) -> Function:
     """Per customer."""
     return lambda orders: orders.groupBy("customer_id").agg(*map(F.expr, columns))
@@ -45,10 +57,30 @@ def over(column: str) -> WindowSpec:
     return Window.partitionBy("customer_id").orderBy(column)
 
 
+STARTED = dt.now(UTC)
+SEEDED = Random(7).random()
+MADE: list[int] = []
+
+
+def in_helper() -> float:
+    return time()
+
+
+def in_helpers_helper() -> Column:
+    return F.lit(in_helper())
+
+
+def hidden(made: list[int]) -> int:
+    """A clock that no source shows: the plan of a second call does."""
+    made.append(0)
+    return len(made)
+
+
 def doubled(number: Any) -> Any:
     return 2 * number
 
 
+TEXT = "readings.price is numeric without a precision, text in the log, and {}"
 FAULTS: dict[str, tuple[Projection, str, str]] = {
     "the clock": (
         of_orders(lambda orders: orders.withColumn("age", F.current_date())), "fail",
@@ -87,6 +119,19 @@ FAULTS: dict[str, tuple[Projection, str, str]] = {
         of_orders(lambda orders: orders.dropDuplicates(["customer_id"])), "warn",
         "dropDuplicates(customer_id) keeps whichever row comes first",
     ),
+    "the most frequent, of which there may be several": (
+        of_orders(each("mode(status)")), "warn", "mode(status) takes whichever",
+    ),
+    "an estimate": (
+        of_orders(each("percentile_approx(quantity, 0.5)")), "warn", "percentile_approx(quantity) is estimated",
+    ),
+    "a clock in a text": (
+        of_orders(lambda orders: orders.withColumn("seen", F.expr("TIMESTAMP'now'"))), "fail",
+        "TIMESTAMP'now' is another time in each refresh",
+    ),
+    "a day in a text": (
+        of_orders(each("max(DATE 'today') AS day")), "fail", "DATE 'today' is another time in each refresh",
+    ),
     "a sum of floats": (
         of_readings(lambda readings: readings.groupBy("meter").agg(F.sum("level").alias("sum"))), "warn",
         "sum(level) adds floating-point numbers",
@@ -98,6 +143,41 @@ FAULTS: dict[str, tuple[Projection, str, str]] = {
     "numeric text in an order": (
         of_readings(lambda readings: readings.groupBy("meter").agg(F.max("price"))), "fail",
         "readings.price is numeric without a precision, text in the log, and is compared as text (max)",
+    ),
+    "numeric text between numbers": (
+        of_readings(lambda readings: readings.where("price BETWEEN 9 AND 20")), "fail", TEXT.format("is read as long"),
+    ),
+    "numeric text in a sum with a default": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.expr("sum(coalesce(price, '0'))").alias("sum"))),
+        "fail", TEXT.format("is read as double"),
+    ),
+    "numeric text in a sum of some": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.sum(F.when(F.col("id") > 1, F.col("price"))))),
+        "fail", TEXT.format("is read as double"),
+    ),
+    "numeric text of changes": (
+        of_changes(lambda changes: changes.groupBy("after.meter").agg(F.sum("after.price").alias("sum"))), "fail",
+        TEXT.replace("readings.price", "changes.after.price").format("is read as double"),
+    ),
+    "numeric text first in a struct": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.expr("max_by(level, struct(price, id))"))),
+        "fail", TEXT.format("is compared as text (max_by)"),
+    ),
+    "numeric text in a sorted list": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.expr("sort_array(collect_list(price))"))),
+        "fail", TEXT.format("is compared as text (sort_array)"),
+    ),
+    "numeric text of a column made before": (
+        of_readings(lambda readings: readings.withColumn("paid", F.coalesce("price", F.lit("0"))).where("paid = '1'")),
+        "fail", TEXT.format("is compared as text (=)"),
+    ),
+    "a join by numeric text": (
+        of_readings(lambda readings: readings.join(readings.select("meter", "price"), ["meter", "price"])),
+        "fail", TEXT.format("is compared as text (=)"),
+    ),
+    "a cast that cuts": (
+        of_readings(lambda readings: readings.select("meter", "price"), cast={"price": "decimal"}), "warn",
+        "input 'readings': decimal is decimal(10,0) in Spark: price loses what is behind its point",
     ),
 }  # fmt: skip
 
@@ -113,6 +193,9 @@ def test_what_is_not_the_same_each_time_is_named(analysed: Analyse, case: str) -
 
 
 SOUND: dict[str, Projection] = {
+    "the most frequent, the same of equals": of_orders(each("mode(status, true)")),
+    "the same number each time": of_orders(lambda orders: orders.withColumn("n", F.lit(SEEDED))),
+    "a day that is a text": of_orders(lambda orders: orders.withColumn("n", F.lit("today"))),
     "a sorted list": of_orders(each("sort_array(collect_list(status))")),
     "a list sorted later": of_orders(
         lambda orders: each("collect_list(status) AS all")(orders).select(
@@ -135,6 +218,12 @@ SOUND: dict[str, Projection] = {
     ),
     "numeric text of a declared type": of_readings(
         lambda readings: readings.groupBy("meter").agg(F.max("price"), F.sum("price")), cast={"price": "decimal(20,4)"}
+    ),
+    "numeric text behind a unique column": of_readings(
+        lambda readings: readings.groupBy("meter").agg(F.expr("max(struct(id, price)).price AS newest"))
+    ),
+    "numeric text that is cast": of_readings(
+        lambda readings: readings.groupBy("meter").agg(F.sum(F.col("price").cast("decimal(20,4)")).alias("sum"))
     ),
     "numeric text as text": of_readings(lambda readings: readings.select("meter", "price")),
 }  # fmt: skip
@@ -187,6 +276,31 @@ def several_faults(orders: DataFrame) -> DataFrame:
 @projection(key="customer_id", sink=LAKE, orders=State(ORDERS, affects="customer_id"))
 def asks_pythons_clock(orders: DataFrame) -> DataFrame:
     return orders.select("customer_id", F.lit(datetime.now(UTC)).alias("seen"))
+
+
+OF_PYTHON: dict[str, tuple[Function, str]] = {
+    "by another name": (lambda orders: orders.withColumn("at", F.lit(dt.now(UTC))), "dt.now()"),
+    "imported by its name": (lambda orders: orders.withColumn("n", F.lit(random())), "random()"),
+    "of a helper": (lambda orders: orders.withColumn("n", F.lit(in_helper())), "time()"),
+    "of a helper's helper": (lambda orders: orders.withColumn("n", in_helpers_helper()), "time()"),
+    "in a constant": (lambda orders: orders.withColumn("at", F.lit(STARTED)), "STARTED holds dt.now()"),
+    "that no source shows": (
+        lambda orders: orders.withColumn("n", F.lit(hidden(MADE))),
+        "a value in its plan is another one",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_PYTHON)
+def test_clocks_and_random_numbers_of_python_are_found_wherever_they_are(
+    analysed: Analyse, case: str
+) -> None:
+    function, words = OF_PYTHON[case]
+    found = analysed(of_orders(function))
+    (clock,) = found.findings
+    assert clock.what.startswith(words) and clock.level == "fail"
+    assert clock.place.startswith("tests/projections/test_determinism.py:")
+    assert found.reason == clock.what
 
 
 def test_a_clock_of_python_is_found_in_the_source(analysed: Analyse) -> None:

@@ -73,3 +73,33 @@ def test_without_a_lineage_every_refresh_is_full_and_that_is_said(empty_shop: Pr
     found = examine(empty_shop, mistaken.unfollowed)
     assert (found.ok, found.incremental) == (True, False)
     assert said(found.reasons) == [(str(line("unfollowed")), "no input says what it affects (affects=)")]
+
+
+def test_what_nobody_foresaw_in_one_projection_is_a_finding_of_it(empty_shop: ProjectionContext) -> None:
+    (miscast,) = examine(empty_shop, mistaken.miscast).findings
+    assert miscast.what.startswith("failed casting orders.status to nonsense")
+    (unopened,) = examine(empty_shop, mistaken.unopened).findings
+    assert unopened.what.startswith(f"failed being examined ({FILE}:") and "KeyError" in unopened.what
+    looking = examine(empty_shop, mistaken.looking)
+    assert looking.reasons[0].what == "it looks at rows while it defines its result"
+
+
+def test_unknown_names_a_missing_key_the_plan_and_the_sink_are_all_told_at_once(
+    empty_shop: ProjectionContext,
+) -> None:
+    found = examine(empty_shop, mistaken.all_at_once)
+    wanted = (
+        "input 'customers': cast names citi",
+        "statuss",
+        "ammount",
+        "its output lacks its key: no column day among order_id, status, total, seen",
+        "sink: the folder is partitioned by 'citty', which is not in the output",
+        "limit takes whichever rows come first",
+        "first(name) takes whichever row comes",
+        "current_date() is another time in each refresh",
+    )
+    told = [each.what for each in found.findings]
+    assert len(told) == len(wanted), told
+    for words in wanted:
+        assert any(words in what for what in told), (words, told)
+    assert (found.incremental, found.exit_code) == (None, 2)

@@ -33,11 +33,12 @@ from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog, settings_in
 from tests.support.capturing import RunningCapture, Site
 
-TOTALS = """
+OWN_HEAD = """
     from pathlib import Path
     from pyspark.sql import functions as F
     from projections import PostgresTable, State, projection
-
+"""
+TOTALS = f"""{OWN_HEAD}
     @projection(key="customer_id", sink=PostgresTable("mart", "totals"), orders=State("shop.public.orders"))
     def totals(orders):
         return orders.groupBy("customer_id").agg(F.sum("amount").alias("total"))
@@ -98,6 +99,40 @@ def test_a_bad_projection_does_not_slow_the_others(
     run(ctx, None, stop, tell)
     assert done == 5
     assert 1 <= len(tries.read_text().splitlines()) < done
+
+
+OWN = """
+    class Unforeseen:
+        def open_sink(self, settings):
+            return {}["sink"]
+
+        def open_reader(self, settings, store, projection):
+            raise NotImplementedError
+
+    @projection(key="id", sink=Unforeseen(), orders=State("shop.public.orders"))
+    def another(orders):
+        return orders
+"""
+
+
+def test_an_exception_that_nobody_foresaw_is_an_outcome_and_the_others_go_on(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    ctx = deploy(OWN_HEAD + OWN + TOTALS.replace(OWN_HEAD, ""))
+    stop, told = threading.Event(), list[Outcome]()
+
+    def tell(outcome: Outcome) -> None:
+        told.append(outcome)
+        if outcome.status == "done":
+            stop.set()
+
+    run(ctx, None, stop, tell)
+    assert [(outcome.projection, outcome.status) for outcome in told] == [
+        ("another", "failed"),
+        ("totals", "done"),
+    ]
+    assert "KeyError" in told[0].reason and ".py:" in told[0].reason and told[0].error is not None
+    assert [outcome.status for outcome in refresh(ctx)] == ["failed", "nothing"]
 
 
 def test_a_position_before_the_log_is_told(shop: ShopLog, deploy: Deploy) -> None:

@@ -442,6 +442,16 @@ def test_it_is_built_followed_by_key_verified_and_built_anew_when_its_words_chan
     assert isinstance(plans(changed)[0].plan, Nothing)
 
 
+def test_a_text_that_spark_reads_as_a_clock_is_found(written: Written, analysed: Analyse) -> None:
+    query = """SELECT customer_id, count(*) AS n, -- not DATE 'yesterday', and not
+               max(timestamp   'now') AS seen, max('today') AS word
+               FROM orders GROUP BY customer_id"""
+    found = analysed(written(of(query)))
+    (clock,) = found.findings
+    assert clock.what == "timestamp   'now' is another time in each refresh"
+    assert re.fullmatch(r"view\.sql:\d+", clock.place) and found.reason == clock.what
+
+
 def test_the_time_is_a_parameter(written: Written) -> None:
     text = of("SELECT customer_id, max(:now) AS seen FROM orders GROUP BY customer_id")
     assert written(text).wants_now

@@ -1,0 +1,163 @@
+"""Where ``numeric`` without a precision goes, which is text in the log: as a number it loses digits, or is none at all;
+as text it sorts wrongly, and 1.0 does not equal 1.00. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from projections.carried import root
+from projections.plantree import Node
+from projections.spread import Attribute, Relation
+
+Origin = tuple[str, str]
+"""An input and its column; ``after.price`` of changes."""
+Held = Mapping[str, frozenset[Origin]]
+"""The numeric text that a value is (under ""), or that its fields are, by their names."""
+
+_NUMBERS = frozenset({"float", "double", "byte", "short", "integer", "long"})
+_ORDERS = {
+    "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=", "Max": "max",
+    "Min": "min", "SortOrder": "orderBy", "Greatest": "greatest", "Least": "least", "SortArray": "sort_array",
+    "ArrayMax": "array_max", "ArrayMin": "array_min",
+}  # fmt: skip
+_BY = {"MaxBy": "max_by", "MinBy": "min_by"}
+_EQUALITIES = {"EqualTo": "=", "EqualNullSafe": "<=>", "In": "in", "InSubquery": "in"}
+_KEEPS = frozenset({
+    "AggregateExpression", "Alias", "AnyValue", "ArrayDistinct", "ArrayFilter", "ArrayMax", "ArrayMin", "ArraySort",
+    "Coalesce", "CollectList", "CollectSet", "CreateArray", "ElementAt", "First", "Flatten", "GetArrayItem", "Greatest",
+    "IfNull", "KnownNotNull", "KnownNullable", "Lag", "Last", "Lead", "Least", "Max", "Min", "Mode", "NthValue",
+    "NullIf", "NullIfResult", "Nvl", "Reverse", "Slice", "SortArray", "SortOrder", "StringTrim", "WindowExpression",
+    "Explode", "PosExplode", "Inline",
+})  # fmt: skip
+"""What gives one of the values that it is given, or a list of them."""
+
+
+@dataclass(slots=True)
+class NumericTexts:
+    """``told``: columns of each input that are such text. ``numbers`` are the casts that read one as a number."""
+
+    told: Mapping[str, frozenset[str]]
+    numbers: set[Node] = field(default_factory=set)
+    _columns: dict[Attribute, Held] = field(default_factory=dict)
+    _found: list[tuple[Origin, str]] = field(default_factory=list)
+
+    def uses(self, expression: Node, relation: Relation) -> list[tuple[Origin, str]]:
+        """What an expression does with such text that it must not: whose, and in words. Remembers what columns it
+        makes."""
+        self._found = []
+        if any(self.told.values()):
+            held = self._held(expression, relation, {})
+            if (
+                "exprId" in expression.fields
+                and expression.kind != "AttributeReference"
+                and any(held.values())
+            ):
+                self._columns[expression.id] = held
+        return list(dict.fromkeys(self._found))
+
+    def of_operator(self, node: Node, parts: Sequence[Relation], relation: Relation) -> None:
+        """Columns that an operator makes without an expression."""
+        if node.kind == "Union":
+            for place, column in enumerate(relation.output):
+                sides = [part.output[place].id for part in parts if place < len(part.output)]
+                held = [self._of_column(side, part) for side, part in zip(sides, parts, strict=False)]
+                self._columns[column.id] = _together(held)
+        elif node.kind == "Generate" and (generator := node.expression("generator")) is not None:
+            held_inside = self._held(generator, relation, {})
+            for column_node in node.expressions("generatorOutput"):
+                self._columns[column_node.id] = {"": _any(held_inside), **held_inside}
+
+    def _held(self, inner: Node, relation: Relation, common: Held) -> Held:
+        if inner.kind == "With":  # BETWEEN and its like: what is said once and used several times
+            defined = [child for child in inner.children if child.kind == "CommonExpressionDef"]
+            common = _together(self._held(each.children[0], relation, common) for each in defined)
+            others = [child for child in inner.children if child.kind != "CommonExpressionDef"]
+            return _together([self._held(each, relation, common) for each in others])
+        below = [
+            {} if child.kind == "LambdaFunction" else self._held(child, relation, common)
+            for child in inner.children
+        ]
+        for child in inner.children:
+            if child.kind == "LambdaFunction":
+                for variable in child.children[1:]:
+                    self._columns[variable.id] = _together(below)
+                self._held(child.children[0], relation, common)
+        self._judge(inner, below, relation)
+        return common if inner.kind == "CommonExpressionRef" else self._carried(inner, below, relation)
+
+    def _carried(self, inner: Node, below: Sequence[Held], relation: Relation) -> Held:
+        match inner.kind:
+            case "AttributeReference" | "NamedLambdaVariable":
+                return self._of_column(inner.id, relation)
+            case "GetStructField":
+                return {"": below[0].get(inner.name, frozenset())}
+            case "CreateNamedStruct":
+                names = [str(name.fields.get("value")) for name in inner.children[::2]]
+                return {name: _any(held) for name, held in zip(names, below[1::2], strict=False)}
+            case "Cast":
+                return below[0] if inner.type == "string" else {}
+            case "If":
+                return _together(below[1:])
+            case "CaseWhen":
+                return _together([*below[1::2], *(below[-1:] if len(below) % 2 else ())])
+            case "MaxBy" | "MinBy":
+                return below[0]
+            case kind:
+                return _together(below) if kind in _KEEPS else {}
+
+    def _of_column(self, attribute: Attribute, relation: Relation) -> Held:
+        if attribute in self._columns:
+            return self._columns[attribute]
+        origin = relation.origins.get(attribute)
+        if origin is None:
+            return {}
+        texts = self.told.get(origin.input, frozenset())
+        own = {(origin.input, origin.column)} if origin.column in texts else ()
+        inside = origin.column + "."
+        return {"": frozenset(own)} | {
+            text.removeprefix(inside): frozenset({(origin.input, text)})
+            for text in texts
+            if text.startswith(inside)
+        }
+
+    def _judge(self, inner: Node, below: Sequence[Held], relation: Relation) -> None:
+        words, used = "", frozenset[Origin]()
+        if inner.kind == "Cast" and inner.type in _NUMBERS:
+            words, used = f"is read as {inner.type}", below[0].get("", frozenset())
+            if used:
+                self.numbers.add(inner)
+        elif inner.kind in _EQUALITIES:
+            words, used = f"is compared as text ({_EQUALITIES[inner.kind]})", _any(_together(below))
+        elif inner.kind in _ORDERS or inner.kind in _BY:
+            words = f"is compared as text ({_ORDERS.get(inner.kind) or _BY[inner.kind]})"
+            compared = zip(inner.children, below, strict=True)
+            for child, held in list(compared)[1:] if inner.kind in _BY else compared:
+                used |= _ordering(child, held, relation)
+        self._found += [(origin, words) for origin in sorted(used)]
+
+
+def _ordering(expression: Node, held: Held, relation: Relation) -> frozenset[Origin]:
+    """The numeric text that an order goes by: of a struct the fields up to those that no two rows share."""
+    if expression.kind != "CreateNamedStruct":
+        return _any(held)
+    used, known = frozenset[Origin](), list[Attribute]()
+    for name, value in zip(expression.children[::2], expression.children[1::2], strict=True):
+        if relation.is_unique(known):
+            break
+        used |= held.get(str(name.fields.get("value")), frozenset())
+        attribute = root(value)
+        known += [attribute] if attribute is not None else []
+    return used
+
+
+def _together(several: Iterable[Held]) -> Held:
+    found: dict[str, frozenset[Origin]] = {}
+    for held in several:
+        for name, origins in held.items():
+            found[name] = found.get(name, frozenset()) | origins
+    return found
+
+
+def _any(held: Held) -> frozenset[Origin]:
+    return frozenset[Origin]().union(*held.values())
