@@ -155,7 +155,8 @@ def explain(place: str, error: exceptions.RedisError | exceptions.RedisClusterEx
             f"{place}: {said.removeprefix(FENCED).strip()}",
             hint="another process applies this projection, or the sink belongs to another log",
         )
-    if "OOM command not allowed" in said:  # also from inside a script, where the driver does not know it
+    # The driver takes the word off where it knows it; from inside a script of Redis 6.2 it does not.
+    if isinstance(error, exceptions.OutOfMemoryError) or "OOM command not allowed" in said:
         return OperatorError(f"{place}: maxmemory is used up", hint="raise maxmemory, or drop generations")
     if said.startswith("WRONGTYPE"):
         return IntegrityError(
