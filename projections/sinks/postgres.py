@@ -34,13 +34,10 @@ from projections.sinks.postgres_check import find_problems, is_ours
 from projections.sinks.postgres_copy import column_type, copy_in, copy_out
 from projections.sinks.postgres_loading import COLUMN, Loading, LoadingRow
 from projections.sinks.postgres_place import PostgresPlace
+from projections.sinks.postgres_view import generation_table
 from projections.specs import PostgresTable
 
 _LEDGER_LOCK = 0x7461696C  # any number: two creators of the ledger tables take turns
-
-
-def generation_table(spec: PostgresTable, generation: int) -> str:
-    return f"{spec.table}__g{generation}"
 
 
 class PostgresSink:

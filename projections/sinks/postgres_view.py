@@ -11,6 +11,7 @@ from psycopg import errors, sql
 from eventstore.errors import Fenced, OperatorError, TransientError
 from projections.sinks.base import HeldByReaders, Target
 from projections.sinks.postgres_copy import column_type
+from projections.sinks.postgres_grants import carry_over
 from projections.sinks.postgres_place import PostgresPlace
 from projections.specs import PostgresTable
 
@@ -18,6 +19,10 @@ from projections.specs import PostgresTable
 LOCK_SECONDS = 1.0
 
 Columns = Sequence[tuple[str, str]]  # name and type (format_type) in order
+
+
+def generation_table(spec: PostgresTable, generation: int) -> str:
+    return f"{spec.table}__g{generation}"
 
 
 def live(connection: psycopg.Connection, schema: str, store: str, projection: str) -> int | None:
@@ -119,6 +124,8 @@ def _swap(
     existing = view_columns(connection, spec.schema, spec.table)
     if seen == target.generation:
         return
+    if existing and current is not None:
+        carry_over(connection, spec.schema, generation_table(spec, current), table, spec.table)
     connection.execute(_replacement(connection, spec, target, table, existing))
     try:
         connection.execute(

@@ -155,7 +155,7 @@ def explain(place: str, error: exceptions.RedisError | exceptions.RedisClusterEx
             f"{place}: {said.removeprefix(FENCED).strip()}",
             hint="another process applies this projection, or the sink belongs to another log",
         )
-    # The driver knows it by its first word, which it takes away, but not from inside a script.
+    # The driver takes the word off where it knows it; from inside a script of Redis 6.2 it does not.
     if isinstance(error, exceptions.OutOfMemoryError) or "OOM command not allowed" in said:
         return OperatorError(
             f"{place} is full: its maxmemory is used up",

@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from eventstore.errors import OperatorError, UsageError
 from tailrace.cli.invocation import of
@@ -71,7 +72,7 @@ def job(
         main=main or jobs.main_file(),
         config=config_at or str(configuration.path),
         env=configuration.env,
-        command=_checked(command or ["run", "--once"]),
+        command=_checked(context, command or ["run", "--once"]),
         master=settings.spark.master,
         driver_memory=settings.spark.driver_memory,
         spark_version=_spark_version(),
@@ -99,7 +100,9 @@ def _text(form: Form, described: Job, settings: Settings, image: str | None) -> 
             return jobs.kubernetes(replace(described, image=image or ""))
 
 
-def _checked(command: list[str]) -> tuple[str, ...]:
+def _checked(context: typer.Context, command: list[str]) -> tuple[str, ...]:
+    """The command, which the parser takes: a job that ends with a usage error is none."""
+    from tailrace.cli.main import hoisted
     from tailrace.jobs import RUNNERS
 
     if command[0] not in RUNNERS:
@@ -107,6 +110,12 @@ def _checked(command: list[str]) -> tuple[str, ...]:
             f"{command[0]!r} is no job for Spark: {', '.join(RUNNERS)} are",
             hint="what the job runs stands behind --: tailrace projection job airflow -- run --once",
         )
+    root = context.find_root().command
+    assert isinstance(root, TyperGroup)
+    with root.make_context("tailrace", hoisted(command)) as line:
+        verb = root.get_command(line, command[0])
+        assert verb is not None
+        verb.make_context(command[0], list(line.args), parent=line)
     return tuple(command)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import shlex
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +68,88 @@ def test_the_task_for_airflow_compiles_and_names_what_its_worker_needs(printed: 
     code, out, _ = printed("airflow", "--config-at", "/app/tailrace.toml", "--", "verify", "customer_totals")
     assert code == 0 and "# The worker's environment has CATALOG_DSN, MART_DSN." in out
     compile(out, "dag.py", "exec")
-    imported, task = ast.parse(out).body
-    assert isinstance(imported, ast.ImportFrom) and isinstance(task, ast.Assign)
-    assert imported.module == "airflow.providers.apache.spark.operators.spark_submit"
+    task = ast.parse(out).body[-1]
+    assert isinstance(task, ast.Assign)
     call = task.value
     assert isinstance(call, ast.Call)
     given = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
     assert given["task_id"] == "acme-verify-customer-totals"
     assert given["application"] == MAIN
     assert given["application_args"] == ["--config", "/app/tailrace.toml", "verify", "customer_totals"]
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        *(
+            (f"Cannot execute: spark-submit. Error code is: {code}.", "AirflowException")
+            for code in (6, 130, 137, -9)
+        ),
+        ("Cannot execute: spark-submit. Error code is: 5.", "AirflowSkipException"),
+        *(
+            (f"Cannot execute: spark-submit. Error code is: {code}.", "AirflowFailException")
+            for code in (1, 2, 4, 7)
+        ),
+        ("No driver id is known", "AirflowFailException"),
+    ],
+)
+def test_airflow_repeats_only_what_may_be_repeated(
+    printed: Any, monkeypatch: pytest.MonkeyPatch, said: str, outcome: str
+) -> None:
+    """What its provider 6.3 says when spark-submit ends with a code."""
+
+    class AirflowException(Exception): ...
+
+    class AirflowFailException(AirflowException): ...
+
+    class AirflowSkipException(AirflowException): ...
+
+    class SparkSubmitOperator:
+        def __init__(self, **given: object) -> None:
+            assert given["retries"] == 3
+
+        def execute(self, context: object) -> None:
+            raise AirflowException(said)
+
+    exceptions = (AirflowException, AirflowFailException, AirflowSkipException)
+    modules: dict[str, dict[str, Any]] = {
+        "airflow.exceptions": {each.__name__: each for each in exceptions},
+        "airflow.providers.apache.spark.operators.spark_submit": {"SparkSubmitOperator": SparkSubmitOperator},
+    }
+    for name, members in modules.items():
+        module = types.ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+    for name in ("airflow", "airflow.providers", "airflow.providers.apache", "airflow.providers.apache.spark",
+                 "airflow.providers.apache.spark.operators"):  # fmt: skip
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+
+    _, out, _ = printed("airflow")
+    dag: dict[str, Any] = {}
+    exec(out, dag)
+    with pytest.raises(AirflowException) as caught:
+        dag["acme_run_once"].execute({})
+    assert type(caught.value).__name__ == outcome
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("run", "--once", "--nonsense"), "--nonsense"),
+        (("rebuild",), "Missing argument"),
+        (("verify", "--sample", "many"), "Invalid value for '--sample'"),
+        (("run", "--once", "--env"), "error: "),
+    ],
+)
+def test_a_command_that_would_be_refused_is_no_job(printed: Any, command: tuple[str, ...], said: str) -> None:
+    for form in ("spark-submit", "airflow"):
+        code, out, err = printed(form, "--", *command)
+        assert (code, out) == (2, "") and said in err
+
+
+def test_global_options_may_stand_anywhere_in_a_jobs_command(printed: Any) -> None:
+    code, out, _ = printed("spark-submit", "--", "verify", "totals", "--json", "--sample", "10")
+    assert code == 0 and out.rstrip().endswith("verify totals --json --sample 10")
 
 
 def test_the_application_for_kubernetes_is_what_its_operator_reads(printed: Any) -> None:
@@ -91,7 +166,7 @@ def test_the_application_for_kubernetes_is_what_its_operator_reads(printed: Any)
     assert spec["mainApplicationFile"] == "local:///app/lib/tailrace/__main__.py"
     assert spec["arguments"] == ["--config", "/app/tailrace.toml", "run", "--once"]
     assert spec["sparkVersion"] == versions.here().pyspark
-    assert spec["restartPolicy"]["type"] == "OnFailure"
+    assert spec["restartPolicy"] == {"type": "Never"}, "what creates it looks at why it ended"
     secrets = {entry["name"]: entry["valueFrom"]["secretKeyRef"] for entry in spec["driver"]["env"]}
     assert secrets == {name: {"name": "tailrace", "key": name} for name in ("CATALOG_DSN", "MART_DSN")}
     assert "env" not in spec["executor"], "executors open neither catalog nor sinks"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from eventstore.settings import Settings
+from examples import sqlite_sink
 from examples.sqlite_sink import SqliteFile
 from projections import open_reader
 from projections.lifecycle import rebuild, refresh, verify
@@ -35,6 +36,10 @@ class TestSqliteSink(SinkContract):
     @pytest.fixture(autouse=True)
     def _place(self, tmp_path: Path) -> None:
         self.opener = partial(SqliteFile(str(tmp_path / "own.db")).open_sink, Settings())
+
+
+def test_the_example_is_as_short_as_the_documents_say() -> None:
+    assert len(Path(sqlite_sink.__file__).read_text().splitlines()) <= 60
 
 
 def test_a_projection_goes_into_a_users_own_sink(shop: ShopLog, deploy: Deploy, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from projections.sinks.rows import joined_bytes
 from projections.specs import RedisCache
 from tests.projections.sink_data import apply, fence, fill, rows_of, target
 
+pytestmark = pytest.mark.valkey
+
 FORMATS: Any = ["hash", "json", "msgpack"]
 BEFORE = [{"customer_id": n, "name": f"n{n}", "total": None} for n in range(40)]
 NEW = [row | {"name": "new"} for row in BEFORE[:20]]

@@ -21,7 +21,7 @@ from projections.sinks.contract import Step, pieces
 from projections.specs import RedisCache
 from tests.projections.sink_data import apply, fence, fill, rows_of, target
 
-pytestmark = pytest.mark.usefixtures("values_shown")
+pytestmark = [pytest.mark.valkey, pytest.mark.usefixtures("values_shown")]
 
 ROWS = [
     {"customer_id": n, "name": f"name {n}", "total": Decimal(n).quantize(Decimal("0.01"))}

