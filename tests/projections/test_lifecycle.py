@@ -55,6 +55,7 @@ from projections.runner import run
 from projections.sinks import postgres_view
 from projections.standing import standings
 from projections.verify import DifferentRow
+from tailrace.cli.projection_status import projection_statuses, unshown_words
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.shoplog import TABLES, Row, ShopLog
 
@@ -309,6 +310,9 @@ def test_a_promotion_that_a_reader_holds_up_is_told_and_what_readers_see_is_refr
         assert found.unshown is not None and found.unshown.shown == 1 and found.unshown.since is not None
         assert [(rung.name, rung.epoch) for rung in found.rungs] == [("derived", head), ("sink", head)]
         assert [each.unshown for each in generations(ctx, "totals")] == [None, found.unshown]
+        (status,) = projection_statuses(ctx.store, settings)
+        assert (status.generation, status.sink_epoch, status.unshown) == (2, head, found.unshown)
+        assert re.match(r"is promoted since 20.*, and readers still see g1: ", unshown_words(found.unshown))
 
         assert rollback(ctx, "totals").generation == 1
         assert next(standings(ctx, datetime.now(UTC))).unshown is None
