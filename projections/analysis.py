@@ -117,11 +117,13 @@ def _with_unknown(
             return frames
         except ProjectionFailed as error:
             column, near = _unknown_column(error)
-            owner = _owner(frames, near)
-            if not column or (owner, column) in tried:
+            untried = [name for name in _owners(frames, near) if (name, column) not in tried]
+            if not column or not untried:
                 raise
+            owner = untried[0]
             tried.add((owner, column))
-            failures.append(error)
+            if all(error.message != known.message for known in failures):
+                failures.append(error)
             added = frames[owner].withColumn(column, F.lit(None))
             frames = {**frames, owner: added.alias(MARK + owner).alias(owner)}
     return frames
@@ -129,9 +131,11 @@ def _with_unknown(
 
 def _unknown_column(error: ProjectionFailed) -> tuple[str, tuple[str, ...]]:
     """The column that Spark does not find, "" for another failure, and the names that come close."""
-    from pyspark.errors import AnalysisException
+    from pyspark.errors import AnalysisException, PySparkAttributeError
 
     cause = error.__cause__
+    if isinstance(cause, PySparkAttributeError):  # orders.customr_id
+        return str((cause.getMessageParameters() or {}).get("attr_name", "")), ()
     if not isinstance(cause, AnalysisException) or not str(cause.getCondition()).startswith(
         "UNRESOLVED_COLUMN"
     ):
@@ -144,10 +148,11 @@ def _unknown_column(error: ProjectionFailed) -> tuple[str, tuple[str, ...]]:
 _QUOTED = re.compile(r"`([^`]+)`")
 
 
-def _owner(frames: Mapping[str, DataFrame], near: tuple[str, ...]) -> str:
-    """The input that a name was meant of: it is qualified by it, or those that come close are its columns."""
+def _owners(frames: Mapping[str, DataFrame], near: tuple[str, ...]) -> list[str]:
+    """The inputs that a name may be meant of, first the one that it is qualified by, or whose columns come close."""
     named = [name for name in near if name in frames]
-    return named[0] if named else max(frames, key=lambda name: len(set(near) & set(frames[name].columns)))
+    others = sorted(frames, key=lambda name: -len(set(near) & set(frames[name].columns)))
+    return named[:1] or others
 
 
 def _schema(

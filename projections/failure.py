@@ -46,7 +46,7 @@ _VIEW = re.compile(r"`?_pyspark_[0-9a-f]{32}`?")
 _HINT = "\n  hint: "
 _MAX_WORDS = 600
 _WORKER_GONE = "Python worker exited unexpectedly (crashed)"
-_BEFORE_ROWS = frozenset({"AnalysisException", "ParseException"})
+_BEFORE_ROWS = frozenset({"AnalysisException", "ParseException", "PySparkAttributeError"})
 _END_SECONDS = 2.0  # from the first closed socket of a JVM to its end
 
 

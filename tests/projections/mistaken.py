@@ -87,7 +87,7 @@ def unopened(orders: DataFrame) -> DataFrame:
     orders=State("shop.public.orders", affects={"order_id": "id"}),
 )
 def all_at_once(customers: DataFrame, orders: DataFrame) -> DataFrame:
-    joined = customers.join(orders, customers.id == orders.customer_id)
+    joined = customers.join(orders, customers.id == orders.customr_id)
     newest = joined.where("statuss = 'paid'").orderBy("name").limit(100)
     return newest.groupBy(orders.id.alias("order_id")).agg(
         F.first("name").alias("status"),

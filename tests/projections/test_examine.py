@@ -90,6 +90,7 @@ def test_unknown_names_a_missing_key_the_plan_and_the_sink_are_all_told_at_once(
     found = examine(empty_shop, mistaken.all_at_once)
     wanted = (
         "input 'customers': cast names citi",
+        "customr_id",
         "statuss",
         "ammount",
         "its output lacks its key: no column day among order_id, status, total, seen",
