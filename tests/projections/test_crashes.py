@@ -395,8 +395,9 @@ def test_a_sink_server_that_is_killed_at_any_step_full_or_down_for_a_minute_is_c
             assert isinstance(outcome.error, OperatorError) and "maxmemory" in outcome.error.message
             client.config_set("maxmemory", "0")
         refresh(ctx, list(servers))
-        shop.work()
-        runs_on_while_a_sink_is_down_for_a_minute(ctx, cache, scale)
+        for name, server in servers.items():
+            shop.work()
+            runs_on_while_a_sink_is_down_for_a_minute(ctx, name, server, scale)
         refresh(ctx, list(servers))
         for name in servers:
             assert rows_of(ctx, name) == shop.expected(name)
@@ -404,7 +405,7 @@ def test_a_sink_server_that_is_killed_at_any_step_full_or_down_for_a_minute_is_c
 
 
 def runs_on_while_a_sink_is_down_for_a_minute(
-    ctx: ProjectionContext, cache: RedisServer, scale: Scale
+    ctx: ProjectionContext, name: str, server: PostgresServer | RedisServer, scale: Scale
 ) -> None:
     """A minute of the runner's clock: at smoke scale a second passes whenever it is asked."""
     quick = ctx.settings.projections.model_copy(update={"poll_seconds": scale.pick(smoke=0.1, full=1.0)})
@@ -423,24 +424,80 @@ def runs_on_while_a_sink_is_down_for_a_minute(
         assert isinstance(outcome.error, TransientError)
         tries.append(clock())
         if len(tries) == 3:
-            (seen,) = [
-                each for each in projection_statuses(ctx.store, ctx.settings) if each.name == "order_cache"
-            ]
-            assert seen.sink_epoch is None and seen.behind_epochs == 2 and "cache" in seen.sink_problem
+            (seen,) = [each for each in projection_statuses(ctx.store, ctx.settings) if each.name == name]
+            assert seen.sink_epoch is None and seen.behind_epochs and f":{server.port}" in seen.sink_problem
             assert seen.failing is not None and seen.failing.tries >= 2
-            (standing,) = [
-                each for each in standings(ctx, datetime.now(UTC)) if each.projection == "order_cache"
-            ]
+            (standing,) = [each for each in standings(ctx, datetime.now(UTC)) if each.projection == name]
             assert standing.problem and len(standing.rungs) == 1
-        if tries[-1] - began > 60 and not cache.running:
-            cache.start()
+        if tries[-1] - began > 60 and not server.running:
+            server.start()
 
-    cache.kill()
-    run(ctx, ["order_cache"], stop, lambda each: told.append((each.status, each.reason)), count, clock)
+    server.kill()
+    run(ctx, [name], stop, lambda each: told.append((each.status, each.reason)), count, clock)
     assert [status for status, _ in told] == ["failed", "done"], told
     assert told[0][1].endswith("; it is tried again until it works")
     assert 5 <= len(tries) <= 12, "ever more rarely"
     assert tries[-1] - tries[-2] > tries[1] - tries[0]
+
+
+@pytest.mark.parametrize("name", ["customer_totals", "order_cache"])
+def test_a_sink_server_that_is_killed_in_a_first_load_or_a_promotion_is_gone_on_with(
+    tmp_path: Path,
+    spark: object,
+    postgres_server: ServerFactory,
+    redis_server: RedisFactory,
+    redis_url: str,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    server: PostgresServer | RedisServer
+    if name == "customer_totals":
+        server = table = postgres_server()
+        settings = settings_in(tmp_path, dsn=table.dsn(), redis_url=redis_url)
+    else:
+        server = cache = redis_server(settings={"appendonly": "yes", "appendfsync": "always"})
+        settings = settings_in(tmp_path, dsn=database, redis_url=cache.url)
+    coming: list[str] = []
+
+    def hit(step: str, times: int = 1) -> None:
+        if coming and coming[0] == step:
+            coming.pop()
+            if not coming:
+                server.kill()
+
+    monkeypatch.setattr(failpoints, "hit", hit)
+    with Store.open(settings.store, create=True) as store:
+        ShopLog.start(store).fill()
+        ctx = ProjectionContext(store, settings, load_projections(["tailrace.demo.shop.projections"]))
+
+        coming[:] = 2 * ["bucket_applied"]
+        with pytest.raises(TransientError):
+            rebuild(ctx, name)
+        assert not coming and store.derived.live(name) is None
+        server.start()
+        built = rebuild(ctx, name)
+        assert built.resumed and (built.generation, len(ctx.generations(name))) == (1, 1)
+        assert verify(ctx, name).equal
+
+        sink = ctx.sink(ctx.generation(name, 1))
+        coming[:] = ["generation_promoted"]
+        with pytest.raises(TransientError):
+            rebuild(ctx, name)
+        server.start()
+        assert not coming and (store.derived.live(name), sink.live("acme", name)) == (2, 1), (
+            "decided, not shown"
+        )
+        assert reconcile(ctx, name) and sink.live("acme", name) == 2
+        assert verify(ctx, name).equal
+
+        coming[:] = 2 * ["generation_promoted"]
+        with suppress(TransientError):
+            rebuild(ctx, name)
+        server.start()
+        assert not coming and (store.derived.live(name), sink.live("acme", name)) == (3, 3), "shown for good"
+        assert not reconcile(ctx, name)
+        assert verify(ctx, name).equal
 
 
 def test_a_job_tells_schedulers_by_exit_codes(

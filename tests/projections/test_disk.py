@@ -4,19 +4,26 @@ they have, and it goes on where it stopped when the disk is mended."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+from pydantic import SecretStr
 
-from eventstore.errors import TailraceError
+from eventstore.errors import OperatorError, TailraceError
 from eventstore.log import Store
 from eventstore.settings import Settings, SinkSettings
 from projections import Projection
 from projections.generation import files_of
 from projections.lifecycle import ProjectionContext, Rebuilt, rebuild, refresh, verify
+from projections.sinks import open_sink
+from projections.specs import PostgresTable
+from tests.fixtures.servers import ServerFactory
 from tests.projections.shoplog import ShopLog, settings_in
+from tests.projections.sink_data import apply, fence, rows_of, target
+from tests.projections.sink_data import fill as fill_sink
 from tests.projections.test_lifecycle import TOTALS
 from tests.support.disks import filled, mounted, read_only
 
@@ -135,3 +142,36 @@ def test_refresh_and_rebuild_stop_by_name_and_go_on(
         return set(ctx.store.storage.list("derived")) - named
 
     assert process.does(leftovers) == set()
+
+
+def test_a_postgres_sink_whose_server_has_no_room_says_so_and_goes_on(postgres_server: ServerFactory) -> None:
+    rows = [{"customer_id": n, "name": "x" * 1000, "total": None} for n in range(5000)]
+    changed = [row | {"name": "y" * 1000} for row in rows[:2000]]
+    # Where the server's user, who is not root, can reach it.
+    with TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        with mounted(Path(folder) / "data", mib=256) as disk, ExitStack() as stack:
+            server = postgres_server(data_dir=disk)
+            stack.callback(server.stop)
+            sinks = {"mart": SinkSettings(kind="postgres", dsn=SecretStr(server.dsn()))}
+            sink = open_sink(PostgresTable("mart", "totals"), Settings(sinks=sinks))
+            fill_sink(sink, target(1), rows)
+            sink.promote(target(1), None)
+
+            def refused(work: Callable[[], object]) -> None:
+                with filled(disk), pytest.raises(OperatorError, match="No space left on device") as caught:
+                    work()
+                assert "sink 'mart'" in caught.value.message
+                assert caught.value.hint == "make room on the server"
+
+            refused(lambda: apply(sink, target(1), 10, 11, changed))
+            assert sink.fence(target(1)) == fence(target(1), 10) and rows_of(sink, target(1)) == rows
+            apply(sink, target(1), 10, 11, changed)
+            assert rows_of(sink, target(1)) == changed + rows[2000:]
+
+            refused(lambda: fill_sink(sink, target(2), rows))
+            assert sink.fence(target(2)) is None
+            assert sink.live("acme", "customer_totals") == 1
+            fill_sink(sink, target(2), rows)
+            sink.promote(target(2), 1)
+            assert rows_of(sink, target(2)) == rows

@@ -12,10 +12,10 @@ MIB = 16
 
 
 @contextmanager
-def mounted(folder: Path) -> Iterator[Path]:
-    """A tmpfs of 16 MiB."""
+def mounted(folder: Path, mib: int = MIB) -> Iterator[Path]:
+    """A tmpfs, in memory."""
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={MIB}m", "tmpfs", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", folder], check=True)
     try:
         yield folder
     finally:
