@@ -55,7 +55,8 @@ def carry_over(connection: psycopg.Connection, schema: str, live: str, table: st
     if not may_grant:
         raise OperatorError(
             f"{schema}.{table} belongs to {owner}, and the sink's user may not grant on it what {live} grants",
-            hint=f"as {owner}: {statements.as_string(connection)}; then promote again, nothing has changed",
+            hint=f"as {owner}: {statements.as_string(connection)}; then promote again;"
+            " until then readers see what they saw",
         )
     connection.execute(statements)
 
