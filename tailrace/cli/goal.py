@@ -49,9 +49,10 @@ class Goal:
         if state is None or not state.loaded or state.through_lsn < self.lsn:
             return False
         waiting = self._incomplete()
-        if waiting and time.monotonic() - self._looked_at >= _LOOK_SECONDS:
-            self._looked_at = time.monotonic()
-            self.left = self._unloadable(waiting, state.publication)
+        if waiting and time.monotonic() - self._looked_at < _LOOK_SECONDS:
+            return False
+        self._looked_at = time.monotonic()
+        self.left = self._unloadable(waiting, state.publication) if waiting else ()
         return len(self.left) == len(waiting)
 
     def _incomplete(self) -> list[TopicId]:
