@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import TypeGuard, get_args
 
 from projections.model import Changes, Events, OnUnreadable, Result, State, Through
 from projections.specs import FieldKind, ParquetFolder, PostgresTable, RedisCache, SearchIndex
@@ -35,7 +35,7 @@ def told(value: object) -> str:
 _LONGEST = 80
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # not NaN
 
 
@@ -123,8 +123,6 @@ _FIELDS: Mapping[type, Mapping[str, _Wanted]] = {
     ParquetFolder: {
         "sink": _TEXT,
         "partition_by": _TEXTS,
-        "keep_seconds": _Wanted(
-            "a number of seconds, 0 or more", lambda value: is_number(value) and not value < 0  # type: ignore[operator]
-        ),
+        "keep_seconds": _Wanted("a number of seconds, 0 or more", lambda value: is_number(value) and value >= 0),
     },
 }  # fmt: skip

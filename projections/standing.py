@@ -87,8 +87,9 @@ def standing(ctx: ProjectionContext, name: str, head: EpochInfo, now: datetime) 
 
 def _seen(ctx: ProjectionContext, live: Generation, pending: Unshown | None) -> Generation:
     """The generation that readers see, as far as the catalog knows it."""
-    shown = pending.shown if pending else None
-    return next((each for each in ctx.generations(live.projection) if each.number == shown), live)
+    if pending is None:
+        return live
+    return next((each for each in ctx.generations(live.projection) if each.number == pending.shown), live)
 
 
 def failing(store: Store, name: str) -> RunRecord | None:
