@@ -7,7 +7,7 @@ does where it does not. Nothing is taken away: a retired table that somebody may
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import psycopg
@@ -29,16 +29,17 @@ class Grant:
 def carry_over(connection: psycopg.Connection, schema: str, live: str, table: str, view: str) -> None:
     """Grant on ``table`` what is granted on ``live`` and not on it, and what the view's owner needs. Raises
     OperatorError when our user may not."""
+    live_one, next_one, view_one = (_oid(connection, schema, name) for name in (live, table, view))
     row = connection.execute(
         "SELECT pg_get_userbyid(relowner), pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = %s",
-        (_oid(connection, schema, table),),
+        (next_one,),
     ).fetchone()
     assert row is not None
     owner, may_grant = row
-    wanted = _grants(connection, schema, live) | _owners_need(connection, schema, live, table, view)
-    wanted |= _on_new_columns(connection, schema, live, table, wanted)
-    there = _grants(connection, schema, table)
-    columns = _columns(connection, schema, table)
+    old, columns = _columns(connection, live_one), _columns(connection, next_one)
+    wanted = _grants(connection, live_one) | _owners_need(connection, [live_one, view_one], next_one)
+    wanted |= _on_new_columns(old, columns, wanted)
+    there = _grants(connection, next_one)
     missing = sorted(
         (
             grant
@@ -70,15 +71,14 @@ def _oid(connection: psycopg.Connection, schema: str, name: str) -> int | None:
     return None if row is None else int(row[0])
 
 
-def _columns(connection: psycopg.Connection, schema: str, table: str) -> set[str]:
+def _columns(connection: psycopg.Connection, table: int | None) -> set[str]:
     rows = connection.execute(
-        "SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped",
-        (_oid(connection, schema, table),),
+        "SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped", (table,)
     ).fetchall()
     return {str(name) for (name,) in rows}
 
 
-def _grants(connection: psycopg.Connection, schema: str, table: str) -> set[Grant]:
+def _grants(connection: psycopg.Connection, table: int | None) -> set[Grant]:
     """What roles other than its owner have on a table and its columns."""
     rows = connection.execute(
         "SELECT privilege_type, NULL, rolname, is_grantable"
@@ -88,12 +88,14 @@ def _grants(connection: psycopg.Connection, schema: str, table: str) -> set[Gran
         " FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid AND NOT attisdropped"
         " CROSS JOIN aclexplode(attacl) LEFT JOIN pg_roles r ON r.oid = grantee"
         " WHERE pg_class.oid = %(table)s AND grantee <> relowner",
-        {"table": _oid(connection, schema, table)},
+        {"table": table},
     ).fetchall()
     return {Grant(*row) for row in rows}
 
 
-def _owners_need(connection: psycopg.Connection, schema: str, live: str, table: str, view: str) -> set[Grant]:
+def _owners_need(
+    connection: psycopg.Connection, live_and_view: Sequence[int | None], table: int | None
+) -> set[Grant]:
     """The view's owner reads the table for all its readers, unless it asks for theirs; the live table's owner, when
     the sink had another user then, may be a reader."""
     rows = connection.execute(
@@ -101,16 +103,13 @@ def _owners_need(connection: psycopg.Connection, schema: str, live: str, table: 
         " WHERE c.oid = ANY(%s) AND NOT has_table_privilege(r.oid, %s, 'SELECT') AND NOT EXISTS"
         " (SELECT FROM pg_options_to_table(reloptions)"
         "  WHERE option_name = 'security_invoker' AND option_value::boolean)",
-        ([_oid(connection, schema, name) for name in (live, view)], _oid(connection, schema, table)),
+        (live_and_view, table),
     ).fetchall()
     return {Grant("SELECT", None, name) for (name,) in rows}
 
 
-def _on_new_columns(
-    connection: psycopg.Connection, schema: str, live: str, table: str, grants: Collection[Grant]
-) -> set[Grant]:
+def _on_new_columns(old: set[str], new: set[str], grants: Collection[Grant]) -> set[Grant]:
     """The view reads each column, so who has been granted all of them, one by one, needs those that came since."""
-    old, new = _columns(connection, schema, live), _columns(connection, schema, table)
     readable = defaultdict[str | None, set[str]](set)
     for grant in grants:
         if grant.column is not None and grant.privilege == "SELECT":
