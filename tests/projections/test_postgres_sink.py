@@ -25,6 +25,7 @@ from projections.sinks import Sink, open_sink, postgres_view
 from projections.sinks.base import HeldByReaders, ResumableLoad
 from projections.sinks.contract import Step, pieces
 from projections.sinks.postgres_check import published_by
+from projections.sinks.postgres_place import begin
 from projections.specs import PostgresTable
 from tests.fixtures.servers import ServerFactory
 from tests.projections.sink_data import SCHEMA, apply, fence, fill, rows_of, target
@@ -426,8 +427,10 @@ def test_columns_that_somebody_changed_are_a_difference(sink: Sink, database: st
 
 
 def test_of_two_that_load_a_generation_one_is_fenced_and_its_rows_are_there_once(
-    sink: Sink, database: str
+    sink: Sink, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The other waits for the row's lock, and gets it as soon as a bucket is committed: whoever of two is woken first
+    depends on the scheduler, so the first one waits for the other there."""
     of = target()
     sink.create(of)
     rows = [{"customer_id": number, "name": None, "total": None} for number in range(40)]
@@ -444,6 +447,13 @@ def test_of_two_that_load_a_generation_one_is_fenced_and_its_rows_are_there_once
 
     waiting = threading.Thread(target=other)
 
+    def begin_after_the_other(connection: psycopg.Connection) -> None:
+        if threading.current_thread() is not waiting:
+            waiting.join()
+        begin(connection)
+
+    monkeypatch.setattr("projections.sinks.postgres_loading.begin", begin_after_the_other)
+
     def mine() -> None:
         with sink.load(of, None, step.to) as load:
             assert isinstance(load, ResumableLoad)
@@ -457,7 +467,6 @@ def test_of_two_that_load_a_generation_one_is_fenced_and_its_rows_are_there_once
 
     with pytest.raises(Fenced, match="another process loads it, too"):
         mine()
-    waiting.join()
     assert sink.fence(of) == step.to
     assert [row["customer_id"] for row in rows_of(sink, of)] == list(range(40))
 
