@@ -3,16 +3,19 @@
 Rows of six columns, as a first step brings them: one load of all buckets, committed with its fence. Beside it the raw
 limit: Postgres' COPY of the same rows, as the server writes them out (binary), into a logged table with the same
 indexes; Redis taking the same keys and values, and nothing else, as plain commands over one connection in pipelines of
-the same length, made before the clock, into an empty database; tantivy taking the same documents, made before the
-clock, with the sink's schema, memory and threads; Arrow writing one Parquet file and syncing it. Both take turns; a
-ratio compares two runs of one round. Beside it what the processors worked for a row, client and server together: a busy
-machine bends that less.
+the same length, made before the clock, into an empty database, and once more, where Debian's redis-tools are installed,
+redis-benchmark with the same pipeline and a row of the middle size, otherwise by its defaults; tantivy taking the same
+documents, made before the clock, with the sink's schema, memory and threads; Arrow writing one Parquet file and syncing
+it. Both take turns; a ratio compares two runs of one round. Beside it what the processors worked for a row, client and
+server together: a busy machine bends that less.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,6 +62,7 @@ SCHEMA = pa.schema(
 FIELDS: Mapping[str, Any] = {"status": "string", "amount": "f64", "note": "text"}
 PARTITIONS = 8
 _PIPELINE = 1000
+_REDIS_BENCHMARK = "redis-benchmark"
 _CHUNK = 1 << 20
 _WRITER_BYTES = 128 << 20
 _WRITER_THREADS = 2
@@ -116,22 +120,31 @@ def load(sink: Sink, number: int, rows: Rows, server: int | None = None) -> Spen
 
 
 class Bench:
-    """One sink and its raw limit. ``server`` is the process that both write to, if any."""
+    """One sink and its raw limits by name. ``server`` is the process that all write to, if any."""
 
     def __init__(
-        self, name: str, raw: str, sink: Sink, limit: Callable[[], Spent], server: int | None = None
+        self, name: str, sink: Sink, limits: Mapping[str, Callable[[], Spent]], server: int | None = None
     ) -> None:
-        self.name, self.raw = name, raw
-        self._sink, self._limit, self._server = sink, limit, server
+        self.name = name
+        self._sink, self._limits, self._server = sink, limits, server
 
-    def line(self, rows: Rows, count: int, repeat: int) -> list[str]:
-        pairs = [(load(self._sink, 2 + at, rows, self._server), self._limit()) for at in range(repeat)]
-        sides: list[str] = []
-        for title, spent in zip((self.name, self.raw), zip(*pairs, strict=True), strict=True):
-            clock = median([each.clock for each in spent])
-            processors = median([each.processors for each in spent])
-            sides += [title, f"{count / clock:,.0f}", f"{processors / count * 1e6:.1f}"]
-        return [*sides, f"{median([limit.clock / mine.clock for mine, limit in pairs]):.2f}"]
+    def lines(self, rows: Rows, count: int, repeat: int) -> list[list[str]]:
+        rounds = [
+            (load(self._sink, 2 + at, rows, self._server), [limit() for limit in self._limits.values()])
+            for at in range(repeat)
+        ]
+        mine = [spent for spent, _ in rounds]
+        lines = []
+        for raw, theirs in zip(self._limits, zip(*(each for _, each in rounds), strict=True), strict=True):
+            ratio = median([limit.clock / own.clock for own, limit in zip(mine, theirs, strict=True)])
+            lines.append([*_side(self.name, mine, count), *_side(raw, theirs, count), f"{ratio:.2f}"])
+        return lines
+
+
+def _side(title: str, spent: Sequence[Spent], count: int) -> list[str]:
+    clock = median([each.clock for each in spent])
+    processors = median([each.processors for each in spent])
+    return [title, f"{count / clock:,.0f}", f"{processors / count * 1e6:.1f}"]
 
 
 @contextmanager
@@ -154,7 +167,7 @@ def postgres(rows: Rows) -> Iterator[Bench]:
             connection.execute("CREATE TABLE raw (LIKE model INCLUDING ALL)")
             return Spent.on(copied, server.pid)
 
-        yield Bench("Postgres", "COPY binary", sink, limit, server.pid)
+        yield Bench("Postgres", sink, {"COPY binary": limit}, server.pid)
 
 
 @contextmanager
@@ -164,7 +177,8 @@ def redis(rows: Rows, title: str, format: Literal["hash", "json", "msgpack"]) ->
             RedisCache("cache", format=format), SinkSettings(kind="redis", url=SecretStr(server.url))
         )
         load(sink, 1, rows)
-        plain = list(_commands(server.url, format))
+        written = list(_commands(server.url, format))
+        plain = [_command(*words) for words in written]
         pipelines = [plain[start : start + _PIPELINE] for start in range(0, len(plain), _PIPELINE)]
         answer = b":%d\r\n" % (1 + len(SCHEMA)) if format == "hash" else b"+OK\r\n"
 
@@ -181,12 +195,32 @@ def redis(rows: Rows, title: str, format: Literal["hash", "json", "msgpack"]) ->
                 return Spent.on(partial(sent, connection), server.pid)
 
         command = "HSET" if format == "hash" else "SET"
-        yield Bench(f"Redis, {title}", f"{command}, {_PIPELINE} a pipeline", sink, limit, server.pid)
+        limits = {f"{command}, {_PIPELINE} a pipeline": limit}
+        if shutil.which(_REDIS_BENCHMARK):
+            middle = sorted(written, key=lambda words: sum(map(len, words)))[len(written) // 2]
+            limits[f"{_REDIS_BENCHMARK}, {command}"] = partial(_redis_benchmark, server, middle, len(plain))
+        yield Bench(f"Redis, {title}", sink, limits, server.pid)
 
 
-def _commands(url: str, format: str) -> Iterator[bytes]:
-    """What the sink has written, rows only, as plain commands, in the order of their ids: the order in which SCAN finds
-    keys is that of the server's own table, and writing them in it is quicker than any other."""
+def _redis_benchmark(server: RedisServer, row: Sequence[bytes], count: int) -> Spent:
+    """Its keys are random, of as many as there are rows: some are written twice, others never."""
+    command, key, *values = row
+    if command == b"SET":
+        of = ["-t", "set", "-d", str(len(values[0]))]
+    else:
+        named = key.rpartition(b":")[0] + b":__rand_int__"
+        of = [each.decode() for each in (command, named, *values)]
+    sizes = ["-n", str(count), "-r", str(count), "-P", str(_PIPELINE)]
+    with Redis.from_url(server.url, db=1) as client:
+        client.flushdb()
+    line = [_REDIS_BENCHMARK, "-p", str(server.port), "--dbnum", "1", "-q", *sizes, *of]
+    run = partial(subprocess.run, line, check=True, stdout=subprocess.DEVNULL)
+    return Spent.on(run, server.pid)
+
+
+def _commands(url: str, format: str) -> Iterator[tuple[bytes, ...]]:
+    """What the sink has written, rows only, as the words of plain commands, in the order of their ids: the order in
+    which SCAN finds keys is that of the server's own table, and writing them in it is quicker than any other."""
     with Redis.from_url(url) as client:
         found: list[bytes] = sorted(client.scan_iter("*}:*", count=10_000), key=_id)
         for start in range(0, len(found), _PIPELINE):
@@ -196,9 +230,9 @@ def _commands(url: str, format: str) -> Iterator[bytes]:
                 pipeline.execute_command("HGETALL" if format == "hash" else "GET", key)
             for key, held in zip(some, pipeline.execute(), strict=True):
                 if format == "hash":
-                    yield _command(b"HSET", key, *chain.from_iterable(held.items()))
+                    yield b"HSET", key, *chain.from_iterable(held.items())
                 else:
-                    yield _command(b"SET", key, held)
+                    yield b"SET", key, held
 
 
 def _id(key: bytes) -> int:
@@ -245,7 +279,7 @@ def search(rows: Rows, folder: Path) -> Iterator[Bench]:
             index = tantivy.Index(index_schema(FIELDS), place)
             return Spent.on(partial(indexed, index.writer(_WRITER_BYTES, _WRITER_THREADS)))
 
-    yield Bench("search", "tantivy", sink, limit)
+    yield Bench("search", sink, {"tantivy": limit})
 
 
 @contextmanager
@@ -258,7 +292,7 @@ def parquet(rows: Rows, folder: Path) -> Iterator[Bench]:
             pq.write_table(everything, out, compression="zstd")
             os.fsync(out.fileno())
 
-    yield Bench("Parquet", "Arrow, one file, synced", sink, partial(Spent.on, written))
+    yield Bench("Parquet", sink, {"Arrow, one file, synced": partial(Spent.on, written)})
 
 
 SIZES = (Size("rows", 1_000_000, 20_000, "rows of the load"),)
@@ -279,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parquet(rows, folder),
         ):
             with opened as bench:
-                lines.append(bench.line(rows, count, repeat))
+                lines += bench.lines(rows, count, repeat)
     body = (
         f"{count:,} rows of six columns, {rows.all.nbytes / count:,.0f} bytes each in memory; {repeat} rounds, "
         "medians, by turns; µs: of the processors, client and server, for a row. Postgres: a primary key and one index."

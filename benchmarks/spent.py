@@ -1,4 +1,4 @@
-"""Time by the clock beside the processors' time of this process and of a server."""
+"""Time by the clock beside the processors' time of this process, of those it waited for, and of a server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class Spent:
 
 
 def _busy(server: int | None) -> float:
-    return time.process_time() + (0 if server is None else _of_tree(server))
+    spent = os.times()
+    own = time.process_time() + spent.children_user + spent.children_system
+    return own + (0 if server is None else _of_tree(server))
 
 
 def _of_tree(pid: int) -> float:
