@@ -373,7 +373,8 @@ def readable(table: pa.Table, wanted: StateInput) -> pa.Table:
         elif texts and policy == "error":
             raise _unreadable(table, wanted, column, *next(iter(texts.items())))
         elif texts:
-            cells = _replaced(cells, sorted(texts), pa.nulls(len(texts), cells.type))
+            # not replace_with_mask, which has no kernel for lists
+            cells = pc.if_else(_at(len(cells), texts), pa.scalar(None, cells.type), cells)
         arrays.append(cells)
     return pa.Table.from_arrays(arrays, schema=wanted.schema)
 
@@ -430,15 +431,13 @@ def _printed(cells: pa.ChunkedArray, texts: Mapping[int, bytes | None]) -> pa.Ch
     rendered = pa.chunked_array([postgres_texts(chunk) for chunk in cells.chunks], pa.string()).cast(
         pa.binary()
     )
-    rows = sorted(texts)
-    return (
-        _replaced(rendered, rows, pa.array([texts[row] for row in rows], pa.binary())) if rows else rendered
-    )
+    values = pa.array([texts[row] for row in sorted(texts)], pa.binary())
+    return pc.replace_with_mask(rendered, _at(len(rendered), texts), values) if texts else rendered
 
 
-def _replaced(cells: pa.ChunkedArray, rows: Sequence[int], values: pa.Array) -> pa.ChunkedArray:
-    mask = pc.is_in(pa.array(range(len(cells)), pa.int64()), value_set=pa.array(rows, pa.int64()))
-    return pc.replace_with_mask(cells, mask, values)
+def _at(length: int, rows: Iterable[int]) -> pa.BooleanArray:
+    """A mask that is true at ``rows``."""
+    return pc.is_in(pa.array(range(length), pa.int64()), value_set=pa.array(rows, pa.int64()))
 
 
 def _refuse_unknown(table: pa.Table, wanted: StateInput) -> None:

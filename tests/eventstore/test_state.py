@@ -152,6 +152,25 @@ def test_a_value_of_a_former_type_names_both_versions(new_store: StoreFactory) -
     assert notes_at(store, store.cut(), on_unreadable="text") == {1: "10.0"}
 
 
+@pytest.mark.parametrize(
+    "oid", [16, 17, 20, 21, 23, 700, 701, 1082, 1083, 1114, 1184, 1700, 1001, 1007, 1009, 1182, 1231]
+)
+def test_of_every_type_a_cell_that_does_not_fit_can_be_read_as_null_or_as_text(
+    new_store: StoreFactory, oid: int
+) -> None:
+    store = new_store()
+    writer = shop.writer(store)
+    writer.append(shop.batch(10, [("c", 1)], completes=[shop.ORDERS]))
+    column = Column(2, "note", oid, typmod=(12 << 16 | 2) + 4 if oid in (1700, 1231) else -1)
+    assert column.arrow != pa.string()
+    retyped = TopicSchema(2, (shop.SCHEMA.columns[0], column))
+    writer.append(EpochBatch("shop", 20, 21, 21, new_schemas=[(shop.ORDERS, retyped)]))
+    assert notes_at(store, store.cut(), on_unreadable="null") == {1: None}
+    assert notes_at(store, store.cut(), on_unreadable="text") == {1: "10.0"}
+    with pytest.raises(UnreadableCell, match="column 'note'"):
+        notes_at(store, store.cut(), on_unreadable="error")
+
+
 def test_a_version_without_rows_holds_from_its_epoch_on(new_store: StoreFactory) -> None:
     store = new_store()
     writer = shop.writer(store)
