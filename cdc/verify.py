@@ -94,8 +94,10 @@ def verify_source(
     timeout: float = _WAIT_SECONDS,
     samples: int = 10,
     stop: threading.Event | None = None,
+    report: Callable[[TopicId, int, int], None] = lambda topic, done, total: None,
 ) -> list[TopicComparison]:
-    """Compare topics (default: all tables and domain events of the source) with their tables.
+    """Compare topics (default: all tables and domain events of the source) with their tables. ``report`` is told each
+    topic whose turn it is, how many are done, and of how many.
 
     A capture must be running, or the log already be far enough. Raises TransientError when the log does not reach the
     position within ``timeout`` seconds, UsageError for a topic that is no table or events of the source, OperatorError
@@ -121,7 +123,7 @@ def verify_source(
                     verification = _Verification(
                         store, name, task.policies, address, snapshot, exported.consistent_point, samples
                     )
-                    return [verification.compare(topic, tables) for topic in chosen]
+                    return verification.run(chosen, tables, report)
             except TableChanged:  # between the snapshot and our locks: again, with a new one
                 if time.monotonic() > waits_until:
                     raise
@@ -200,7 +202,19 @@ class _Verification:
         self._cut = store.cut(f"{name}={format_lsn(lsn)}")
         self._topics = Topics.read(store, name)
 
-    def compare(self, topic: TopicId, tables: Mapping[int, Table]) -> TopicComparison:
+    def run(
+        self,
+        topics: Sequence[TopicId],
+        tables: Mapping[int, Table],
+        report: Callable[[TopicId, int, int], None],
+    ) -> list[TopicComparison]:
+        compared: list[TopicComparison] = []
+        for done, topic in enumerate(topics):
+            report(topic, done, len(topics))
+            compared.append(self._compare(topic, tables))
+        return compared
+
+    def _compare(self, topic: TopicId, tables: Mapping[int, Table]) -> TopicComparison:
         if self._store.topic(topic).kind is TopicKind.EVENTS:
             return self._events(topic, tables.get(0))
         return self._table(topic, tables.get(self._topics.relid(topic)))

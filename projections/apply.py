@@ -88,10 +88,9 @@ def _write(ctx: ProjectionContext, generation: Generation, step: DerivedRun, loa
     deltas = files_of(step).deltas
     resumable = load if isinstance(load, ResumableLoad) else None
     there = frozenset(resumable.done) if resumable else frozenset()
-    for done, file in enumerate(deltas):
+    missing = [file for file in deltas if file.bucket not in there]
+    for done, file in enumerate(missing, len(deltas) - len(missing)):
         ctx.report(f"applying {generation.projection}", done, len(deltas), "buckets")
-        if file.bucket in there:
-            continue
         upserts, deletes = read_delta(ctx.store.storage, file, generation.schema, generation.key)
         load.write(file.bucket, upserts, deletes)
         if resumable:

@@ -18,9 +18,12 @@ from projections.derived import run_schema
 from projections.difference import HASH
 from projections.failure import FOR_GOOD, explained
 from projections.model import Projection, ProjectionFailed
+from projections.progress import buckets_reported
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from projections.context import Report
 
 _RESULT = "bucket int, outcome string"
 
@@ -122,14 +125,17 @@ def _named(projection: Projection) -> str:
     return f"projection {projection.name!r} ({projection.place})"
 
 
-def compute(projection: Projection, result: DataFrame, task: BucketTask) -> list[BucketOutcome]:
+def compute(
+    projection: Projection, result: DataFrame, task: BucketTask, report: Report
+) -> list[BucketOutcome]:
     """Run the result through the task: one outcome for every bucket that is not left out, also for those without rows.
+    ``report`` is told how many buckets are done.
 
     Raises ProjectionFailed when the function's code fails or rows have no key or a key twice; whatever it raises, files
     that were written by then are removed, except those that another attempt at a build can take over.
     """
     try:
-        return _compute(projection, result, task)
+        return _compute(projection, result, task, report)
     except FOR_GOOD:
         task.discard()
         raise
@@ -138,21 +144,34 @@ def compute(projection: Projection, result: DataFrame, task: BucketTask) -> list
         raise
 
 
-def _compute(projection: Projection, result: DataFrame, task: BucketTask) -> list[BucketOutcome]:
+def _compute(
+    projection: Projection, result: DataFrame, task: BucketTask, report: Report
+) -> list[BucketOutcome]:
     placement = task.placement
-    if len(placement.without) == len(placement.buckets):
+    finished, total = len(placement.without), len(placement.buckets)
+    if finished == total:
         return []
-    with explained(projection, "computing its result"):
+    step = f"computing {projection.name}"
+    with (
+        explained(projection, "computing its result"),
+        buckets_reported(result.sparkSession, report, step, finished, total) as counted,
+    ):
+
+        def settled(group: pa.Table) -> pa.Table:  # no method: Spark counts ``self`` among the parameters
+            outcome = task.of_group(group)
+            counted.add()
+            return outcome
+
         grouped = _hashed(result, placement).groupBy(BUCKET)
-        # A plain function: Spark counts the parameters of what it is given, and ``self`` as one of them.
-        settled: pa.Table = grouped.applyInArrow(lambda group: task.of_group(group), _RESULT).toArrow()
+        found: pa.Table = grouped.applyInArrow(settled, _RESULT).toArrow()
     outcomes = {
-        outcome.bucket: outcome for outcome in map(BucketOutcome.from_json, settled["outcome"].to_pylist())
+        outcome.bucket: outcome for outcome in map(BucketOutcome.from_json, found["outcome"].to_pylist())
     }
     empty = run_schema(placement.schema).empty_table()
     for bucket in placement.buckets:
         if bucket not in outcomes and bucket not in placement.without:
             outcomes[bucket] = task.settle(bucket, empty)
+    report(step, total, total, "buckets")
     ordered_outcomes = [outcomes[bucket] for bucket in sorted(outcomes)]
     refuse_bad_keys(projection, ordered_outcomes)
     return ordered_outcomes

@@ -26,7 +26,6 @@ from projections.history import frames, plan_reads, require_changes
 from projections.incremental import NotIncremental, compute_incrementally
 from projections.model import Projection
 from projections.plan import Cause, Full, Incremental
-from projections.progress import tasks_reported
 from projections.results import results_at
 from projections.samples import check_samples, proof_at
 
@@ -255,5 +254,4 @@ def compute_at(
     result = define(projection, inputs, cut.commit_ts)
     require_schema(projection, generation.schema, str(generation), result)
     ctx.report(f"computing {projection.name} from {reads.rows:,} changes", 0, None, "")
-    with tasks_reported(ctx.spark, ctx.report, f"spark for {projection.name}"):
-        return compute(projection, result, task)
+    return compute(projection, result, task, ctx.report)

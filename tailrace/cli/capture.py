@@ -198,7 +198,7 @@ def watch(
         if now - said_at >= REPORT_SECONDS:
             said_at = now
             for status in running.statuses():
-                progress.say(summary(status), **as_document(status))
+                progress.say(summary(status), **as_document(status), **load_facts(status))
 
 
 def summary(status: CaptureStatus) -> str:
@@ -207,10 +207,8 @@ def summary(status: CaptureStatus) -> str:
     if status.loading:
         share = f" of about {status.load_rows_expected:,}" if status.load_rows_expected else ""
         tables = len(status.loading)
-        rate = ""
-        if status.load_rows_per_second:
-            left = (status.load_rows_expected - status.loaded_rows) / status.load_rows_per_second
-            rate = f", {status.load_rows_per_second:,.0f}/s, {duration(left)} left"
+        left = _seconds_left(status)
+        rate = "" if left is None else f", {status.load_rows_per_second:,.0f}/s, {duration(left)} left"
         parts.append(f"{status.loaded_rows:,}{share} rows of {count(tables, 'table')}{rate}")
     done = f"{count(status.transactions, 'transaction')}, {count(status.changes, 'change')}"
     parts.append(f"{done} in {count(status.epochs, 'epoch')}")
@@ -218,6 +216,23 @@ def summary(status: CaptureStatus) -> str:
     if status.pending_tables:
         parts.append(f"not captured yet: {', '.join(status.pending_tables)} (tailrace init)")
     return "; ".join(parts)
+
+
+def load_facts(status: CaptureStatus) -> dict[str, object]:
+    """Of tables being loaded, in the fields of all progress."""
+    if not status.loading:
+        return {}
+    return {
+        "step": "loading", "done": status.loaded_rows, "total": status.load_rows_expected or None, "unit": "rows",
+        "per_second": status.load_rows_per_second or None, "seconds_left": _seconds_left(status),
+    }  # fmt: skip
+
+
+def _seconds_left(status: CaptureStatus) -> float | None:
+    """Of a load; none when the server's estimate was too low, None for what nobody can know yet."""
+    if not status.load_rows_per_second:
+        return None
+    return max(status.load_rows_expected - status.loaded_rows, 0) / status.load_rows_per_second
 
 
 def as_document(status: CaptureStatus) -> dict[str, object]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eventstore.errors import TailraceError, UsageError
 from tailrace.cli.invocation import Invocation, unknown
-from tailrace.cli.output import Progress, count, duration
-from tailrace.cli.pace import Pace
+from tailrace.cli.output import count
+from tailrace.cli.pace import Reporter
 
 if TYPE_CHECKING:
     from eventstore.settings import Settings
@@ -88,28 +87,6 @@ def _definitions(invocation: Invocation, *, lenient: bool) -> dict[str, Projecti
             raise
         invocation.output.note(f"going on without the definitions: {error.message}", style="yellow")
         return {}
-
-
-@dataclass(frozen=True, slots=True)
-class Reporter:
-    """``projections.context.Report`` onto a command's progress."""
-
-    progress: Progress
-    pace: Pace = field(default_factory=Pace)
-
-    def __call__(self, step: str, done: int, total: int | None, unit: str) -> None:
-        rate, left = self.pace.told(step, done, total)
-        share = f" {done:,} of {total:,} {unit}" if total is not None else f" {done:,} {unit}" if unit else ""
-        pace = f", {rate:,.1f}/s" if rate is not None else ""
-        pace += f", {duration(left)} left" if left else ""
-        self.progress.say(
-            f"{step}{share}{pace}", step=step, done=done, total=total, unit=unit,
-            per_second=_rounded(rate), seconds_left=_rounded(left),
-        )  # fmt: skip
-
-
-def _rounded(number: float | None) -> float | None:
-    return None if number is None else round(number, 3)
 
 
 def chosen(context: ProjectionContext, names: Sequence[str] | None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,13 +10,13 @@ import typer
 from eventstore.errors import OperatorError, TailraceError
 from tailrace.cli.invocation import Invocation, of
 from tailrace.cli.output import count, size
+from tailrace.cli.pace import Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from eventstore.move.move import Moved
     from eventstore.settings import StoreSettings
-    from tailrace.cli.output import Progress
 
 
 def move(
@@ -61,7 +61,7 @@ def move(
         invocation.confirm(f"move store {settings.name}")
         _require_no_capture(invocation, found.slots())
         with invocation.output.progress("moving") as progress:
-            done = found.run(progress.say, _Rate(progress))
+            done = found.run(progress.say, partial(tell_how_far, Reporter(progress)))
     _tell(invocation, done, place, catalog, segments)
 
 
@@ -88,18 +88,12 @@ def _require_no_capture(invocation: Invocation, slots: Mapping[str, str]) -> Non
             )
 
 
-class _Rate:
-    """Says how far copying is, and how fast it goes."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._began = time.monotonic()
-
-    def __call__(self, files: int, of_files: int, done: int, total: int) -> None:
-        rate = done / max(time.monotonic() - self._began, 0.001)
-        self._progress.say(
-            f"{files:,} of {count(of_files, 'file')}, {size(done)} of {size(total)} ({size(int(rate))}/s)"
-        )
+def tell_how_far(report: Reporter, files: int, of_files: int, done: int, total: int) -> None:
+    """How far copying is, by bytes: files differ too much."""
+    report.say(
+        f"{files:,} of {count(of_files, 'file')}, {size(done)} of {size(total)}",
+        "copying", done, total, "bytes", lambda rate: size(int(rate)), files=files, files_total=of_files,
+    )  # fmt: skip
 
 
 def _tell(invocation: Invocation, done: Moved, place: StoreSettings, catalog: str, segments: str) -> None:

@@ -1,5 +1,5 @@
 """What a command prints: results on standard output, progress on standard error; rich on a terminal, plain in a pipe,
-JSON with ``--json``."""
+JSON with ``--json``. Progress is for people on a terminal only: elsewhere it is JSON lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 UNBOUNDED_COLUMNS = 4096  # in a pipe nothing is wrapped or cut: lines are for grep
-PLAIN_SECONDS = 5.0  # in a pipe progress is a line now and then
+LINE_SECONDS = 5.0  # between two lines of progress where nobody asked for all of them (--json)
 
 
 class Output:
@@ -110,26 +110,30 @@ class Output:
 
 
 class Progress:
-    """What long work is doing: a spinner on a terminal, JSON lines with ``--json``, else a line every few seconds."""
+    """What long work is doing: on a terminal a line that changes, elsewhere JSON lines on standard error: with
+    ``--json`` all that is said, else of each source one every few seconds, and the last."""
 
     def __init__(self, output: Output, activity: str) -> None:
         self._output = output
         self._activity = activity
-        self._said_at = float("-inf")
+        self._said_at: dict[object, float] = {}
+        self._held: dict[object, dict[str, object]] = {}
         self._status: Status | None = None
         if output.interactive:
             self._status = output.err.status(_escaped(activity))
             self._status.start()
 
     def say(self, text: str, **facts: object) -> None:
-        """``text`` for people, ``facts`` for JSON."""
-        if self._output.json:
-            self._output.json_line({"activity": self._activity, "text": text, **facts})
-        elif self._status is not None:
+        """``text`` for people, ``facts`` for programs. Of several sources that take turns, told apart by the fact
+        ``source``, none hides the others."""
+        if self._status is not None:
             self._status.update(_escaped(f"{self._activity}: {text}"))
-        elif time.monotonic() - self._said_at >= PLAIN_SECONDS:
-            self._said_at = time.monotonic()
-            self._output.note(f"{self._activity}: {text}")
+            return
+        source, now = facts.get("source"), time.monotonic()
+        self._held[source] = {"activity": self._activity, "text": text, **facts}
+        if self._output.json or now - self._said_at.get(source, float("-inf")) >= LINE_SECONDS:
+            self._said_at[source] = now
+            self._output.json_line(self._held.pop(source))
 
     def watch(self, text: str) -> None:
         """``text`` for somebody who watches; nothing in a pipe."""
@@ -139,6 +143,8 @@ class Progress:
     def close(self) -> None:
         if self._status is not None:
             self._status.stop()
+        for line in self._held.values():
+            self._output.json_line(line)
 
 
 def _is_number(value: object) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tailrace.cli.output import Progress, duration
 
 
 class Pace:
@@ -25,3 +28,39 @@ class Pace:
             return None, None
         rate = (done - self._first) / (now - self._began)
         return rate, None if total is None else (total - done) / rate
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Onto a command's progress: how much of a step is done, how fast it goes and how long it will still take."""
+
+    progress: Progress
+    pace: Pace = field(default_factory=Pace)
+
+    def __call__(self, step: str, done: int, total: int | None, unit: str, **facts: object) -> None:
+        """As ``projections.context.Report``; ``facts`` are for programs alone."""
+        share = f" {done:,} of {total:,} {unit}" if total is not None else f" {done:,} {unit}" if unit else ""
+        self.say(f"{step}{share}", step, done, total, unit, "{:,.1f}".format, **facts)
+
+    def say(
+        self,
+        text: str,
+        step: str,
+        done: int,
+        total: int | None,
+        unit: str,
+        shown: Callable[[float], str],
+        **facts: object,
+    ) -> None:
+        """With a text of one's own for how far it is; ``shown`` is how people read what is done in a second."""
+        rate, left = self.pace.told(step, done, total)
+        text += f", {shown(rate)}/s" if rate is not None else ""
+        text += f", {duration(left)} left" if left else ""
+        self.progress.say(
+            text, step=step, done=done, total=total, unit=unit,
+            per_second=_rounded(rate), seconds_left=_rounded(left), **facts,
+        )  # fmt: skip
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 3)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from eventstore.errors import OperatorError, TransientError
 from tailrace.cli.invocation import Invocation
-from tailrace.cli.output import Progress
 
 if TYPE_CHECKING:
     from eventstore.log import Store
@@ -21,12 +20,11 @@ UNHEARD_SECONDS = 30.0  # a capture looks twice a second, and takes a moment to 
 def follow(
     store: Store,
     requests: Sequence[Request],
-    progress: Progress,
-    how_far: Callable[[Request], str],
+    how_far: Callable[[Request], None],
     does: str,
 ) -> list[Request]:
-    """Wait until the requests are answered, and say how far the first of them is. Raises TransientError when no capture
-    takes them up; ``does`` says what one would do."""
+    """Wait until the requests are answered; ``how_far`` says of the first of them how far it is. Raises TransientError
+    when no capture takes them up; ``does`` says what one would do."""
     from eventstore.requests import RequestState
 
     began = time.monotonic()
@@ -41,7 +39,7 @@ def follow(
                 f"no capture of {waiting[0].source} takes the request up",
                 hint=f"it is kept: start `tailrace capture`, which {does} the tables again",
             )
-        progress.say(how_far(waiting[0]), topic=waiting[0].topic.text)
+        how_far(waiting[0])
         time.sleep(POLL_SECONDS)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from eventstore.log import Store
     from eventstore.requests import Request
+    from tailrace.cli.output import Progress
 
 
 def retry(
@@ -42,7 +43,7 @@ def retry(
         requests = store.requests.ask("retry", topics)
         if wait:
             with invocation.output.progress("retry") as progress:
-                requests = follow(store, requests, progress, partial(how_far, store), does="decodes")
+                requests = follow(store, requests, partial(tell_left, store, progress), does="decodes")
         tell(invocation, requests, "decoded")
     refuse(
         requests,
@@ -74,7 +75,7 @@ def aside_of(invocation: Invocation, store: Store, names: Sequence[str]) -> list
     return list(dict.fromkeys(found))
 
 
-def how_far(store: Store, request: Request) -> str:
-    """What is left of a topic."""
-    left = {each.topic: each.bytes for each in store.set_aside()}
-    return f"{request.topic.text}: {size(left.get(request.topic, 0))} left"
+def tell_left(store: Store, progress: Progress, request: Request) -> None:
+    """Say what is left of a topic."""
+    left = {each.topic: each.bytes for each in store.set_aside()}.get(request.topic, 0)
+    progress.say(f"{request.topic.text}: {size(left)} left", topic=request.topic.text, bytes_left=left)

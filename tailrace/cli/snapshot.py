@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +11,8 @@ import typer
 from eventstore.errors import UsageError
 from eventstore.model import TopicId, TopicKind
 from tailrace.cli.invocation import Invocation, of
-from tailrace.cli.output import count, duration
+from tailrace.cli.output import count
+from tailrace.cli.pace import Reporter
 from tailrace.cli.redact import command
 from tailrace.cli.requested import follow, refuse, tell
 
@@ -43,11 +44,9 @@ def snapshot(
         for topic in topics:
             invocation.output.note(f"{topic.text} will be read again")
         if wait:
-            seen: dict[TopicId, tuple[float, int]] = {}
             with invocation.output.progress("snapshot") as progress:
-                requests = follow(
-                    store, requests, progress, lambda request: how_far(store, request, seen), does="reads"
-                )
+                how_far = partial(tell_how_far, store, Reporter(progress))
+                requests = follow(store, requests, how_far, does="reads")
         tell(invocation, requests, "read")
     refuse(requests, "read", lambda _: "tailrace status shows the topics")
     return 0
@@ -89,14 +88,12 @@ def tables_of(invocation: Invocation, store: Store, names: Sequence[str]) -> lis
     return topics
 
 
-def how_far(store: Store, request: Request, seen: dict[TopicId, tuple[float, int]]) -> str:
-    """Rows, rate and the time that is left, of a topic being read."""
-    load = store.load(request.topic)
+def tell_how_far(store: Store, report: Reporter, request: Request) -> None:
+    """Say of a topic being read its rows, their rate and the time that is left."""
+    topic, load = request.topic.text, store.load(request.topic)
     if load is None:
-        return f"{request.topic.text} waits to be read"
-    started, before = seen.setdefault(request.topic, (time.monotonic(), load.rows))
-    rate = (load.rows - before) / max(time.monotonic() - started, 1e-3)
-    text = f"{request.topic.text}: {load.rows:,} of about {max(load.expected_rows, load.rows):,} rows"
-    if rate <= 0:
-        return text
-    return f"{text}, {rate:,.0f}/s, {duration((load.expected_rows - load.rows) / rate)} left"
+        report(f"{topic} waits to be read", 0, None, "", topic=topic)
+        return
+    expected = max(load.expected_rows, load.rows)
+    text = f"{topic}: {load.rows:,} of about {expected:,} rows"
+    report.say(text, f"reading {topic}", load.rows, expected, "rows", "{:,.0f}".format, topic=topic)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,9 +16,11 @@ from tailrace.cli.failure import report
 from tailrace.cli.invocation import Invocation, of
 from tailrace.cli.lifecycle import MasterOption, chosen, projecting
 from tailrace.cli.output import count
+from tailrace.cli.pace import Reporter
 
 if TYPE_CHECKING:
     from cdc.verify import TopicComparison
+    from eventstore.model import TopicId
     from projections.verify import Comparison, DifferentRow
 
 _SAMPLES = ("source_samples", "log_samples", "different_samples")
@@ -151,14 +154,21 @@ def verify_sources(invocation: Invocation, names: list[str] | None) -> int:
         for topic in asked:
             store.topic(topic)  # a wrong name is said before the work
         for name, settings in invocation.sources(list(dict.fromkeys(topic.source for topic in asked))):
-            progress.say(f"comparing {name}", source=name)
             mine = [topic for topic in asked if topic.source == name]
-            compared += verify_source(store, name, settings, mine or None)
+            progress.say(f"comparing {name}", source=name)
+            how_far = partial(_tell_how_far, Reporter(progress))
+            compared += verify_source(store, name, settings, mine or None, report=how_far)
     for comparison in compared:
         tell_topic(invocation, comparison)
     if any(not each.equal and not each.skipped for each in compared):
         return DifferenceFound.exit_code
     return IncompleteTopic.exit_code if any(each.skipped for each in compared) else 0
+
+
+def _tell_how_far(reporter: Reporter, topic: TopicId, done: int, total: int) -> None:
+    text = f"comparing {topic.text}, {done:,} of {total:,} topics"
+    step = f"comparing {topic.source}"
+    reporter.say(text, step, done, total, "topics", "{:,.1f}".format, source=topic.source, topic=topic.text)
 
 
 def tell_topic(invocation: Invocation, found: TopicComparison) -> None:

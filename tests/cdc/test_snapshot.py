@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import random
 import re
 import threading
@@ -21,7 +23,9 @@ from cdc.task import Task
 from eventstore.log import Store
 from eventstore.model import TopicId
 from eventstore.requests import RequestState
-from tailrace.cli.snapshot import how_far
+from tailrace.cli.output import Output
+from tailrace.cli.pace import Pace, Reporter
+from tailrace.cli.snapshot import tell_how_far
 from tailrace.embedded import PostgresServer
 from tests.fixtures.scale import Scale
 from tests.support.capturing import (
@@ -172,8 +176,15 @@ def test_a_killed_load_goes_on_with_the_chunk_it_was_at(site: Site) -> None:
             assert killed.wait() == -9, killed.output
         load = store.load(ITEMS)
         assert load is not None and 0 < load.rows < ROWS and not load.done
-        shown = how_far(store, request, {ITEMS: (time.monotonic() - 10, 0)})
-        assert re.search(rf": {load.rows} of about \d+ rows, \d+/s, \d+ s left", shown), shown
+        lines, pace = io.StringIO(), Pace()
+        pace.told(f"reading {ITEMS.text}", 0, None)
+        time.sleep(0.01)
+        with Output(stderr=lines).progress("snapshot") as progress:
+            tell_how_far(store, Reporter(progress, pace), request)
+        (shown,) = map(json.loads, lines.getvalue().splitlines())
+        assert re.search(rf": {load.rows} of about \d+ rows, [\d,]+/s", shown["text"]), shown
+        assert (shown["done"], shown["unit"], shown["topic"]) == (load.rows, "rows", ITEMS.text)
+        assert shown["total"] >= load.rows and shown["per_second"] > 0 and shown["seconds_left"] >= 0
         with CaptureProcess(site) as process:
             wait_until(lambda: store.load(ITEMS) is None, alive=lambda: process.running)
             process.catch_up()

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,6 +85,29 @@ class Project:
         )  # fmt: skip
         self.running.append(process)
         return process
+
+    def on_terminal(self, *arguments: str) -> Done:
+        """The same with a terminal for standard error."""
+        ours, theirs = pty.openpty()
+        shown: list[bytes] = []
+
+        def read() -> None:
+            with suppress(OSError):  # how Linux says that nobody has the other end any more
+                while piece := os.read(ours, 4096):
+                    shown.append(piece)
+
+        reader = threading.Thread(target=read)
+        process = subprocess.Popen(
+            self._argv(arguments), cwd=self.folder, env=self._environment({"TERM": "xterm"}),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, text=True,
+        )  # fmt: skip
+        os.close(theirs)
+        reader.start()
+        self.running.append(process)
+        out, _ = process.communicate(timeout=SECONDS)
+        reader.join()
+        os.close(ours)
+        return Done(process.returncode, out, b"".join(shown).decode())
 
     @property
     def _start(self) -> type[subprocess.Popen[str]]:

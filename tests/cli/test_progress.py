@@ -9,10 +9,10 @@ import re
 import pytest
 
 from cdc.status import Progress
-from tailrace.cli.capture import summary
-from tailrace.cli.lifecycle import Reporter
+from tailrace.cli.capture import load_facts, summary
+from tailrace.cli.move import tell_how_far
 from tailrace.cli.output import Output
-from tailrace.cli.pace import Pace
+from tailrace.cli.pace import Pace, Reporter
 
 
 def test_a_load_shows_rows_rate_and_the_time_that_is_left() -> None:
@@ -21,6 +21,15 @@ def test_a_load_shows_rows_rate_and_the_time_that_is_left() -> None:
     assert "3,000 of about 10,000 rows of 1 table, 10/s, 12 min left" in summary(progress.status())
     progress.loading(["public.orders"], rows=12_000, expected=10_000, rate=10.0)
     assert "0 s left" in summary(progress.status()), "the server's estimate was too low"
+
+
+def test_a_load_is_counted_in_the_fields_of_all_progress() -> None:
+    progress = Progress("shop")
+    assert load_facts(progress.status()) == {}
+    progress.loading(["public.orders"], rows=3000, expected=10_000, rate=10.0)
+    assert load_facts(progress.status()) == {
+        "step": "loading", "done": 3000, "total": 10_000, "unit": "rows", "per_second": 10.0, "seconds_left": 700.0,
+    }  # fmt: skip
 
 
 def test_a_refresh_shows_buckets_rate_and_the_time_that_is_left() -> None:
@@ -57,12 +66,51 @@ def test_somebody_at_a_terminal_sees_one_line_that_changes(monkeypatch: pytest.M
     assert screen.getvalue().endswith("\x1b[1A\x1b[2K"), "the line is taken away in the end"
 
 
-def test_in_a_pipe_a_line_is_written_now_and_then() -> None:
-    lines = io.StringIO()
-    with Output(stderr=lines).progress("rebuild totals") as progress:
+def test_elsewhere_than_on_a_terminal_progress_is_json_lines_now_and_then_and_the_last() -> None:
+    lines, seconds = io.StringIO(), 100.0
+    output = Output(stderr=lines)
+    with output.progress("rebuild totals") as progress:
+        report = Reporter(progress, Pace(lambda: seconds))
         for done in range(8):
-            Reporter(progress)("applying totals", done, 8, "buckets")
-    assert lines.getvalue() == "rebuild totals: applying totals 0 of 8 buckets\n"
+            report("applying totals", done, 8, "buckets")
+            seconds += 2
+        output.note("g1 was built")
+    first, note, last = lines.getvalue().splitlines()
+    expected = {"activity": "rebuild totals", "step": "applying totals", "total": 8, "unit": "buckets"}
+    assert json.loads(first) == expected | {
+        "text": "applying totals 0 of 8 buckets", "done": 0, "per_second": None, "seconds_left": None,
+    }  # fmt: skip
+    assert note == "g1 was built", "what is for people stays for people"
+    assert json.loads(last) == expected | {
+        "text": "applying totals 7 of 8 buckets, 0.5/s, 2 s left", "done": 7, "per_second": 0.5, "seconds_left": 2.0,
+    }  # fmt: skip
+
+
+def test_elsewhere_than_on_a_terminal_a_line_is_written_each_five_seconds_of_each_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines, seconds = io.StringIO(), 100.0
+    monkeypatch.setattr("tailrace.cli.output.time.monotonic", lambda: seconds)
+    with Output(stderr=lines).progress("capture") as progress:
+        for _ in range(12):
+            for source in ("shop", "crm"):
+                progress.say(f"{source} at {seconds:.0f}", source=source)
+            seconds += 1
+    told = [json.loads(line)["text"] for line in lines.getvalue().splitlines()]
+    assert told == [f"{source} at {at}" for at in (100, 105, 110, 111) for source in ("shop", "crm")]
+
+
+def test_a_move_shows_files_and_bytes_with_rate_and_the_time_that_is_left() -> None:
+    lines, seconds = io.StringIO(), 100.0
+    with Output(json=True, stderr=lines).progress("moving") as progress:
+        report = Reporter(progress, Pace(lambda: seconds))
+        for files in (1, 3):
+            tell_how_far(report, files, 8, files << 20, 8 << 20)
+            seconds += 4
+    told = json.loads(lines.getvalue().splitlines()[-1])
+    assert told["text"] == "3 of 8 files, 3.0 MiB of 8.0 MiB, 512.0 KiB/s, 10 s left"
+    assert (told["files"], told["files_total"], told["unit"]) == (3, 8, "bytes")
+    assert (told["done"], told["total"], told["per_second"]) == (3 << 20, 8 << 20, 512 << 10)
 
 
 class Terminal(io.StringIO):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 
 import psycopg
@@ -106,6 +108,21 @@ def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong
     assert '{"customer_id": 3}' in proof.out
     assert "\n    expected: total=" in proof.out and "\n    actual:   total=1" in proof.out
     assert projecting.run("verify", "totals", "--seed", "3").code == 2
+
+
+def test_progress_is_buckets_on_a_terminal_and_json_lines_elsewhere(projecting: Project) -> None:
+    err = projecting.ok("rebuild", "totals", "--yes").err
+    told = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    fields = {"activity", "text", "step", "done", "total", "unit", "per_second", "seconds_left"}
+    assert told and all(set(line) == fields for line in told)
+    last = told[-1]
+    assert (last["activity"], last["step"], last["unit"]) == ("rebuild totals", "applying totals", "buckets")
+    assert last["done"] == last["total"] > 0
+
+    done = projecting.on_terminal("verify", "totals")
+    assert done.code == 0, done.err
+    assert re.search(r"verify: computing totals (\d+) of \1 buckets", done.err), done.err
+    assert "{" not in done.err
 
 
 def test_the_wrong_java_is_named(projecting: Project, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +20,9 @@ from eventstore.storage import LocalStorage
 from projections import PostgresTable, Projection, ProjectionFailed, State, projection
 from projections.bucket import BucketOutcome, BucketTask, Placement
 from projections.compute import compute, define, output_schema
+from projections.context import Report, silent
 from projections.derived import BucketFiles, StepFiles, next_files, read_delta, read_result
+from projections.progress import BucketCount, buckets_reported
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +41,7 @@ class Generation:
     storage: LocalStorage
     projection: Projection
     files: Mapping[int, BucketFiles]
+    report: Report = silent
 
     def refresh(self, orders: pa.Table) -> list[BucketOutcome]:
         frame = self.spark.createDataFrame(orders, from_arrow_schema(orders.schema))
@@ -45,7 +49,7 @@ class Generation:
         self.schema = output_schema(self.projection, result)
         placement = Placement(self.schema, self.projection.key, partitions=4, split=2)
         task = BucketTask(self.storage, placement, self.files, self.projection.tolerance, "derived/p/1", "t")
-        outcomes = compute(self.projection, result, task)
+        outcomes = compute(self.projection, result, task, self.report)
         written = {outcome.bucket: outcome.files for outcome in outcomes if outcome.files is not None}
         self.files = StepFiles(*next_files(self.files, written), (), "", 0).buckets
         return outcomes
@@ -113,6 +117,32 @@ def test_a_refresh_writes_only_the_rows_that_differ(spark: SparkSession, tmp_pat
     generation.refresh(orders([(1, "1.50"), (2, "2.00"), (4, "7.00")]))
     assert files(tmp_path) == after, "nothing changed, so nothing is written"
     assert before < after, "files are never changed or removed by a refresh"
+
+
+def test_each_bucket_with_rows_is_counted_by_the_task_that_settles_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[BucketCount] = []
+    told: list[tuple[str, int, int | None, str]] = []
+
+    @contextmanager
+    def kept(*arguments: Any) -> Iterator[BucketCount]:
+        with buckets_reported(*arguments) as counted:
+            counts.append(counted)
+            yield counted
+
+    def report(step: str, done: int, total: int | None, unit: str) -> None:
+        told.append((step, done, total, unit))
+
+    monkeypatch.setattr("projections.compute.buckets_reported", kept)
+    generation = Generation(spark, LocalStorage(tmp_path), totals, {}, report)
+    outcomes = generation.refresh(orders([(key, "1.00") for key in range(6)]))
+
+    with_rows = [outcome for outcome in outcomes if outcome.rows]
+    assert 1 < len(with_rows) < len(outcomes) == 8
+    (counted,) = counts
+    assert counted.accumulator is not None and counted.accumulator.value == len(with_rows)
+    assert told[-1] == ("computing totals", 8, 8, "buckets"), "those without rows are done, too"
 
 
 def test_a_result_without_rows_deletes_everything(spark: SparkSession, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from eventstore.settings import Settings
 from projections import Projection, ProjectionFailed, history, lifecycle, promotion
 from projections.atwork import AtWork, refreshing
 from projections.estimate import Estimate, Number
+from projections.generation import files_of
 from projections.lifecycle import (
     ProjectionContext,
     gc,
@@ -89,6 +90,30 @@ def view(settings: Settings, table: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(dsn.get_secret_value()) as connection:
         query = sql.SQL("SELECT * FROM {} ORDER BY 1").format(sql.Identifier(table))
         return connection.execute(query).fetchall()
+
+
+def test_building_applying_and_verifying_tell_how_many_buckets_are_done(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    told: dict[str, list[tuple[int, int | None]]] = {}
+
+    def report(step: str, done: int, total: int | None, unit: str) -> None:
+        if unit == "buckets":
+            told.setdefault(step, []).append((done, total))
+
+    ctx = deploy(TOTALS)
+    ctx.report = report
+    rebuild(ctx, "totals")
+    live = ctx.live("totals")
+    assert live is not None
+    all_of_them = live.partitions * live.split
+    (step,) = ctx.store.derived.derived("totals", live.number)
+    deltas = len(files_of(step).deltas)
+    assert told["computing totals"][-1] == (all_of_them, all_of_them)
+    assert told["applying totals"] == [(done, deltas) for done in range(deltas + 1)]
+    told.clear()
+    assert verify(ctx, "totals").equal
+    assert told["computing totals"][-1] == (all_of_them, all_of_them)
 
 
 def test_rebuild_equals_live_equals_verify_also_as_of_a_past_position(shop: ShopLog, deploy: Deploy) -> None:

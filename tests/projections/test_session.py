@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -18,7 +19,7 @@ from eventstore.settings import Settings, SparkSettings, StoreSettings
 from projections.compacting import SparkWorkers
 from projections.context import ProjectionContext
 from projections.master import parallelism_of
-from projections.progress import tasks_reported
+from projections.progress import buckets_reported
 from projections.session import check_master, open_session
 from projections.versions import disagreements
 from tests.fixtures.spark import SPARK
@@ -137,23 +138,31 @@ def test_executors_with_another_python_are_told_before_anything_is_computed(
         disagreements(spark, on_executors=True)
 
 
-def test_how_many_tasks_are_done_is_told_while_the_others_run(spark: SparkSession, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The first one ends by itself, the others when that has been told."""
-        import time
-
-        for batch in batches:
-            while batch["id"][0].as_py() and not told.exists():
-                time.sleep(0.01)
-            yield batch
+def test_done_buckets_are_told_while_others_are_computed_and_before_the_first_the_stages_tasks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    of_tasks, of_buckets = tmp_path / "of_tasks", tmp_path / "of_buckets"
+    told: list[tuple[str, int, int | None, str]] = []
 
     def report(step: str, done: int, total: int | None, unit: str) -> None:
-        assert (step, total, unit) == ("spark for totals", 3, "tasks")
-        if done == 1:
-            told.touch()
+        told.append((re.sub(r"\d+", "N", step), done, total, unit))
+        (of_buckets if unit == "buckets" else of_tasks).touch()
 
-    with tasks_reported(spark, report, "spark for totals", look_seconds=0.01):
+    with buckets_reported(spark, report, "computing totals", 4, 16, look_seconds=0.01) as counted:
+
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            """The first has two buckets and ends once tasks were told, the others once its buckets were."""
+            import time
+
+            for batch in batches:
+                first = batch["id"][0].as_py() == 0
+                while not (of_tasks if first else of_buckets).exists():
+                    time.sleep(0.01)
+                for _ in range(2 if first else 0):
+                    counted.add()
+                yield batch
+
         spark.range(0, 3, 1, 3).mapInArrow(task, "id long").toArrow()
-    assert told.exists()
+
+    assert told[0] == ("computing totals (Spark stage N)", 0, 3, "tasks")
+    assert told[-1] == ("computing totals", 6, 16, "buckets")
