@@ -80,25 +80,35 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Declared:
     """What the projection says of its result and inputs. ``numeric_texts``: columns of each input that are numeric in
-    Postgres and text in the log; ``states``: the inputs that can be given a ``cast``."""
+    Postgres and text in the log; ``states``: the inputs that can be given a ``cast``; ``results``: the projections
+    that others are the results of."""
 
     tolerance: frozenset[str] = frozenset()
     trust: bool = False
     inputs: Mapping[str, InputFacts] = field(default_factory=dict)
     numeric_texts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     states: frozenset[str] = frozenset()
+    results: Mapping[str, str] = field(default_factory=dict)
 
 
-def faults(plan: Node, proof: Proof, declared: Declared, floats: Iterable[str]) -> list[Fault]:
-    """Each fault once, in the order of the plan from its inputs up. ``floats`` are the result's columns of a
-    floating-point type."""
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Each fault once, in the order of the plan from its inputs up. ``numeric_texts``: columns of the result that are
+    numeric in Postgres and text here."""
+
+    found: tuple[Fault, ...]
+    numeric_texts: frozenset[str]
+
+
+def faults(plan: Node, proof: Proof, declared: Declared, floats: Iterable[str]) -> Faults:
+    """``floats`` are the result's columns of a floating-point type."""
     texts = NumericTexts(declared.numeric_texts)
     keys = {name: facts.unique for name, facts in declared.inputs.items()}
     search = _Search(proof, declared, texts, TextGroups(texts, keys))
     for node in proof.relations:  # inputs first
         search.look_at(node)
     search.conclude(plan, frozenset(floats))
-    return list(dict.fromkeys(search.found))
+    return Faults(tuple(dict.fromkeys(search.found)), texts.columns(proof.relations[plan]))
 
 
 @dataclass(slots=True)
@@ -173,12 +183,14 @@ class _Search:
 
     def _of_numeric_text(self, origin: Origin, words: str, calls: tuple[str, ...] = ()) -> None:
         name, column = origin
-        of_state = name in self.declared.states
+        hint = f'F.col("{name}.{column}").cast("decimal(20,4)")'
+        if name in self.declared.states:
+            hint = f'{name}=State(…, cast={{"{column}": "decimal(20,4)"}})'
+        elif name in self.declared.results:
+            hint += f", or already where projection {self.declared.results[name]} reads it"
         self.found.append(Fault(
             "text", f"{name}.{column} is numeric without a precision, text in the log, and {words}",
-            f'say its type: {name}=State(…, cast={{"{column}": "decimal(20,4)"}})' if of_state
-            else f'say its type: F.col("{name}.{column}").cast("decimal(20,4)")',
-            calls, name, column,
+            f"say its type: {hint}", calls, name, column,
         ))  # fmt: skip
 
     def _of_order(

@@ -64,6 +64,15 @@ class NumericTexts:
                 self._readings[expression.id] = self.readings_of(expression, relation)
         return list(dict.fromkeys(self._found))
 
+    def columns(self, relation: Relation) -> frozenset[str]:
+        """The columns of a relation that are such text, or lists of it; ``paid.price`` of structs."""
+        return frozenset(
+            f"{column.name}.{inside}" if inside else column.name
+            for column in relation.output
+            for inside, origins in self.of_column(column.id, relation).items()
+            if origins
+        )
+
     def held(self, expression: Node, relation: Relation) -> Held:
         """The numeric text in an expression that ``uses`` was asked about."""
         return self._held(expression, relation, {})
