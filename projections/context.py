@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from eventstore.errors import OperatorError, UsageError
 from eventstore.model import EpochInfo, TopicId
 from eventstore.position import Fence
+from projections.definition import Broken
 from projections.findings import did_you_mean
 from projections.fingerprint import fingerprint
 from projections.generation import Generation, Pin
@@ -39,7 +40,8 @@ def silent(step: str, done: int, total: int | None, unit: str) -> None:
 
 class ProjectionContext:
     """One process's view of its projections. ``projections`` may lack those whose code is gone or broken: their
-    generations can still be promoted, rolled back and dropped. ``clock`` tells in seconds what steps take."""
+    generations can still be promoted, rolled back and dropped; ``broken`` says what is. ``clock`` tells in seconds what
+    steps take."""
 
     def __init__(
         self,
@@ -47,12 +49,14 @@ class ProjectionContext:
         settings: Settings,
         projections: Mapping[str, Projection],
         *,
+        broken: Broken = Broken(),  # noqa: B008 it is immutable
         report: Report = silent,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
         self.settings = settings
         self.projections = dict(projections)
+        self.broken = broken
         self.report = report
         self.clock = clock
         self._spark: SparkSession | None = None
@@ -92,9 +96,12 @@ class ProjectionContext:
         return parallelism_of(self.master, self.settings.spark.shuffle_partitions)
 
     def projection(self, name: str) -> Projection:
-        """Raises UsageError, with names that come close, when no loaded module defines it."""
+        """Raises UsageError, with names that come close, when no loaded module defines it, or with what is wrong with
+        its definition."""
         found = self.projections.get(name)
         if found is None:
+            if (error := self.broken.definitions.get(name)) is not None:
+                raise error
             known = ", ".join(sorted(self.projections)) or "none; set projections.modules"
             raise UsageError(
                 f"no projection {name!r} is defined",
@@ -121,7 +128,7 @@ class ProjectionContext:
 
     def check_known(self, name: str) -> None:
         """Raises UsageError, with names that come close, for one that has no generation and no definition either."""
-        if name in self.projections or self.generations(name):
+        if name in self.projections or name in self.broken.definitions or self.generations(name):
             return
         known = sorted({*self.projections, *self.store.derived.projections()})
         raise UsageError(

@@ -119,18 +119,17 @@ def check_definitions(
 ) -> int:
     """Say everything that is wrong with definitions, and how each can be refreshed. Reads no rows."""
     from projections import lifecycle
-    from projections.definition import gathering
     from projections.examine import examine, of_mistakes
 
     invocation = of(context)
     code = 0
-    with gathering() as mistakes, projecting(invocation, "check") as projections:
-        broken = {each.projection: each for each in of_mistakes(mistakes)}
+    with projecting(invocation, "check") as projections:
+        broken = {each.projection: each for each in of_mistakes(projections.broken.mistakes)}
         for examined in broken.values():
             tell_examined(invocation, examined, None)
             code = code or examined.exit_code
         left = [name for name in names or projections.projections if name not in broken]
-        for name in chosen(projections, left) if left else ():
+        for name in chosen(projections, left):
             examined = examine(projections, projections.projections[name])
             planned = lifecycle.plans(projections, [name])[0].plan if examined.ok else None
             tell_examined(invocation, examined, planned)
