@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from eventstore.errors import OperatorError, UsageError
+from eventstore.errors import OperatorError, TailraceError, UsageError
 from eventstore.model import EpochInfo, TopicId
 from eventstore.position import Fence
 from projections.definition import Broken
@@ -147,6 +147,17 @@ class ProjectionContext:
             made_by |= generation.pin.anew
         return any(self.fingerprint(name) != known for name, known in made_by.items())
 
+    def why_frozen(self, generation: Generation) -> str:
+        """Why no loaded definition matches it, in words."""
+        name = generation.projection
+        if name in self.projections:
+            return f"its definition changed; tailrace rebuild {name}"
+        if (error := self.broken.definitions.get(name)) is not None:
+            return f"its definition cannot be loaded: {_first_line(error)}"
+        for error in self.broken.modules.values():  # it may be what defines it
+            return f"no module that loads defines it; {_first_line(error)}"
+        return "no loaded module defines it; readers keep what it shows"
+
     def anew(self, pin: Pin | None) -> dict[str, Projection]:
         """The definitions of the projections whose results are computed with what is pinned there. Raises UsageError
         when one is not loaded."""
@@ -195,3 +206,7 @@ class ProjectionContext:
             f"the sink holds {generation} from {why}",
             hint=f"the catalog or the sink was restored apart from the other: tailrace rebuild {generation.projection}",
         )
+
+
+def _first_line(error: TailraceError) -> str:
+    return error.message.partition("\n")[0]

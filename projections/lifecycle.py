@@ -21,7 +21,7 @@ from eventstore.errors import (
     TailraceError,
     UsageError,
 )
-from eventstore.position import Cut, Fence
+from eventstore.position import Cut
 from projections import finished, promotion
 from projections.apply import Applied, apply
 from projections.atwork import AtWork, building, refreshing
@@ -32,6 +32,7 @@ from projections.context import ProjectionContext
 from projections.failure import FOR_GOOD, explained, unforeseen
 from projections.generation import Generation, Pin, files_of, spec_to_text
 from projections.history import frames, needs, plan_reads
+from projections.listed import GenerationView, generations
 from projections.model import Projection
 from projections.order import in_order
 from projections.plan import Full
@@ -41,7 +42,6 @@ from projections.promotion import (
     NotShown,
     Promoted,
     RolledBack,
-    Unshown,
     reconcile,
     reconcile_if_possible,
     rollback,
@@ -461,47 +461,3 @@ def undefined(ctx: ProjectionContext) -> list[Outcome]:
         if frozen:
             outcomes.append(frozen)
     return outcomes
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationView:
-    """A generation as a list shows it. ``fence`` is the sink's (None: nothing in it, or the sink is out of reach,
-    which ``problem`` says); ``epoch`` is where its result in the log stands. ``unshown``: it is live in the catalog,
-    and readers see another one still."""
-
-    generation: Generation
-    live: bool
-    frozen: bool
-    epoch: int | None
-    rows: int
-    fence: Fence | None
-    problem: str
-    unshown: Unshown | None = None
-
-
-def generations(ctx: ProjectionContext, name: str) -> list[GenerationView]:
-    """All generations of a projection, oldest first. Raises UsageError when the name is unknown everywhere."""
-    ctx.check_known(name)
-    found = ctx.generations(name)
-    live = ctx.store.derived.live(name)
-    return [_view(ctx, generation, live) for generation in found]
-
-
-def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> GenerationView:
-    last = ctx.store.derived.last_derived(generation.projection, generation.number)
-    fence, problem, unshown = None, "", None
-    try:
-        fence = ctx.fence(generation)
-        unshown = promotion.unshown(ctx, generation) if generation.number == live else None
-    except TailraceError as error:
-        problem = error.message
-    return GenerationView(
-        generation=generation,
-        live=generation.number == live,
-        frozen=ctx.is_frozen(generation),
-        epoch=last.to_epoch if last else None,
-        rows=files_of(last).rows if last else 0,
-        fence=fence,
-        problem=problem,
-        unshown=unshown,
-    )

@@ -213,12 +213,7 @@ def mark_frozen(ctx: ProjectionContext, generation: Generation) -> Outcome | Non
     epoch = last.to_epoch if last else 0
     if generation.frozen_at is None:
         derived.set_frozen(name, number, epoch)
-    why = (
-        f"its definition changed; tailrace rebuild {name}"
-        if name in ctx.projections
-        else "no loaded module defines it; readers keep what it shows"
-    )
-    reason = f"{generation} is frozen at epoch {epoch}: {why}"
+    reason = f"{generation} is frozen at epoch {epoch}: {ctx.why_frozen(generation)}"
     return Outcome(name, number, "frozen", reason, epoch)
 
 

@@ -88,7 +88,7 @@ def _remark(view: GenerationView) -> str:
         return f"{name} is the preview {view.generation.preview!r}: never promoted, it stays as it was built"
     if view.generation.pin is not None:
         return f"{name} is pinned at {view.generation.pin.text}: it stays as it was then"
-    return f"{name} is frozen: no loaded definition matches it, so nobody refreshes it" if view.frozen else ""
+    return f"{name} is frozen: {view.why_frozen}" if view.frozen else ""
 
 
 def _document(view: GenerationView) -> dict[str, object]:
@@ -99,6 +99,7 @@ def _document(view: GenerationView) -> dict[str, object]:
         "live": view.live,
         "state": generation.state,
         "frozen": view.frozen,
+        "why_frozen": view.why_frozen,
         "as_of": generation.pin.text if generation.pin else None,
         "preview": generation.preview,
         "epoch": view.epoch,

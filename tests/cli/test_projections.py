@@ -218,5 +218,17 @@ def test_a_broken_definition_or_module_stops_no_command_that_was_asked_for_other
     beside = projecting.run("plan", "of_totals", "cached")
     assert beside.code == 2 and "cached: full" in beside.out and "projection 'totals' (" in beside.err
 
+    listed = projecting.ok("projection", "list")
+    (line,) = [line for line in listed.err.splitlines() if line.startswith("totals g1")]
+    assert line == (
+        f"totals g1 is frozen: its definition cannot be loaded: projection 'totals' ({place}8): it has no key"
+    )
     once = projecting.run("run", "--once")
     assert once.code and "unfinished: failed: module 'unfinished' does not import" in once.out
+    (frozen,) = [line for line in once.out.splitlines() if line.startswith("totals g1: frozen: ")]
+    assert "its definition cannot be loaded: projection 'totals'" in frozen
+    (status,) = [line for line in projecting.ok("status").out.splitlines() if line.startswith("totals ")]
+    assert "no running definition matches it (why: tailrace projection list)" in status
+    projecting.module("views", "def")
+    listed = projecting.ok("projection", "list")
+    assert "no module that loads defines it; module 'unfinished' does not import" in listed.err
