@@ -18,7 +18,6 @@ from eventstore.errors import (
     Fenced,
     IncompleteTopic,
     OperatorError,
-    TailraceError,
     UsageError,
 )
 from eventstore.position import Cut
@@ -29,7 +28,7 @@ from projections.check import check
 from projections.collect import Collected, drop, gc
 from projections.compute import define, output_schema
 from projections.context import ProjectionContext
-from projections.failure import FOR_GOOD, explained, unforeseen
+from projections.failure import FOR_GOOD, explained
 from projections.generation import Generation, Pin, files_of, spec_to_text
 from projections.history import frames, needs, plan_reads
 from projections.listed import GenerationView, generations
@@ -53,6 +52,7 @@ from projections.refresh import (
     refresh_generation,
     refresh_projection,
     refresh_shown,
+    stopped,
 )
 from projections.results import common_cut, not_kept
 from projections.sinks.base import open_sink
@@ -411,15 +411,8 @@ def refresh_held(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
                     "first",
                 )
             ]
-    except (AtWork, IncompleteTopic) as error:
-        return [Outcome(name, None, "waiting", error.message, error=error)]
-    except TailraceError as error:
-        if error.exit_code == 5:
-            raise
-        return [Outcome(name, None, "failed", error.message, error=error)]
     except Exception as error:  # noqa: BLE001 one projection's must not end the others
-        told = unforeseen(ctx.projections[name], "being refreshed", error)
-        return [Outcome(name, None, "failed", told.message, error=told)]
+        return [stopped(ctx, name, None, error)]
     outcomes = refresh_projection(ctx, name, cut)
     if held is not None:
         level = any(
