@@ -59,6 +59,8 @@ class ProjectionContext:
         self.broken = broken
         self.report = report
         self.clock = clock
+        # Generations by projection of which all that is in the sink is on record, as far as this process knows.
+        self.on_record: dict[str, set[int]] = {}
         self._spark: SparkSession | None = None
         self._fingerprints: dict[str, str] = {}
 
