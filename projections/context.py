@@ -156,8 +156,8 @@ class ProjectionContext:
             return f"its definition changed; tailrace rebuild {name}"
         if (error := self.broken.definitions.get(name)) is not None:
             return f"its definition cannot be loaded: {_first_line(error)}"
-        for error in self.broken.modules.values():  # it may be what defines it
-            return f"no module that loads defines it; {_first_line(error)}"
+        if modules := self.broken.modules.values():  # one of them may be what defines it
+            return f"no module that loads defines it; {'; '.join(map(_first_line, modules))}"
         return "no loaded module defines it; readers keep what it shows"
 
     def anew(self, pin: Pin | None) -> dict[str, Projection]:
