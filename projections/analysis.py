@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from eventstore.errors import TailraceError
 from eventstore.model import TopicKind
 from eventstore.schema import NUMERIC
 from eventstore.state import StateInput
@@ -47,13 +50,15 @@ _SPOILS = frozenset({"clock", "random", "order", "python"})
 class Analysis:
     """``schema`` is the result's, None when it depends on rows. ``not_local`` say why it cannot be refreshed by keys,
     ``findings`` what is wrong with it in any case, ``unsteady`` which of these make an incremental refresh pointless,
-    too; ``never_null``: its plan leaves out rows that have NULL for their key."""
+    too; ``never_null``: its plan leaves out rows that have NULL for their key; ``numeric_texts``: columns of the result
+    that are numeric in Postgres and text here."""
 
     schema: pa.Schema | None
     not_local: tuple[Finding, ...]
     findings: tuple[Finding, ...]
     unsteady: tuple[str, ...]
     never_null: bool = False
+    numeric_texts: frozenset[str] = frozenset()
 
     @property
     def reason(self) -> str | None:
@@ -63,13 +68,18 @@ class Analysis:
 
 
 def analyse(
-    spark: SparkSession, store: Store, projection: Projection, failures: list[ProjectionFailed] | None = None
+    spark: SparkSession,
+    store: Store,
+    projection: Projection,
+    failures: list[ProjectionFailed] | None = None,
+    definitions: Mapping[str, Projection] = MappingProxyType({}),
 ) -> Analysis:
     """Call the projection's function over inputs without rows and look at its plan.
 
     Given ``failures``, columns that no input has and a result that cannot be kept go there, and it goes on with what is
-    left. Raises ProjectionFailed, with the user's file and line, when the function fails or its result cannot be kept,
-    UsageError for unknown topics and columns. No rows are read.
+    left. Given the ``definitions`` of projections whose results it reads, ``numeric`` without a precision is followed
+    through them. Raises ProjectionFailed, with the user's file and line, when the function fails or its result cannot
+    be kept, UsageError for unknown topics and columns. No rows are read.
     """
     from py4j.protocol import Py4JError
 
@@ -90,7 +100,7 @@ def analyse(
     try:
         told = _told(result)
         varies = literals(told) != literals(_told(again))
-        texts = _numeric_texts(projection, inputs)
+        texts = _numeric_texts(projection, inputs) | _texts_of_results(spark, store, projection, definitions)
         return judge(projection, lineage_of(projection), read(told), facts, texts, schema, varies=varies)
     except (AttributeError, LookupError, Py4JError, RecursionError, TypeError, ValueError) as error:
         # A shape of plan that nobody foresaw must not stop a refresh; it is no proof either.
@@ -203,8 +213,12 @@ def judge(
     proof = prove(plan, lineage, facts)
     floats = [field.name for field in schema or () if pa.types.is_floating(field.type)]
     states = frozenset(name for name, source in projection.inputs.items() if isinstance(source, State))
-    declared = Declared(frozenset(projection.tolerance), projection.trust, facts, numeric_texts, states)
-    found = faults(plan, proof, declared, floats)
+    results = {name: each.projection for name, each in projection.inputs.items() if isinstance(each, Result)}
+    declared = Declared(
+        frozenset(projection.tolerance), projection.trust, facts, numeric_texts, states, results
+    )
+    told = faults(plan, proof, declared, floats)
+    found = told.found
     lines = SourceLines.of(projection)
     constants = _constants(projection, found, varies=varies)
     return Analysis(
@@ -217,6 +231,7 @@ def judge(
         ),
         (*(each.what for each in constants), *(fault.what for fault in found if fault.kind in _SPOILS)),
         proof.never_null,
+        told.numeric_texts,
     )
 
 
@@ -321,6 +336,20 @@ def _numeric_texts(projection: Projection, inputs: Mapping[str, Planned]) -> dic
             and column.name not in cast
             and _is_text(planned.schema, row, column.name)
         )
+    return found
+
+
+def _texts_of_results(
+    spark: SparkSession, store: Store, projection: Projection, definitions: Mapping[str, Projection]
+) -> dict[str, frozenset[str]]:
+    """The same of results that are read: a result's columns are kept without what they were in Postgres, so that the
+    functions that make them are asked."""
+    found = {}
+    for name, source in projection.inputs.items():
+        if isinstance(source, Result) and source.projection in definitions:
+            with suppress(TailraceError):  # a mistake of that one's, which its own check tells
+                read = analyse(spark, store, definitions[source.projection], definitions=definitions)
+                found[name] = read.numeric_texts
     return found
 
 

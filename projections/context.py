@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from eventstore.errors import OperatorError, UsageError
+from eventstore.errors import OperatorError, TailraceError, UsageError
 from eventstore.model import EpochInfo, TopicId
 from eventstore.position import Fence
+from projections.definition import Broken
 from projections.findings import did_you_mean
 from projections.fingerprint import fingerprint
 from projections.generation import Generation, Pin
@@ -39,7 +40,8 @@ def silent(step: str, done: int, total: int | None, unit: str) -> None:
 
 class ProjectionContext:
     """One process's view of its projections. ``projections`` may lack those whose code is gone or broken: their
-    generations can still be promoted, rolled back and dropped. ``clock`` tells in seconds what steps take."""
+    generations can still be promoted, rolled back and dropped; ``broken`` says what is. ``clock`` tells in seconds what
+    steps take."""
 
     def __init__(
         self,
@@ -47,14 +49,18 @@ class ProjectionContext:
         settings: Settings,
         projections: Mapping[str, Projection],
         *,
+        broken: Broken = Broken(),  # noqa: B008 it is immutable
         report: Report = silent,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
         self.settings = settings
         self.projections = dict(projections)
+        self.broken = broken
         self.report = report
         self.clock = clock
+        # Generations by projection of which all that is in the sink is on record, as far as this process knows.
+        self.on_record: dict[str, set[int]] = {}
         self._spark: SparkSession | None = None
         self._fingerprints: dict[str, str] = {}
 
@@ -92,9 +98,12 @@ class ProjectionContext:
         return parallelism_of(self.master, self.settings.spark.shuffle_partitions)
 
     def projection(self, name: str) -> Projection:
-        """Raises UsageError, with names that come close, when no loaded module defines it."""
+        """Raises UsageError, with names that come close, when no loaded module defines it, or with what is wrong with
+        its definition."""
         found = self.projections.get(name)
         if found is None:
+            if (error := self.broken.definitions.get(name)) is not None:
+                raise error
             known = ", ".join(sorted(self.projections)) or "none; set projections.modules"
             raise UsageError(
                 f"no projection {name!r} is defined",
@@ -121,7 +130,7 @@ class ProjectionContext:
 
     def check_known(self, name: str) -> None:
         """Raises UsageError, with names that come close, for one that has no generation and no definition either."""
-        if name in self.projections or self.generations(name):
+        if name in self.projections or name in self.broken.definitions or self.generations(name):
             return
         known = sorted({*self.projections, *self.store.derived.projections()})
         raise UsageError(
@@ -139,6 +148,17 @@ class ProjectionContext:
         if generation.pin:
             made_by |= generation.pin.anew
         return any(self.fingerprint(name) != known for name, known in made_by.items())
+
+    def why_frozen(self, generation: Generation) -> str:
+        """Why no loaded definition matches it, in words."""
+        name = generation.projection
+        if name in self.projections:
+            return f"its definition changed; tailrace rebuild {name}"
+        if (error := self.broken.definitions.get(name)) is not None:
+            return f"its definition cannot be loaded: {_first_line(error)}"
+        if modules := self.broken.modules.values():  # one of them may be what defines it
+            return f"no module that loads defines it; {'; '.join(map(_first_line, modules))}"
+        return "no loaded module defines it; readers keep what it shows"
 
     def anew(self, pin: Pin | None) -> dict[str, Projection]:
         """The definitions of the projections whose results are computed with what is pinned there. Raises UsageError
@@ -188,3 +208,7 @@ class ProjectionContext:
             f"the sink holds {generation} from {why}",
             hint=f"the catalog or the sink was restored apart from the other: tailrace rebuild {generation.projection}",
         )
+
+
+def _first_line(error: TailraceError) -> str:
+    return error.message.partition("\n")[0]

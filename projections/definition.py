@@ -114,6 +114,27 @@ def _first(name: str, found: Sequence[Finding]) -> UsageError:
     return UsageError(f"projection {name!r} ({first.place}): {first.what}{more}", hint=first.hint)
 
 
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """What does not load of a project, beside what does."""
+
+    mistakes: tuple[Mistake, ...] = ()
+
+    @property
+    def definitions(self) -> dict[str, UsageError]:
+        """The first mistake of each definition by its name."""
+        return self._errors(of_modules=False)
+
+    @property
+    def modules(self) -> dict[str, UsageError]:
+        """The first mistake of each module or file of which it is not even known what it defines."""
+        return self._errors(of_modules=True)
+
+    def _errors(self, *, of_modules: bool) -> dict[str, UsageError]:
+        own = [mistake for mistake in self.mistakes if mistake.is_of_module is of_modules]
+        return {name: as_error(own, name) for name in dict.fromkeys(each.name for each in own)}
+
+
 _gathered: ContextVar[list[Mistake] | None] = ContextVar("gathered", default=None)
 
 
@@ -235,10 +256,10 @@ def _of_file(file: Path) -> list[Projection]:
 def _add(found: dict[str, Projection], defined: Projection) -> None:
     other = found.setdefault(defined.name, defined)
     if other is not defined:
-        raise UsageError(
-            f"two projections are named {defined.name!r}: {other.place} and {defined.place}",
-            hint="a projection's name is its function's, or its file's; rename one of them",
-        )
+        what = f"two projections are named {defined.name!r}: {other.place} and {defined.place}"
+        hint = "a projection's name is its function's, or its file's; rename one of them"
+        # Of both: with one of them left out, nobody knows that it is the other one that is meant.
+        _tell(other, other.name, other.place, [Finding("fail", what, hint, other.place)])
 
 
 def _import(name: str, folder: str) -> ModuleType:

@@ -12,9 +12,10 @@ from typing import Literal
 
 from projections.carried import names_in, root
 from projections.locality import InputFacts, Proof
-from projections.numerictext import NumericTexts
+from projections.numerictext import NumericTexts, Origin
 from projections.plantree import Node
 from projections.spread import Attribute, Lost, Relation
+from projections.textgroups import TextGroups
 
 Kind = Literal["clock", "random", "order", "python", "float", "text"]
 
@@ -57,6 +58,13 @@ _CALLED = {
 }  # fmt: skip
 
 
+_GROUPING_CALLS = {
+    "groupBy": ("groupBy", "groupby", "rollup", "cube", "pivot"), "partitionBy": ("partitionBy",),
+    "distinct": ("distinct", "dropDuplicates", "drop_duplicates"), "except": ("subtract", "exceptAll"),
+    "dropDuplicates": ("dropDuplicates", "drop_duplicates"), "intersect": ("intersect", "intersectAll"),
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """``calls`` are names of functions in the source that may have made it; ``attribute`` what it is about."""
@@ -72,23 +80,35 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Declared:
     """What the projection says of its result and inputs. ``numeric_texts``: columns of each input that are numeric in
-    Postgres and text in the log; ``states``: the inputs that can be given a ``cast``."""
+    Postgres and text in the log; ``states``: the inputs that can be given a ``cast``; ``results``: the projections
+    that others are the results of."""
 
     tolerance: frozenset[str] = frozenset()
     trust: bool = False
     inputs: Mapping[str, InputFacts] = field(default_factory=dict)
     numeric_texts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     states: frozenset[str] = frozenset()
+    results: Mapping[str, str] = field(default_factory=dict)
 
 
-def faults(plan: Node, proof: Proof, declared: Declared, floats: Iterable[str]) -> list[Fault]:
-    """Each fault once, in the order of the plan from its inputs up. ``floats`` are the result's columns of a
-    floating-point type."""
-    search = _Search(proof, declared, NumericTexts(declared.numeric_texts))
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Each fault once, in the order of the plan from its inputs up. ``numeric_texts``: columns of the result that are
+    numeric in Postgres and text here."""
+
+    found: tuple[Fault, ...]
+    numeric_texts: frozenset[str]
+
+
+def faults(plan: Node, proof: Proof, declared: Declared, floats: Iterable[str]) -> Faults:
+    """``floats`` are the result's columns of a floating-point type."""
+    texts = NumericTexts(declared.numeric_texts)
+    keys = {name: facts.unique for name, facts in declared.inputs.items()}
+    search = _Search(proof, declared, texts, TextGroups(texts, keys))
     for node in proof.relations:  # inputs first
         search.look_at(node)
     search.conclude(plan, frozenset(floats))
-    return list(dict.fromkeys(search.found))
+    return Faults(tuple(dict.fromkeys(search.found)), texts.columns(proof.relations[plan]))
 
 
 @dataclass(slots=True)
@@ -96,6 +116,7 @@ class _Search:
     proof: Proof
     declared: Declared
     texts: NumericTexts
+    groups: TextGroups
     found: list[Fault] = field(default_factory=list)
     tainted: dict[Attribute, list[Fault]] = field(default_factory=dict)
 
@@ -109,13 +130,16 @@ class _Search:
         ]
         for expression in node.all_expressions():
             self._look_into(expression, relation, grouping, node)
+        for origin, words in self.groups.uses(node, below):
+            self._of_numeric_text(origin, f"is compared as text ({words})", _GROUPING_CALLS[words])
         self._of_operator(node, relation)
         self.texts.of_operator(node, below, self.proof.relations[node])
 
     def _look_into(self, expression: Node, relation: Relation, grouping: list[Attribute], node: Node) -> None:
         """Faults of an expression; those that only matter when they reach the result stay with its column."""
         later: list[Fault] = []
-        self._of_numeric_text(expression, relation)
+        for origin, words in self.texts.uses(expression, relation):
+            self._of_numeric_text(origin, words)
         for inner, above in _with_parents(expression):
             self._at_once(inner, relation)
             later += self._of_order(inner, above, relation, grouping)
@@ -157,15 +181,17 @@ class _Search:
                 "use Spark's functions, or say trust=True when it does", (name,),
             ))  # fmt: skip
 
-    def _of_numeric_text(self, expression: Node, relation: Relation) -> None:
-        for (name, column), words in self.texts.uses(expression, relation):
-            of_state = name in self.declared.states
-            self.found.append(Fault(
-                "text", f"{name}.{column} is numeric without a precision, text in the log, and {words}",
-                f'say its type: {name}=State(…, cast={{"{column}": "decimal(20,4)"}})' if of_state
-                else f'say its type: F.col("{name}.{column}").cast("decimal(20,4)")',
-                input=name, column=column,
-            ))  # fmt: skip
+    def _of_numeric_text(self, origin: Origin, words: str, calls: tuple[str, ...] = ()) -> None:
+        name, column = origin
+        hint = f'F.col("{name}.{column}").cast("decimal(20,4)")'
+        if name in self.declared.states:
+            hint = f'{name}=State(…, cast={{"{column}": "decimal(20,4)"}})'
+        elif name in self.declared.results:
+            hint += f", or already where projection {self.declared.results[name]} reads it"
+        self.found.append(Fault(
+            "text", f"{name}.{column} is numeric without a precision, text in the log, and {words}",
+            f"say its type: {hint}", calls, name, column,
+        ))  # fmt: skip
 
     def _of_order(
         self, inner: Node, above: tuple[Node, ...], relation: Relation, grouping: list[Attribute]

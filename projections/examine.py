@@ -76,7 +76,7 @@ def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
     try:
         spark = ctx.spark
         ctx.report(f"looking at the plan of {projection.name}", 0, None, "")
-        analysis = analyse(spark, ctx.store, sound, failures)
+        analysis = analyse(spark, ctx.store, sound, failures, ctx.projections)
     except TransientError:
         raise  # Spark went away: that is no finding
     except Exception as error:  # noqa: BLE001 of Spark, which does not start, or of the function

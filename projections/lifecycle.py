@@ -18,10 +18,9 @@ from eventstore.errors import (
     Fenced,
     IncompleteTopic,
     OperatorError,
-    TailraceError,
     UsageError,
 )
-from eventstore.position import Cut, Fence
+from eventstore.position import Cut
 from projections import finished, promotion
 from projections.apply import Applied, apply
 from projections.atwork import AtWork, building, refreshing
@@ -29,9 +28,10 @@ from projections.check import check
 from projections.collect import Collected, drop, gc
 from projections.compute import define, output_schema
 from projections.context import ProjectionContext
-from projections.failure import FOR_GOOD, explained, unforeseen
+from projections.failure import FOR_GOOD, explained
 from projections.generation import Generation, Pin, files_of, spec_to_text
 from projections.history import frames, needs, plan_reads
+from projections.listed import GenerationView, generations
 from projections.model import Projection
 from projections.order import in_order
 from projections.plan import Full
@@ -41,7 +41,6 @@ from projections.promotion import (
     NotShown,
     Promoted,
     RolledBack,
-    Unshown,
     reconcile,
     reconcile_if_possible,
     rollback,
@@ -53,6 +52,7 @@ from projections.refresh import (
     refresh_generation,
     refresh_projection,
     refresh_shown,
+    stopped,
 )
 from projections.results import common_cut, not_kept
 from projections.sinks.base import open_sink
@@ -411,15 +411,8 @@ def refresh_held(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
                     "first",
                 )
             ]
-    except (AtWork, IncompleteTopic) as error:
-        return [Outcome(name, None, "waiting", error.message, error=error)]
-    except TailraceError as error:
-        if error.exit_code == 5:
-            raise
-        return [Outcome(name, None, "failed", error.message, error=error)]
     except Exception as error:  # noqa: BLE001 one projection's must not end the others
-        told = unforeseen(ctx.projections[name], "being refreshed", error)
-        return [Outcome(name, None, "failed", told.message, error=told)]
+        return [stopped(ctx, name, None, error)]
     outcomes = refresh_projection(ctx, name, cut)
     if held is not None:
         level = any(
@@ -461,47 +454,3 @@ def undefined(ctx: ProjectionContext) -> list[Outcome]:
         if frozen:
             outcomes.append(frozen)
     return outcomes
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationView:
-    """A generation as a list shows it. ``fence`` is the sink's (None: nothing in it, or the sink is out of reach,
-    which ``problem`` says); ``epoch`` is where its result in the log stands. ``unshown``: it is live in the catalog,
-    and readers see another one still."""
-
-    generation: Generation
-    live: bool
-    frozen: bool
-    epoch: int | None
-    rows: int
-    fence: Fence | None
-    problem: str
-    unshown: Unshown | None = None
-
-
-def generations(ctx: ProjectionContext, name: str) -> list[GenerationView]:
-    """All generations of a projection, oldest first. Raises UsageError when the name is unknown everywhere."""
-    ctx.check_known(name)
-    found = ctx.generations(name)
-    live = ctx.store.derived.live(name)
-    return [_view(ctx, generation, live) for generation in found]
-
-
-def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> GenerationView:
-    last = ctx.store.derived.last_derived(generation.projection, generation.number)
-    fence, problem, unshown = None, "", None
-    try:
-        fence = ctx.fence(generation)
-        unshown = promotion.unshown(ctx, generation) if generation.number == live else None
-    except TailraceError as error:
-        problem = error.message
-    return GenerationView(
-        generation=generation,
-        live=generation.number == live,
-        frozen=ctx.is_frozen(generation),
-        epoch=last.to_epoch if last else None,
-        rows=files_of(last).rows if last else 0,
-        fence=fence,
-        problem=problem,
-        unshown=unshown,
-    )

@@ -22,7 +22,13 @@ _ORDERS = {
     "ArrayMax": "array_max", "ArrayMin": "array_min",
 }  # fmt: skip
 _BY = {"MaxBy": "max_by", "MinBy": "min_by"}
-_EQUALITIES = {"EqualTo": "=", "EqualNullSafe": "<=>", "In": "in", "InSubquery": "in"}
+_EQUALITIES = {
+    "EqualTo": "=", "EqualNullSafe": "<=>", "In": "in", "InSubquery": "in", "CollectSet": "collect_set", "Mode": "mode",
+    "HyperLogLogPlusPlus": "approx_count_distinct", "ArrayDistinct": "array_distinct",
+    "ArrayContains": "array_contains", "ArrayPosition": "array_position", "ArrayRemove": "array_remove",
+    "ArraysOverlap": "arrays_overlap", "ArrayUnion": "array_union", "ArrayIntersect": "array_intersect",
+    "ArrayExcept": "array_except",
+}  # fmt: skip
 _KEEPS = frozenset({
     "AggregateExpression", "Alias", "AnyValue", "ArrayDistinct", "ArrayFilter", "ArrayMax", "ArrayMin", "ArraySort",
     "Coalesce", "CollectList", "CollectSet", "CreateArray", "ElementAt", "First", "Flatten", "GetArrayItem", "Greatest",
@@ -40,6 +46,7 @@ class NumericTexts:
     told: Mapping[str, frozenset[str]]
     numbers: set[Node] = field(default_factory=set)
     _columns: dict[Attribute, Held] = field(default_factory=dict)
+    _readings: dict[Attribute, frozenset[int] | None] = field(default_factory=dict)
     _found: list[tuple[Origin, str]] = field(default_factory=list)
 
     def uses(self, expression: Node, relation: Relation) -> list[tuple[Origin, str]]:
@@ -54,19 +61,55 @@ class NumericTexts:
                 and any(held.values())
             ):
                 self._columns[expression.id] = held
+                self._readings[expression.id] = self.readings_of(expression, relation)
         return list(dict.fromkeys(self._found))
+
+    def columns(self, relation: Relation) -> frozenset[str]:
+        """The columns of a relation that are such text, or lists of it; ``paid.price`` of structs."""
+        return frozenset(
+            f"{column.name}.{inside}" if inside else column.name
+            for column in relation.output
+            for inside, origins in self.of_column(column.id, relation).items()
+            if origins
+        )
+
+    def held(self, expression: Node, relation: Relation) -> Held:
+        """The numeric text in an expression that ``uses`` was asked about."""
+        return self._held(expression, relation, {})
+
+    def readings_of(self, expression: Node, relation: Relation) -> frozenset[int] | None:
+        """The readings of inputs whose rows decide what an expression of one row is; None when others do, too."""
+        found = frozenset[int]()
+        for inner in expression.walk():
+            if inner.kind in ("AggregateExpression", "WindowExpression"):
+                return None
+            if inner.kind == "AttributeReference":
+                readings = self.readings_of_column(inner.id, relation)
+                if readings is None:
+                    return None
+                found |= readings
+        return found
+
+    def readings_of_column(self, attribute: Attribute, relation: Relation) -> frozenset[int] | None:
+        origin = relation.origins.get(attribute)
+        return frozenset({origin.reading}) if origin is not None else self._readings.get(attribute)
 
     def of_operator(self, node: Node, parts: Sequence[Relation], relation: Relation) -> None:
         """Columns that an operator makes without an expression."""
         if node.kind == "Union":
             for place, column in enumerate(relation.output):
                 sides = [part.output[place].id for part in parts if place < len(part.output)]
-                held = [self._of_column(side, part) for side, part in zip(sides, parts, strict=False)]
+                held = [self.of_column(side, part) for side, part in zip(sides, parts, strict=False)]
                 self._columns[column.id] = _together(held)
+                self._readings[column.id] = None
+        elif node.kind == "Expand":  # rollup and its like: each row once for each list of columns
+            for place, made in enumerate(node.expressions("output")):
+                rows = [projected[place] for projected in node.lists("projections") if place < len(projected)]
+                self._columns[made.id] = _together(self._held(each, parts[0], {}) for each in rows)
         elif node.kind == "Generate" and (generator := node.expression("generator")) is not None:
             held_inside = self._held(generator, relation, {})
             for column_node in node.expressions("generatorOutput"):
-                self._columns[column_node.id] = {"": _any(held_inside), **held_inside}
+                self._columns[column_node.id] = {"": any_of(held_inside), **held_inside}
 
     def _held(self, inner: Node, relation: Relation, common: Held) -> Held:
         if inner.kind == "With":  # BETWEEN and its like: what is said once and used several times
@@ -89,12 +132,12 @@ class NumericTexts:
     def _carried(self, inner: Node, below: Sequence[Held], relation: Relation) -> Held:
         match inner.kind:
             case "AttributeReference" | "NamedLambdaVariable":
-                return self._of_column(inner.id, relation)
+                return self.of_column(inner.id, relation)
             case "GetStructField":
                 return {"": below[0].get(inner.name, frozenset())}
             case "CreateNamedStruct":
                 names = [str(name.fields.get("value")) for name in inner.children[::2]]
-                return {name: _any(held) for name, held in zip(names, below[1::2], strict=False)}
+                return {name: any_of(held) for name, held in zip(names, below[1::2], strict=False)}
             case "Cast":
                 return below[0] if inner.type == "string" else {}
             case "If":
@@ -106,7 +149,7 @@ class NumericTexts:
             case kind:
                 return _together(below) if kind in _KEEPS else {}
 
-    def _of_column(self, attribute: Attribute, relation: Relation) -> Held:
+    def of_column(self, attribute: Attribute, relation: Relation) -> Held:
         if attribute in self._columns:
             return self._columns[attribute]
         origin = relation.origins.get(attribute)
@@ -128,7 +171,10 @@ class NumericTexts:
             if used:
                 self.numbers.add(inner)
         elif inner.kind in _EQUALITIES:
-            words, used = f"is compared as text ({_EQUALITIES[inner.kind]})", _any(_together(below))
+            words, used = f"is compared as text ({_EQUALITIES[inner.kind]})", any_of(_together(below))
+        elif inner.kind == "AggregateExpression" and inner.fields.get("isDistinct"):
+            words = "is compared as text (distinct)"
+            used = any_of(_together(self._held(each, relation, {}) for each in inner.children[0].children))
         elif inner.kind in _ORDERS or inner.kind in _BY:
             words = f"is compared as text ({_ORDERS.get(inner.kind) or _BY[inner.kind]})"
             compared = zip(inner.children, below, strict=True)
@@ -140,7 +186,7 @@ class NumericTexts:
 def _ordering(expression: Node, held: Held, relation: Relation) -> frozenset[Origin]:
     """The numeric text that an order goes by: of a struct the fields up to those that no two rows share."""
     if expression.kind != "CreateNamedStruct":
-        return _any(held)
+        return any_of(held)
     used, known = frozenset[Origin](), list[Attribute]()
     for name, value in zip(expression.children[::2], expression.children[1::2], strict=True):
         if relation.is_unique(known):
@@ -159,5 +205,6 @@ def _together(several: Iterable[Held]) -> Held:
     return found
 
 
-def _any(held: Held) -> frozenset[Origin]:
+def any_of(held: Held) -> frozenset[Origin]:
+    """All the numeric text that a value holds."""
     return frozenset[Origin]().union(*held.values())

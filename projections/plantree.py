@@ -39,6 +39,11 @@ class Node:
             return tuple(self.children[at] for at in told)
         return tuple(_tree(nodes) for nodes in told if nodes)
 
+    def lists(self, field: str) -> tuple[tuple[Node, ...], ...]:
+        """The expressions of a field that is a list of lists of them."""
+        told = self.fields.get(field)
+        return tuple(tuple(map(_tree, each)) for each in told) if isinstance(told, list) else ()
+
     def expression(self, field: str) -> Node | None:
         """The one expression of a field."""
         told = self.fields.get(field)

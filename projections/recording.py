@@ -35,6 +35,7 @@ def failures_recorded(
     except (Fenced, IncompleteTopic):
         raise
     except Exception as error:
+        ctx.on_record.pop(name, None)  # a step may be in its sink whose answer was lost
         if isinstance(error, NotLevel):
             generation = error.generation  # by which the next build knows what to go on with
         with suppress(TailraceError):  # a catalog out of reach has no room for it
@@ -73,7 +74,11 @@ def record_applied(
     taken: Taken | None = None,
 ) -> None:
     """Keep what the steps did that are in the sink now and not on record yet: one that this run has ``taken``, those
-    that earlier ones committed, and those that they even applied before they ended."""
+    that earlier ones committed, and those that they even applied before they ended. Of these the catalog is asked
+    once, so that a runner with nothing to do does not ask it at each poll."""
+    name, number = generation.projection, generation.number
+    if taken is None and not applied.steps and number in ctx.on_record.get(name, ()):
+        return
     now = datetime.now(UTC)
     for step, anew in _not_on_record(ctx, generation, applied):
         if taken is not None and taken.run.to_epoch == step.to_epoch:
@@ -81,6 +86,7 @@ def record_applied(
         else:
             record = _left(started if anew else now, now, step, "applied now" if anew else "applied")
         ctx.store.run_records.add(record)
+    ctx.on_record.setdefault(name, set()).add(number)
 
 
 def _not_on_record(

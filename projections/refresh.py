@@ -13,6 +13,7 @@ from eventstore.errors import Fenced, IncompleteTopic, TailraceError
 from eventstore.maintain.receipts import erasures
 from eventstore.position import Cut
 from projections.apply import apply
+from projections.atwork import AtWork
 from projections.changed import changed_topics
 from projections.context import ProjectionContext
 from projections.failure import unforeseen
@@ -190,15 +191,23 @@ def _refreshed(ctx: ProjectionContext, generation: Generation, cut: Cut) -> Outc
     try:
         with failures_recorded(ctx, name, "refresh", number):
             return refresh_generation(ctx, ctx.projections[name], generation, cut)
-    except Fenced:
-        raise
-    except IncompleteTopic as error:
-        return Outcome(name, number, "waiting", error.message, error=error)
-    except TailraceError as error:
-        return Outcome(name, number, "failed", error.message, error=error)
     except Exception as error:  # noqa: BLE001 one projection's must not end the others
-        told = unforeseen(ctx.projections[name], "being refreshed", error)
-        return Outcome(name, number, "failed", told.message, error=told)
+        return stopped(ctx, name, number, error)
+
+
+def stopped(ctx: ProjectionContext, name: str, number: int | None, error: Exception) -> Outcome:
+    """The outcome of what stopped the refresh of one projection. Raises the error when it is not of that one alone:
+    Fenced, which ends this process, and what ``unforeseen`` raises."""
+    if isinstance(error, AtWork | IncompleteTopic):
+        return Outcome(name, number, "waiting", error.message, error=error)
+    if isinstance(error, Fenced):
+        raise error
+    told = (
+        error
+        if isinstance(error, TailraceError)
+        else unforeseen(ctx.projections[name], "being refreshed", error)
+    )
+    return Outcome(name, number, "failed", told.message, error=told)
 
 
 def mark_frozen(ctx: ProjectionContext, generation: Generation) -> Outcome | None:
@@ -213,12 +222,7 @@ def mark_frozen(ctx: ProjectionContext, generation: Generation) -> Outcome | Non
     epoch = last.to_epoch if last else 0
     if generation.frozen_at is None:
         derived.set_frozen(name, number, epoch)
-    why = (
-        f"its definition changed; tailrace rebuild {name}"
-        if name in ctx.projections
-        else "no loaded module defines it; readers keep what it shows"
-    )
-    reason = f"{generation} is frozen at epoch {epoch}: {why}"
+    reason = f"{generation} is frozen at epoch {epoch}: {ctx.why_frozen(generation)}"
     return Outcome(name, number, "frozen", reason, epoch)
 
 

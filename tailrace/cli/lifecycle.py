@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eventstore.errors import TailraceError, UsageError
+from eventstore.errors import UsageError
+from tailrace.cli.failure import report
 from tailrace.cli.invocation import Invocation, unknown
 from tailrace.cli.output import count
 from tailrace.cli.pace import Reporter
@@ -16,6 +18,7 @@ from tailrace.cli.pace import Reporter
 if TYPE_CHECKING:
     from eventstore.settings import Settings
     from projections.context import ProjectionContext
+    from projections.definition import Broken
     from projections.lifecycle import Rebuilt
     from projections.model import Projection
     from projections.refresh import Outcome
@@ -41,16 +44,17 @@ def projecting(
 ) -> Iterator[ProjectionContext]:
     """The context of projection work. Spark starts with the first computation, never before.
 
-    ``lenient`` goes on without definitions that do not load: what is live can be changed while the code is broken.
+    Definitions that do not load are left out, and what is wrong with them is in ``broken``: ``asked`` tells what of
+    that concerns a command. ``lenient`` goes on without any: what is live can be changed while the code is broken.
     ``master`` stands for that of the configuration.
     """
     from projections.context import ProjectionContext
 
     settings = with_master(invocation.settings, master)
-    projections = _definitions(invocation, lenient=lenient)
+    projections, broken = _definitions(invocation, lenient=lenient)
     with invocation.store() as store, invocation.output.progress(activity) as progress:
         report = Reporter(progress)
-        with ProjectionContext(store, settings, projections, report=report) as context:
+        with ProjectionContext(store, settings, projections, broken=broken, report=report) as context:
             yield context
 
 
@@ -71,8 +75,8 @@ def with_master(settings: Settings, master: str | None) -> Settings:
     return chosen
 
 
-def _definitions(invocation: Invocation, *, lenient: bool) -> dict[str, Projection]:
-    from projections.definition import load_configured
+def _definitions(invocation: Invocation, *, lenient: bool) -> tuple[dict[str, Projection], Broken]:
+    from projections.definition import Broken, gathering, load_configured
 
     settings = invocation.settings
     if not (settings.projections.modules or settings.projections.sql or lenient):
@@ -80,23 +84,79 @@ def _definitions(invocation: Invocation, *, lenient: bool) -> dict[str, Projecti
             f"{invocation.configuration.path} names no projections",
             hint='add [projections] modules = ["shop.projections"], or sql = ["shop/sql"]',
         )
-    try:
-        return load_configured(settings.projections, invocation.configuration.folder)
-    except TailraceError as error:
-        if not lenient:
-            raise
-        invocation.output.note(f"going on without the definitions: {error.message}", style="yellow")
-        return {}
+    with gathering() as mistakes:
+        found = load_configured(settings.projections, invocation.configuration.folder)
+    broken = Broken(tuple(mistakes))
+    for error in (*broken.definitions.values(), *broken.modules.values()) if lenient else ():
+        invocation.output.note(f"going on without it: {error.message}", style="yellow")
+    return found, broken
 
 
-def chosen(context: ProjectionContext, names: Sequence[str] | None) -> list[str]:
-    """The named projections, or all. Raises UsageError with the nearest name."""
-    for name in names or ():
-        if name not in context.projections:
-            raise unknown(
-                "projection", name, context.projections, "does [projections] name its module or file?"
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a command has to work on. ``errors`` are of what does not load of it: of the names that it was given and of
+    what these read, or of everything when it was given none."""
+
+    names: list[str]
+    errors: Mapping[str, UsageError]
+
+    def only(self) -> str:
+        """The one name. Raises UsageError when that, or something that it reads, does not load."""
+        for error in self.errors.values():
+            raise error
+        (name,) = self.names
+        return name
+
+    def report(self, invocation: Invocation) -> int:
+        """Tell the errors; the exit code."""
+        codes = [report(each, invocation.output, verbose=invocation.verbose) for each in self.errors.values()]
+        return max(codes, default=0)
+
+
+def asked(invocation: Invocation, context: ProjectionContext, names: Sequence[str] | None) -> Asked:
+    """What to work on, beside what does not load; what of that was not asked for is told in a note. Raises UsageError
+    for unknown names, and when nothing is left to work on."""
+    definitions, modules = context.broken.definitions, context.broken.modules
+    errors: dict[str, UsageError] = {**definitions, **modules}
+    if names:
+        errors = {name: definitions[name] for name in _with_reads(context, names) if name in definitions}
+    left = chosen(context, [name for name in names if name not in errors]) if names else []
+    left = left if names else list(context.projections)
+    if errors and not left:
+        raise next(iter(errors.values()))
+    others = [name for name in (*definitions, *modules) if name not in errors]
+    if others:
+        told = f"broken, and not asked for: {', '.join(others)} (tailrace projection check)"
+        invocation.output.note(told, style="yellow")
+    return Asked(left, errors)
+
+
+def _with_reads(context: ProjectionContext, names: Sequence[str]) -> list[str]:
+    """Names, and those of all projections that these read."""
+    found = dict.fromkeys(names)
+    todo = list(names)
+    while todo:
+        defined = context.projections.get(todo.pop())
+        new = [name for name in (defined.reads if defined else ()) if name not in found]
+        found |= dict.fromkeys(new)
+        todo += new
+    return list(found)
+
+
+def chosen(context: ProjectionContext, names: Sequence[str]) -> list[str]:
+    """The named projections, each once. Raises UsageError with the nearest name, or with the module that may define it
+    and does not load."""
+    for name in names:
+        if name in context.projections:
+            continue
+        from projections.findings import did_you_mean
+
+        for error in context.broken.modules.values() if not did_you_mean(name, context.projections) else ():
+            raise UsageError(
+                f"there is no projection {name!r} in what loads; {error.message}", hint=error.hint
             )
-    return list(dict.fromkeys(names)) if names else list(context.projections)
+        raise unknown("projection", name, context.projections, "does [projections] name its module or file?")
+    return list(dict.fromkeys(names))
 
 
 def tell_outcome(invocation: Invocation, outcome: Outcome) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.invocation import of
-from tailrace.cli.lifecycle import chosen, projecting
+from tailrace.cli.lifecycle import asked, projecting
 from tailrace.cli.output import count
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def plan(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
-) -> None:
+) -> int:
     """Show what a refresh would do now: nothing, the keys that changes affect, or all of it, why, and about how much.
 
     What shows only in the rows (a truncated table, more keys than are worth following) is said by run and kept by
@@ -28,7 +28,8 @@ def plan(
 
     invocation = of(context)
     with projecting(invocation, "plan") as projections:
-        planned = lifecycle.plans(projections, chosen(projections, names))
+        wanted = asked(invocation, projections, names)
+        planned = lifecycle.plans(projections, wanted.names)
         sinks = {name: getattr(each.sink, "sink", "own") for name, each in projections.projections.items()}
     for each in planned:
         if invocation.output.json:
@@ -37,6 +38,7 @@ def plan(
             invocation.output.line(_line(each, sinks[each.projection]))
             if each.estimate is not None:
                 invocation.output.line(f"  {_estimated(each.estimate)}")
+    return wanted.report(invocation)
 
 
 def _line(planned: PlannedRefresh, sink: str) -> str:

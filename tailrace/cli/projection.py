@@ -88,7 +88,7 @@ def _remark(view: GenerationView) -> str:
         return f"{name} is the preview {view.generation.preview!r}: never promoted, it stays as it was built"
     if view.generation.pin is not None:
         return f"{name} is pinned at {view.generation.pin.text}: it stays as it was then"
-    return f"{name} is frozen: no loaded definition matches it, so nobody refreshes it" if view.frozen else ""
+    return f"{name} is frozen: {view.why_frozen}" if view.frozen else ""
 
 
 def _document(view: GenerationView) -> dict[str, object]:
@@ -99,6 +99,7 @@ def _document(view: GenerationView) -> dict[str, object]:
         "live": view.live,
         "state": generation.state,
         "frozen": view.frozen,
+        "why_frozen": view.why_frozen,
         "as_of": generation.pin.text if generation.pin else None,
         "preview": generation.preview,
         "epoch": view.epoch,
@@ -119,18 +120,17 @@ def check_definitions(
 ) -> int:
     """Say everything that is wrong with definitions, and how each can be refreshed. Reads no rows."""
     from projections import lifecycle
-    from projections.definition import gathering
     from projections.examine import examine, of_mistakes
 
     invocation = of(context)
     code = 0
-    with gathering() as mistakes, projecting(invocation, "check") as projections:
-        broken = {each.projection: each for each in of_mistakes(mistakes)}
+    with projecting(invocation, "check") as projections:
+        broken = {each.projection: each for each in of_mistakes(projections.broken.mistakes)}
         for examined in broken.values():
             tell_examined(invocation, examined, None)
             code = code or examined.exit_code
         left = [name for name in names or projections.projections if name not in broken]
-        for name in chosen(projections, left) if left else ():
+        for name in chosen(projections, left):
             examined = examine(projections, projections.projections[name])
             planned = lifecycle.plans(projections, [name])[0].plan if examined.ok else None
             tell_examined(invocation, examined, planned)

@@ -114,7 +114,7 @@ def unshown_words(unshown: Unshown) -> str:
 
 
 def _frozen(epoch: int) -> str:
-    return f"frozen at epoch {epoch:,}: no running definition matches it"
+    return f"frozen at epoch {epoch:,}: no running definition matches it (why: tailrace projection list)"
 
 
 def _failing(record: RunRecord | None) -> Failing | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,12 +11,10 @@ import typer
 from tailrace.cli.capture import MetricsAddressOption, metrics_port_option, stopping
 from tailrace.cli.failure import INTERRUPTED
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
-from tailrace.cli.lifecycle import MasterOption, StaleOption, chosen, projecting, tell_outcome, tell_rebuilt
+from tailrace.cli.lifecycle import MasterOption, StaleOption, asked, projecting, tell_outcome, tell_rebuilt
 
 if TYPE_CHECKING:
     from projections.context import ProjectionContext
-    from projections.definition import Mistake
-    from projections.model import Projection
     from projections.refresh import Outcome
 
 
@@ -40,17 +38,19 @@ def run(
     --once the exit code tells of the failure. The one that is furthest behind its freshness goes first.
     """
     from projections import runner
-    from projections.definition import gathering
+    from projections.refresh import Outcome
     from tailrace.metrics import served
     from tailrace.projection_metrics import ProjectionCollector
 
     invocation = of(context)
-    with gathering() as mistakes, projecting(invocation, "run", master=master) as projections:
-        broken = _broken(mistakes, names, projections.projections)
+    with projecting(invocation, "run", master=master) as projections:
+        found = asked(invocation, projections, names)
+        broken = [
+            Outcome(name, None, "failed", error.message, error=error) for name, error in found.errors.items()
+        ]
         for outcome in broken:
             tell_outcome(invocation, outcome)
-        left = {outcome.projection for outcome in broken}
-        wanted = chosen(projections, [name for name in names if name not in left]) if names else None
+        wanted = found.names if names else None
         if once:
             return _once(invocation, projections, wanted, broken, detailed=detailed_exitcode)
         stop, collector = threading.Event(), ProjectionCollector(projections)
@@ -62,24 +62,6 @@ def run(
                 projections, wanted, stop, lambda outcome: tell_outcome(invocation, outcome), collector.count
             )
     return INTERRUPTED if interrupted.is_set() else 0
-
-
-def _broken(
-    mistakes: Sequence[Mistake], names: Sequence[str] | None, right: Mapping[str, Projection]
-) -> list[Outcome]:
-    """Definitions with mistakes, which do not stop the others. Raises UsageError for a module that gives none, and when
-    nothing is left to refresh."""
-    from projections.definition import as_error
-    from projections.refresh import Outcome
-
-    for mistake in mistakes:
-        if mistake.is_of_module:
-            raise as_error(mistakes, mistake.name)
-    told = dict.fromkeys(each.name for each in mistakes if not names or each.name in names)
-    if told and not (set(names) - set(told) if names else right):
-        raise as_error(mistakes, next(iter(told)))
-    errors = {name: as_error(mistakes, name) for name in told}
-    return [Outcome(name, None, "failed", error.message, error=error) for name, error in errors.items()]
 
 
 def _once(
@@ -139,7 +121,7 @@ def rebuild(
     if promote or (promote is None and as_of is None and preview is None):
         invocation.confirm(f"replace the live generation of {name}")
     with projecting(invocation, f"rebuild {name}", master=master) as projections:
-        (wanted,) = chosen(projections, [name])
+        wanted = asked(invocation, projections, [name]).only()
         built = lifecycle.rebuild(
             projections, wanted, as_of=as_of, promote=promote, preview=preview, stale_ok=stale_ok
         )

@@ -129,7 +129,7 @@ def _to_projection(
 ) -> int:
 
     from projections import lifecycle
-    from tailrace.cli.lifecycle import chosen, projecting, tell_rebuilt
+    from tailrace.cli.lifecycle import asked, projecting, tell_rebuilt
 
     if start is not None:
         raise UsageError(
@@ -137,7 +137,7 @@ def _to_projection(
             hint=f"leave --from out: tailrace replay {topic.text} --to {end or 'POSITION'} --into {name}",
         )
     with projecting(invocation, f"replay into {name}") as projections:
-        (wanted,) = chosen(projections, [name])
+        wanted = asked(invocation, projections, [name]).only()
         topics = projections.projections[wanted].topics
         if topic not in topics:
             raise UsageError(

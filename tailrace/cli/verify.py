@@ -14,7 +14,7 @@ from eventstore.errors import DifferenceFound, IncompleteTopic, TailraceError, U
 from eventstore.position import format_lsn
 from tailrace.cli.failure import report
 from tailrace.cli.invocation import Invocation, of
-from tailrace.cli.lifecycle import MasterOption, chosen, projecting
+from tailrace.cli.lifecycle import MasterOption, asked, projecting
 from tailrace.cli.output import count
 from tailrace.cli.pace import Reporter
 
@@ -69,7 +69,9 @@ def verify_projections(
 
     codes = {0}
     with projecting(invocation, "verify", master=master) as projections:
-        for name in chosen(projections, names):
+        wanted = asked(invocation, projections, names)
+        codes.add(wanted.report(invocation))
+        for name in wanted.names:
             try:
                 comparison = lifecycle.verify(projections, name, sample=sample, seed=seed)
             except TailraceError as error:

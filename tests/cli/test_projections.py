@@ -185,3 +185,69 @@ def test_a_mistake_in_one_definition_does_not_stop_the_others(projecting: Projec
     checked = projecting.run("projection", "check", environment=nowhere)
     assert "fail  mistyped (views.py:" in checked.out and "ttl_seconds of RedisCache" in checked.out
     assert "fail  lost (views.py:" in checked.out
+
+
+READING = """
+from projections import PostgresTable, Result, State, projection
+
+@projection(key="customer_id", sink=PostgresTable("mart", "of_totals", schema="mart"), totals=Result("totals"))
+def of_totals(totals):
+    return totals
+"""
+BROKEN = MODULE.replace(
+    'key="customer_id", sink=PostgresTable("mart", "totals"', 'key=(), sink=PostgresTable("mart", "totals"'
+)
+
+
+def test_a_broken_definition_or_module_stops_no_command_that_was_asked_for_others(
+    projecting: Project,
+) -> None:
+    projecting.module("reading", READING)
+    text = (projecting.folder / "tailrace.toml").read_text()
+    projecting.configure(text.replace('["views"]', '["views", "reading", "unfinished"]'))
+    projecting.module("unfinished", "def")
+    for arguments in (("rebuild", "totals"), ("verify", "totals"), ("plan", "totals")):
+        done = projecting.run(*arguments)
+        assert done.code == 0, (arguments, done.err)
+        assert "totals g1" in done.out
+        assert "broken, and not asked for: unfinished (tailrace projection check)" in done.err
+    unknown = projecting.run("rebuild", "unfinishd_one")
+    assert unknown.code == 2 and "module 'unfinished' does not import" in unknown.err
+    for verb in ("plan", "verify"):
+        done = projecting.run(verb)
+        assert done.code, verb
+        assert "module 'unfinished' does not import (unfinished.py:1): SyntaxError" in done.err
+        assert "totals g1" in done.out, (verb, done.out)
+
+    projecting.module("views", MISTYPED)
+    named = projecting.run("plan", "totals", "mistyped")
+    assert named.code == 2 and "there is no projection 'totals'" in named.err
+
+    projecting.module("views", BROKEN)
+    place = "views.py:"
+    for verb in ("rebuild", "verify", "plan"):
+        done = projecting.run(verb, "totals")
+        assert done.code == 2, (verb, done.out)
+        assert f"error: projection 'totals' ({place}" in done.err and "it has no key" in done.err
+        assert " hint: name the columns that tell its rows apart" in done.err
+    reading = projecting.run("rebuild", "of_totals")
+    assert reading.code == 2 and "projection 'totals' (" in reading.err, "what it reads is broken"
+    beside = projecting.run("plan", "of_totals", "cached")
+    assert beside.code == 2 and "cached: full" in beside.out and "projection 'totals' (" in beside.err
+
+    listed = projecting.ok("projection", "list")
+    (line,) = [line for line in listed.err.splitlines() if line.startswith("totals g1")]
+    assert line == (
+        f"totals g1 is frozen: its definition cannot be loaded: projection 'totals' ({place}8): it has no key"
+    )
+    once = projecting.run("run", "--once")
+    assert once.code and "unfinished: failed: module 'unfinished' does not import" in once.out
+    (frozen,) = [line for line in once.out.splitlines() if line.startswith("totals g1: frozen: ")]
+    assert "its definition cannot be loaded: projection 'totals'" in frozen
+    (status,) = [line for line in projecting.ok("status").out.splitlines() if line.startswith("totals ")]
+    assert "no running definition matches it (why: tailrace projection list)" in status
+    projecting.module("views", "def")
+    listed = projecting.ok("projection", "list")
+    (line,) = [line for line in listed.err.splitlines() if line.startswith("totals g1 is frozen: ")]
+    assert "no module that loads defines it; module 'views' does not import (views.py:1)" in line
+    assert "; module 'unfinished' does not import (unfinished.py:1)" in line

@@ -270,6 +270,9 @@ def test_two_projections_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "twice_b.py").write_text(textwrap.dedent(text))
     with pytest.raises(UsageError, match=r"two projections are named 'twice': .*twice_a.py.*twice_b.py"):
         load_projections(["twice_a", "twice_b"], tmp_path)
+    with gathering() as mistakes:
+        assert load_projections(["twice_a", "twice_b"], tmp_path) == {}, "nobody knows which one is meant"
+    assert [mistake.name for mistake in mistakes] == ["twice"]
     (tmp_path / "twice_c.py").write_text("from twice_a import twice\n")
     assert list(load_projections(["twice_a", "twice_c"], tmp_path)) == ["twice"]
 

@@ -175,6 +175,55 @@ FAULTS: dict[str, tuple[Projection, str, str]] = {
         of_readings(lambda readings: readings.join(readings.select("meter", "price"), ["meter", "price"])),
         "fail", TEXT.format("is compared as text (=)"),
     ),
+    "groups of numeric text": (
+        of_readings(lambda readings: readings.groupBy("meter", "price").count()),
+        "fail", TEXT.format("is compared as text (groupBy)"),
+    ),
+    "groups of numeric text with a default": (
+        of_readings(lambda readings: readings.groupBy("meter", F.coalesce("price", F.lit("0")).alias("paid")).count()),
+        "fail", TEXT.format("is compared as text (groupBy)"),
+    ),
+    "groups of a column of numeric text made before": (
+        of_readings(lambda readings: readings.withColumn("paid", F.coalesce("price", F.lit("0")))
+                    .groupBy("meter", "paid").count()),
+        "fail", TEXT.format("is compared as text (groupBy)"),
+    ),
+    "totals above groups of numeric text": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.count("id").alias("n")).join(
+            readings.rollup("meter", "price").count().select("meter"), "meter")),
+        "fail", TEXT.format("is compared as text (groupBy)"),
+    ),
+    "groups of numeric text of changes": (
+        of_changes(lambda changes: changes.groupBy("after.meter", "after.price").count()),
+        "fail", TEXT.replace("readings.price", "changes.after.price").format("is compared as text (groupBy)"),
+    ),
+    "distinct numeric text": (
+        of_readings(lambda readings: readings.select("meter", "price").distinct()),
+        "fail", TEXT.format("is compared as text (distinct)"),
+    ),
+    "a union without what is there twice": (
+        of_readings(lambda readings: readings.sparkSession.sql(
+            "SELECT meter, price FROM {r} UNION SELECT meter, price FROM {r}", r=readings)),
+        "fail", TEXT.format("is compared as text (distinct)"),
+    ),
+    "how many different numeric texts": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.count_distinct("price"))),
+        "fail", TEXT.format("is compared as text (distinct)"),
+    ),
+    "a set of numeric text": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.size(F.collect_set("price")))),
+        "fail", TEXT.format("is compared as text (collect_set)"),
+    ),
+    "a window for each numeric text": (
+        of_readings(lambda readings: readings.withColumn(
+            "n", F.count("id").over(Window.partitionBy("meter", "price")))),
+        "fail", TEXT.format("is compared as text (partitionBy)"),
+    ),
+    "numeric text that others have not": (
+        of_readings(lambda readings: readings.select("meter", "price").exceptAll(
+            readings.where("id > 5").select("meter", "price"))),
+        "fail", TEXT.format("is compared as text (except)"),
+    ),
     "a cast that cuts": (
         of_readings(lambda readings: readings.select("meter", "price"), cast={"price": "decimal"}), "warn",
         "input 'readings': decimal is decimal(10,0) in Spark: price loses what is behind its point",
@@ -190,6 +239,20 @@ def test_what_is_not_the_same_each_time_is_named(analysed: Analyse, case: str) -
     assert found.level == level
     assert found.hint
     assert found.place.startswith("tests/projections/test_determinism.py:")
+
+
+@projection(key="meter", sink=LAKE, readings=State("shop.public.readings", affects="meter"))
+def one_row_of_each_price(readings: DataFrame) -> DataFrame:
+    priced = readings.where("level > 1")
+    return priced.dropDuplicates(["meter", "price"])
+
+
+def test_rows_that_numeric_text_tells_apart_are_named_where_that_is_written(analysed: Analyse) -> None:
+    (found,) = [each for each in analysed(one_row_of_each_price).findings if each.level == "fail"]
+    assert found.what == TEXT.format("is compared as text (dropDuplicates)")
+    assert found.hint == 'say its type: readings=State(…, cast={"price": "decimal(20,4)"})'
+    line = one_row_of_each_price.line + 3
+    assert found.place == f"tests/projections/test_determinism.py:{line}"
 
 
 SOUND: dict[str, Projection] = {
@@ -224,6 +287,29 @@ SOUND: dict[str, Projection] = {
     ),
     "numeric text that is cast": of_readings(
         lambda readings: readings.groupBy("meter").agg(F.sum(F.col("price").cast("decimal(20,4)")).alias("sum"))
+    ),
+    "groups of numeric text that is cast": of_readings(
+        lambda readings: readings.groupBy("meter", F.col("price").cast("decimal(20,4)").alias("price")).count()
+    ),
+    "groups of the key with numeric text beside it": of_readings(
+        lambda readings: readings.groupBy("meter", "id", "price").count()
+    ),
+    "groups of the key with numeric text beside it, behind a join": of_readings(
+        lambda readings: readings.withColumn("paid", F.coalesce("price", F.lit("0")))
+        .join(readings.select("meter", F.col("id").alias("other")), "meter")
+        .groupBy("meter", "id", "price", "paid")
+        .count()
+    ),
+    "distinct rows with their key": of_readings(
+        lambda readings: readings.select("id", "meter", "price").distinct()
+    ),
+    "rows with their key that others have not": of_readings(
+        lambda readings: readings.subtract(readings.where("id > 5"))
+    ),
+    "a window for each key with numeric text beside it": of_readings(
+        lambda readings: readings.withColumn(
+            "n", F.count("id").over(Window.partitionBy("meter", "id", "price"))
+        )
     ),
     "numeric text as text": of_readings(lambda readings: readings.select("meter", "price")),
 }  # fmt: skip

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from eventstore.schema import Column, TopicSchema
 from projections import Projection
 from projections.context import ProjectionContext
 from projections.examine import examine
 from projections.findings import Finding
+from projections.lifecycle import rebuild
 from tests.projections import mistaken
+from tests.projections.conftest import Deploy
+from tests.projections.shoplog import TABLES, ShopLog
 
 FILE = "tests/projections/mistaken.py"
 
@@ -104,3 +108,66 @@ def test_unknown_names_a_missing_key_the_plan_and_the_sink_are_all_told_at_once(
     for words in wanted:
         assert any(words in what for what in told), (words, told)
     assert (found.incremental, found.exit_code) == (None, 2)
+
+
+NUMERIC_TEXT = """
+from projections import ParquetFolder, Result, State, projection
+
+LAKE = ParquetFolder("lake")
+
+@projection(key="id", sink=LAKE, products=State("shop.public.products", affects="id"))
+def weighed(products):
+    return products.selectExpr("id", "name", "coalesce(weight, '0') AS kilos", "weight AS told")
+
+@projection(key="id", sink=LAKE, products=State("shop.public.products", cast={"weight": "decimal(20,4)"}))
+def typed(products):
+    return products.select("id", "weight")
+
+@projection(key="name", sink=LAKE, weighed=Result("weighed", affects="name"))
+def heaviest(weighed):
+    return weighed.groupBy("name").agg({"kilos": "max"})
+
+@projection(key="kilos", sink=LAKE, weighed=Result("weighed"))
+def sizes(weighed):
+    return weighed.groupBy("kilos").count()
+
+@projection(key="id", sink=LAKE, listed=Result("again"))
+def twice_read(listed):
+    return listed.selectExpr("id", "told * 2 AS doubled")
+
+@projection(key="id", sink=LAKE, listed=Result("weighed"))
+def again(listed):
+    return listed.select("id", "told")
+
+@projection(key="weight", sink=LAKE, typed=Result("typed"))
+def of_typed(typed):
+    return typed.groupBy("weight").count()
+"""
+
+
+def test_numeric_text_is_followed_through_the_results_of_other_projections(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    columns = (*TABLES["products"].columns, Column(5, "weight", 1700, type_name="numeric"))
+    product = shop.state["products"][1] | {"weight": "1.0"}
+    shop.commit({"products": [("u", product)]}, new_schemas={"products": TopicSchema(2, columns)})
+    ctx = deploy(NUMERIC_TEXT)
+    for name in ("weighed", "typed", "again"):
+        rebuild(ctx, name)
+    found = {
+        name: [
+            (each.input, each.column, each.what.rpartition(", and ")[2])
+            for each in examine(ctx, ctx.projections[name]).findings
+        ]
+        for name in ("heaviest", "sizes", "twice_read", "of_typed")
+    }
+    assert found == {
+        "heaviest": [("weighed", "kilos", "is compared as text (max)")],
+        "sizes": [("weighed", "kilos", "is compared as text (groupBy)")],
+        "twice_read": [("listed", "told", "is read as long")],
+        "of_typed": [],
+    }
+    (hinted,) = examine(ctx, ctx.projections["sizes"]).findings
+    assert hinted.hint == (
+        'say its type: F.col("weighed.kilos").cast("decimal(20,4)"), or already where projection weighed reads it'
+    )

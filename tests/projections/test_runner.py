@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from sqlalchemy import event
 
 from eventstore.errors import UsageError
 from eventstore.log import Store
@@ -133,6 +134,33 @@ def test_an_exception_that_nobody_foresaw_is_an_outcome_and_the_others_go_on(
     ]
     assert "KeyError" in told[0].reason and ".py:" in told[0].reason and told[0].error is not None
     assert [outcome.status for outcome in refresh(ctx)] == ["failed", "nothing"]
+
+
+def test_a_runner_with_nothing_to_do_asks_for_steps_that_are_not_on_record_once(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    refresh(deploy(TOTALS))
+    shop.work()
+    refresh(deploy(TOTALS))
+    (newest, *_) = shop.store.run_records.latest("totals")
+    with shop.store.catalog.write() as connection:
+        connection.exec_driver_sql(f"DELETE FROM runs WHERE to_epoch = {newest.to_epoch}")  # noqa: S608
+    ctx, asked = deploy(TOTALS), list[str]()
+
+    def listen(connection: object, cursor: object, text: str, *_: object) -> None:
+        asked.extend([text] if "FROM runs" in text else [])
+
+    event.listen(ctx.store.catalog.engine, "before_cursor_execute", listen)
+    counts = []
+    for _ in range(3):
+        assert [outcome.status for outcome in refresh(ctx)] == ["nothing"]
+        counts.append(len(asked))
+    assert 0 < counts[0] == counts[1] == counts[2]
+    (found, *_) = shop.store.run_records.latest("totals")
+    assert (found.to_epoch, "cut off" in found.reason) == (newest.to_epoch, True), "an earlier process's"
+    shop.work()
+    (done,) = refresh(ctx)
+    assert (done.status, shop.store.run_records.latest("totals")[0].to_epoch) == ("done", done.epoch)
 
 
 def test_a_position_before_the_log_is_told(shop: ShopLog, deploy: Deploy) -> None:
