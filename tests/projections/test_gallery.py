@@ -48,10 +48,7 @@ INTERPRETED = {
     "spark.sql.shuffle.partitions": "1",
 }
 """Another of Spark's ways to the same rows; for a few of them it takes half the time, for nothing is compiled."""
-THOROUGH = ("path_of_two_joins", "crowded_cities", "sql_cities", "sql_numbers", "sql_totals", "sql_names")
-"""At smoke scale: links of links, a key that changes and one that may be NULL, and a key of which one column is known;
-three of them in SQL; a result, by another column than its key."""
-SMOKE: Alterations = {}
+SMOKE: Alterations = {2: ("add note", "rename description", "weight to bigint", "drop memo")}
 FULL: Alterations = {
     2: ("add note", "rename description"),
     4: ("rename note", "add rank", "drop memo"),
@@ -211,17 +208,15 @@ def require_rows(store: Store, shop: ShopLog, cut: Cut, where: str) -> None:
         assert sorted(map(str, rows)) == sorted(map(str, expected)), (table, where)
 
 
-def history(
-    folder: Path, seed: int, names: Sequence[str], steps: int, alterations: Alterations
-) -> Counter[str]:
+def history(folder: Path, seed: int, steps: int, alterations: Alterations) -> Counter[str]:
     """Build them over a random shop, then take step after step, each compared with everything; how often by key."""
     folder.mkdir()
     settings = settings_in(folder, dsn="postgresql:///nowhere", redis_url="redis://nowhere")
     with Store.open(settings.store, create=True) as store:
         shop = RandomShop(ShopLog.start(store, ALTERABLE), Random(seed))
         done = shop.step(25)
-        chosen = {name: EACH[name] for name in in_order(EACH, names)}
-        ctx = ProjectionContext(store, settings, chosen, clock=standing_still)
+        gallery_in_order = {name: EACH[name] for name in in_order(EACH, EACH)}
+        ctx = ProjectionContext(store, settings, gallery_in_order, clock=standing_still)
         unfiltered = EACH["crowded_cities"]
         while lacks_key(unfiltered, everything(ctx, unfiltered, store.cut())):
             done += shop.step(6)
@@ -239,14 +234,15 @@ def history(
 def test_what_is_followed_by_key_is_what_everything_gives_at_every_step_of_random_histories(
     spark: SparkSession, tmp_path: Path, scale: Scale
 ) -> None:
-    names = scale.pick(smoke=THOROUGH, full=tuple(EACH))
-    seeds, steps = scale.pick(smoke=(1, 2), full=(3, 20))
+    seeds, steps = scale.pick(smoke=(1, 3), full=(3, 20))
     taken: Counter[str] = Counter()
     for seed in range(seeds):
         alterations: Alterations = scale.pick(smoke=SMOKE, full=FULL)
-        taken += history(tmp_path / str(seed), seed, names, steps, alterations)
+        taken += history(tmp_path / str(seed), seed, steps, alterations)
     followed_by_key = {name for name in EACH if taken[name]}
-    # A city that is NULL, as one is in most steps, has all of them computed.
+    # In few steps some have a whole input that changes in each, or no row to be proved by; a city that is NULL, as one
+    # is in most steps, has all of them computed.
+    assert len(followed_by_key) >= 12, taken
     assert scale is Scale.SMOKE or followed_by_key >= set(EACH) - {"crowded_cities"}, taken
     if scale is Scale.FULL:
         assert taken["inner_join_page refused"], "a column that it reads had another name, and another type"
