@@ -92,13 +92,13 @@ class ShopLog:
     schemas: dict[str, TopicSchema] = field(default_factory=lambda: dict(TABLES))
 
     @classmethod
-    def start(cls, store: Store) -> ShopLog:
+    def start(cls, store: Store, tables: Mapping[str, TopicSchema] = TABLES) -> ShopLog:
         """A loaded, empty shop."""
         store.register_source("shop", slot="shop_slot", publication="shop_pub", system_id="7001")
-        for table, schema in TABLES.items():
+        for table, schema in tables.items():
             store.register_topic(topic(table), schema)
         store.register_topic(EVENTS, EVENT_SCHEMA, reason="")
-        shop = cls(store, store.take_over("shop"))
+        shop = cls(store, store.take_over("shop"), schemas=dict(tables))
         shop.commit({"customers": [("c", {"id": 1, "name": "Ada", "city": "Turku"})]}, complete=True)
         return shop
 
@@ -160,18 +160,34 @@ class ShopLog:
 
     def truncate(self, table: str) -> int:
         """TRUNCATE of one table."""
-        schema = self.schemas[table]
         self.lsn += 10
-        row = dict.fromkeys(change_schema(schema).names) | self._envelope("t", "", 0) | {"_hash": 0}
-        rows = pa.Table.from_pylist([row], schema=change_schema(schema))
         self.state[table].clear()
+        changes = [TopicRows(topic(table), self.schemas[table].version, self._truncated(table))]
+        return self._append(rows=changes)
+
+    def read_again(self, table: str, schema: TopicSchema) -> int:
+        """What capture does when a type changed: the topic is incomplete from there on, until all rows of the table as
+        it is now are in the log behind a truncate."""
+        self.lsn += 10
+        self.schemas[table] = schema
+        self._append(new_schemas=[(topic(table), schema)], suspends=[(topic(table), "a type changed")])
+        self.lsn += 10
+        read: list[Change] = [("r", row) for row in self.state[table].values()]
+        rows = pa.concat_tables([self._truncated(table), self._rows(schema, read, None)])
+        return self._append(rows=[TopicRows(topic(table), schema.version, rows)], completes=[topic(table)])
+
+    def _append(self, **more: Any) -> int:
         moment = NOON + timedelta(seconds=self.lsn)
-        changes = [TopicRows(topic(table), schema.version, rows)]
         epoch = self.writer.append(
-            EpochBatch("shop", self.lsn, self.lsn + 1, self.lsn + 1, moment, 1, changes)
+            EpochBatch("shop", self.lsn, self.lsn + 1, self.lsn + 1, moment, 1, **more)
         )
         assert epoch is not None
         return epoch.epoch
+
+    def _truncated(self, table: str) -> pa.Table:
+        schema = change_schema(self.schemas[table])
+        row = dict.fromkeys(schema.names) | self._envelope("t", "", 0) | {"_hash": 0}
+        return pa.Table.from_pylist([row], schema=schema)
 
     def _rows(self, schema: TopicSchema, given: Sequence[Change], raw: Mapping[int, str] | None) -> pa.Table:
         cells = [(column, text.encode()) for column, text in (raw or {}).items()]

@@ -61,3 +61,20 @@ def watching() -> Iterator[Watched]:
     finally:
         stop.set()
         thread.join()
+
+
+def begun_by(pid: int) -> dict[int, str]:
+    """Processes that one began, and those that they began in turn: their command lines; none of one that has ended."""
+    parents: dict[int, int] = {}
+    commands: dict[int, str] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parents[int(place.name)] = int(
+                (place / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+            )
+            commands[int(place.name)] = _text(place / "cmdline")
+    found, last = {pid}, set[int]()
+    while found != last:
+        last = set(found)
+        found |= {child for child, parent in parents.items() if parent in last}
+    return {each: commands[each] for each in found - {pid} if commands.get(each)}
