@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _LOOKS = "it looks at rows while it defines its result"
 _ACTIONS = ("collect", "first", "head", "isEmpty", "pivot", "take", "toArrow", "toLocalIterator", "toPandas")
 _PLACE = ("_partition", "_offset")
-_SPOILS = frozenset({"clock", "random", "order", "python"})
+_SPOILS = frozenset({"clock", "session", "random", "order", "python"})
 """Faults after which an incremental refresh and a full one need not agree."""
 
 
@@ -264,6 +264,7 @@ def _not_local(proof: Proof, lines: SourceLines) -> Iterator[Finding]:
 
 _LEVELS: Mapping[str, Level] = {
     "clock": "fail",
+    "session": "fail",
     "random": "fail",
     "text": "fail",
     "order": "warn",

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from eventstore import disclosure
 from projections.bucket import BUCKET, SAMPLES, BucketOutcome, BucketTask, Placement, with_bad_keys
+from projections.casing import alike
 from projections.derived import run_schema
 from projections.difference import HASH
 from projections.failure import FOR_GOOD, explained
@@ -52,7 +53,8 @@ def define(projection: Projection, frames: Mapping[str, DataFrame], now: datetim
 
 def output_schema(projection: Projection, result: DataFrame) -> pa.Schema:
     """The result's columns as Arrow: what files and sinks hold. Raises ProjectionFailed for a result that cannot be
-    kept: key columns missing or not plain values, repeated or reserved names, types without an Arrow twin."""
+    kept: key columns missing or not plain values, repeated (but for their case) or reserved names, types without an
+    Arrow twin."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -68,6 +70,12 @@ def output_schema(projection: Projection, result: DataFrame) -> pa.Schema:
     if twice:
         raise _unfit(
             projection, f"its output has two columns {', '.join(twice)}", "select one, or rename one"
+        )
+    if confused := alike(result.sparkSession, names):
+        raise _unfit(
+            projection,
+            f"its output has columns {', '.join(confused)}, which Spark does not tell apart",
+            "select one of them, or rename one so that it differs in more than case",
         )
     reserved = sorted({HASH, BUCKET, "_op", "_epoch", "_deleted"} & set(names))
     if reserved:

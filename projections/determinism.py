@@ -6,6 +6,7 @@ and rows that are equal in what they are ordered by come in any order. Sums of f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -17,9 +18,16 @@ from projections.plantree import Node
 from projections.spread import Attribute, Lost, Relation
 from projections.textgroups import TextGroups
 
-Kind = Literal["clock", "random", "order", "python", "float", "text"]
+Kind = Literal["clock", "session", "random", "order", "python", "float", "text"]
 
 _CLOCK = frozenset({"CurrentDate", "CurrentTime", "CurrentTimestamp", "LocalTimestamp", "Now"})
+_OF_SESSION = frozenset({"CurrentCatalog", "CurrentDatabase", "CurrentUser"})
+_TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
+_SPOKEN = re.compile(r"(?<![a-z])(?:now|today|tomorrow|yesterday)(?![a-z])", re.I)
+"""Texts that Spark's optimizer replaces by the time (SpecialDatetimeValues); its 'epoch' is always the same."""
+_SPOKEN_BY = (
+    "cast", "astype", "date", "timestamp", "to_date", "to_timestamp", "try_cast", "try_to_date", "try_to_timestamp",
+)  # fmt: skip
 _RANDOM = frozenset({
     "MonotonicallyIncreasingID", "Rand", "RandStr", "Randn", "Shuffle", "SparkPartitionID", "Uniform", "Uuid",
     "InputFileBlockLength", "InputFileBlockStart", "InputFileName", "CallMethodViaReflection",
@@ -49,6 +57,8 @@ _ORDER_FREE = frozenset(
 _CALLED = {
     "CurrentDate": ("current_date", "curdate"), "CurrentTimestamp": ("current_timestamp", "now", "unix_timestamp"),
     "Now": ("now",), "LocalTimestamp": ("localtimestamp",), "CurrentTime": ("current_time",),
+    "CurrentCatalog": ("current_catalog",), "CurrentDatabase": ("current_database", "current_schema"),
+    "CurrentUser": ("current_user", "session_user", "user"),
     "Rand": ("rand", "random"), "Randn": ("randn",), "Uuid": ("uuid",), "Shuffle": ("shuffle",),
     "MonotonicallyIncreasingID": ("monotonically_increasing_id",), "SparkPartitionID": ("spark_partition_id",),
     "InputFileName": ("input_file_name",), "First": ("first", "first_value"), "Last": ("last", "last_value"),
@@ -159,6 +169,16 @@ class _Search:
             self.found.append(Fault(
                 "clock", f"{(calls or (inner.kind,))[0]}() is another time in each refresh",
                 "give the function a parameter named now: it is the commit time of the position", calls,
+            ))  # fmt: skip
+        elif (text := _spoken(inner)) is not None:
+            self.found.append(Fault(
+                "clock", f"'{text}' read as a {_time_of(inner)} is another time in each refresh",
+                "give the function a parameter named now: it is the commit time of the position", _SPOKEN_BY,
+            ))  # fmt: skip
+        elif inner.kind in _OF_SESSION:
+            self.found.append(Fault(
+                "session", f"{(calls or (inner.kind,))[0]}() is another value where somebody else runs the refresh",
+                "write the value itself", calls,
             ))  # fmt: skip
         elif inner.kind in _RANDOM:
             self.found.append(Fault(
@@ -326,6 +346,32 @@ def _of_result(fault: Fault, column: str, is_float: bool) -> Fault:
         else "sum decimals: cast the argument before it is summed"
     )
     return Fault("float", fault.what, hint, fault.calls, column=column)
+
+
+def _time_of(expression: Node) -> str:
+    """The date or timestamp that an expression reads a text as, without a format; empty for others."""
+    if expression.kind == "ParseToDate" and len(expression.children) == 1:
+        return "date"
+    reads = expression.kind == "Cast" or (
+        expression.kind == "ParseToTimestamp" and len(expression.children) == 1
+    )
+    return expression.type if reads and expression.type in _TIMES else ""
+
+
+def _spoken(expression: Node) -> str | None:
+    """The text of constants alone that is read as a time and names one. Spark takes no such name from a column."""
+    if not _time_of(expression):
+        return None
+    below = list(expression.children[0].walk())
+    if any(_time_of(each) or (not each.children and each.kind != "Literal") for each in below):
+        return None
+    texts = (
+        str(each.fields.get("value") or "")
+        for each in below
+        if each.kind == "Literal" and each.type.startswith("string")
+    )
+    text = "".join(texts).strip()
+    return text if _SPOKEN.search(text) else None
 
 
 def _of_floats(inner: Node) -> Iterator[Fault]:

@@ -15,13 +15,14 @@ import pyarrow as pa
 
 from eventstore.errors import TailraceError, TransientError
 from projections.analysis import Analysis, analyse
+from projections.casing import alike
 from projections.check import wrong_names
 from projections.comparable import Columns, columns_of, incomparable
 from projections.definition import Mistake
 from projections.failure import unforeseen
 from projections.findings import Finding, did_you_mean
 from projections.guards import declared_against
-from projections.history import described
+from projections.history import described, shown_columns
 from projections.lineage import lineage_of
 from projections.model import Input, Projection, ProjectionFailed, Result, State
 from projections.sinks.base import CannotBuild, Sink, Target, open_sink
@@ -75,6 +76,7 @@ def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
     failures: list[ProjectionFailed] = []
     try:
         spark = ctx.spark
+        findings += _confused(ctx, sound)
         ctx.report(f"looking at the plan of {projection.name}", 0, None, "")
         analysis = analyse(spark, ctx.store, sound, failures, ctx.projections)
     except TransientError:
@@ -139,6 +141,22 @@ def _unknown(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding
             hint = did_you_mean(source.projection, ctx.projections) or defined
             what = f"input {name!r}: there is no projection {source.projection}"
             yield Finding("fail", what, hint, lines.of_input(name), name)
+
+
+def _confused(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding]:
+    """Inputs with columns that Spark does not tell apart: no mistake, as long as the function names none of them."""
+    lines = SourceLines.of(projection)
+    for name, source in projection.inputs.items():
+        if not isinstance(source, State):
+            continue
+        columns = alike(ctx.spark, shown_columns(described(ctx.store, source), source))
+        if columns:
+            what = (
+                f"input {name!r}: {source.topic} has columns {', '.join(columns)}, which Spark does not tell apart:"
+                " the function can name none of them"
+            )
+            hint = f'choose one: {name}=State(…, columns=("{columns[0]}", …))'
+            yield Finding("warn", what, hint, lines.of_input(name), name)
 
 
 def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis) -> list[Finding]:

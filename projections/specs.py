@@ -19,7 +19,7 @@ class PostgresTable:
     """A table behind a view: readers see ``schema.table``.
 
     ``sink`` names an entry of ``[sinks]``. ``indexes`` are tuples of column names beside the primary key. ``json``
-    are text columns that hold JSON: they are checked when written, and readers see them as ``jsonb``.
+    are text columns that hold JSON: what ``jsonb`` cannot hold is refused when written, and readers see ``jsonb``.
     """
 
     sink: str

@@ -20,7 +20,7 @@ from psycopg import sql
 from eventstore.errors import DifferenceFound, OperatorError, UsageError
 from eventstore.position import Fence
 from eventstore.settings import SinkSettings
-from projections.sinks import postgres_view
+from projections.sinks import postgres_json, postgres_view
 from projections.sinks.base import (
     Snapshot,
     Target,
@@ -230,14 +230,15 @@ class PostgresSink:
         )
 
     def _create_table(self, connection: psycopg.Connection, target: Target, table: str) -> None:
-        columns = sql.SQL(", ").join(
+        columns = [
             sql.SQL("{} {}").format(
                 sql.Identifier(field.name),
                 sql.SQL(self._column_type(field)),
             )
             for field in target.schema
-        )
-        connection.execute(sql.SQL("CREATE TABLE {} ({})").format(self._identifier(table), columns))
+        ]
+        parts = sql.SQL(", ").join([*columns, *map(postgres_json.guard, self._spec.json)])
+        connection.execute(sql.SQL("CREATE TABLE {} ({})").format(self._identifier(table), parts))
         comment = f"Tailrace: {target} of store {target.store!r}; written by it alone"
         connection.execute(
             sql.SQL("COMMENT ON TABLE {} IS {}").format(self._identifier(table), sql.Literal(comment))
@@ -308,7 +309,9 @@ class PostgresLoad:
                 )
 
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
-        copy_in(self._cursor, self._upserts, rows_for(self._target, upserts))
+        rows = rows_for(self._target, upserts)
+        with postgres_json.named(self._connection, rows, self._spec.json):
+            copy_in(self._cursor, self._upserts, rows)
         if self._begun is None:
             copy_in(self._cursor, self._deletes, keys_for(self._target, deletes))
 
@@ -345,6 +348,7 @@ class PostgresLoad:
         self._cursor.execute(sql.SQL("ANALYZE {}").format(self._table))
 
     def _apply(self) -> None:
+        postgres_json.check(self._connection, self._upserts, self._spec.json)
         same_key = sql.SQL(" AND ").join(
             sql.SQL("old.{0} = gone.{0}").format(sql.Identifier(name)) for name in self._target.key
         )

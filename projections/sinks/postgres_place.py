@@ -16,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from eventstore import disclosure
 from eventstore.addresses import ESCAPES, misread
 from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
+from projections.sinks.postgres_json import NotJsonb
 
 CONNECT_SECONDS = 10
 LOCK_SECONDS = 10.0  # how long one application waits for another of the same generation
@@ -109,6 +110,12 @@ def explain(place: str, error: psycopg.Error) -> TailraceError:
             return UsageError(
                 said,
                 hint="the projection returned two rows with one key: its key must be unique in its output",
+            )
+        case NotJsonb():
+            return UsageError(
+                f"{place}: column {error.column} is shown as jsonb, which cannot hold it: {server_words(error.cause)}",
+                hint="jsonb takes JSON without \\u0000, halves of surrogate pairs and numbers beyond numeric: mend the"
+                " value in the projection, or leave the column out of json=",
             )
         case errors.DataError():
             return UsageError(

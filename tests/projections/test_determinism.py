@@ -132,6 +132,45 @@ FAULTS: dict[str, tuple[Projection, str, str]] = {
     "a day in a text": (
         of_orders(each("max(DATE 'today') AS day")), "fail", "DATE 'today' is another time in each refresh",
     ),
+    "a clock in a text that is cast": (
+        of_orders(lambda orders: orders.withColumn("seen", F.lit(" Now ").cast("timestamp"))), "fail",
+        "'Now' read as a timestamp is another time in each refresh",
+    ),
+    "a clock in a text that is parsed": (
+        of_orders(lambda orders: orders.withColumn("seen", F.to_timestamp(F.lit("now")))), "fail",
+        "'now' read as a timestamp is another time in each refresh",
+    ),
+    "a day in a text that a function reads": (
+        of_orders(each("max(date('today')) AS day")), "fail", "'today' read as a date is another time in each refresh",
+    ),
+    "a day in a text that may be none": (
+        of_orders(lambda orders: orders.withColumn("day", F.expr("try_cast('yesterday' AS date)"))), "fail",
+        "'yesterday' read as a date is another time in each refresh",
+    ),
+    "a day in a text that a date is compared with": (
+        of_orders(lambda orders: orders.where("make_date(2020, 1, id) < 'tomorrow'")), "fail",
+        "'tomorrow' read as a date is another time in each refresh",
+    ),
+    "a day in a text of parts": (
+        of_orders(lambda orders: orders.withColumn("day", F.expr("cast(upper('to' || 'day') AS timestamp_ntz)"))),
+        "fail", "'today' read as a timestamp_ntz is another time in each refresh",
+    ),
+    "who computes it": (
+        of_orders(lambda orders: orders.withColumn("who", F.current_user())), "fail",
+        "current_user() is another value where somebody else runs the refresh",
+    ),
+    "who runs the session": (
+        of_orders(each("max(session_user()) AS by")), "fail",
+        "current_user() is another value where somebody else runs the refresh",
+    ),
+    "where it is computed": (
+        of_orders(each("max(current_catalog()) AS catalog")), "fail",
+        "current_catalog() is another value where somebody else runs the refresh",
+    ),
+    "in which database it is computed": (
+        of_orders(each("max(current_schema()) AS db")), "fail",
+        "current_database() is another value where somebody else runs the refresh",
+    ),
     "a sum of floats": (
         of_readings(lambda readings: readings.groupBy("meter").agg(F.sum("level").alias("sum"))), "warn",
         "sum(level) adds floating-point numbers",
@@ -259,6 +298,12 @@ SOUND: dict[str, Projection] = {
     "the most frequent, the same of equals": of_orders(each("mode(status, true)")),
     "the same number each time": of_orders(lambda orders: orders.withColumn("n", F.lit(SEEDED))),
     "a day that is a text": of_orders(lambda orders: orders.withColumn("n", F.lit("today"))),
+    "a day that is always the same": of_orders(
+        lambda orders: orders.withColumn("day", F.expr("date('epoch') + datediff(date('2020-01-01'), '2019-12-31')"))
+    ),
+    "texts that are no clock in a column": of_orders(
+        lambda orders: orders.withColumn("day", F.expr("try_cast(status AS date)"))
+    ),
     "a sorted list": of_orders(each("sort_array(collect_list(status))")),
     "a list sorted later": of_orders(
         lambda orders: each("collect_list(status) AS all")(orders).select(

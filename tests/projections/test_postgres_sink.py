@@ -290,6 +290,47 @@ def test_json_columns_are_checked_and_shown_as_jsonb(database: str) -> None:
         apply(sink, target(), 10, 11, [ANNA | {"name": "{"}])
 
 
+BEYOND_JSONB = [r'{"a": "\u0000"}', r'"\ud800"', "1e200000", "1e-20000"]
+DOCUMENTS = pa.schema(
+    [("id", pa.int64()), ("kept", pa.string()), ("name", pa.string()), ("doc", pa.string())]
+)
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("text", BEYOND_JSONB)
+def test_json_that_the_view_could_not_show_is_refused_with_its_column(database: str, text: str) -> None:
+    """JSON in Postgres' eyes, so that the table would take it, and every reader of the view would fail."""
+    sink = sink_at(database, json=("name", "doc"))
+    of = target(schema=DOCUMENTS, key=("id",))
+    sound = {"id": 1, "kept": text, "name": "null", "doc": None}
+    bad = {"id": 2, "kept": text, "name": "{}", "doc": text}
+    with pytest.raises(UsageError, match=r"sink 'mart'.* column doc is shown as jsonb") as caught:
+        fill(sink, of, [sound, bad])
+    assert "json=" in (caught.value.hint or "")
+    assert (rows_of(sink, of), sink.fence(of)) == ([], None)
+    fill(sink, of, [sound])
+    sink.promote(of, None)
+    with pytest.raises(UsageError, match="column doc is shown as jsonb"):
+        apply(sink, of, 10, 11, [bad])
+    assert query(database, "SELECT id, name, doc FROM totals") == [(1, None, None)]
+    assert query(database, "SELECT name::text FROM totals") == [("null",)]
+    assert sink.fence(of) == fence(of, 10)
+
+
+def test_a_generation_from_before_json_was_guarded_goes_on_and_refuses_it_too(database: str) -> None:
+    sink = sink_at(database, json=("name",))
+    fill(sink, target(), [ANNA | {"name": "{}"}])
+    ((guard,),) = query(
+        database,
+        "SELECT conname FROM pg_constraint WHERE conrelid = 'totals__g1'::regclass AND contype = 'c'",
+    )
+    query(database, f'ALTER TABLE totals__g1 DROP CONSTRAINT "{guard}"')
+    apply(sink, target(), 10, 11, [ANNA | {"name": "[]"}])
+    with pytest.raises(UsageError, match="column name is shown as jsonb"):
+        apply(sink, target(), 11, 12, [ANNA | {"name": BEYOND_JSONB[0]}])
+    assert rows_of(sink, target()) == [ANNA | {"name": "[]"}]
+
+
 def test_a_second_writer_waits_and_is_refused(sink: Sink) -> None:
     fill(sink, target(), [ANNA])
     outcome: list[BaseException] = []
