@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from projections.readers.base import Followed, Hit, Row, cannot_search, key_name, nothing_live
+from projections.readers.base import Followed, Hit, Row, cannot_search, nothing_live
+from projections.readers.keycells import key_name
 from projections.sinks.keyvalue import Meta, Transactions
 from projections.sinks.rows import from_objects, schema_from_text
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from eventstore import keys as keys_
 from eventstore.settings import SinkSettings
-from projections.readers.base import Followed, Hit, Row, cannot_search, key_name, nothing_live
+from projections.readers.base import Followed, Hit, Row, cannot_search, nothing_live
+from projections.readers.keycells import key_name
 from projections.sinks.base import join_key
 from projections.sinks.parquet import read_file
 from projections.sinks.parquet_snapshot import Manifest, SnapshotFolder, generation_at

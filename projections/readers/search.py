@@ -12,7 +12,8 @@ import tantivy
 from eventstore import disclosure
 from eventstore.errors import UsageError
 from eventstore.settings import SinkSettings
-from projections.readers.base import Followed, Hit, Row, key_name, nothing_live
+from projections.readers.base import Followed, Hit, Row, nothing_live
+from projections.readers.keycells import key_name
 from projections.sinks.rows import from_objects
 from projections.sinks.search_folder import IS_FENCE, KEY, KIND, IndexMeta, SearchFolder, stored_row
 from projections.specs import SearchIndex

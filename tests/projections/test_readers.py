@@ -7,10 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -184,6 +185,49 @@ def test_keys_of_every_type_find_their_row(place: Place, kind: pa.DataType, stor
         found = reader.get(asked)
     assert found is not None
     assert found["name"] == "found"
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOON = datetime.fromisoformat("2024-02-29T12:00")
+# Of each type of key, a value, and what is none of that type or not exactly one.
+WRONG_KEYS: list[tuple[pa.DataType, Any, list[Any]]] = [
+    (pa.int32(), 1, [True, 1.0, 1.5, "1", Decimal(1), b"1", 2**31]),
+    (pa.int64(), 2, [False, 2.0, 1.6, "2", " 2", Decimal(2), 2**63, date(1970, 1, 3)]),
+    (pa.decimal128(10, 2), Decimal("2.51"), [Decimal("2.505"), 2.51, "2.51", True, Decimal("NaN"), 10**9]),
+    (pa.float64(), 1.0, [True, "1.0", Decimal(1), 2**53 + 1]),
+    (pa.float32(), 0.5, [0.1, "0.5", False]),
+    (pa.bool_(), True, [1, 1.0, "t", "true"]),
+    (pa.string(), "e", [b"e", 1, True, bytearray(b"e"), date(2024, 2, 29)]),
+    (pa.binary(), b"e", ["e", "\\x65", 101]),
+    (pa.date32(), date(2024, 2, 29), [NOON, NOON.replace(hour=0), "2024-02-29", 19782]),
+    (pa.time64("us"), time(12), ["12:00", time(12, tzinfo=UTC), 43_200_000_000]),
+    (pa.timestamp("us"), NOON, [NOON.date(), NOON.replace(tzinfo=UTC), "2024-02-29 12:00", 0]),
+    (pa.timestamp("us", "UTC"), NOON.replace(tzinfo=UTC), [NOON, NOON.date(), "2024-02-29 12:00+00", 0]),
+]
+
+
+@pytest.mark.parametrize(("kind", "key", "wrong"), WRONG_KEYS, ids=lambda each: str(each)[:20])
+def test_a_value_that_is_not_exactly_one_of_the_keys_type_finds_no_row_in_any_sink(
+    place: Place, kind: pa.DataType, key: Any, wrong: list[Any]
+) -> None:
+    of = target(schema=pa.schema([("key", kind), ("name", pa.string())]), key=("key",))
+    fill(place.sink, of, [{"key": key, "name": "found"}])
+    place.sink.promote(of, None)
+    with place.reader() as reader:
+        assert reader.get(key) == {"key": key, "name": "found"}
+        for other in wrong:
+            with pytest.raises(UsageError, match="no value of key column 'key'"):
+                reader.many([key, other])
+
+
+def test_a_moment_of_an_hour_that_comes_twice_finds_its_own_row(place: Place) -> None:
+    of = target(schema=pa.schema([("key", pa.timestamp("us", "UTC")), ("name", pa.string())]), key=("key",))
+    first, second = (datetime(2024, 10, 27, 2, 30, fold=fold, tzinfo=BERLIN) for fold in (0, 1))
+    moments = [{"key": datetime(2024, 10, 27, hour, 30, tzinfo=UTC), "name": ""} for hour in (0, 1)]
+    fill(place.sink, of, moments)
+    place.sink.promote(of, None)
+    with place.reader() as reader:
+        assert reader.many([second, first]) == moments[::-1]
 
 
 def test_a_search_gives_the_best_hits_first(index: Place) -> None:
