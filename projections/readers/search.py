@@ -66,7 +66,8 @@ class SearchReader:
         no_fence = tantivy.Query.term_query(index.schema, KIND, IS_FENCE, "basic")
         with self._folder.explained():
             searcher = index.searcher()
-            hits = searcher.search(asked.and_must_not_match(no_fence), limit=limit, count=False).hits
+            most = min(limit, max(1, searcher.num_docs))  # tantivy makes room for that many hits beforehand
+            hits = searcher.search(asked.and_must_not_match(no_fence), limit=most, count=False).hits
             rows = self._rows(searcher, hits, meta)
             texts = [name for name, kind in meta.fields.items() if kind == "text"]
             marks = {

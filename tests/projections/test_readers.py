@@ -274,6 +274,17 @@ def test_a_search_never_shows_replaced_or_deleted_rows(index: Place) -> None:
         assert [hit.row["name"] for hit in reader.search("anna")] == ["Anna Stern"]
 
 
+def test_a_limit_beyond_all_rows_gives_all_rows_and_takes_no_memory(index: Place) -> None:
+    fill(index.sink, target(), [ANNA, BERT])
+    index.sink.promote(target(), None)
+    program = (
+        "with open_reader(settings, 'acme', 'customer_totals', spec) as reader:\n"
+        "    print([len(reader.search('*', limit)) for limit in (2, 3 * 10**9, 2**70)])\n"
+    )
+    done = _in_process(index, "none", program)
+    assert done.stdout.decode().strip() == "[2, 2, 2]", done.stderr.decode()
+
+
 @pytest.mark.parametrize("kind", ["postgres", "redis hash"])
 def test_a_sink_that_cannot_search_says_so(kind: str) -> None:
     with (
