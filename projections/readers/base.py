@@ -5,18 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+import pyarrow as pa
+
 from eventstore.errors import OperatorError, TransientError, UsageError
 from projections.sinks.base import optional_part, sink_settings
+from projections.sinks.columns import is_list
 
 if TYPE_CHECKING:
     from eventstore.settings import Settings
     from projections.specs import SinkSpec
 
 Row = dict[str, Any]
-"""Column name to Python value: int, float, Decimal, str, bytes, date, time, datetime (UTC), list, None."""
+"""Column name to Python value: int, float, Decimal, str, bytes, date, time, datetime (``timezone.utc``), list, None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,29 @@ def open_reader(settings: Settings, store: str, projection: str, spec: SinkSpec)
             return ParquetReader(spec, sink_settings(settings, spec.sink, "parquet"), store, projection)
         case _:
             return spec.open_reader(settings, store, projection)
+
+
+def python_rows(rows: pa.Table | pa.RecordBatch) -> list[Row]:
+    """Rows as every reader gives them."""
+    found: list[Row] = rows.to_pylist()
+    zoned = [column.name for column in rows.schema if _is_zoned(column.type)]
+    for row in found:
+        row.update({name: in_utc(row[name]) for name in zoned})
+    return found
+
+
+def in_utc(value: Any) -> Any:
+    """A moment, or a list of them, with ``timezone.utc``, whatever UTC is called or the zone is; others as they are."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
+    if isinstance(value, list):
+        return [in_utc(cell) for cell in value]
+    return value
+
+
+def _is_zoned(kind: pa.DataType) -> bool:
+    cell = kind.value_type if is_list(kind) else kind
+    return bool(pa.types.is_timestamp(cell) and cell.tz)
 
 
 def cannot_search(projection: str, instead: str) -> UsageError:

@@ -6,7 +6,7 @@ No sink is asked to convert: Postgres would round 1.5 to the row of key 2, and r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime, time
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from eventstore import disclosure, keys
 from eventstore.errors import UsageError
+from projections.readers.base import in_utc
 from projections.sinks.base import join_key
 from projections.sinks.columns import is_bytes, is_text
 
@@ -52,15 +53,6 @@ def key_name(key: object, columns: Sequence[str], schema: pa.Schema, projection:
     """The hash of a key and its text inside a generation, as the sink has them."""
     texts = [str(keys.text(cell)) for cell in typed_key(key, columns, schema, projection)]
     return keys.hash_texts(texts), join_key(texts)
-
-
-def in_utc(value: Any) -> Any:
-    """A moment, or a list of them, with ``timezone.utc``, whatever UTC is called or the zone is; others as they are."""
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return value.astimezone(UTC)
-    if isinstance(value, list):
-        return [in_utc(cell) for cell in value]
-    return value
 
 
 def _typed(cell: object, column: pa.Field, projection: str) -> object:

@@ -21,9 +21,10 @@ from projections.readers.base import (
     Hit,
     Row,
     cannot_search,
+    in_utc,
     nothing_live,
 )
-from projections.readers.keycells import in_utc, typed_key
+from projections.readers.keycells import typed_key
 from projections.sinks.postgres_copy import arrow_type, column_type
 from projections.sinks.postgres_place import PostgresPlace, server_words
 from projections.specs import PostgresTable

@@ -12,7 +12,7 @@ import tantivy
 from eventstore import disclosure
 from eventstore.errors import UsageError
 from eventstore.settings import SinkSettings
-from projections.readers.base import Followed, Hit, Row, nothing_live
+from projections.readers.base import Followed, Hit, Row, nothing_live, python_rows
 from projections.readers.keycells import key_name
 from projections.sinks.rows import from_objects
 from projections.sinks.search_folder import IS_FENCE, KEY, KIND, IndexMeta, SearchFolder, stored_row
@@ -94,8 +94,7 @@ class SearchReader:
         self, searcher: tantivy.Searcher, hits: Sequence[tuple[object, tantivy.DocAddress]], meta: IndexMeta
     ) -> list[Row]:
         objects = [stored_row(searcher, address) for _, address in hits]
-        rows: list[Row] = from_objects(objects, meta.schema).to_pylist()
-        return rows
+        return python_rows(from_objects(objects, meta.schema))
 
     def _live(self) -> tuple[tantivy.Index, IndexMeta]:
         with self._lock, self._folder.explained():
