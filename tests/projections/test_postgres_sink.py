@@ -172,7 +172,7 @@ def test_what_stands_in_the_way_is_said_and_left_alone(
 
 def test_a_table_that_is_not_ours_is_never_written(sink: Sink, database: str) -> None:
     query(database, "CREATE TABLE totals__g1 (customer_id bigint, name text, total numeric(12,2))")
-    with pytest.raises(OperatorError, match="does not belong"):
+    with pytest.raises(OperatorError, match="is not ours"):
         sink.create(target())
     sink.drop(target())
     assert query(database, "SELECT count(*) FROM totals__g1") == [(0,)]
@@ -190,10 +190,19 @@ def test_two_projections_cannot_share_a_view(sink: Sink) -> None:
     assert sink.live("acme", "customer_totals") == 1
 
 
-def test_two_projections_cannot_share_a_generation_table(sink: Sink) -> None:
+def test_two_projections_cannot_share_a_generation_table_and_none_is_told_to_drop_the_others(
+    sink: Sink,
+) -> None:
     fill(sink, target(1), [ANNA])
-    with pytest.raises(OperatorError):
-        sink.create(target(1, store="other"))
+    for other in (target(1, store="other"), target(1, projection="other")):
+        for attempt in (sink.check, sink.create):
+            with pytest.raises(OperatorError) as caught:
+                attempt(other)
+            said = str(caught.value)
+            assert (
+                "is generation 1 of projection 'customer_totals' of store 'acme': use another table" in said
+            )
+            assert "drop" not in said
     assert rows_of(sink, target(1)) == [ANNA]
 
 
@@ -240,6 +249,13 @@ def test_a_statement_too_deep_for_the_server_is_for_its_operator(sink: Sink, dat
         connection.execute(("SELECT 1" + "+1" * 100_000).encode())
     assert raised.value.sqlstate == "54001"
     assert isinstance(explain("sink", raised.value), OperatorError)
+
+
+def test_a_table_that_was_dropped_by_hand_still_is_its_projections(sink: Sink, database: str) -> None:
+    fill(sink, target(1), [ANNA])
+    query(database, "DROP TABLE totals__g1")
+    with pytest.raises(OperatorError, match="is generation 1 of projection 'customer_totals'"):
+        sink.create(target(1, projection="other"))
 
 
 def test_a_name_too_long_for_its_generations_is_said_before_building(database: str) -> None:
