@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
+from eventstore import disclosure
 from eventstore.errors import OperatorError, UsageError
 from eventstore.settings import Settings, SinkSettings
 from examples.sqlite_sink import SqliteFile
@@ -25,7 +26,7 @@ from projections.readers.base import in_utc
 from projections.sinks import Sink, Target, open_sink
 from projections.sinks.contract import SinkContract
 from projections.sinks.contract_rows import SCHEMA
-from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
+from projections.specs import FieldKind, ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 from tests.fixtures.servers import ServerFactory
 from tests.projections.sink_data import apply, fill, target
 
@@ -287,6 +288,88 @@ def test_a_search_never_shows_replaced_or_deleted_rows(index: Place) -> None:
         apply(index.sink, target(), 10, 11, [ANNA | {"name": "Anna Stern"}], [{"customer_id": 2}])
         assert reader.search("blum") == []
         assert [hit.row["name"] for hit in reader.search("anna")] == ["Anna Stern"]
+
+
+DATED = pa.schema(
+    [
+        ("customer_id", pa.int64()),
+        ("name", pa.string()),
+        ("total", pa.float64()),
+        ("vip", pa.bool_()),
+        ("day", pa.date32()),
+    ]
+)
+
+
+@pytest.fixture
+def dated(tmp_path: Path) -> Iterator[Reader]:
+    fields: dict[str, FieldKind] = {"name": "text", "customer_id": "i64", "total": "f64"}
+    spec = SearchIndex("search", {**fields, "vip": "bool", "day": "date"})
+    place = Place(spec, settings_for(path=tmp_path))
+    of = target(schema=DATED)
+    rows = [
+        {"customer_id": number, "name": name, "total": 1.5, "vip": True, "day": date(2024, 2, 27 + number)}
+        for number, name in ((1, "red chair"), (2, "red table"))
+    ]
+    fill(place.sink, of, rows)
+    place.sink.promote(of, None)
+    with place.reader() as reader:
+        yield reader
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("day:2024-02-28", "a date field ('day') for what is no moment of RFC 3339"),
+        ('day:"2024-02-28"', 'hint: write field:"2024-02-29T00:00:00Z", with the quotes'),
+        ("day:[2024-02-28 TO 2024-02-29]", "no moment of RFC 3339"),
+        ("day:2024-02-28T00:00:00Z", "stands in quotes"),
+        ("NOT secret", "begin with *, which is all rows"),
+        ("-secret", "only says what hits shall not have"),
+        ("secret:x", "there are 'name', 'customer_id', 'total', 'vip', 'day'"),
+        ("customer_id:secret", "a field of numbers ('customer_id', 'total') for what is none"),
+        ("customer_id:1.5", "i64 takes whole numbers only"),
+        ("total:secret", "a field of numbers"),
+        ("vip:secret", "write true or false"),
+        ("[a TO secret]", "a range or a set without a field"),
+        ("name:/secret/", "no regular expressions"),
+        ('name:"secret"*', "one word only"),
+        ("name:(secret", "not written as a query is"),
+        ("secret AND", "not written as a query is"),
+        ("name:*", "fields of kind i64, f64, bool and date: 'customer_id', 'total', 'vip', 'day'"),
+        *((f"{name}:1", "a field that the index does not have") for name in ("_key", "_kind", "_row")),
+        *((f"{name}:*", "not a query") for name in ("_key", "_kind", "_row")),
+        ("_kind:IN [row fence]", "a field that the index does not have"),
+    ],
+)
+def test_a_query_that_is_none_is_told_why_without_what_it_asks_for(
+    dated: Reader, query: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(disclosure.VARIABLE, raising=False)
+    with pytest.raises(UsageError) as caught:
+        dated.search(query)
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+    with disclosure.showing(True), pytest.raises(UsageError) as caught:
+        dated.search(query)
+    assert repr(query) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ('day:"2024-02-28T00:00:00Z"', [1]),
+        ("day:[2024-02-29T00:00:00Z TO 2024-03-01T00:00:00Z}", [2]),
+        ("* NOT chair", [2]),
+        ("red -chair", [2]),
+        ("customer_id:1", [1]),
+        ("vip:true AND total:[1 TO 2]", [1, 2]),
+        ("name: IN [chair table]", [1, 2]),
+        ("day:*", [1, 2]),
+    ],
+)
+def test_what_the_hints_say_to_write_is_found(dated: Reader, query: str, found: list[int]) -> None:
+    assert sorted(hit.row["customer_id"] for hit in dated.search(query)) == found
 
 
 def test_a_limit_beyond_all_rows_gives_all_rows_and_takes_no_memory(index: Place) -> None:
