@@ -5,21 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
-from eventstore import disclosure, keys
 from eventstore.errors import OperatorError, TransientError, UsageError
-from projections.sinks.base import join_key, optional_part, sink_settings
+from projections.sinks.base import optional_part, sink_settings
+from projections.sinks.columns import is_list
 
 if TYPE_CHECKING:
     from eventstore.settings import Settings
     from projections.specs import SinkSpec
 
 Row = dict[str, Any]
-"""Column name to Python value: int, float, Decimal, str, bytes, date, time, datetime (UTC), list, None."""
+"""Column name to Python value: int, float, Decimal, str, bytes, date, time, datetime (``timezone.utc``), list, None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,9 @@ class Followed:
 class Reader(Protocol):
     """The live generation of one projection, followed over promotions. Safe to share between threads.
 
-    A key is the value of the key column, or a tuple of the values in the key's order. All methods raise UsageError
-    for a key of the wrong shape or type, OperatorError while no generation is live, TransientError when the sink is
-    out of reach, GenerationMovedBack once after a rollback.
+    A key is the value of the key column, or a tuple of the values in the key's order, each of the column's own type: no
+    sink converts it (``keycells``). All methods raise UsageError for any other key, OperatorError while no generation
+    is live, TransientError when the sink is out of reach, GenerationMovedBack once after a rollback.
     """
 
     def get(self, key: object) -> Row | None:
@@ -118,34 +119,27 @@ def open_reader(settings: Settings, store: str, projection: str, spec: SinkSpec)
             return spec.open_reader(settings, store, projection)
 
 
-def key_cells(key: object, width: int, projection: str) -> tuple[object, ...]:
-    """A key as its cells, all of them given."""
-    cells = key if isinstance(key, tuple) else (key,)
-    if len(cells) != width:
-        raise UsageError(
-            f"a key of projection {projection!r} has {width} values, {len(cells)} given",
-            hint="give one value, or a tuple of as many values as the key has columns",
-        )
-    if None in cells:
-        raise UsageError(f"a key of projection {projection!r} has no NULL", hint="give every value")
-    return cells
+def python_rows(rows: pa.Table | pa.RecordBatch) -> list[Row]:
+    """Rows as every reader gives them."""
+    found: list[Row] = rows.to_pylist()
+    zoned = [column.name for column in rows.schema if _is_zoned(column.type)]
+    for row in found:
+        row.update({name: in_utc(row[name]) for name in zoned})
+    return found
 
 
-def key_name(key: object, columns: Sequence[str], schema: pa.Schema, projection: str) -> tuple[int, str]:
-    """The hash of a key and its text inside a generation, as the sink has them."""
-    texts: list[str] = []
-    for cell, name in zip(key_cells(key, len(columns), projection), columns, strict=True):
-        kind = schema.field(name).type
-        try:
-            # Through the column's type, so that Decimal("1.5") finds 1.50 and a date finds its day.
-            typed = keys.text(pa.scalar(cell, kind).as_py())
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            raise UsageError(
-                f"{disclosure.value(cell)} is no value of key column {name!r} ({kind}) of projection {projection!r}",
-                hint=f"give a {kind}",
-            ) from None
-        texts.append(str(typed))
-    return keys.hash_texts(texts), join_key(texts)
+def in_utc(value: Any) -> Any:
+    """A moment, or a list of them, with ``timezone.utc``, whatever UTC is called or the zone is; others as they are."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
+    if isinstance(value, list):
+        return [in_utc(cell) for cell in value]
+    return value
+
+
+def _is_zoned(kind: pa.DataType) -> bool:
+    cell = kind.value_type if is_list(kind) else kind
+    return bool(pa.types.is_timestamp(cell) and cell.tz)
 
 
 def cannot_search(projection: str, instead: str) -> UsageError:

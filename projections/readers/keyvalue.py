@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from projections.readers.base import Followed, Hit, Row, cannot_search, key_name, nothing_live
+from projections.readers.base import Followed, Hit, Row, cannot_search, nothing_live, python_rows
+from projections.readers.keycells import key_name
 from projections.sinks.keyvalue import Meta, Transactions
 from projections.sinks.rows import from_objects, schema_from_text
 
@@ -34,7 +35,7 @@ class KeyValueReader:
             schema = schema_from_text(meta.schema)
             names = [key_name(key, meta.key, schema, self._projection)[1] for key in keys]
             found = [texts.get(f"{place}/row/{name}") for name in names]
-        rows = iter(from_objects([json.loads(row) for row in found if row is not None], schema).to_pylist())
+        rows = iter(python_rows(from_objects([json.loads(row) for row in found if row is not None], schema)))
         return [None if row is None else next(rows) for row in found]
 
     def search(self, query: str, limit: int = 10) -> list[Hit]:

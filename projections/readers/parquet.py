@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from eventstore import keys as keys_
 from eventstore.settings import SinkSettings
-from projections.readers.base import Followed, Hit, Row, cannot_search, key_name, nothing_live
+from projections.readers.base import Followed, Hit, Row, cannot_search, nothing_live, python_rows
+from projections.readers.keycells import key_name
 from projections.sinks.base import join_key
 from projections.sinks.parquet import read_file
 from projections.sinks.parquet_snapshot import Manifest, SnapshotFolder, generation_at
@@ -51,7 +52,7 @@ class ParquetReader:
                 ]
                 texts = [join_key(cells) for cells in zip(*columns, strict=True)]
                 at = [number for number, text in enumerate(texts) if text in wanted]
-                taken = rows.take(pa.array(at, pa.int64())).to_pylist()
+                taken = python_rows(rows.take(pa.array(at, pa.int64())))
                 found |= {texts[number]: row for number, row in zip(at, taken, strict=True)}
         return [found.get(text) for _, text in names]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
 import psycopg
+import pyarrow as pa
 from psycopg import errors, sql
 from psycopg.adapt import Loader
 from psycopg.pq import Format
 
-from eventstore.errors import TransientError, UsageError
+from eventstore.errors import DifferenceFound, TransientError, UsageError
 from eventstore.settings import SinkSettings
 from projections.readers.base import (
     Followed,
@@ -21,9 +21,11 @@ from projections.readers.base import (
     Hit,
     Row,
     cannot_search,
-    key_cells,
+    in_utc,
     nothing_live,
 )
+from projections.readers.keycells import typed_key
+from projections.sinks.postgres_copy import arrow_type, column_type
 from projections.sinks.postgres_place import PostgresPlace, server_words
 from projections.specs import PostgresTable
 
@@ -46,7 +48,7 @@ class PostgresReader:
         self._spec, self._store, self._projection = spec, store, projection
         self._followed = Followed(projection)
         self._connection: psycopg.Connection | None = None
-        self._key: tuple[tuple[str, str], ...] = ()  # name and type
+        self._key: pa.Schema | None = None
         self._lock = threading.Lock()
 
     def get(self, key: object) -> Row | None:
@@ -87,28 +89,32 @@ class PostgresReader:
             if self._connection is None:
                 self._connection = self._place.connect()
                 self._connection.autocommit = True
-            if not self._key:
+            if self._key is None:
                 self._key = self._key_columns(self._connection)
-            width = len(self._key)
-            cells = list(zip(*(key_cells(key, width, self._projection) for key in keys), strict=True))
+            columns = self._key
+            cells = zip(
+                *(typed_key(key, columns.names, columns, self._projection) for key in keys), strict=True
+            )
             try:
-                return self._select(self._connection, [list(column) for column in cells])
+                return self._select(self._connection, columns, [list(column) for column in cells])
             except errors.UndefinedTable:
-                self._key = ()
+                self._key = None
                 raise nothing_live(self._projection) from None
             except (psycopg.DataError, psycopg.ProgrammingError) as error:
                 if error.sqlstate == errors.InsufficientPrivilege.sqlstate:
                     raise
-                wanted = ", ".join(f"{name} {kind}" for name, kind in self._key)
+                wanted = ", ".join(f"{name} {kind}" for name, kind in _named(columns))
                 said = server_words(error)
                 raise UsageError(
                     f"projection {self._projection!r} cannot be asked for these keys: {said}",
                     hint=f"its key is ({wanted})",
                 ) from None
 
-    def _select(self, connection: psycopg.Connection, cells: Sequence[list[object]]) -> list[Row | None]:
-        names = [name for name, _ in self._key]
-        arrays = sql.SQL(", ").join(sql.SQL("%s::{}[]").format(sql.SQL(kind)) for _, kind in self._key)
+    def _select(
+        self, connection: psycopg.Connection, key: pa.Schema, cells: Sequence[list[object]]
+    ) -> list[Row | None]:
+        names = key.names
+        arrays = sql.SQL(", ").join(sql.SQL("%s::{}[]").format(sql.SQL(kind)) for _, kind in _named(key))
         asked = sql.SQL(", ").join(sql.Identifier(f"key {i}") for i in range(len(names)))
         same = sql.SQL(" AND ").join(
             sql.SQL("found.{} = asked.{}").format(sql.Identifier(name), sql.Identifier(f"key {i}"))
@@ -134,14 +140,14 @@ class PostgresReader:
         rows: list[Row | None] = [None] * len(cells[0])
         for live, place, *values in cursor:
             generation = live
-            row = dict(zip(columns, map(_in_utc, values), strict=True))
+            row = dict(zip(columns, map(in_utc, values), strict=True))
             rows[place - 1] = row if row[names[0]] is not None else None  # a key has no NULL
         if generation is None:
             raise nothing_live(self._projection)
         self._followed.reads(generation)
         return rows
 
-    def _key_columns(self, connection: psycopg.Connection) -> tuple[tuple[str, str], ...]:
+    def _key_columns(self, connection: psycopg.Connection) -> pa.Schema:
         try:
             row = connection.execute(
                 sql.SQL("SELECT key FROM {} WHERE store = %s AND projection = %s").format(
@@ -162,19 +168,21 @@ class PostgresReader:
         )
         if not kinds:
             raise nothing_live(self._projection)
-        return tuple((name, kinds[name]) for name in row[0])
+        found = {name: arrow_type(kinds.get(name, "")) for name in row[0]}
+        if None in found.values():
+            raise DifferenceFound(
+                f"{self._place.text}: somebody changed the view {self._spec.schema}.{self._spec.table}",
+                hint=f"tailrace rebuild {self._projection} makes it right",
+            )
+        return pa.schema(list(found.items()))
 
     def _drop_connection(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        self._key = ()
+        self._key = None
 
 
-def _in_utc(value: Any) -> Any:
-    """Moments in UTC, whatever time zone the session has."""
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return value.astimezone(UTC)
-    if isinstance(value, list):
-        return [_in_utc(cell) for cell in value]
-    return value
+def _named(columns: pa.Schema) -> list[tuple[str, str]]:
+    """Columns with the server's names of their types."""
+    return [(column.name, column_type(column.type)) for column in columns]

@@ -10,7 +10,8 @@ from typing import Any, Self
 from eventstore import keys as key_rules
 from eventstore.errors import IntegrityError, TransientError
 from eventstore.settings import SinkSettings
-from projections.readers.base import Followed, Hit, Row, cannot_search, key_name, nothing_live
+from projections.readers.base import Followed, Hit, Row, cannot_search, nothing_live, python_rows
+from projections.readers.keycells import key_name
 from projections.sinks.redis_place import GenerationMeta, RedisNames, RedisPlace, run
 from projections.sinks.redis_rows import UNREADABLE
 from projections.sinks.redis_scan import decode_rows, read_rows
@@ -91,5 +92,5 @@ class RedisReader:
 
 
 def _typed(rows: Sequence[Any], meta: GenerationMeta) -> list[Row | None]:
-    found = iter(decode_rows([row for row in rows if row is not None], meta).to_pylist())
+    found = iter(python_rows(decode_rows([row for row in rows if row is not None], meta)))
     return [None if row is None else next(found) for row in rows]

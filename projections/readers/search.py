@@ -9,10 +9,11 @@ from typing import Self
 
 import tantivy
 
-from eventstore import disclosure
 from eventstore.errors import UsageError
 from eventstore.settings import SinkSettings
-from projections.readers.base import Followed, Hit, Row, key_name, nothing_live
+from projections.readers.base import Followed, Hit, Row, nothing_live, python_rows
+from projections.readers.keycells import key_name
+from projections.readers.searchquery import Queries
 from projections.sinks.rows import from_objects
 from projections.sinks.search_folder import IS_FENCE, KEY, KIND, IndexMeta, SearchFolder, stored_row
 from projections.specs import SearchIndex
@@ -48,24 +49,25 @@ class SearchReader:
             return found
 
     def search(self, query: str, limit: int = 10) -> list[Hit]:
-        """tantivy's query language: words, "phrases", field:word, AND, OR, NOT, ranges field:[a TO b].
+        """tantivy's query language: words, "phrases", field:word, AND, OR, NOT, ranges field:[a TO b]. Dates as in RFC
+        3339, day:"2024-02-29T00:00:00Z". NOT takes from what else is asked for: "* NOT chair" is all rows without it.
 
         Words without a field are looked for in all ``text`` and ``string`` fields."""
         if limit < 1:
             raise UsageError(f"a limit of {limit}", hint="give 1 or more")
         index, meta = self._live()
-        defaults = [name for name, kind in meta.fields.items() if kind in ("text", "string")]
-        try:
-            asked = index.parse_query(query, defaults)
-        except ValueError as error:
-            raise UsageError(
-                f"{disclosure.value(query)} is not a query: {disclosure.said(str(error))}",
-                hint='words, "a phrase", field:word, AND, OR, NOT, ( )',
-            ) from None
+        queries = Queries(meta)
+        asked = queries.parse(query)
         no_fence = tantivy.Query.term_query(index.schema, KIND, IS_FENCE, "basic")
         with self._folder.explained():
             searcher = index.searcher()
-            hits = searcher.search(asked.and_must_not_match(no_fence), limit=limit, count=False).hits
+            most = min(limit, max(1, searcher.num_docs))  # tantivy makes room for that many hits beforehand
+            try:
+                hits = searcher.search(asked.and_must_not_match(no_fence), limit=most, count=False).hits
+            except ValueError as error:
+                if "is not a fast field" not in str(error):
+                    raise
+                raise queries.not_every_value(query) from None
             rows = self._rows(searcher, hits, meta)
             texts = [name for name, kind in meta.fields.items() if kind == "text"]
             marks = {
@@ -92,8 +94,7 @@ class SearchReader:
         self, searcher: tantivy.Searcher, hits: Sequence[tuple[object, tantivy.DocAddress]], meta: IndexMeta
     ) -> list[Row]:
         objects = [stored_row(searcher, address) for _, address in hits]
-        rows: list[Row] = from_objects(objects, meta.schema).to_pylist()
-        return rows
+        return python_rows(from_objects(objects, meta.schema))
 
     def _live(self) -> tuple[tantivy.Index, IndexMeta]:
         with self._lock, self._folder.explained():

@@ -17,7 +17,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from eventstore.errors import DifferenceFound, OperatorError, UsageError
+from eventstore.errors import DifferenceFound, UsageError
 from eventstore.position import Fence
 from eventstore.settings import SinkSettings
 from projections.sinks import postgres_json, postgres_view
@@ -30,7 +30,7 @@ from projections.sinks.base import (
     raise_problems,
     rows_for,
 )
-from projections.sinks.postgres_check import find_problems, is_ours
+from projections.sinks.postgres_check import find_problems, not_ours
 from projections.sinks.postgres_copy import column_type, copy_in, copy_out
 from projections.sinks.postgres_loading import COLUMN, Loading, LoadingRow
 from projections.sinks.postgres_place import PostgresPlace
@@ -65,11 +65,8 @@ class PostgresSink:
         with self._place.transaction() as connection:
             self._create_ledger(connection)
             exists = _exists(connection, self._spec.schema, table)
-            if exists and not is_ours(connection, self._spec, target, table):
-                raise OperatorError(
-                    f"{self._spec.schema}.{table} exists and does not belong to {target}",
-                    hint="rename or drop that table, or give the projection another table name",
-                )
+            if problem := not_ours(connection, self._spec, target, table):
+                raise_problems(target, [problem])
             self._register(connection, target, table)
             if (
                 exists

@@ -56,17 +56,36 @@ def published_by(connection: psycopg.Connection, schema: str, table: str) -> lis
     return sorted({str(name) for (name,) in names})
 
 
-def is_ours(connection: psycopg.Connection, spec: PostgresTable, target: Target, table: str) -> bool:
-    """Whether the ledger says that a table is this very generation."""
+def not_ours(connection: psycopg.Connection, spec: PostgresTable, target: Target, table: str) -> str | None:
+    """What is in the way of a generation's table, and what to do; None when nothing is. A table of another projection
+    is not to be dropped, so it is not called a stranger's."""
+    owner = _table_owner(connection, spec, table)
+    if owner == (target.store, target.projection, target.generation):
+        return None
+    if owner is not None:
+        store, projection, generation = owner
+        return (
+            f"{spec.schema}.{table} is generation {generation} of projection {projection!r} of store {store!r}:"
+            " use another table name"
+        )
+    if _relation_kind(connection, spec.schema, table) is None:
+        return None
+    return f"{spec.schema}.{table} exists and is not ours: rename or drop it, or give the projection another table name"
+
+
+def _table_owner(
+    connection: psycopg.Connection, spec: PostgresTable, table: str
+) -> tuple[str, str, int] | None:
+    """(store, projection, generation) that the ledger has for a table."""
     if _relation_kind(connection, spec.schema, "tailrace_fences") is None:
-        return False
+        return None
     row = connection.execute(
-        sql.SQL(
-            "SELECT 1 FROM {} WHERE relation = %s AND store = %s AND projection = %s AND generation = %s"
-        ).format(sql.Identifier(spec.schema, "tailrace_fences")),
-        (table, target.store, target.projection, target.generation),
+        sql.SQL("SELECT store, projection, generation FROM {} WHERE relation = %s").format(
+            sql.Identifier(spec.schema, "tailrace_fences")
+        ),
+        (table,),
     ).fetchone()
-    return row is not None
+    return None if row is None else (row[0], row[1], row[2])
 
 
 def _name_problems(spec: PostgresTable, target: Target) -> list[str]:
@@ -148,8 +167,8 @@ def _relation_problems(
         ).fetchone()
         if row is not None and not row[0]:
             problems.append(f"{view} belongs to another user: ALTER VIEW {view} OWNER TO the sink's user")
-    if _relation_kind(connection, spec.schema, table) and not is_ours(connection, spec, target, table):
-        problems.append(f"{spec.schema}.{table} exists and is not ours: rename or drop it")
+    if stands_in_the_way := not_ours(connection, spec, target, table):
+        problems.append(stands_in_the_way)
     return problems
 
 

@@ -22,6 +22,24 @@ from projections.sinks.rows import content
 
 _BYTES_AT_ONCE = 8 << 20
 _ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,{}]+)', re.DOTALL)
+_NAMES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "smallint",
+    pa.int16(): "smallint",
+    pa.int32(): "integer",
+    pa.int64(): "bigint",
+    pa.float32(): "real",
+    pa.float64(): "double precision",
+    pa.date32(): "date",
+    pa.time64("us"): "time without time zone",
+}
+_KINDS = {name: kind for kind, name in _NAMES.items()} | {
+    "text": pa.string(),
+    "bytea": pa.binary(),
+    "timestamp with time zone": pa.timestamp("us", "UTC"),
+    "timestamp without time zone": pa.timestamp("us"),
+}
+_NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -37,17 +55,15 @@ def column_type(kind: pa.DataType) -> str:
         return "bytea"
     if pa.types.is_timestamp(kind):
         return "timestamp with time zone" if kind.tz else "timestamp without time zone"
-    return {
-        pa.bool_(): "boolean",
-        pa.int8(): "smallint",
-        pa.int16(): "smallint",
-        pa.int32(): "integer",
-        pa.int64(): "bigint",
-        pa.float32(): "real",
-        pa.float64(): "double precision",
-        pa.date32(): "date",
-        pa.time64("us"): "time without time zone",
-    }[kind]
+    return _NAMES[kind]
+
+
+def arrow_type(name: str) -> pa.DataType | None:
+    """The Arrow type whose ``column_type`` is ``name`` (of the two that are a smallint, the wider one); None for a list
+    and for a type that no column of ours has."""
+    if found := _NUMERIC.fullmatch(name):
+        return pa.decimal128(int(found[1]), int(found[2]))
+    return _KINDS.get(name)
 
 
 def copy_in(cursor: psycopg.Cursor[Any], relation: sql.Composable, rows: pa.Table) -> None:

@@ -122,6 +122,10 @@ def explain(place: str, error: psycopg.Error) -> TailraceError:
                 f"{said}{_copied_column(error)}",
                 hint="the projection's output holds a value that Postgres cannot",
             )
+        case errors.StatementTooComplex():  # it depends on the server's stack, not on the rows
+            return OperatorError(said, hint="raise max_stack_depth on the server")
+        case psycopg.OperationalError() if (error.sqlstate or "").startswith("54"):
+            return UsageError(said, hint=_within_limits(error))
         case errors.DependentObjectsStillExist():
             return OperatorError(
                 f"{said}: {error.diag.message_detail or ''}".rstrip(": "),
@@ -138,6 +142,21 @@ def explain(place: str, error: psycopg.Error) -> TailraceError:
             return TransientError(said, hint="try again")
         case _:
             return OperatorError(said, hint="see the server's log")
+
+
+def _within_limits(error: psycopg.Error) -> str:
+    """What to do about a limit that no server's setting moves (SQLSTATE class 54). psycopg takes it for a trouble of
+    the server's, but trying again meets it again."""
+    if isinstance(error, errors.TooManyColumns):
+        return "let the projection's output have fewer columns"
+    # Where in the server's source, as its sentences may be in any language: hio.c finds room for rows, and TOAST has
+    # taken the long texts out of them by then.
+    if error.diag.source_file in ("hio.c", "heaptoast.c"):
+        return "let the projection's output have fewer columns, or gather some in one of JSON text"
+    return (
+        "shorten the value in the projection (a key or an index holds about 2,700 bytes of each row): put a hash of it"
+        " in the key, or index that; an index of the sink's can also be left out"
+    )
 
 
 def server_words(error: psycopg.Error) -> str:

@@ -147,10 +147,15 @@ class SearchFolder(GenerationsFolder):
             )
 
 
-def index_schema(fields: Mapping[str, FieldKind]) -> tantivy.Schema:
+def index_schema(fields: Mapping[str, FieldKind], *, own: bool = True) -> tantivy.Schema:
+    """An index's fields. Without our ``own`` ones a parser of queries has the others by the same numbers, and finds
+    nothing to search in these."""
     builder = tantivy.SchemaBuilder()
-    builder.add_text_field(KEY, stored=False, tokenizer_name="raw", index_option="basic")
-    builder.add_text_field(KIND, stored=False, tokenizer_name="raw", index_option="basic")
+    for name in (KEY, KIND):
+        if own:
+            builder.add_text_field(name, stored=False, tokenizer_name="raw", index_option="basic")
+        else:
+            builder.add_bytes_field(name, stored=False, indexed=False)
     builder.add_bytes_field(ROW, stored=True, indexed=False)
     for name, kind in fields.items():
         match kind:

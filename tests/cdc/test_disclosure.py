@@ -17,7 +17,7 @@ from eventstore import disclosure
 from eventstore.errors import TailraceError
 from eventstore.streams import event
 from eventstore.streams.events import decode, encode, event_type_of
-from projections.readers.base import key_name
+from projections.readers.keycells import key_name
 from projections.sinks import postgres_place
 from tests.support.capturing import RunningCapture, Site, execute
 

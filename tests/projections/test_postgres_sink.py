@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import string
 import threading
 from decimal import Decimal
 from typing import Any
@@ -25,7 +27,7 @@ from projections.sinks import Sink, open_sink, postgres_view
 from projections.sinks.base import HeldByReaders, ResumableLoad
 from projections.sinks.contract import Step, pieces
 from projections.sinks.postgres_check import published_by
-from projections.sinks.postgres_place import begin
+from projections.sinks.postgres_place import begin, explain
 from projections.specs import PostgresTable
 from tests.fixtures.servers import ServerFactory
 from tests.projections.sink_data import SCHEMA, apply, fence, fill, rows_of, target
@@ -170,7 +172,7 @@ def test_what_stands_in_the_way_is_said_and_left_alone(
 
 def test_a_table_that_is_not_ours_is_never_written(sink: Sink, database: str) -> None:
     query(database, "CREATE TABLE totals__g1 (customer_id bigint, name text, total numeric(12,2))")
-    with pytest.raises(OperatorError, match="does not belong"):
+    with pytest.raises(OperatorError, match="is not ours"):
         sink.create(target())
     sink.drop(target())
     assert query(database, "SELECT count(*) FROM totals__g1") == [(0,)]
@@ -188,11 +190,72 @@ def test_two_projections_cannot_share_a_view(sink: Sink) -> None:
     assert sink.live("acme", "customer_totals") == 1
 
 
-def test_two_projections_cannot_share_a_generation_table(sink: Sink) -> None:
+def test_two_projections_cannot_share_a_generation_table_and_none_is_told_to_drop_the_others(
+    sink: Sink,
+) -> None:
     fill(sink, target(1), [ANNA])
-    with pytest.raises(OperatorError):
-        sink.create(target(1, store="other"))
+    for other in (target(1, store="other"), target(1, projection="other")):
+        for attempt in (sink.check, sink.create):
+            with pytest.raises(OperatorError) as caught:
+                attempt(other)
+            said = str(caught.value)
+            assert (
+                "is generation 1 of projection 'customer_totals' of store 'acme': use another table" in said
+            )
+            assert "drop" not in said
     assert rows_of(sink, target(1)) == [ANNA]
+
+
+LONG = "".join(
+    random.Random(1).choices(string.ascii_letters, k=20_000)
+)  # too little repeats to be compressed
+
+
+def test_an_index_entry_too_long_for_postgres_is_said_to_be_that_and_not_to_be_tried_again(
+    database: str,
+) -> None:
+    sink = sink_at(database, indexes=(("name",),))
+    with pytest.raises(UsageError, match="index") as caught:
+        fill(sink, target(), [ANNA, BERT | {"name": LONG}])
+    assert "hash" in caught.value.hint
+    assert "left out" in caught.value.hint
+    assert sink.fence(target()) is None
+    fill(sink, target(2), [ANNA])
+    with pytest.raises(UsageError, match="index"):
+        apply(sink, target(2), 10, 11, [BERT | {"name": LONG}])
+    assert rows_of(sink, target(2)) == [ANNA], "a refresh leaves what there is"
+
+
+def test_a_key_too_long_for_postgres_is_said_to_be_that_and_not_to_be_tried_again(sink: Sink) -> None:
+    of = target(key=("name",))
+    with pytest.raises(UsageError, match="index") as caught:
+        fill(sink, of, [ANNA | {"name": LONG}])
+    assert "hash" in caught.value.hint
+
+
+@pytest.mark.parametrize(("columns", "said"), [(1_300, "row is too big"), (1_700, "1600 columns")])
+def test_an_output_too_wide_for_postgres_is_said_to_be_that_and_not_to_be_tried_again(
+    sink: Sink, columns: int, said: str
+) -> None:
+    names = ["customer_id", *(f"c{number}" for number in range(columns))]
+    wide = target(schema=pa.schema([(name, pa.int64()) for name in names]))
+    with pytest.raises(UsageError, match=said) as caught:
+        fill(sink, wide, [dict.fromkeys(names, 1)])
+    assert "fewer columns" in caught.value.hint
+
+
+def test_a_statement_too_deep_for_the_server_is_for_its_operator(sink: Sink, database: str) -> None:
+    with psycopg.connect(database) as connection, pytest.raises(psycopg.Error) as raised:
+        connection.execute(("SELECT 1" + "+1" * 100_000).encode())
+    assert raised.value.sqlstate == "54001"
+    assert isinstance(explain("sink", raised.value), OperatorError)
+
+
+def test_a_table_that_was_dropped_by_hand_still_is_its_projections(sink: Sink, database: str) -> None:
+    fill(sink, target(1), [ANNA])
+    query(database, "DROP TABLE totals__g1")
+    with pytest.raises(OperatorError, match="is generation 1 of projection 'customer_totals'"):
+        sink.create(target(1, projection="other"))
 
 
 def test_a_name_too_long_for_its_generations_is_said_before_building(database: str) -> None:

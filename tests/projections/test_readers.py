@@ -7,23 +7,26 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
+from eventstore import disclosure
 from eventstore.errors import OperatorError, UsageError
 from eventstore.settings import Settings, SinkSettings
 from examples.sqlite_sink import SqliteFile
 from projections.readers import GenerationMovedBack, Reader, Row, open_reader
+from projections.readers.base import in_utc
 from projections.sinks import Sink, Target, open_sink
 from projections.sinks.contract import SinkContract
 from projections.sinks.contract_rows import SCHEMA
-from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
+from projections.specs import FieldKind, ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 from tests.fixtures.servers import ServerFactory
 from tests.projections.sink_data import apply, fill, target
 
@@ -155,7 +158,7 @@ def test_every_type_is_read_as_it_was_written(place: Place) -> None:
     expected = pa.Table.from_pylist(rows, SCHEMA).to_pylist()
     with place.reader() as reader:
         found = reader.many([(row["region"], row["id"]) for row in rows])
-    assert [_plain(row) for row in found] == [_plain(row) for row in expected]
+    assert list(map(repr, found)) == [_plain(row) for row in expected]
 
 
 @pytest.mark.parametrize(
@@ -184,6 +187,63 @@ def test_keys_of_every_type_find_their_row(place: Place, kind: pa.DataType, stor
         found = reader.get(asked)
     assert found is not None
     assert found["name"] == "found"
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOON = datetime.fromisoformat("2024-02-29T12:00")
+# Of each type of key, a value, and what is none of that type or not exactly one.
+WRONG_KEYS: list[tuple[pa.DataType, Any, list[Any]]] = [
+    (pa.int32(), 1, [True, 1.0, 1.5, "1", Decimal(1), b"1", 2**31]),
+    (pa.int64(), 2, [False, 2.0, 1.6, "2", " 2", Decimal(2), 2**63, date(1970, 1, 3)]),
+    (pa.decimal128(10, 2), Decimal("2.51"), [Decimal("2.505"), 2.51, "2.51", True, Decimal("NaN"), 10**9]),
+    (pa.float64(), 1.0, [True, "1.0", Decimal(1), 2**53 + 1]),
+    (pa.float32(), 0.5, [0.1, "0.5", False]),
+    (pa.bool_(), True, [1, 1.0, "t", "true"]),
+    (pa.string(), "e", [b"e", 1, True, bytearray(b"e"), date(2024, 2, 29)]),
+    (pa.binary(), b"e", ["e", "\\x65", 101]),
+    (pa.date32(), date(2024, 2, 29), [NOON, NOON.replace(hour=0), "2024-02-29", 19782]),
+    (pa.time64("us"), time(12), ["12:00", time(12, tzinfo=UTC), 43_200_000_000]),
+    (pa.timestamp("us"), NOON, [NOON.date(), NOON.replace(tzinfo=UTC), "2024-02-29 12:00", 0]),
+    (pa.timestamp("us", "UTC"), NOON.replace(tzinfo=UTC), [NOON, NOON.date(), "2024-02-29 12:00+00", 0]),
+]
+
+
+@pytest.mark.parametrize(("kind", "key", "wrong"), WRONG_KEYS, ids=lambda each: str(each)[:20])
+def test_a_value_that_is_not_exactly_one_of_the_keys_type_finds_no_row_in_any_sink(
+    place: Place, kind: pa.DataType, key: Any, wrong: list[Any]
+) -> None:
+    of = target(schema=pa.schema([("key", kind), ("name", pa.string())]), key=("key",))
+    fill(place.sink, of, [{"key": key, "name": "found"}])
+    place.sink.promote(of, None)
+    with place.reader() as reader:
+        assert reader.get(key) == {"key": key, "name": "found"}
+        for other in wrong:
+            with pytest.raises(UsageError, match="no value of key column 'key'"):
+                reader.many([key, other])
+
+
+def test_moments_have_one_time_zone_whichever_sink_they_come_from(place: Place) -> None:
+    zoned = pa.timestamp("us", "UTC")
+    fields = [("key", zoned), ("name", pa.string()), ("seen", zoned), ("all", pa.list_(zoned))]
+    noon = NOON.replace(tzinfo=UTC)
+    of = target(schema=pa.schema(fields), key=("key",))
+    fill(place.sink, of, [{"key": noon, "name": "", "seen": None, "all": [noon, None]}])
+    place.sink.promote(of, None)
+    with place.reader() as reader:
+        row = reader.get(noon)
+    assert row == {"key": noon, "name": "", "seen": None, "all": [noon, None]}
+    assert row["key"].tzinfo is UTC
+    assert row["all"][0].tzinfo is UTC
+
+
+def test_a_moment_of_an_hour_that_comes_twice_finds_its_own_row(place: Place) -> None:
+    of = target(schema=pa.schema([("key", pa.timestamp("us", "UTC")), ("name", pa.string())]), key=("key",))
+    first, second = (datetime(2024, 10, 27, 2, 30, fold=fold, tzinfo=BERLIN) for fold in (0, 1))
+    moments = [{"key": datetime(2024, 10, 27, hour, 30, tzinfo=UTC), "name": ""} for hour in (0, 1)]
+    fill(place.sink, of, moments)
+    place.sink.promote(of, None)
+    with place.reader() as reader:
+        assert reader.many([second, first]) == moments[::-1]
 
 
 def test_a_search_gives_the_best_hits_first(index: Place) -> None:
@@ -228,6 +288,99 @@ def test_a_search_never_shows_replaced_or_deleted_rows(index: Place) -> None:
         apply(index.sink, target(), 10, 11, [ANNA | {"name": "Anna Stern"}], [{"customer_id": 2}])
         assert reader.search("blum") == []
         assert [hit.row["name"] for hit in reader.search("anna")] == ["Anna Stern"]
+
+
+DATED = pa.schema(
+    [
+        ("customer_id", pa.int64()),
+        ("name", pa.string()),
+        ("total", pa.float64()),
+        ("vip", pa.bool_()),
+        ("day", pa.date32()),
+    ]
+)
+
+
+@pytest.fixture
+def dated(tmp_path: Path) -> Iterator[Reader]:
+    fields: dict[str, FieldKind] = {"name": "text", "customer_id": "i64", "total": "f64"}
+    spec = SearchIndex("search", {**fields, "vip": "bool", "day": "date"})
+    place = Place(spec, settings_for(path=tmp_path))
+    of = target(schema=DATED)
+    rows = [
+        {"customer_id": number, "name": name, "total": 1.5, "vip": True, "day": date(2024, 2, 27 + number)}
+        for number, name in ((1, "red chair"), (2, "red table"))
+    ]
+    fill(place.sink, of, rows)
+    place.sink.promote(of, None)
+    with place.reader() as reader:
+        yield reader
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("day:2024-02-28", "a date field ('day') for what is no moment of RFC 3339"),
+        ('day:"2024-02-28"', 'hint: write field:"2024-02-29T00:00:00Z", with the quotes'),
+        ("day:[2024-02-28 TO 2024-02-29]", "no moment of RFC 3339"),
+        ("day:2024-02-28T00:00:00Z", "stands in quotes"),
+        ("NOT secret", "begin with *, which is all rows"),
+        ("-secret", "only says what hits shall not have"),
+        ("secret:x", "there are 'name', 'customer_id', 'total', 'vip', 'day'"),
+        ("customer_id:secret", "a field of numbers ('customer_id', 'total') for what is none"),
+        ("customer_id:1.5", "i64 takes whole numbers only"),
+        ("total:secret", "a field of numbers"),
+        ("vip:secret", "write true or false"),
+        ("[a TO secret]", "a range or a set without a field"),
+        ("name:/secret/", "no regular expressions"),
+        ('name:"secret"*', "one word only"),
+        ("name:(secret", "not written as a query is"),
+        ("secret AND", "not written as a query is"),
+        ("name:*", "fields of kind i64, f64, bool and date: 'customer_id', 'total', 'vip', 'day'"),
+        *((f"{name}:1", "a field that the index does not have") for name in ("_key", "_kind", "_row")),
+        *((f"{name}:*", "not a query") for name in ("_key", "_kind", "_row")),
+        ("_kind:IN [row fence]", "a field that the index does not have"),
+    ],
+)
+def test_a_query_that_is_none_is_told_why_without_what_it_asks_for(
+    dated: Reader, query: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(disclosure.VARIABLE, raising=False)
+    with pytest.raises(UsageError) as caught:
+        dated.search(query)
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+    with disclosure.showing(True), pytest.raises(UsageError) as caught:
+        dated.search(query)
+    assert repr(query) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ('day:"2024-02-28T00:00:00Z"', [1]),
+        ("day:[2024-02-29T00:00:00Z TO 2024-03-01T00:00:00Z}", [2]),
+        ("* NOT chair", [2]),
+        ("red -chair", [2]),
+        ("customer_id:1", [1]),
+        ("vip:true AND total:[1 TO 2]", [1, 2]),
+        ("name: IN [chair table]", [1, 2]),
+        ("day:*", [1, 2]),
+    ],
+)
+def test_what_the_hints_say_to_write_is_found(dated: Reader, query: str, found: list[int]) -> None:
+    assert sorted(hit.row["customer_id"] for hit in dated.search(query)) == found
+
+
+def test_a_limit_beyond_all_rows_gives_all_rows_and_takes_no_memory(index: Place) -> None:
+    fill(index.sink, target(), [ANNA, BERT])
+    index.sink.promote(target(), None)
+    program = (
+        "with open_reader(settings, 'acme', 'customer_totals', spec) as reader:\n"
+        "    print([len(reader.search('*', limit)) for limit in (2, 3 * 10**9, 2**70)])\n"
+    )
+    done = _in_process(index, "none", program)
+    assert done.stdout.decode().strip() == "[2, 2, 2]", done.stderr.decode()
 
 
 @pytest.mark.parametrize("kind", ["postgres", "redis hash"])
@@ -312,11 +465,6 @@ def test_a_sink_whose_part_is_not_installed_says_which() -> None:
         )
 
 
-def _plain(row: dict[str, Any] | None) -> str:
-    """Comparable also where NaN is not equal to itself; one moment has one text whatever UTC is called."""
-    assert row is not None
-    cells = {
-        name: value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
-        for name, value in row.items()
-    }
-    return repr(cells)
+def _plain(row: Row) -> str:
+    """Comparable also where NaN is not equal to itself; Arrow calls UTC by another name."""
+    return repr({name: in_utc(value) for name, value in row.items()})
