@@ -89,30 +89,48 @@ class PostgresReader:
             if self._connection is None:
                 self._connection = self._place.connect()
                 self._connection.autocommit = True
-            if self._key is None:
-                self._key = self._key_columns(self._connection)
-            columns = self._key
-            cells = zip(
-                *(typed_key(key, columns.names, columns, self._projection) for key in keys), strict=True
-            )
+            columns, cells = self._cells(self._connection, keys)
             try:
-                return self._select(self._connection, columns, [list(column) for column in cells])
+                found = self._select(self._connection, columns, cells)
             except errors.UndefinedTable:
                 self._key = None
                 raise nothing_live(self._projection) from None
             except (psycopg.DataError, psycopg.ProgrammingError) as error:
                 if error.sqlstate == errors.InsufficientPrivilege.sqlstate:
                     raise
+                self._key = None
                 wanted = ", ".join(f"{name} {kind}" for name, kind in _named(columns))
                 said = server_words(error)
                 raise UsageError(
                     f"projection {self._projection!r} cannot be asked for these keys: {said}",
                     hint=f"its key is ({wanted})",
                 ) from None
+        if found is None:
+            self._key = None
+            return self._look_up(keys)
+        return found
+
+    def _cells(
+        self, connection: psycopg.Connection, keys: Sequence[object]
+    ) -> tuple[pa.Schema, list[list[object]]]:
+        """The key's columns, and the values of each. What is wrong by the columns that were known may be right by
+        those that a promotion has brought."""
+        if self._key is not None:
+            try:
+                return self._key, self._typed(self._key, keys)
+            except UsageError:
+                pass
+        self._key = self._key_columns(connection)
+        return self._key, self._typed(self._key, keys)
+
+    def _typed(self, columns: pa.Schema, keys: Sequence[object]) -> list[list[object]]:
+        rows = [typed_key(key, columns.names, columns, self._projection) for key in keys]
+        return [list(column) for column in zip(*rows, strict=True)]
 
     def _select(
         self, connection: psycopg.Connection, key: pa.Schema, cells: Sequence[list[object]]
-    ) -> list[Row | None]:
+    ) -> list[Row | None] | None:
+        """None when a promotion has brought other key columns."""
         names = key.names
         arrays = sql.SQL(", ").join(sql.SQL("%s::{}[]").format(sql.SQL(kind)) for _, kind in _named(key))
         asked = sql.SQL(", ").join(sql.Identifier(f"key {i}") for i in range(len(names)))
@@ -120,13 +138,14 @@ class PostgresReader:
             sql.SQL("found.{} = asked.{}").format(sql.Identifier(name), sql.Identifier(f"key {i}"))
             for i, name in enumerate(names)
         )
-        generation: int | None = None
+        generation, named = None, names
         cursor: psycopg.Cursor[Any] = connection.cursor(binary=True)
         cursor.adapters.register_loader("jsonb", _JsonText)
         cursor.execute(
             sql.SQL(
-                "SELECT (SELECT generation FROM {live} WHERE store = %s AND projection = %s), place, found.*"
+                "SELECT live.generation, live.key, place, found.*"
                 " FROM unnest({arrays}) WITH ORDINALITY AS asked ({asked}, place) LEFT JOIN {view} AS found ON {same}"
+                " LEFT JOIN {live} AS live ON live.store = %s AND live.projection = %s"
             ).format(
                 arrays=arrays,
                 asked=asked,
@@ -134,16 +153,18 @@ class PostgresReader:
                 view=sql.Identifier(self._spec.schema, self._spec.table),
                 live=sql.Identifier(self._spec.schema, "tailrace_live"),
             ),
-            [self._store, self._projection, *cells],
+            [*cells, self._store, self._projection],
         )
-        columns = [column.name for column in cursor.description or ()][2:]
+        columns = [column.name for column in cursor.description or ()][3:]
         rows: list[Row | None] = [None] * len(cells[0])
-        for live, place, *values in cursor:
-            generation = live
+        for live, live_key, place, *values in cursor:
+            generation, named = live, live_key
             row = dict(zip(columns, map(in_utc, values), strict=True))
             rows[place - 1] = row if row[names[0]] is not None else None  # a key has no NULL
         if generation is None:
             raise nothing_live(self._projection)
+        if named != names:
+            return None
         self._followed.reads(generation)
         return rows
 

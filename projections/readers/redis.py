@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from eventstore import keys as key_rules
-from eventstore.errors import IntegrityError, TransientError
+from eventstore.errors import IntegrityError, TransientError, UsageError
 from eventstore.settings import SinkSettings
 from projections.readers.base import Followed, Hit, Row, cannot_search, nothing_live, python_rows
 from projections.readers.keycells import key_name
@@ -42,7 +42,13 @@ class RedisReader:
             known = self._known or self._live()
             for _ in range(_ATTEMPTS):
                 generation, meta = known
-                places = [self._physical(key, generation, meta) for key in keys]
+                try:
+                    places = [self._physical(key, generation, meta) for key in keys]
+                except UsageError:
+                    known = self._live()  # a promotion may have brought another key
+                    if known[0] == generation:
+                        raise
+                    continue
                 try:
                     live, *rows = read_rows(client, places, meta, ("GET", self._names.live))
                     if live is not None and int(live) == generation:

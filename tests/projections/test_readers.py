@@ -138,6 +138,20 @@ def test_promotions_and_rollbacks_are_followed(place: Place, reader: Reader) -> 
     assert reader.many([1, 2]) == [ANNA | {"name": "second"}, None]
 
 
+def test_a_promotion_that_changes_the_key_is_followed(place: Place, reader: Reader) -> None:
+    assert reader.get(1) == ANNA
+    named = target(2, key=("customer_id", "name"))
+    fill(place.sink, named, [ANNA, ANNA | {"name": "Berta"}])
+    place.sink.promote(named, 1)
+    with pytest.raises(UsageError, match="has 2 values, 1 given"):
+        reader.get(1)
+    assert reader.get((1, "Berta")) == ANNA | {"name": "Berta"}
+    by_name = target(3, key=("name",))
+    fill(place.sink, by_name, [ANNA, BERT])
+    place.sink.promote(by_name, 2)
+    assert reader.get(BERT["name"]) == BERT
+
+
 def test_before_the_first_promotion_the_reader_says_what_to_do(place: Place) -> None:
     with place.reader() as reader:
         with pytest.raises(OperatorError, match="tailrace rebuild customer_totals"):
