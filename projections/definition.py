@@ -160,6 +160,14 @@ def _tell(defined: Projection | None, name: str, place: str, found: Iterable[Fin
         raise _first(name, mistakes)
 
 
+def import_from(root: Path) -> Path:
+    """Puts a folder on ``sys.path``, as ``python -m`` would: modules and sinks of one's own lie there."""
+    folder = root.resolve()
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return folder
+
+
 def load_configured(settings: ProjectionSettings, root: Path) -> dict[str, Projection]:
     """The projections that settings name. Raises what ``load_projections`` raises."""
     return load_projections(settings.modules, root, settings.sql)
@@ -171,13 +179,10 @@ def load_projections(
     """Import the modules, read the ``.sql`` files (and folders of them), and return their projections by name, in order
     of definition.
 
-    ``root`` (default: the working folder) is put on ``sys.path``, as ``python -m`` would, and is where paths begin.
-    Raises UsageError for a module that is missing or does not import, a file that is missing or wrong, and for two
-    projections of one name.
+    ``root`` (default: the working folder) is put on ``sys.path`` and is where paths begin. Raises UsageError for a
+    module that is missing or does not import, a file that is missing or wrong, and for two projections of one name.
     """
-    folder = (root or Path.cwd()).resolve()
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+    folder = import_from(root or Path.cwd())
     found: dict[str, Projection] = {}
     for name in modules:
         with _told(name):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from eventstore import disclosure
 from eventstore.derived import DerivedRun, GenerationInfo, GenerationState, InputNeed
 from eventstore.errors import IntegrityError, UsageError
 from eventstore.position import Cut, Fence
@@ -174,6 +175,11 @@ def _own_spec(text: str) -> SinkSpec:
         raise UsageError(
             f"a generation's sink is of a class that is not there any more: {error}",
             hint="make the module of the sink importable again",
+        ) from error
+    except Exception as error:
+        raise UsageError(
+            f"a generation's sink is of a class that does not load: {disclosure.in_words(error)}",
+            hint="mend the module of the sink",
         ) from error
     return spec
 

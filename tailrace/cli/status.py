@@ -57,8 +57,10 @@ class AsideStatus:
 def status(context: typer.Context) -> None:
     """Show sources, topics and projections: how far each is."""
     from eventstore.maintain.rounds import standing
+    from projections.definition import import_from
 
     invocation = of(context)
+    import_from(invocation.configuration.folder)
     with invocation.store() as store:
         head = store.head()
         sources = [source_status(store, name, settings) for name, settings in invocation.sources(None)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from examples import sqlite_sink
 from tests.cli.conftest import PASSWORD, Project
 from tests.support.processes import watching
 
@@ -251,3 +252,34 @@ def test_a_broken_definition_or_module_stops_no_command_that_was_asked_for_other
     (line,) = [line for line in listed.err.splitlines() if line.startswith("totals g1 is frozen: ")]
     assert "no module that loads defines it; module 'views' does not import (views.py:1)" in line
     assert "; module 'unfinished' does not import (unfinished.py:1)" in line
+
+
+OWN = """
+from shelf import SqliteFile
+from tailrace import State, projection
+
+@projection(key="id", sink=SqliteFile("{file}"), orders=State("shop.public.orders"))
+def kept(orders):
+    return orders.select("id", "amount")
+"""
+
+
+def test_status_reads_a_sink_of_ones_own_beside_the_configuration_from_any_folder(
+    projecting: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As the installed command does it, whose folder Python does not import from."""
+    projecting.module("shelf", Path(sqlite_sink.__file__).read_text())
+    projecting.module("views", OWN.format(file=projecting.folder / "own.db"))
+    elsewhere = Project(tmp_path_factory.mktemp("elsewhere"), projecting.environment)
+    config = ("--config", str(projecting.folder / "tailrace.toml"))
+    elsewhere.ok(*config, "rebuild", "kept")
+
+    (kept,) = elsewhere.ok(*config, "--json", "status").documents[0]["projections"]
+    assert (kept["sink_problem"], kept["sink"], kept["sink_epoch"]) == ("", "own", 1)
+
+    projecting.module("shelf", "def")
+    (kept,) = elsewhere.ok(*config, "--json", "status").documents[0]["projections"]
+    assert "a generation's sink is of a class that does not load: SyntaxError" in kept["sink_problem"]
+    (projecting.folder / "shelf.py").unlink()
+    (kept,) = elsewhere.ok(*config, "--json", "status").documents[0]["projections"]
+    assert "of a class that is not there any more: No module named 'shelf'" in kept["sink_problem"]
