@@ -28,6 +28,7 @@ class Queries:
     def __init__(self, meta: IndexMeta) -> None:
         self._meta = meta
         self._twin = tantivy.Index(index_schema(meta.fields, own=False))
+        meta.cut_words(self._twin)
         self._defaults = [name for name, kind in meta.fields.items() if kind in ("text", "string")]
 
     def parse(self, query: str) -> tantivy.Query:

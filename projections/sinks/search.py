@@ -86,12 +86,13 @@ class SearchSink:
                     hint="rebuild the projection as a new generation",
                 )
             folder.remove(target.generation)
+            known = None
         place = folder.generation(target.generation)
         with folder.explained():
             place.mkdir(parents=True, exist_ok=True)
             if not (place / "meta.json").exists():
                 tantivy.Index(index_schema(self._spec.fields), str(place))
-            folder.write_meta(target.generation, meta)
+            folder.write_meta(target.generation, known or meta)
 
     @contextmanager
     def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[SearchLoad]:

@@ -14,8 +14,9 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,21 +45,34 @@ _DISK_TROUBLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class IndexMeta:
-    """What a reader must know of a generation."""
+    """What a reader must know of a generation. ``long_words``: those of 40 bytes and more are in it, too, which older
+    generations lack."""
 
     key: tuple[str, ...]
     schema: pa.Schema
     fields: Mapping[str, FieldKind]
+    long_words: bool = field(default=True, compare=False)
 
     def to_text(self) -> str:
         return json.dumps(
-            {"key": self.key, "schema": schema_to_text(self.schema), "fields": dict(self.fields)}
+            {
+                "key": self.key,
+                "schema": schema_to_text(self.schema),
+                "fields": dict(self.fields),
+                "long_words": self.long_words,
+            }
         )
+
+    def cut_words(self, index: tantivy.Index) -> None:
+        """Has an index, or one that queries are parsed for, cut texts into words as this generation does."""
+        if self.long_words:
+            index.register_tokenizer("default", _words())
 
     @classmethod
     def from_text(cls, text: str) -> Self:
         data: dict[str, Any] = json.loads(text)
-        return cls(tuple(data["key"]), schema_from_text(data["schema"]), data["fields"])
+        schema, long_words = schema_from_text(data["schema"]), data.get("long_words", False)
+        return cls(tuple(data["key"]), schema, data["fields"], long_words)
 
 
 class SearchFolder(GenerationsFolder):
@@ -99,6 +113,8 @@ class SearchFolder(GenerationsFolder):
             if not (folder / "meta.json").exists():
                 return None
             index = tantivy.Index.open(str(folder))
+            if (meta := self.meta(generation)) is not None:
+                meta.cut_words(index)
             index.reload()
             return index
 
@@ -172,6 +188,14 @@ def index_schema(fields: Mapping[str, FieldKind], *, own: bool = True) -> tantiv
             case "date":
                 builder.add_date_field(name, indexed=True, fast=True)
     return builder.build()
+
+
+@cache
+def _words() -> tantivy.TextAnalyzer:
+    """tantivy's default but for its limit of 40 bytes. It has the default's name, which versions of Tailrace that know
+    no other can open as well: they do not find the long words, and all else."""
+    words = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+    return words.filter(tantivy.Filter.remove_long(TERM_BYTES + 1)).filter(tantivy.Filter.lowercase()).build()
 
 
 def read_fence(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import subprocess
 import sys
@@ -292,6 +293,39 @@ def test_a_search_gives_the_best_hits_first(index: Place) -> None:
                 reader.search(wrong)
         with pytest.raises(UsageError):
             reader.search("chair", limit=0)
+
+
+DIGEST = "9F" * 32
+LONGEST = "ü" * (65_530 // 2)
+
+
+def test_words_of_any_length_up_to_a_terms_are_found(index: Place) -> None:
+    rows: list[Row] = [ANNA | {"name": f"sum {DIGEST} of {LONGEST}"}, BERT]
+    fill(index.sink, target(), rows)
+    index.sink.promote(target(), None)
+    with index.reader() as reader:
+        for query in (DIGEST, LONGEST.upper(), f'"sum {DIGEST.lower()} of"', f"name:sum AND name:{DIGEST}"):
+            assert [hit.row for hit in reader.search(query)] == rows[:1], query[:20]
+        assert f"<b>{DIGEST}</b>" in reader.search(DIGEST)[0].highlights["name"]
+        assert reader.search(DIGEST[:-1]) == []
+        apply(index.sink, target(), 10, 11, [BERT | {"name": f"Bert {DIGEST}"}], [{"customer_id": 1}])
+        assert [hit.row["customer_id"] for hit in reader.search(DIGEST)] == [2]
+
+
+def test_an_index_of_before_long_words_were_kept_answers_as_ever(index: Place, tmp_path: Path) -> None:
+    """Its tailrace.json does not say that it has them; later steps leave them out as the first ones did."""
+    index.sink.create(target())
+    (meta,) = tmp_path.rglob("tailrace.json")
+    known = json.loads(meta.read_text())
+    assert known.pop("long_words") is True
+    meta.write_text(json.dumps(known))
+    fill(index.sink, target(), [ANNA | {"name": f"sum {DIGEST} of"}])
+    apply(index.sink, target(), 10, 11, [BERT | {"name": f"sum {DIGEST} of"}])
+    index.sink.promote(target(), None)
+    with index.reader() as reader:
+        assert reader.search(DIGEST) == []
+        for query in ("sum", f'"sum {DIGEST} of"', f"sum AND {DIGEST}"):
+            assert len(reader.search(query)) == 2, query
 
 
 def test_a_search_never_shows_replaced_or_deleted_rows(index: Place) -> None:
