@@ -48,7 +48,7 @@ class RedisCache:
 @dataclass(frozen=True, slots=True)
 class SearchIndex:
     """A full-text index. ``fields`` are the columns that can be searched: ``text`` is cut into words, ``string`` is
-    matched whole; a word of more than 65,530 bytes is not found. All columns come back with a hit."""
+    matched whole and has 65,530 bytes at most; a longer word of a text is not found. All columns come with a hit."""
 
     sink: str
     fields: Mapping[str, FieldKind] = field(default_factory=dict)

@@ -238,12 +238,7 @@ class SearchLoad:
 
     def _replace(self, rows: pa.Table) -> None:
         keys = key_column(self._target, rows)
-        longest = pc.max(pc.binary_length(keys)).as_py()
-        if longest > TERM_BYTES:
-            raise UsageError(
-                f"projection {self._target.projection!r}: a key of {longest} bytes",
-                hint=f"a search index takes keys up to {TERM_BYTES} bytes",
-            )
+        self._check_lengths(keys, rows)
         if not self._first:
             for key in keys.to_pylist():
                 self._writer.delete_documents_by_term(KEY, key)
@@ -255,6 +250,25 @@ class SearchLoad:
             others = texts.is_null()
             for document in documents(self._spec.fields, keys.filter(others), rows.filter(others)):
                 self._writer.add_document(document)
+
+    def _check_lengths(self, keys: pa.StringArray, rows: pa.Table) -> None:
+        """Raises UsageError for what would not be found."""
+        of = f"projection {self._target.projection!r}"
+        if (longest := _longest(keys)) > TERM_BYTES:
+            raise UsageError(
+                f"{of}: a key of {longest} bytes", hint=f"a search index takes keys up to {TERM_BYTES} bytes"
+            )
+        for name, kind in self._spec.fields.items():
+            if kind == "string" and (longest := _longest(rows.column(name))) > TERM_BYTES:
+                raise UsageError(
+                    f"{of}: column {name!r} has a value of {longest} bytes, and is searched as 'string'",
+                    hint=f"such a field takes values up to {TERM_BYTES} bytes: shorten it, or declare it 'text'",
+                )
+
+
+def _longest(texts: pa.StringArray | pa.ChunkedArray) -> int:
+    """Bytes of the longest text, also of those in lists."""
+    return pc.max(pc.binary_length(pc.list_flatten(texts) if is_list(texts.type) else texts)).as_py() or 0
 
 
 def field_problems(spec: SearchIndex, target: Target) -> list[str]:

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import tantivy
 
@@ -100,6 +101,22 @@ def test_a_key_longer_than_a_term_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="65531 bytes"):
         apply(sink, by_name, 10, 11, [{**longest, "name": "x" + "ü" * 32_765}])
     assert rows_of(sink, by_name) == [longest]
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_cell_longer_than_a_term_is_refused_where_it_is_matched_whole(tmp_path: Path, listed: bool) -> None:
+    def row(text: str) -> dict[str, Any]:
+        return {"id": 1, "code": ["", None, text] if listed else text, "body": "x" * 70_000}
+
+    code = pa.list_(pa.string()) if listed else pa.string()
+    of = target(schema=pa.schema({"id": pa.int64(), "code": code, "body": pa.string()}), key=("id",))
+    sink = sink_at(tmp_path, {"code": "string", "body": "text"})
+    longest = row("ü" * 32_765)
+    fill(sink, of, [longest])
+    with pytest.raises(UsageError, match="column 'code' has a value of 65531 bytes") as caught:
+        apply(sink, of, 10, 11, [row("x" + "ü" * 32_765)])
+    assert "'text'" in caught.value.hint
+    assert rows_of(sink, of) == [longest]
 
 
 def test_a_broken_index_says_what_to_do(tmp_path: Path) -> None:
