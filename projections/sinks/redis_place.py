@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from redis import Redis, RedisCluster, exceptions
@@ -29,6 +30,7 @@ from projections.sinks.rows import schema_from_text, schema_to_text
 Client = Redis | RedisCluster
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 60
+_WRITE = "write redis://user:password@host:6379/0"
 FENCED = "FENCED"  # how a script begins its refusal
 
 
@@ -97,9 +99,9 @@ class RedisPlace:
         try:
             self._client = Redis.from_url(url, **_options())
         except ValueError:
-            raise UsageError(
-                f"{title}: its url is not a Redis URL", hint="write redis://user:password@host:6379/0"
-            ) from None
+            raise UsageError(f"{title}: its url is not a Redis URL", hint=_WRITE) from None
+        if not _names_database(url):
+            raise UsageError(f"{title}: the database in its url is no number", hint=_WRITE)
         where: Mapping[str, Any] = self._client.connection_pool.connection_kwargs
         at = where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
         self.text = f"{title} ({at})"
@@ -138,6 +140,13 @@ class RedisPlace:
             self._members = None
 
 
+def _names_database(url: str) -> bool:
+    """Whether the database is given as a number or not at all. The driver takes any other for 0, ``3/4`` for 34."""
+    parts = urlsplit(url)
+    database = parts.path.strip("/")
+    return parts.scheme == "unix" or not database or (database.isascii() and database.isdecimal())
+
+
 def _options() -> dict[str, Any]:
     return {
         "socket_connect_timeout": CONNECT_SECONDS,
@@ -165,6 +174,11 @@ def explain(place: str, error: exceptions.RedisError | exceptions.RedisClusterEx
         return IntegrityError(
             f"{place}: a key of a projection holds another type than Tailrace wrote",
             hint="find out who else writes there: tailrace verify names the key, a rebuild makes it right",
+        )
+    if "DB index" in said:
+        return OperatorError(
+            f"{place} has no database of that number",
+            hint="at the end of the url write one below the server's `databases` (16 unless it was set), or none",
         )
     if "Cluster mode is not enabled" in said:
         return OperatorError(f"{place} is no cluster", hint="leave cluster out of its table in [sinks]")

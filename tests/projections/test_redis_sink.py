@@ -304,6 +304,31 @@ def test_a_url_that_is_none_is_a_usage_error(url: str) -> None:
     assert "geheim" not in str(caught.value)
 
 
+@pytest.mark.parametrize("database", ["abc", "3/4", "-1", "1_0", "geheim?db=2"])
+def test_a_database_that_is_no_number_is_refused_and_not_taken_for_another(database: str) -> None:
+    for scheme in ("redis", "rediss"):
+        with pytest.raises(UsageError, match="sink 'cache': the database in its url is no number") as caught:
+            sink_at(f"{scheme}://127.0.0.1:1/{database}")
+        assert "geheim" not in str(caught.value) and "/0" in caught.value.hint
+
+
+@pytest.mark.parametrize("written", ["", "/", "/0", "/0/", "?db=0", "/?db=0", "/0?protocol=3"])
+def test_a_database_is_named_by_its_number_or_not_at_all(redis_server: RedisFactory, written: str) -> None:
+    server = redis_server()
+    sink = sink_at(server.url.removesuffix("/0") + written)
+    fill(sink, target(), [ANNA])
+    with redis_client.Redis(port=server.port) as first:
+        assert first.dbsize() > 0
+
+
+def test_a_database_that_the_server_does_not_have_is_said_to_be_that(redis_server: RedisFactory) -> None:
+    server = redis_server()
+    for number in (16, 10**6):
+        with pytest.raises(OperatorError, match="has no database of that number") as caught:
+            sink_at(f"redis://127.0.0.1:{server.port}/{number}").check(target())
+        assert "databases" in caught.value.hint and "log" not in caught.value.hint
+
+
 def test_a_replica_is_refused(redis_server: RedisFactory) -> None:
     primary, replica = redis_server(), redis_server()
     with redis_client.Redis.from_url(replica.url) as client:
