@@ -33,6 +33,7 @@ from tests.projections.sink_data import apply, fill, target
 
 ANNA = {"customer_id": 1, "name": "Anna Blum", "total": Decimal("10.50")}
 BERT = {"customer_id": 2, "name": "", "total": None}
+DOCUMENT = Path(__file__).parents[2] / "docs" / "projections.md"
 KINDS = ("postgres", "redis hash", "redis json", "redis msgpack", "search", "parquet", "own")
 
 
@@ -418,6 +419,23 @@ def test_a_query_that_is_none_is_told_why_without_what_it_asks_for(
 )
 def test_what_the_hints_say_to_write_is_found(dated: Reader, query: str, found: list[int]) -> None:
     assert sorted(hit.row["customer_id"] for hit in dated.search(query)) == found
+
+
+@pytest.mark.parametrize(("name", "written"), [("full name", r"full\ name"), ("a:b c", r"a\:b\ c")])
+def test_a_field_whose_name_has_blanks_or_colons_is_asked_for_as_documented(
+    tmp_path: Path, name: str, written: str
+) -> None:
+    schema = pa.schema({"customer_id": pa.int64(), name: pa.string()})
+    place, of = (
+        Place(SearchIndex("search", {name: "text"}), settings_for(path=tmp_path)),
+        target(schema=schema),
+    )
+    fill(place.sink, of, [{"customer_id": 1, name: "red chair"}, {"customer_id": 2, name: "blue table"}])
+    place.sink.promote(of, None)
+    with place.reader() as reader:
+        for query in (f"{written}:table", f'blue AND {written}:"blue table"'):
+            assert [hit.row["customer_id"] for hit in reader.search(query)] == [2]
+    assert r"`full\ name:word`" in DOCUMENT.read_text()
 
 
 def test_a_limit_beyond_all_rows_gives_all_rows_and_takes_no_memory(index: Place) -> None:
