@@ -14,8 +14,7 @@ from projections.guards import declared_against
 from projections.model import Projection, Through
 from projections.order import in_order
 from projections.plan import Full, Incremental, Nothing, Plan
-from projections.refresh import plan_generation
-from projections.results import common_cut
+from projections.refresh import plan_reachable
 
 _RECORDS = 50
 
@@ -62,7 +61,7 @@ def _planned(
     waits = _waits(projection, before)
     try:
         if not waits:
-            return plan_generation(ctx, projection, live, common_cut(ctx.store, projection, cut))
+            return plan_reachable(ctx, projection, live, cut)[0]
         last = ctx.store.derived.last_derived(live.projection, live.number)
         against = declared_against(projection)
     except IncompleteTopic as error:

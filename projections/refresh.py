@@ -23,7 +23,7 @@ from projections.incremental import reason_against
 from projections.model import Projection
 from projections.plan import Cause, Nothing, Plan, plan
 from projections.recording import failures_recorded, record_applied
-from projections.results import changed_results, common_cut, reason_against_results
+from projections.results import behind, changed_results, common_cut, reason_against_results
 from projections.samples import samples_against
 from projections.steps import take_step
 
@@ -82,6 +82,19 @@ def plan_generation(ctx: ProjectionContext, projection: Projection, generation: 
     return plan(last.to_epoch, cut.epoch, changed, erased, against)
 
 
+def plan_reachable(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
+) -> tuple[Plan, Cut]:
+    """What a refresh would do, and how far it would come: to ``cut``, or as far as the results that it reads are."""
+    reached = common_cut(ctx.store, projection, cut)
+    decided = plan_generation(ctx, projection, generation, reached)
+    if isinstance(decided, Nothing) and reached.epoch < cut.epoch:
+        stand = behind(ctx.store, projection, cut).items()
+        told = ", ".join(f"projection {name} stands at epoch {epoch}" for name, epoch in stand)
+        decided = Nothing(f"it is as far as what it reads: {told}, the log ends at epoch {cut.epoch}")
+    return decided, reached
+
+
 def _inputs_against(
     ctx: ProjectionContext, projection: Projection, last: DerivedRun, cut: Cut, changed: Sequence[str]
 ) -> str | None:
@@ -103,8 +116,7 @@ def refresh_generation(
     started = datetime.now(UTC)
     pending = apply(ctx, generation)
     record_applied(ctx, projection, generation, started, pending)
-    cut = common_cut(ctx.store, projection, cut)
-    decided = plan_generation(ctx, projection, generation, cut)
+    decided, cut = plan_reachable(ctx, projection, generation, cut)
     if isinstance(decided, Nothing):
         _prune(ctx, generation, projection)
         status: Status = "done" if pending.steps else "nothing"

@@ -198,6 +198,17 @@ def common_cut(store: Store, projection: Projection, cut: Cut) -> Cut:
     )
 
 
+def behind(store: Store, projection: Projection, cut: Cut) -> dict[str, int]:
+    """The results that a projection reads which have not come to a cut, and the epochs where they stand."""
+    found = {}
+    for name in projection.reads:
+        info = live_of(store, name)
+        last = store.derived.last_derived(name, info.generation) if info else None
+        if last is not None and last.to_epoch < cut.epoch and not standing_at(store, name, cut.epoch):
+            found[name] = last.to_epoch
+    return found
+
+
 def plan_result(store: Store, name: str, cut: Cut, generation: int | None = None) -> ResultInput:
     """A projection's result at a cut, of its live generation or another. Raises IncompleteTopic when it is not known
     there."""

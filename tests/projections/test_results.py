@@ -90,6 +90,12 @@ def test_whatever_is_refreshed_in_whatever_order_what_reads_two_is_of_one_positi
         outcomes = {outcome.projection: outcome for outcome in refresh(diamond, chosen)}
         expected = start if left_out else diamond.store.cut().epoch
         assert (outcomes["diamond"].status, stands(diamond, "diamond")) == (status, expected)
+        if status == "nothing":
+            behind = f"projection {left_out} stands at epoch {start}, the log ends at epoch {diamond.store.cut().epoch}"
+            assert outcomes["diamond"].reason == f"it is as far as what it reads: {behind}"
+            assert [each.plan for each in plans(diamond, ["diamond"])] == [
+                Nothing(outcomes["diamond"].reason)
+            ]
     assert outcomes["diamond"].reason.startswith("incremental: "), outcomes["diamond"].reason
     assert verify(diamond, "diamond").equal
 
