@@ -5,9 +5,9 @@ limit: Postgres' COPY of the same rows, as the server writes them out (binary), 
 indexes; Redis taking the same keys and values, and nothing else, as plain commands over one connection in pipelines of
 the same length, made before the clock, into an empty database, and once more, where Debian's redis-tools are installed,
 redis-benchmark with the same pipeline and a row of the middle size, otherwise by its defaults; tantivy taking the same
-documents, made before the clock, with the sink's schema, memory and threads; Arrow writing one Parquet file and syncing
-it. Both take turns; a ratio compares two runs of one round. Beside it what the processors worked for a row, client and
-server together: a busy machine bends that less.
+documents, made before the clock, with the sink's schema, words, memory and threads; Arrow writing one Parquet file and
+syncing it. Both take turns; a ratio compares two runs of one round. Beside it what the processors worked for a row,
+client and server together: a busy machine bends that less.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from projections.sinks.postgres import PostgresSink
 from projections.sinks.redis import RedisSink
 from projections.sinks.rows import to_json_texts
 from projections.sinks.search import SearchSink
-from projections.sinks.search_folder import index_schema
+from projections.sinks.search_folder import IndexMeta, index_schema
 from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex
 from tailrace.embedded import PostgresServer, RedisServer
 
@@ -277,6 +277,7 @@ def search(rows: Rows, folder: Path) -> Iterator[Bench]:
     def limit() -> Spent:
         with tempfile.TemporaryDirectory(dir=folder) as place:
             index = tantivy.Index(index_schema(FIELDS), place)
+            IndexMeta(("id",), SCHEMA, FIELDS).cut_words(index)
             return Spent.on(partial(indexed, index.writer(_WRITER_BYTES, _WRITER_THREADS)))
 
     yield Bench("search", sink, {"tantivy": limit})
