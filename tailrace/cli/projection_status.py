@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from eventstore.errors import TailraceError
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from projections.promotion import Unshown
     from projections.standing import Rung, Standing
 
-_RECENT = timedelta(days=1)
 _AT_ONCE = 16  # sinks that are asked: one that does not answer must not hold up the look at the rest
 
 
@@ -52,9 +51,6 @@ class Failing:
     tries: int
     reason: str
 
-    def is_recent(self, now: datetime) -> bool:
-        return now - (self.last or self.since) < _RECENT
-
 
 def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStatus]:
     """Every projection that has a generation, and each whose first build failed not long ago."""
@@ -63,7 +59,7 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
     if not names or head is None:
         return []
     from projections.context import ProjectionContext
-    from projections.standing import failing, standing
+    from projections.standing import standing, unbuilt
 
     context, now = ProjectionContext(store, settings, {}), datetime.now(UTC)
 
@@ -74,10 +70,12 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
             return ProjectionStatus(name, "live", store.derived.live(name), sink_problem=error.message)
         if found is not None:
             return _status(found)
-        failed = _failing(failing(store, name))
-        if not store.derived.generations(name) and not (failed and failed.is_recent(now)):
-            return None  # all its generations were dropped, or nobody tries to build it any more
-        return ProjectionStatus(name, "no live generation: tailrace rebuild", failing=failed)
+        missing = unbuilt(store, name, now)
+        if missing is None:
+            return None
+        return ProjectionStatus(
+            name, "no live generation: tailrace rebuild", failing=_failing(missing.failing)
+        )
 
     with ThreadPoolExecutor(_AT_ONCE, "status") as pool:
         return [found for found in pool.map(look, names) if found is not None]
