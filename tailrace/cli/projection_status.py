@@ -102,8 +102,10 @@ def _status(found: Standing) -> ProjectionStatus:
     )
 
 
-def unshown_words(unshown: Unshown) -> str:
+def unshown_words(name: str, unshown: Unshown) -> str:
     """Of a generation that is live in the catalog only."""
+    if unshown.lost:
+        return f"is promoted, and the sink holds nothing of it: tailrace rebuild {name}"
     since = f" since {when(unshown.since)}" if unshown.since else ""
     sees = f"g{unshown.shown}" if unshown.shown is not None else "none"
     return (
@@ -135,7 +137,8 @@ def print_projections(output: Output, projections: Sequence[ProjectionStatus]) -
     )  # fmt: skip
     for each in projections:
         if each.unshown is not None:
-            output.line(f"{each.name}: g{each.generation} {unshown_words(each.unshown)}", style="yellow")
+            words = unshown_words(each.name, each.unshown)
+            output.line(f"{each.name}: g{each.generation} {words}", style="yellow")
         if each.failing is not None:
             told, tries = each.failing, count(each.failing.tries, "failure")
             output.line(f"{each.name}: {tries} since {when(told.since)}: {told.reason}", style="yellow")
