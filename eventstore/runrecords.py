@@ -86,15 +86,20 @@ class RunRecords:
 
     def add_failure(self, record: RunRecord) -> None:
         """As ``add``; one that is the newest record again is counted there, so that what is tried for days does
-        not push everything else out."""
+        not push everything else out. Each try at a build may have a generation of its own."""
         newest = next(iter(self.latest(record.projection, limit=1)), None)
-        same = ("generation", "kind", "status", "reason")
+        same = ["kind", "status", "reason", *(["generation"] if record.kind != "build" else [])]
         if newest is None or any(getattr(newest, name) != getattr(record, name) for name in same):
             self.add(record)
             return
         table = tables.runs
         last = select(func.max(table.c.id)).where(table.c.projection == record.projection)
-        again = {"finished": to_micros(record.finished), "to_epoch": record.to_epoch}
+        again = {
+            "generation": record.generation,
+            "finished": to_micros(record.finished),
+            "from_epoch": record.from_epoch,
+            "to_epoch": record.to_epoch,
+        }
         with self._catalog.write() as connection:
             connection.execute(
                 update(table)

@@ -7,11 +7,13 @@ remembered.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from eventstore import failpoints
 from eventstore.derived import DerivedRun
-from eventstore.errors import OperatorError
+from eventstore.errors import OperatorError, UsageError
 from eventstore.position import Fence
 from projections.context import ProjectionContext
 from projections.derived import read_delta
@@ -29,11 +31,22 @@ class Applied:
     fence: Fence | None
 
 
+class StepRefused(UsageError):
+    """A committed step holds what the sink cannot: however often it is applied, it is refused."""
+
+    def __init__(self, generation: Generation, message: str, hint: str) -> None:
+        name = generation.projection
+        way_out = f"once such rows are mended and captured, tailrace rebuild {name} builds the result anew"
+        super().__init__(message, hint=f"{hint}; {way_out}" if hint else way_out)
+        self.generation = generation.number
+
+
 def apply(ctx: ProjectionContext, generation: Generation) -> Applied:
     """Apply all committed steps that the sink does not have yet.
 
-    Raises OperatorError when the sink's content is not of this log or generation, Fenced when another process moved
-    the fence meanwhile, TransientError when the sink is out of reach: then the next call goes on.
+    Raises StepRefused when one holds what the sink cannot, OperatorError when the sink's content is not of this log or
+    generation, Fenced when another process moved the fence meanwhile, TransientError when the sink is out of reach:
+    then the next call goes on.
     """
     sink, target = ctx.sink(generation), ctx.target(generation)
     fence = sink.fence(target)
@@ -43,7 +56,7 @@ def apply(ctx: ProjectionContext, generation: Generation) -> Applied:
     upserts = deletes = 0
     for step in steps:
         to = generation.fence(ctx.store.log_id, step)
-        with sink.load(target, fence, to) as load:
+        with _refusing(generation), sink.load(target, fence, to) as load:
             _write(ctx, generation, step, load)
             load.commit()
         failpoints.hit("sink_fenced")
@@ -51,6 +64,14 @@ def apply(ctx: ProjectionContext, generation: Generation) -> Applied:
         upserts += files_of(step).upserts
         deletes += files_of(step).deletes
     return Applied(len(steps), upserts, deletes, fence)
+
+
+@contextmanager
+def _refusing(generation: Generation) -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        raise StepRefused(generation, error.message, error.hint) from error
 
 
 def missing_steps(ctx: ProjectionContext, generation: Generation, fence: Fence | None) -> list[DerivedRun]:

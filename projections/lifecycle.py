@@ -54,6 +54,7 @@ from projections.refresh import (
     refresh_shown,
     stopped,
 )
+from projections.refused import drop_refused, given_up, refused_again
 from projections.results import common_cut, not_kept
 from projections.sinks.base import open_sink
 from projections.steps import take_step
@@ -152,8 +153,9 @@ def _rebuilt(
         if generation is None:
             cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
             generation = _create(ctx, projection, pin, cut, preview)
+            drop_refused(ctx, generation)
         wanted = pin is None and preview is None if promote is None else promote
-        with attempts.build(ctx.store.catalog, name, generation.number):
+        with attempts.build(ctx.store.catalog, name, generation.number), given_up(ctx, generation):
             done = _built(ctx, projection, generation, resumed=resumed)
             promoted = _shown(ctx, projection, generation, done, stale_ok=stale_ok) if wanted else None
             _ready(ctx, generation)
@@ -395,6 +397,9 @@ def refresh_held(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
             if live is None:
                 _refuse_foreign(ctx, name)
         if live is None:
+            refused = refused_again(ctx, ctx.projections[name], cut)
+            if refused is not None:
+                return [stopped(ctx, name, None, refused)]
             built = rebuild(ctx, name)
             seconds = (datetime.now(UTC) - started).total_seconds()
             return [

@@ -42,10 +42,11 @@ class Promoted:
 @dataclass(frozen=True, slots=True)
 class Unshown:
     """The sink does not show the live generation yet: readers see ``shown`` (None: none). ``since`` is when it was to
-    be shown, None where the promoter died."""
+    be shown, None where the promoter died. ``lost``: the sink holds nothing of the live one."""
 
     shown: int | None
     since: datetime | None
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,8 @@ def unshown(ctx: ProjectionContext, live: Generation) -> Unshown | None:
         return None
     records = ctx.store.run_records.latest(live.projection, limit=1, kinds=["promote"])
     known = bool(records) and records[0].generation == live.number
-    return Unshown(shown, records[0].started if known else None)
+    lost = shown is None and ctx.fence(live) is None
+    return Unshown(shown, records[0].started if known else None, lost)
 
 
 def _choose(ctx: ProjectionContext, name: str, number: int | None) -> Generation:

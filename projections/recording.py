@@ -11,7 +11,7 @@ from eventstore import disclosure
 from eventstore.derived import DerivedRun
 from eventstore.errors import Fenced, IncompleteTopic, TailraceError
 from eventstore.runrecords import STEPS, RunRecord
-from projections.apply import Applied
+from projections.apply import Applied, StepRefused
 from projections.context import ProjectionContext
 from projections.estimate import changes_between
 from projections.generation import Generation, files_of
@@ -36,8 +36,8 @@ def failures_recorded(
         raise
     except Exception as error:
         ctx.on_record.pop(name, None)  # a step may be in its sink whose answer was lost
-        if isinstance(error, NotLevel):
-            generation = error.generation  # by which the next build knows what to go on with
+        if isinstance(error, NotLevel | StepRefused):
+            generation = error.generation  # by which the next build knows what to go on with, or not
         with suppress(TailraceError):  # a catalog out of reach has no room for it
             last = None if generation is None else ctx.store.derived.last_derived(name, generation)
             head = ctx.store.head()

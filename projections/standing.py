@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from eventstore.errors import TailraceError
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from eventstore.model import EpochInfo
     from eventstore.runrecords import RunRecord
     from projections.context import ProjectionContext
+
+_RECENT = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,29 @@ def standing(ctx: ProjectionContext, name: str, head: EpochInfo, now: datetime) 
         failing=failing(ctx.store, name),
         unshown=pending,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Unbuilt:
+    """A projection without a live generation. ``failing``: its last build failed."""
+
+    projection: str
+    failing: RunRecord | None
+
+
+def unbuilts(store: Store, now: datetime) -> Iterator[Unbuilt]:
+    for name in sorted({*store.derived.projections(), *store.run_records.projections()}):
+        found = unbuilt(store, name, now) if store.derived.live(name) is None else None
+        if found is not None:
+            yield found
+
+
+def unbuilt(store: Store, name: str, now: datetime) -> Unbuilt | None:
+    """Of a projection that is not live; None when all its generations were dropped, or nobody tries to build it any
+    more."""
+    failed = failing(store, name)
+    tried = failed is not None and now - (failed.finished or failed.started) < _RECENT
+    return Unbuilt(name, failed) if tried or store.derived.generations(name) else None
 
 
 def _seen(ctx: ProjectionContext, live: Generation, pending: Unshown | None) -> Generation:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from projections.standing import Rung, Standing, standings
+from projections.standing import Rung, Standing, Unbuilt, standings, unbuilts
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+    from prometheus_client.core import GaugeMetricFamily
 
     from projections.context import ProjectionContext
     from projections.refresh import Outcome
@@ -87,10 +88,6 @@ def _shown(standing: Standing) -> float | None:
 
 _OF_STANDINGS: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
     ("tailrace_projection_sink_up", "Whether the sink can be reached.", lambda it: float(not it.problem)),
-    (
-        "tailrace_projection_failing", "Tries in a row that failed the same way, by any process; 0: the last did not.",
-        lambda it: it.failing.tries if it.failing else 0,
-    ),
     ("tailrace_projection_rows", "Rows of the live result.", lambda it: it.rows),
     ("tailrace_projection_generation", "Number of the live generation.", lambda it: it.generation.number),
     (
@@ -120,6 +117,20 @@ _OF_STANDINGS: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
 )  # fmt: skip
 
 
+def _failing(of: Sequence[Standing | Unbuilt]) -> GaugeMetricFamily:
+    """Of those that are live and of those whose first build is still to succeed."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    gauge = GaugeMetricFamily(
+        "tailrace_projection_failing",
+        "Tries in a row that failed the same way, by any process; 0: the last did not.",
+        labels=["projection"],
+    )
+    for each in of:
+        gauge.add_metric([each.projection], each.failing.tries if each.failing else 0)
+    return gauge
+
+
 class ProjectionCollector:
     """What a scrape gets."""
 
@@ -138,7 +149,9 @@ class ProjectionCollector:
 
         head = self._ctx.store.head()
         yield GaugeMetricFamily("tailrace_log_epoch", "The last epoch of the log.", head.epoch if head else 0)
-        found = list(standings(self._ctx, datetime.now(UTC)))
+        now = datetime.now(UTC)
+        found = list(standings(self._ctx, now))
+        yield _failing([*found, *unbuilts(self._ctx.store, now)])
         for name, text, of_rung in _OF_RUNGS:
             by_rung = GaugeMetricFamily(name, text, labels=["projection", "rung"])
             for standing in found:

@@ -77,8 +77,8 @@ class RedisSink:
                 problems += self._server_problems(info, text)
                 if not info.get("aof_enabled"):
                     remarks.append(
-                        f"{text} has appendonly off: after a crash rows may be missing; the next step notices and the"
-                        " projection is rebuilt"
+                        f"{text} has appendonly off: after a crash rows may be missing; refreshes then fail, and"
+                        f" tailrace rebuild {target.projection} builds it anew"
                     )
             if not problems:
                 problems += self._owner_problems(client, target)

@@ -83,7 +83,7 @@ def _remark(view: GenerationView) -> str:
     if view.problem:
         return f"{name}: {view.problem}"
     if view.unshown is not None:
-        return f"{name} {unshown_words(view.unshown)}"
+        return f"{name} {unshown_words(view.generation.projection, view.unshown)}"
     if view.generation.preview is not None:
         return f"{name} is the preview {view.generation.preview!r}: never promoted, it stays as it was built"
     if view.generation.pin is not None:

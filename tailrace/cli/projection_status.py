@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from eventstore.errors import TailraceError
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from projections.promotion import Unshown
     from projections.standing import Rung, Standing
 
-_RECENT = timedelta(days=1)
 _AT_ONCE = 16  # sinks that are asked: one that does not answer must not hold up the look at the rest
 
 
@@ -52,9 +51,6 @@ class Failing:
     tries: int
     reason: str
 
-    def is_recent(self, now: datetime) -> bool:
-        return now - (self.last or self.since) < _RECENT
-
 
 def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStatus]:
     """Every projection that has a generation, and each whose first build failed not long ago."""
@@ -63,7 +59,7 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
     if not names or head is None:
         return []
     from projections.context import ProjectionContext
-    from projections.standing import failing, standing
+    from projections.standing import standing, unbuilt
 
     context, now = ProjectionContext(store, settings, {}), datetime.now(UTC)
 
@@ -74,10 +70,12 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
             return ProjectionStatus(name, "live", store.derived.live(name), sink_problem=error.message)
         if found is not None:
             return _status(found)
-        failed = _failing(failing(store, name))
-        if not store.derived.generations(name) and not (failed and failed.is_recent(now)):
-            return None  # all its generations were dropped, or nobody tries to build it any more
-        return ProjectionStatus(name, "no live generation: tailrace rebuild", failing=failed)
+        missing = unbuilt(store, name, now)
+        if missing is None:
+            return None
+        return ProjectionStatus(
+            name, "no live generation: tailrace rebuild", failing=_failing(missing.failing)
+        )
 
     with ThreadPoolExecutor(_AT_ONCE, "status") as pool:
         return [found for found in pool.map(look, names) if found is not None]
@@ -104,8 +102,10 @@ def _status(found: Standing) -> ProjectionStatus:
     )
 
 
-def unshown_words(unshown: Unshown) -> str:
+def unshown_words(name: str, unshown: Unshown) -> str:
     """Of a generation that is live in the catalog only."""
+    if unshown.lost:
+        return f"is promoted, and the sink holds nothing of it: tailrace rebuild {name}"
     since = f" since {when(unshown.since)}" if unshown.since else ""
     sees = f"g{unshown.shown}" if unshown.shown is not None else "none"
     return (
@@ -137,7 +137,8 @@ def print_projections(output: Output, projections: Sequence[ProjectionStatus]) -
     )  # fmt: skip
     for each in projections:
         if each.unshown is not None:
-            output.line(f"{each.name}: g{each.generation} {unshown_words(each.unshown)}", style="yellow")
+            words = unshown_words(each.name, each.unshown)
+            output.line(f"{each.name}: g{each.generation} {words}", style="yellow")
         if each.failing is not None:
             told, tries = each.failing, count(each.failing.tries, "failure")
             output.line(f"{each.name}: {tries} since {when(told.since)}: {told.reason}", style="yellow")

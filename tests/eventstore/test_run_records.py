@@ -43,6 +43,18 @@ def test_a_failure_that_comes_again_and_again_is_one_record(new_store: StoreFact
     ]  # fmt: skip
 
 
+def test_builds_that_fail_the_same_way_are_one_record_whatever_generation_each_began(
+    new_store: StoreFactory,
+) -> None:
+    records = new_store().run_records
+    moment = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    failed = RunRecord("totals", 1, moment, moment, 5, 5, "build", "refused", status="failed")
+    again = replace(failed, generation=2, from_epoch=9, to_epoch=9)
+    for record in (failed, again):
+        records.add_failure(record)
+    assert records.latest("totals") == [replace(again, tries=2)]
+
+
 def test_of_each_projections_runs_the_newest_are_kept(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -337,7 +337,9 @@ def test_a_promotion_that_a_reader_holds_up_is_told_and_what_readers_see_is_refr
         assert [each.unshown for each in generations(ctx, "totals")] == [None, found.unshown]
         (status,) = projection_statuses(ctx.store, settings)
         assert (status.generation, status.sink_epoch, status.unshown) == (2, head, found.unshown)
-        assert re.match(r"is promoted since 20.*, and readers still see g1: ", unshown_words(found.unshown))
+        assert re.match(
+            r"is promoted since 20.*, and readers still see g1: ", unshown_words("totals", found.unshown)
+        )
 
         assert rollback(ctx, "totals").generation == 1
         assert next(standings(ctx, datetime.now(UTC))).unshown is None
@@ -645,6 +647,16 @@ def test_a_sink_that_lost_everything_is_told_and_built_again(
     (lost,) = refresh(ctx, ["order_cache"])
 
     assert lost.status == "failed" and "tailrace rebuild order_cache" in str(lost.error)
+    (listed,) = generations(ctx, "order_cache")
+    (status,) = projection_statuses(ctx.store, ctx.settings)
+    for unshown in (listed.unshown, status.unshown):
+        assert unshown is not None
+        told = unshown_words("order_cache", unshown)
+        assert told == "is promoted, and the sink holds nothing of it: tailrace rebuild order_cache"
+    with redis_client.Redis.from_url(redis_url) as client:
+        client.config_set("appendonly", "no")
+    (remark,) = ctx.sink(listed.generation).check(ctx.target(listed.generation))
+    assert "refreshes then fail" in remark and "tailrace rebuild order_cache builds it anew" in remark
     rebuild(ctx, "order_cache")
     assert rows_of(ctx, "order_cache") == shop.expected("order_cache")
     assert verify(ctx, "order_cache").equal

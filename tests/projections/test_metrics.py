@@ -59,6 +59,27 @@ def scrape() -> Scrape:
     return ask
 
 
+def scrape_all(collector: ProjectionCollector, name: str) -> dict[str, float]:
+    """One metric by projection."""
+    (found,) = [metric for metric in collector.collect() if metric.name == name]
+    return {sample.labels["projection"]: sample.value for sample in found.samples}
+
+
+def test_a_first_build_that_keeps_failing_is_measured_until_it_succeeds(
+    shop: ShopLog, deploy: Deploy, scrape: Scrape
+) -> None:
+    ctx = deploy(BAD)
+    collector = ProjectionCollector(ctx)
+    assert "projection_failing" not in scrape(collector)
+    refresh(ctx)
+    refresh(ctx)
+    found = scrape(collector)
+    assert found["projection_failing"] == 2 and "projection_generation" not in found
+
+    refresh(deploy(BAD.replace('raise ValueError("no such luck")', "return orders")))
+    assert scrape(collector)["projection_failing"] == 0
+
+
 def test_lags_counts_reasons_and_proofs_are_measured(
     shop: ShopLog, deploy: Deploy, settings: Settings, scrape: Scrape
 ) -> None:
@@ -143,7 +164,7 @@ def test_a_sink_out_of_reach_and_what_fails_are_seen(
     assert "sink 'mart'" in seen.sink_problem
     assert found["projection_position_epoch derived"] == shop.store.cut().epoch
     assert found["projection_failures_total failed"] == 2
-    assert found["projection_failing"] == 1, "of what is live"
+    assert scrape_all(collector, "tailrace_projection_failing") == {"bad": 2, "totals": 1}
     (failed,) = shop.store.run_records.latest("bad")
     assert (failed.status, failed.kind, failed.generation, failed.tries) == ("failed", "build", None, 2)
 
