@@ -3,11 +3,15 @@
 Rows of six columns, as a first step brings them: one load of all buckets, committed with its fence. Beside it the raw
 limit: Postgres' COPY of the same rows, as the server writes them out (binary), into a logged table with the same
 indexes; Redis taking the same keys and values, and nothing else, as plain commands over one connection in pipelines of
-the same length, made before the clock, into an empty database, and once more, where Debian's redis-tools are installed,
+the same length, made before the clock, into an empty database, and, where Debian's redis-server is installed,
 redis-benchmark with the same pipeline and a row of the middle size, otherwise by its defaults; tantivy taking the same
 documents, made before the clock, with the sink's schema, words, memory and threads; Arrow writing one Parquet file and
 syncing it. Both take turns; a ratio compares two runs of one round. Beside it what the processors worked for a row,
 client and server together: a busy machine bends that less.
+
+Debian's Redis, like most, comes with jemalloc. The packaged one takes its memory from the C library, which is slow
+where a transaction holds thousands of small arguments: it is measured beside the other with hashes, and alone without
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import psycopg
@@ -37,6 +41,7 @@ from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from benchmarks.spent import Spent
 from eventstore import keys
+from eventstore.errors import OperatorError
 from eventstore.position import Fence
 from eventstore.settings import SinkSettings
 from projections.sinks.base import Sink, Target
@@ -63,6 +68,7 @@ FIELDS: Mapping[str, Any] = {"status": "string", "amount": "f64", "note": "text"
 PARTITIONS = 8
 _PIPELINE = 1000
 _REDIS_BENCHMARK = "redis-benchmark"
+RedisFormat: TypeAlias = Literal["hash", "json", "msgpack"]
 _CHUNK = 1 << 20
 _WRITER_BYTES = 128 << 20
 _WRITER_THREADS = 2
@@ -170,9 +176,24 @@ def postgres(rows: Rows) -> Iterator[Bench]:
         yield Bench("Postgres", sink, {"COPY binary": limit}, server.pid)
 
 
+class InstalledRedis(RedisServer):
+    """The same with the system's own programs."""
+
+    def bin(self, name: str) -> Path:
+        found = shutil.which(name)
+        if found is None:
+            raise OperatorError(f"{name} is not installed", hint="apt-get install redis-server")
+        return Path(found)
+
+
+def redis_servers() -> list[type[RedisServer]]:
+    """The one to measure first."""
+    return [InstalledRedis, RedisServer] if shutil.which("redis-server") else [RedisServer]
+
+
 @contextmanager
-def redis(rows: Rows, title: str, format: Literal["hash", "json", "msgpack"]) -> Iterator[Bench]:
-    with RedisServer() as server:
+def redis(kind: type[RedisServer], rows: Rows, format: RedisFormat) -> Iterator[Bench]:
+    with kind() as server:
         sink = RedisSink(
             RedisCache("cache", format=format), SinkSettings(kind="redis", url=SecretStr(server.url))
         )
@@ -196,22 +217,25 @@ def redis(rows: Rows, title: str, format: Literal["hash", "json", "msgpack"]) ->
 
         command = "HSET" if format == "hash" else "SET"
         limits = {f"{command}, {_PIPELINE} a pipeline": limit}
-        if shutil.which(_REDIS_BENCHMARK):
+        if shutil.which("redis-server"):
             middle = sorted(written, key=lambda words: sum(map(len, words)))[len(written) // 2]
             limits[f"{_REDIS_BENCHMARK}, {command}"] = partial(_redis_benchmark, server, middle, len(plain))
-        yield Bench(f"Redis, {title}", sink, limits, server.pid)
+        with Redis.from_url(server.url) as client:
+            info: Any = client.info()
+        allocator = str(info["mem_allocator"]).partition("-")[0]
+        yield Bench(f"Redis {info['redis_version']} ({allocator}), {format}", sink, limits, server.pid)
 
 
 def _redis_benchmark(server: RedisServer, row: Sequence[bytes], count: int) -> Spent:
-    """Its keys are random, of as many as there are rows: some are written twice, others never."""
+    """Its keys are random, of a hundred times as many as there are rows: nearly every row is a new one."""
     command, key, *values = row
     if command == b"SET":
         of = ["-t", "set", "-d", str(len(values[0]))]
     else:
         named = key.rpartition(b":")[0] + b":__rand_int__"
         of = [each.decode() for each in (command, named, *values)]
-    sizes = ["-n", str(count), "-r", str(count), "-P", str(_PIPELINE)]
-    with Redis.from_url(server.url, db=1) as client:
+    sizes = ["-n", str(count), "-r", str(100 * count), "-P", str(_PIPELINE)]
+    with Redis(port=server.port, db=1) as client:
         client.flushdb()
     line = [_REDIS_BENCHMARK, "-p", str(server.port), "--dbnum", "1", "-q", *sizes, *of]
     run = partial(subprocess.run, line, check=True, stdout=subprocess.DEVNULL)
@@ -302,14 +326,13 @@ SIZES = (Size("rows", 1_000_000, 20_000, "rows of the load"),)
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse("sinks", __doc__, SIZES, arguments)
     count, repeat = options["rows"], options.repeat
-    rows, lines = rows_of(count), []
+    rows, lines, servers = rows_of(count), [], redis_servers()
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
         folder = Path(name)
         for opened in (
             postgres(rows),
-            redis(rows, "hashes", "hash"),
-            redis(rows, "JSON", "json"),
-            redis(rows, "MessagePack", "msgpack"),
+            *(redis(servers[0], rows, format) for format in get_args(RedisFormat)),
+            *(redis(server, rows, "hash") for server in servers[1:]),
             search(rows, folder),
             parquet(rows, folder),
         ):

@@ -40,7 +40,7 @@ LINES = {
     "rebuild": 22,  # two tables
     "incremental": 18,  # two tables
     "freshness": 1,
-    "sinks": 9 if shutil.which("redis-benchmark") else 6,
+    "sinks": 11 if shutil.which("redis-server") else 6,
     "latency": 1,
     "load": 2,
     "year": 12,  # three tables
