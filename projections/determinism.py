@@ -7,7 +7,7 @@ and rows that are equal in what they are ordered by come in any order. Sums of f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -143,7 +143,27 @@ class _Search:
         for origin, words in self.groups.uses(node, below):
             self._of_numeric_text(origin, f"is compared as text ({words})", _GROUPING_CALLS[words])
         self._of_operator(node, relation)
+        self._carry_on(node, below)
         self.texts.of_operator(node, below, self.proof.relations[node])
+        if (again := self.proof.again.get(node)) is not None:
+            self.texts.read_again(again.columns, again.readings)
+
+    def _carry_on(self, node: Node, below: Sequence[Relation]) -> None:
+        """What stays with columns, where an operator gives these other ids, or decides by them."""
+        if (again := self.proof.again.get(node)) is not None:
+            for new, old in again.columns.items():
+                self._taint(new, self.tainted.get(old, []))
+        elif node.kind == "Union":
+            for column, *others in zip(*(part.output for part in below), strict=False):
+                for other in others:
+                    self._taint(column.id, self.tainted.get(other.id, []))
+        elif node.kind in ("Except", "Intersect"):
+            for column in below[-1].output:
+                self.found += self.tainted.get(column.id, [])
+
+    def _taint(self, column: int, faults: Sequence[Fault]) -> None:
+        if faults:
+            self.tainted[column] = list(dict.fromkeys([*self.tainted.get(column, []), *faults]))
 
     def _look_into(self, expression: Node, relation: Relation, grouping: list[Attribute], node: Node) -> None:
         """Faults of an expression; those that only matter when they reach the result stay with its column."""

@@ -8,7 +8,7 @@ the user's words. Pure: it is given a plan and what is declared, and knows neith
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from projections import carried
 from projections.joins import JoinSides, join_rows, refusal_of
@@ -61,12 +61,23 @@ class Obstacle:
     hint: str
 
 
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A common table expression where it is read: its columns by their new ids, and the readings of inputs in it, which
+    are others at each place: rows of two places are not the same."""
+
+    columns: Mapping[int, int]
+    readings: Mapping[int, int]
+
+
 @dataclass(slots=True)
 class Proof:
-    """What was found. ``relations`` has every node of the plan; without ``obstacles`` it is local. ``never_null``: rows
-    whose inputs have NULL where ``affects`` says the key is are left out of the result."""
+    """What was found. ``relations`` has every node of the plan, ``again`` those that read a common table expression;
+    without ``obstacles`` it is local. ``never_null``: rows whose inputs have NULL where ``affects`` says the key is are
+    left out of the result."""
 
     relations: dict[Node, Relation] = field(default_factory=dict)
+    again: dict[Node, Again] = field(default_factory=dict)
     obstacles: list[Obstacle] = field(default_factory=list)
     never_null: bool = False
 
@@ -79,12 +90,20 @@ def prove(plan: Node, lineage: Lineage, inputs: Mapping[str, InputFacts]) -> Pro
     return walk.proof
 
 
+@dataclass(frozen=True, slots=True)
+class _Defined:
+    """A common table expression, with the readings of inputs in it."""
+
+    relation: Relation
+    readings: Sequence[int]
+
+
 @dataclass(slots=True)
 class _Walk:
     lineage: Lineage
     inputs: Mapping[str, InputFacts]
     proof: Proof = field(default_factory=Proof)
-    _defined: dict[int, Relation] = field(default_factory=dict)  # common table expressions
+    _defined: dict[int, _Defined] = field(default_factory=dict)
     _readings: int = 0
 
     def relation(self, node: Node) -> Relation:
@@ -350,7 +369,10 @@ class _Walk:
 
     def _with_cte(self, node: Node) -> Relation:
         for defined in node.expressions("cteDefs"):
-            self._defined[int(defined.fields["id"])] = self.relation(defined.children[0])
+            before = self._readings
+            found = self.relation(defined.children[0])
+            readings = range(before + 1, self._readings + 1)
+            self._defined[int(defined.fields["id"])] = _Defined(found, readings)
         plan = node.expression("plan")
         return self.relation(plan if plan is not None else node.children[-1])
 
@@ -358,10 +380,17 @@ class _Walk:
         """Columns have new ids, place by place."""
         defined = self._defined.get(int(node.fields.get("cteId", -1)))
         output = _columns(node.expressions("output"))
-        if defined is None or len(output) != len(defined.output):
+        if defined is None or len(output) != len(defined.relation.output):
             return self._unknown(node)
-        places = zip(output, defined.output, strict=True)
-        return defined.renamed(output, {new.id: old.id for new, old in places})
+        columns = {new.id: old.id for new, old in zip(output, defined.relation.output, strict=True)}
+        readings = {reading: self._readings + place for place, reading in enumerate(defined.readings, 1)}
+        self._readings += len(readings)
+        self.proof.again[node] = Again(columns, readings)
+        found = defined.relation.renamed(output, columns)
+        origins = {
+            held: replace(origin, reading=readings[origin.reading]) for held, origin in found.origins.items()
+        }
+        return replace(found, origins=origins)
 
     def _look_into_subqueries(self, node: Node, found: Relation) -> None:
         for expression in node.all_expressions():

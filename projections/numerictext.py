@@ -111,6 +111,16 @@ class NumericTexts:
             for column_node in node.expressions("generatorOutput"):
                 self._columns[column_node.id] = {"": any_of(held_inside), **held_inside}
 
+    def read_again(self, columns: Mapping[int, int], readings: Mapping[int, int]) -> None:
+        """Columns of a common table expression where it is read: new ids to old ones, and old readings to new ones."""
+        for new, old in columns.items():
+            if old in self._columns:
+                self._columns[new] = self._columns[old]
+                own = self._readings.get(old)
+                self._readings[new] = (
+                    None if own is None else frozenset(readings.get(each, each) for each in own)
+                )
+
     def _held(self, inner: Node, relation: Relation, common: Held) -> Held:
         if inner.kind == "With":  # BETWEEN and its like: what is said once and used several times
             defined = [child for child in inner.children if child.kind == "CommonExpressionDef"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eventstore.errors import IncompleteTopic
+from eventstore.errors import IncompleteTopic, TailraceError
 from eventstore.position import Cut
+from projections.apply import missing_steps
 from projections.context import ProjectionContext
 from projections.estimate import Estimate, changes_between, estimate
 from projections.generation import Generation, files_of
@@ -21,16 +22,19 @@ _RECORDS = 50
 
 @dataclass(frozen=True, slots=True)
 class PlannedRefresh:
-    """What ``refresh`` would do with a projection, and about how much that is (None: nothing)."""
+    """What ``refresh`` would do with a projection, and about how much that is (None: nothing). ``waiting``: steps of
+    its result that its sink lacks, which a refresh brings there first; ``problem`` says why that is not known."""
 
     projection: str
     generation: int | None
     plan: Plan
     estimate: Estimate | None
+    waiting: int = 0
+    problem: str = ""
 
 
 def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[PlannedRefresh]:
-    """What a refresh would do now. Starts no Spark and writes nothing."""
+    """What a refresh would do now. Starts no Spark and writes nothing; asks the sinks."""
     found: list[PlannedRefresh] = []
     cut = ctx.store.cut()
     chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
@@ -46,8 +50,21 @@ def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Pl
         else:
             decided = _planned(ctx, projection, live, cut, found)
         number = live.number if live else None
-        found.append(PlannedRefresh(name, number, decided, _estimated(ctx, projection, live, decided, found)))
+        estimated = _estimated(ctx, projection, live, decided, found)
+        waiting, problem = _waiting(ctx, live)
+        found.append(PlannedRefresh(name, number, decided, estimated, waiting, problem))
     return found
+
+
+def _waiting(ctx: ProjectionContext, live: Generation | None) -> tuple[int, str]:
+    """The steps that the sink of a live generation lacks, or why it cannot be asked. Nothing is brought to that of a
+    frozen one."""
+    if live is None or ctx.is_frozen(live):
+        return 0, ""
+    try:
+        return len(missing_steps(ctx, live, ctx.fence(live))), ""
+    except TailraceError as error:
+        return 0, error.message
 
 
 def _planned(

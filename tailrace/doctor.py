@@ -320,8 +320,9 @@ def _redis_server(subject: str, info: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def of_projections(configuration: Configuration) -> Iterator[Check]:
-    """The modules import, the files are right; every projection's sink and source are configured."""
-    from projections.definition import load_configured
+    """The modules import, the files are right; every projection's sink and source are configured. One that is broken
+    hides nothing of the others."""
+    from projections.definition import Broken, gathering, load_configured
 
     settings = configuration.settings
     if not settings.projections.modules and not settings.projections.sql:
@@ -332,10 +333,16 @@ def of_projections(configuration: Configuration) -> Iterator[Check]:
     if importlib.util.find_spec("pyspark") is None:
         return  # the package check has said it; the modules import it
     try:
-        found = load_configured(settings.projections, configuration.folder)
+        with gathering() as mistakes:
+            found = load_configured(settings.projections, configuration.folder)
     except TailraceError as error:
         yield of_error("projections", error)
         return
+    broken = Broken(tuple(mistakes))
+    for wrong in broken.modules.values():
+        yield of_error("projections", wrong)
+    for name, wrong in broken.definitions.items():
+        yield of_error(f"projection {name}", wrong)
     for name, projection in found.items():
         sink = getattr(projection.sink, "sink", None)  # a sink of the user's own has no entry of [sinks]
         yield from _wiring(name, sink, (topic.source for topic in projection.topics), settings)

@@ -38,6 +38,12 @@ def plan(
             invocation.output.line(_line(each, sinks[each.projection]))
             if each.estimate is not None:
                 invocation.output.line(f"  {_estimated(each.estimate)}")
+            if each.waiting:
+                steps = count(each.waiting, "computed step")
+                sink = sinks[each.projection]
+                invocation.output.line(f"  {steps} not in {sink} yet: brought there first")
+            if each.problem:
+                invocation.output.line(f"  what its sink has is not known: {each.problem}")
     return wanted.report(invocation)
 
 
@@ -82,6 +88,7 @@ def _document(planned: PlannedRefresh, sink: str) -> dict[str, object]:
         "from_epoch": step[0] if step else None,
         "to_epoch": step[1] if step else None,
         "sink": sink,
+        "steps_not_in_sink": None if planned.problem else planned.waiting,
         "estimate": None if planned.estimate is None else _estimate_document(planned.estimate),
     }
 

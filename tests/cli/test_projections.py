@@ -220,6 +220,10 @@ def test_a_broken_definition_or_module_stops_no_command_that_was_asked_for_other
         assert "module 'unfinished' does not import (unfinished.py:1): SyntaxError" in done.err
         assert "totals g1" in done.out, (verb, done.out)
 
+    examined = projecting.run("doctor").out
+    assert "fail  projections" in examined and "module 'unfinished' does not import" in examined
+    assert "ok    projection totals" in examined
+
     projecting.module("views", MISTYPED)
     named = projecting.run("plan", "totals", "mistyped")
     assert named.code == 2 and "there is no projection 'totals'" in named.err

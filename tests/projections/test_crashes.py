@@ -44,7 +44,7 @@ from projections.lifecycle import (
     rollback,
     verify,
 )
-from projections.plan import Incremental
+from projections.plan import Incremental, Nothing
 from projections.promotion import Promoted
 from projections.refresh import Outcome
 from projections.runner import run
@@ -224,6 +224,10 @@ def test_a_driver_killed_while_planning_or_after_its_commit_is_resumed(
     last = ctx.store.derived.last_derived("customer_totals", 1)
     assert last is not None and last.to_epoch == epoch
     assert rows_of(ctx, "customer_totals") != shop.expected("customer_totals")
+    (planned,) = plans(ctx, ["customer_totals"])
+    assert isinstance(planned.plan, Nothing) and (planned.waiting, planned.problem) == (1, "")
+    (unknown,) = plans(_with_mart_at_closed_port(ctx), ["customer_totals"])
+    assert isinstance(unknown.plan, Nothing) and unknown.waiting == 0 and "127.0.0.1:1" in unknown.problem
     done = job(file, "refresh", "customer_totals")
 
     assert done.returncode == 0, done.stderr
@@ -237,6 +241,13 @@ def test_a_driver_killed_while_planning_or_after_its_commit_is_resumed(
     assert (step.rows_upserted, step.rows_deleted) == (files_of(last).upserts, files_of(last).deletes)
     assert step.keys and step.bytes == sum(file.bytes for file in files_of(last).deltas) > 0
     assert step.reason.endswith("; computed by an earlier run that was cut off, applied now")
+
+
+def _with_mart_at_closed_port(ctx: ProjectionContext) -> ProjectionContext:
+    dsn = SecretStr("host=127.0.0.1 port=1 dbname=mart user=mart password=none")
+    mart = ctx.settings.sinks["mart"].model_copy(update={"dsn": dsn})
+    settings = ctx.settings.model_copy(update={"sinks": ctx.settings.sinks | {"mart": mart}})
+    return ProjectionContext(ctx.store, settings, ctx.projections)
 
 
 def test_a_build_into_a_server_without_room_is_on_record_as_it_went_and_goes_on_when_there_is_some(

@@ -104,6 +104,29 @@ FAULTS: dict[str, tuple[Projection, str, str]] = {
             "all", F.concat_ws(",", "all"))),
         "warn", "collect_set(status) has its elements in any order",
     ),
+    "a list of a common table expression": (
+        of_orders(lambda orders: orders.sparkSession.sql(
+            "WITH each AS (SELECT customer_id, collect_list(status) AS all FROM {o} GROUP BY customer_id)"
+            " SELECT a.customer_id, a.all FROM each a JOIN each b ON a.customer_id = b.customer_id", o=orders)),
+        "warn", "collect_list(status) has its elements in any order",
+    ),
+    "a list in a later part of a union": (
+        of_orders(lambda orders: orders.select("customer_id", F.array("status").alias("all")).union(
+            each("collect_list(status) AS all")(orders))),
+        "warn", "collect_list(status) has its elements in any order",
+    ),
+    "rows that are in no list": (
+        of_orders(lambda orders: orders.select("customer_id", F.array("status").alias("all")).subtract(
+            each("collect_list(status) AS all")(orders))),
+        "warn", "collect_list(status) has its elements in any order",
+    ),
+    "the first of another place of a common table expression": (
+        of_orders(lambda orders: orders.sparkSession.sql(
+            "WITH o AS (SELECT id, customer_id, status FROM {o})"
+            " SELECT a.customer_id, a.id, first(b.status) AS other"
+            " FROM o a JOIN o b ON a.customer_id = b.customer_id GROUP BY a.customer_id, a.id", o=orders)),
+        "warn", "first(status) takes whichever row comes",
+    ),
     "the value of the highest, of which there may be several": (
         of_orders(each("max_by(status, amount)")), "warn", "max_by(status, amount) takes whichever row comes",
     ),
@@ -236,6 +259,12 @@ FAULTS: dict[str, tuple[Projection, str, str]] = {
         of_changes(lambda changes: changes.groupBy("after.meter", "after.price").count()),
         "fail", TEXT.replace("readings.price", "changes.after.price").format("is compared as text (groupBy)"),
     ),
+    "groups of numeric text of a common table expression": (
+        of_readings(lambda readings: readings.sparkSession.sql(
+            "WITH paid AS (SELECT meter, coalesce(price, '0') AS paid FROM {r})"
+            " SELECT meter, paid, count(*) AS n FROM paid GROUP BY meter, paid", r=readings)),
+        "fail", TEXT.format("is compared as text (groupBy)"),
+    ),
     "distinct numeric text": (
         of_readings(lambda readings: readings.select("meter", "price").distinct()),
         "fail", TEXT.format("is compared as text (distinct)"),
@@ -344,6 +373,13 @@ SOUND: dict[str, Projection] = {
         .join(readings.select("meter", F.col("id").alias("other")), "meter")
         .groupBy("meter", "id", "price", "paid")
         .count()
+    ),
+    "groups of the key with numeric text of its row, of a common table expression": of_readings(
+        lambda readings: readings.sparkSession.sql(
+            "WITH paid AS (SELECT meter, id, coalesce(price, '0') AS paid FROM {r})"
+            " SELECT meter, id, paid, count(*) AS n FROM paid GROUP BY meter, id, paid",
+            r=readings,
+        )
     ),
     "distinct rows with their key": of_readings(
         lambda readings: readings.select("id", "meter", "price").distinct()
