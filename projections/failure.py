@@ -47,7 +47,6 @@ _HINT = "\n  hint: "
 _MAX_WORDS = 600
 _WORKER_GONE = "Python worker exited unexpectedly (crashed)"
 _BEFORE_ROWS = frozenset({"AnalysisException", "ParseException", "PySparkAttributeError"})
-_END_SECONDS = 2.0  # from the first closed socket of a JVM to its end
 
 
 @cache
@@ -226,10 +225,10 @@ def _lost_worker(text: str, doing: str) -> TransientError | None:
 
 def _lost_session(error: Exception, doing: str) -> TransientError | None:
     """What to tell when Spark's JVM ended, rather than the user's code fail with a connection of its own."""
-    from projections.session import is_lost
+    from projections.session import END_SECONDS, is_lost
 
     of_a_connection = type(error).__module__.startswith("py4j.") or isinstance(error, OSError | EOFError)
-    if not is_lost(within=_END_SECONDS if of_a_connection else 0.0):
+    if not is_lost(within=END_SECONDS if of_a_connection else 0.0):
         return None
     return TransientError(
         f"Spark went away while {doing}: {disclosure.said(_words(str(error)))}",

@@ -43,6 +43,7 @@ from projections.history import (
     plan_changes,
     plan_reads,
     read_changes,
+    require_changes,
 )
 from projections.lineage import Direct, Lineage, Link, Path, lineage_of
 from projections.model import Projection, ProjectionFailed, Result, State
@@ -109,8 +110,10 @@ def compute_incrementally(
     followed, and of what kind that is.
 
     Raises NotIncremental with the reason when it cannot be taken; ProjectionFailed when the code is at fault or the
-    output has a key that the lineage does not lead to: then nothing was written.
+    output has a key that the lineage does not lead to; HistoryGone when changes that all of the result is computed of
+    were removed: then nothing was written.
     """
+    require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
     lineage = lineage_of(projection)
     limit = ctx.settings.projections.incremental_bytes
     before = Inputs(ctx.store, projection, lineage, ctx.store.cut(from_epoch), limit)

@@ -48,6 +48,8 @@ system, a seventh of their time went there."""
 
 _TAIL_CHARS = 1500
 _LOOK_SECONDS = 0.05
+END_SECONDS = 2.0
+"""From the first closed socket of a JVM to its end."""
 
 
 def open_session(settings: Settings) -> SparkSession:
@@ -55,7 +57,8 @@ def open_session(settings: Settings) -> SparkSession:
     than this process is logged as a warning.
 
     Raises OperatorError when pyspark is not installed, when there is no fitting Java or Spark does not start, and
-    UsageError for a master on other machines while the log is in a local folder.
+    UsageError for a master on other machines while the log is in a local folder, TransientError when the JVM ends
+    meanwhile.
     """
     try:
         from pyspark.sql import SparkSession
@@ -77,18 +80,37 @@ def open_session(settings: Settings) -> SparkSession:
     conf = spark_conf(settings, folder, submitted=is_submitted())
     if is_submitted() or not runs_here(settings.spark.master):
         conf[_WORKERS_PATH] = _workers_path()
-    with _withheld(settings.secrets()):
-        session = _connect(conf) if is_submitted() else _launch(conf, folder / LOG)
-    _configure(session, settings)
-    where = str(session.conf.get("spark.master"))
-    if is_submitted():
-        check_master(settings, where)
-    if not runs_here(where):
-        # Executors that lose their driver without a word are told as failed, and started again, by their cluster.
-        atexit.register(session.stop)
-    for told in disagreements(session, on_executors=not runs_here(where)):
-        _log.warning(told)
+    with _ending_told():
+        with _withheld(settings.secrets()):
+            session = _connect(conf) if is_submitted() else _launch(conf, folder / LOG)
+        _configure(session, settings)
+        where = str(session.conf.get("spark.master"))
+        if is_submitted():
+            check_master(settings, where)
+        if not runs_here(where):
+            # Executors that lose their driver without a word are told as failed, and started again, by their cluster.
+            atexit.register(session.stop)
+        for told in disagreements(session, on_executors=not runs_here(where)):
+            _log.warning(told)
     return session
+
+
+@contextmanager
+def _ending_told() -> Iterator[None]:
+    """Raises TransientError when the JVM ends before its session can be used."""
+    from py4j.protocol import Py4JError
+
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        if not is_lost(within=END_SECONDS):
+            raise
+        forget_lost()
+        raise TransientError(
+            "Spark went away while it started",
+            hint="run the command again; if it repeats, the machine lacks memory: give the driver less"
+            " (spark.driver_memory), or the machine more",
+        ) from error
 
 
 def is_submitted() -> bool:
@@ -274,23 +296,23 @@ def _launch(conf: dict[str, str], log: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
     spark_conf = SparkConf().setAll(list(conf.items()))
-    try:
-        with log.open("wb") as output, warnings.catch_warnings():
-            # The gateway's process and sockets live as long as this process; nobody closes them earlier.
-            warnings.simplefilter("ignore", ResourceWarning)
-            launch: Any = java_gateway.launch_gateway
+    with log.open("wb") as output, warnings.catch_warnings():
+        # The gateway's process and sockets live as long as this process; nobody closes them earlier.
+        warnings.simplefilter("ignore", ResourceWarning)
+        launch: Any = java_gateway.launch_gateway
+        try:
             # On a thread, where no Ctrl-C arrives: cut off while the JVM starts, pyspark removes the folder that the
             # JVM reports its port in, and a JVM that cannot report it never ends.
             with ThreadPoolExecutor(1) as launcher:
                 gateway = launcher.submit(launch, spark_conf, {"stdout": output, "stderr": output}).result()
-            context: Any = SparkContext(conf=spark_conf, gateway=gateway)
-            # When the JVM ends, the server of its accumulators has nothing to say that its caller is not told.
-            context._accumulatorServer.handle_error = lambda request, address: None
-    except (PySparkRuntimeError, OSError) as error:
-        raise OperatorError(
-            f"Spark does not start: {error}\n{_tail(log)}".rstrip(),
-            hint="see the lines above; `tailrace doctor` checks Java and the memory Spark asks for",
-        ) from error
+        except (PySparkRuntimeError, OSError) as error:
+            raise OperatorError(
+                f"Spark does not start: {error}\n{_tail(log)}".rstrip(),
+                hint="see the lines above; `tailrace doctor` checks Java and the memory Spark asks for",
+            ) from error
+        context: Any = SparkContext(conf=spark_conf, gateway=gateway)
+        # When the JVM ends, the server of its accumulators has nothing to say that its caller is not told.
+        context._accumulatorServer.handle_error = lambda request, address: None
     session: SparkSession = SparkSession.builder.getOrCreate()
     return session
 

@@ -27,7 +27,7 @@ from projections.bucket import RECEIPT
 from projections.collect import gc
 from projections.derived import DerivedFile, folder_of, read_delta
 from projections.generation import files_of
-from projections.lifecycle import ProjectionContext, Rebuilt, rebuild, verify
+from projections.lifecycle import ProjectionContext, Rebuilt, rebuild, refresh, verify
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog, settings_in
 from tests.projections.test_collect import a_year_ahead, before_its_commit
@@ -219,6 +219,46 @@ def test_a_build_that_retention_was_forced_past_is_given_up_and_the_next_compute
         built = rebuild(ctx, "totals")
         assert (built.generation, built.resumed) == (2, False)
         assert verify(ctx, "totals").equal
+
+
+OF_ORDERS = """
+from pyspark.sql import functions as F
+from projections import Changes, PostgresTable, projection
+
+@projection(key="order_id", sink=PostgresTable("mart", "of_orders"),
+            changes=Changes("shop.public.orders", affects={"order_id": "id"}))
+def totals(changes):
+    return changes.groupBy(F.col("key.id").alias("order_id")).agg(F.count("*").alias("changes"))
+"""
+
+
+def test_a_refresh_by_keys_that_retention_was_forced_past_does_not_count_what_is_left(
+    settings: Settings, deploy: Deploy
+) -> None:
+    short = settings.store.model_copy(
+        update={
+            "topics": {ORDERS.text: TopicSettings.model_validate({"retention": "1h"})},
+            "upkeep": UpkeepSettings(keep_seconds=0),
+        }
+    )
+    with Store.open(short, create=True) as store:
+        shop = ShopLog.start(store)
+        shop.fill()
+        ctx = ProjectionContext(store, settings, deploy(OF_ORDERS).projections)
+        (built,) = refresh(ctx)
+        shop.commit({"orders": [("u", shop.state["orders"][2])]})
+        (followed,) = refresh(ctx)
+        assert (built.status, followed.status, followed.upserts) == ("done", "done", 1)
+        (step, _) = store.run_records.latest("totals")
+        assert step.kind == "incremental"
+        before = {row["order_id"]: row["changes"] for row in rows_of(ctx, "totals")}
+
+        store.maintain(force_past=["projection:totals"])
+        shop.commit({"orders": [("u", shop.state["orders"][2])]})
+        (outcome,) = refresh(ctx)
+
+        assert outcome.status == "failed" and isinstance(outcome.error, HistoryGone)
+        assert {row["order_id"]: row["changes"] for row in rows_of(ctx, "totals")} == before
 
 
 def test_a_build_whose_code_is_at_fault_leaves_nothing(

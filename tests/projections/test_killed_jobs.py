@@ -76,8 +76,9 @@ class Jobs:
             self.told.append(f"{verb} {name}, {victim} {delay:.1f} s after it was seen {moment}")
             done, struck = self._struck(victim, verb, name, moment, delay)
         codes = (0, _TRANSIENT, _OPERATOR) if victim == JVM and struck else (0, _TRANSIENT)
-        assert killed(done) or done.returncode in codes, (self.told[-3:], done.stderr)
-        assert "Traceback" not in done.stderr, (self.told[-3:], done.stderr)
+        said = "\n".join([*self.told[-3:], done.stderr])  # a tuple would be cut off
+        assert killed(done) or done.returncode in codes, said
+        assert "Traceback" not in done.stderr, said
         self.hit[victim] += struck
         return struck
 

@@ -129,6 +129,41 @@ def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_a_jvm_that_is_killed_while_it_starts_is_told_and_replaced(tmp_path: Path) -> None:
+    program = textwrap.dedent(
+        """
+        import logging, os, signal
+        from pyspark import SparkContext
+        from eventstore.errors import TransientError
+        from eventstore.settings import Settings
+        from projections import session
+        from tests.fixtures.spark import SPARK
+
+        configure = session._configure
+
+        def killed_before(*arguments):
+            session._configure = configure
+            os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+            configure(*arguments)
+
+        logging.disable()
+        session._configure = killed_before
+        try:
+            session.open_session(Settings(spark=SPARK))
+        except TransientError as error:
+            print(error.message)
+        print(session.open_session(Settings(spark=SPARK)).range(10).count())
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=240,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, check=False,
+    )  # fmt: skip
+
+    assert done.stdout.splitlines() == ["Spark went away while it started", "10"], done.stderr
+    assert done.stderr == ""
+
+
 def test_executors_with_another_python_are_told_before_anything_is_computed(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
