@@ -126,6 +126,23 @@ def test_progress_is_buckets_on_a_terminal_and_json_lines_elsewhere(projecting: 
     assert "{" not in done.err
 
 
+def test_plan_tells_of_a_step_that_the_sink_lacks(projecting: Project, database: str) -> None:
+    projecting.ok("rebuild", "totals")
+    with psycopg.connect(database) as connection:
+        connection.execute("UPDATE orders SET amount = amount + 1 WHERE id = 1")
+    projecting.ok("capture", "--once")
+    cut_off = projecting.run(
+        "run", "--once", "totals", environment={"TAILRACE_FAILPOINT": "derived_committed"}
+    )
+    assert cut_off.code == -9, cut_off.err
+    planned = projecting.ok("plan", "totals").out.splitlines()
+    assert planned[0].startswith("totals g1: nothing: it stands at epoch ")
+    assert planned[1] == "  1 computed step not in mart yet: brought there first"
+    assert json.loads(projecting.ok("plan", "totals", "--json").out)["steps_not_in_sink"] == 1
+    assert "totals g1" in projecting.ok("run", "--once", "totals").out
+    assert projecting.ok("plan", "totals").out.count("\n") == 1
+
+
 def test_the_wrong_java_is_named(projecting: Project, tmp_path: Path) -> None:
     home = tmp_path / "java-8"
     (home / "bin").mkdir(parents=True)
