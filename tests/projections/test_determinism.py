@@ -3,11 +3,14 @@ what to do."""
 
 from __future__ import annotations
 
+import time as clock
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, date, datetime
 from datetime import datetime as dt
+from functools import cache
 from random import Random, random
-from time import time
+from time import strftime, time
 from typing import Any
 
 import pytest
@@ -63,6 +66,28 @@ MADE: list[int] = []
 
 
 def in_helper() -> float:
+    return time()
+
+
+if MADE is not None:
+    BEGUN = dt.now(UTC)
+try:
+    with suppress(ValueError):
+        TRIED = dt.now(UTC)
+except TypeError:
+    TRIED = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def since(day: date = date.today()) -> int:  # noqa: B008, DTZ011
+    return day.year
+
+
+def since_named(*, day: date = date.today()) -> int:  # noqa: B008, DTZ011
+    return day.year
+
+
+@cache
+def remembered() -> float:
     return time()
 
 
@@ -457,6 +482,12 @@ def test_rows_that_numeric_text_tells_apart_are_named_where_that_is_written(anal
 SOUND: dict[str, Projection] = {
     "the most frequent, the same of equals": of_orders(each("mode(status, true)")),
     "the same number each time": of_orders(lambda orders: orders.withColumn("n", F.lit(SEEDED))),
+    "a time of one's own": of_orders(
+        lambda orders: orders.withColumn("n", F.lit(strftime("%Y", clock.gmtime(7))))
+    ),
+    "a default that is not taken": of_orders(
+        lambda orders: orders.where(F.col("amount") > since(date(2020, 1, 1)) + since_named(day=date.min))
+    ),
     "a day that is a text": of_orders(lambda orders: orders.withColumn("n", F.lit("today"))),
     "a day that is always the same": of_orders(
         lambda orders: orders.withColumn("day", F.expr("date('epoch') + datediff(date('2020-01-01'), '2019-12-31')"))
@@ -620,12 +651,12 @@ def in_python(
     """The products go through a function of Python."""
     if of_table:
 
-        @F.udtf(returnType="n bigint")
         class Numbers:
             def eval(self) -> Iterator[tuple[int]]:
                 yield (1,)
 
-        made: Any = Numbers()
+        function: Any = F.udtf(Numbers, returnType="n bigint")
+        made: Any = function()
         return orders.join(made, F.col("n") == orders.id)
     if grouped:
         made = products.groupBy("id").applyInPandas(lambda frame: frame, products.schema)
@@ -675,6 +706,25 @@ OF_PYTHON: dict[str, tuple[Function, str]] = {
     "of a helper": (lambda orders: orders.withColumn("n", F.lit(in_helper())), "time()"),
     "of a helper's helper": (lambda orders: orders.withColumn("n", in_helpers_helper()), "time()"),
     "in a constant": (lambda orders: orders.withColumn("at", F.lit(STARTED)), "STARTED holds dt.now()"),
+    "as a text": (lambda orders: orders.withColumn("n", F.lit(strftime("%Y"))), "strftime()"),
+    "as parts": (
+        lambda orders: orders.withColumn("n", F.lit(clock.localtime().tm_year)),
+        "clock.localtime()",
+    ),
+    "in a default": (lambda orders: orders.where(F.col("amount") > since()), "day holds date.today()"),
+    "in a default by name": (
+        lambda orders: orders.where(F.col("amount") > since_named()),
+        "day holds date.today()",
+    ),
+    "of a helper that remembers": (lambda orders: orders.withColumn("n", F.lit(remembered())), "time()"),
+    "in a constant of one case": (
+        lambda orders: orders.withColumn("at", F.lit(BEGUN)),
+        "BEGUN holds dt.now()",
+    ),
+    "in a constant that may fail": (
+        lambda orders: orders.withColumn("at", F.lit(TRIED)),
+        "TRIED holds dt.now()",
+    ),
     "that no source shows": (
         lambda orders: orders.withColumn("n", F.lit(hidden(MADE))),
         "a value in its plan is another one",
