@@ -6,16 +6,16 @@ and rows that are equal in what they are ordered by come in any order. Sums of f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from projections.carried import names_in, root
+from projections.carried import names_in, root, roots
 from projections.locality import InputFacts, Proof
 from projections.numerictext import NumericTexts, Origin
 from projections.plantree import Node
 from projections.settled import Fate, fate
+from projections.spokentime import spoken, time_of
 from projections.spread import Attribute, Lost, Relation, Whole
 from projections.textgroups import TextGroups
 
@@ -23,9 +23,6 @@ Kind = Literal["clock", "session", "random", "order", "python", "float", "text"]
 
 _CLOCK = frozenset({"CurrentDate", "CurrentTime", "CurrentTimestamp", "LocalTimestamp", "Now"})
 _OF_SESSION = frozenset({"CurrentCatalog", "CurrentDatabase", "CurrentUser"})
-_TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
-_SPOKEN = re.compile(r"(?<![a-z])(?:now|today|tomorrow|yesterday)(?![a-z])", re.I)
-"""Texts that Spark's optimizer replaces by the time (SpecialDatetimeValues); its 'epoch' is always the same."""
 _SPOKEN_BY = (
     "cast", "astype", "date", "timestamp", "to_date", "to_timestamp", "try_cast", "try_to_date", "try_to_timestamp",
 )  # fmt: skip
@@ -208,7 +205,7 @@ class _Search:
             if self.texts.numbers.isdisjoint(inner.walk()):  # else it is told as what it is: text
                 later += _of_floats(inner)
         if place in _DECIDING or "exprId" not in expression.fields:
-            attributes = [held for each in node.expressions(place) for held in _roots(each)]
+            attributes = [held for each in node.expressions(place) for held in roots(each)]
             if node.kind != "Sort" and not (place in _APART and self._told_apart(attributes, relation)):
                 self._decide(later)
         elif later and expression.kind != "AttributeReference":
@@ -242,9 +239,9 @@ class _Search:
                 "clock", f"{(calls or (inner.kind,))[0]}() is another time in each refresh",
                 "give the function a parameter named now: it is the commit time of the position", calls,
             ))  # fmt: skip
-        elif (text := _spoken(inner)) is not None:
+        elif (text := spoken(inner)) is not None:
             self.found.append(Fault(
-                "clock", f"'{text}' read as a {_time_of(inner)} is another time in each refresh",
+                "clock", f"'{text}' read as a {time_of(inner)} is another time in each refresh",
                 "give the function a parameter named now: it is the commit time of the position", _SPOKEN_BY,
             ))  # fmt: skip
         elif inner.kind in _OF_SESSION:
@@ -336,7 +333,7 @@ class _Search:
                 "order", f"{name}({_read(inner)}) is estimated, another way for each order in which rows come",
                 hint, (name, "approx_percentile"),
             )  # fmt: skip
-        elif inner.kind in _BY_VALUE and not relation.is_unique([*grouping, *_roots(inner.children[1])]):
+        elif inner.kind in _BY_VALUE and not relation.is_unique([*grouping, *roots(inner.children[1])]):
             name = "min_by" if inner.fields.get("reverse") else _BY_VALUE[inner.kind]
             yield Fault(
                 "order", f"{name}({_read(inner)}) takes whichever row comes when several have that value",
@@ -357,7 +354,7 @@ class _Search:
             aggregates and _counts_rows(spec, order)
         )
         if not by_place or relation.is_unique(
-            [held for each in (*partition, *order) for held in _roots(each)]
+            [held for each in (*partition, *order) for held in roots(each)]
         ):
             return
         name = (_CALLED.get(function.kind) or (_name_of(function),))[0]
@@ -400,7 +397,7 @@ class _Search:
             order = below.expressions("order") if is_order else ()
             self._decide(fault for each in order for inner in each.walk() for fault in self._carried(inner))
             known = self.proof.relations.get(below, relation)
-            if not known.is_unique([held for each in order for held in _roots(each)]):
+            if not known.is_unique([held for each in order for held in roots(each)]):
                 self.found.append(Fault(
                     "order", "limit takes whichever rows come first, and rows come in any order",
                     "order by columns that end with a unique one before it", ("limit", "offset", "tail"),
@@ -437,32 +434,6 @@ def _of_result(fault: Fault, column: str, is_float: bool) -> Fault:
         else _SUM_DECIMALS
     )
     return Fault("float", fault.what, hint, fault.calls, column=column)
-
-
-def _time_of(expression: Node) -> str:
-    """The date or timestamp that an expression reads a text as, without a format; empty for others."""
-    if expression.kind == "ParseToDate" and len(expression.children) == 1:
-        return "date"
-    reads = expression.kind == "Cast" or (
-        expression.kind == "ParseToTimestamp" and len(expression.children) == 1
-    )
-    return expression.type if reads and expression.type in _TIMES else ""
-
-
-def _spoken(expression: Node) -> str | None:
-    """The text of constants alone that is read as a time and names one. Spark takes no such name from a column."""
-    if not _time_of(expression):
-        return None
-    below = list(expression.children[0].walk())
-    if any(_time_of(each) or (not each.children and each.kind != "Literal") for each in below):
-        return None
-    texts = (
-        str(each.fields.get("value") or "")
-        for each in below
-        if each.kind == "Literal" and each.type.startswith("string")
-    )
-    text = "".join(texts).strip()
-    return text if _SPOKEN.search(text) else None
 
 
 def _draws_its_start(inner: Node) -> bool:
@@ -523,16 +494,6 @@ def _counts_rows(spec: Node, order: tuple[Node, ...]) -> bool:
     if frame is None or not order or frame.named("frameType") != "RowFrame":
         return False
     return any(bound.kind not in ("UnboundedPreceding", "UnboundedFollowing") for bound in frame.children)
-
-
-def _roots(expression: Node) -> list[Attribute]:
-    """Attributes that an expression is made of so that it tells as much as they do: structs, orders, names."""
-    held = root(expression)
-    if held is not None:
-        return [held]
-    if expression.kind in ("Alias", "CreateNamedStruct", "SortOrder"):
-        return [held for child in expression.children for held in _roots(child)]
-    return []
 
 
 def _read(expression: Node) -> str:

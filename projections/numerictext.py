@@ -21,7 +21,7 @@ _ORDERS = {
     "Min": "min", "SortOrder": "orderBy", "Greatest": "greatest", "Least": "least", "SortArray": "sort_array",
     "ArrayMax": "array_max", "ArrayMin": "array_min",
 }  # fmt: skip
-_BY = {"MaxBy": "max_by", "MinBy": "min_by"}
+_BY = {"MaxBy": "max_by", "MaxMinByK": "max_by", "MinBy": "min_by"}
 _EQUALITIES = {
     "EqualTo": "=", "EqualNullSafe": "<=>", "In": "in", "InSubquery": "in", "CollectSet": "collect_set", "Mode": "mode",
     "HyperLogLogPlusPlus": "approx_count_distinct", "ArrayDistinct": "array_distinct",
@@ -157,7 +157,7 @@ class NumericTexts:
                 return _together(below[1:])
             case "CaseWhen":
                 return _together([*below[1::2], *(below[-1:] if len(below) % 2 else ())])
-            case "MaxBy" | "MinBy":
+            case "MaxBy" | "MaxMinByK" | "MinBy":
                 return below[0]
             case kind if kind in _QUERIES:
                 return self._of_query(inner)

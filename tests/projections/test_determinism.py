@@ -273,6 +273,10 @@ FAULTS: dict[str, tuple[Projection, str, str]] = {
         of_readings(lambda readings: readings.groupBy("meter").agg(F.expr("max_by(level, struct(price, id))"))),
         "fail", TEXT.format("is compared as text (max_by)"),
     ),
+    "numeric text that several are the highest by": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.expr("max_by(id, struct(price, id), 2)"))),
+        "fail", TEXT.format("is compared as text (max_by)"),
+    ),
     "numeric text in a sorted list": (
         of_readings(lambda readings: readings.groupBy("meter").agg(F.expr("sort_array(collect_list(price))"))),
         "fail", TEXT.format("is compared as text (sort_array)"),
