@@ -405,6 +405,9 @@ FAULTS: dict[str, tuple[Projection, str, str]] = {
     ),
     "how long the first is": (of_orders(each("size(first(split(status, ','))) AS n")), "warn", FIRST),
     "whether a list has the first": (of_orders(each("array_contains(array('a'), first(status)) AS n")), "warn", FIRST),
+    "whether a list has what was the first": (
+        by_status("SELECT customer_id, array_contains(array('a'), st) AS has FROM each"), "warn", FIRST,
+    ),
     "a sorted part of a list": (
         of_orders(each("sort_array(slice(collect_list(status), 1, 3)) AS all")), "warn", LISTED,
     ),
