@@ -40,7 +40,11 @@ if TYPE_CHECKING:
     from eventstore.log import Store
 
 _LOOKS = "it looks at rows while it defines its result"
-_ACTIONS = ("collect", "first", "head", "isEmpty", "pivot", "take", "toArrow", "toLocalIterator", "toPandas")
+_ACTIONS = (
+    "checkpoint", "collect", "first", "head", "isEmpty", "localCheckpoint", "pivot", "rdd", "take", "toArrow",
+    "toLocalIterator", "toPandas",
+)  # fmt: skip
+_NO_ROWS = "use joins and aggregates instead of collect; give pivot its values"
 _PLACE = ("_partition", "_offset")
 _SPOILS = frozenset({"clock", "session", "random", "order", "python"})
 """Faults after which an incremental refresh and a full one need not agree."""
@@ -99,6 +103,10 @@ def analyse(
     facts = {name: _facts(projection, name, planned) for name, planned in inputs.items()}
     try:
         told = _told(result)
+        if ".LogicalRDD" in told and _holds_rows(result):
+            return _unproved(
+                projection, schema, Finding("warn", _LOOKS, _NO_ROWS, _where(projection, _ACTIONS))
+            )
         varies = literals(told) != literals(_told(again))
         texts = _numeric_texts(projection, inputs) | _texts_of_results(spark, store, projection, definitions)
         return judge(projection, lineage_of(projection), read(told), facts, texts, schema, varies=varies)
@@ -297,12 +305,30 @@ def _hollow(
 
 
 def _refuse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    raise ProjectionFailed(_LOOKS, hint="use joins and aggregates instead of collect; give pivot its values")
+    raise ProjectionFailed(_LOOKS, hint=_NO_ROWS)
 
 
 def _told(result: DataFrame) -> str:
     frame: Any = result
     return str(frame._jdf.queryExecution().analyzed().toJSON())
+
+
+def _holds_rows(result: DataFrame) -> bool:
+    """Has its plan rows that another plan gives, which it does not show? So it is behind ``checkpoint`` and ``rdd``;
+    ``createDataFrame`` of Python's values has none but those."""
+    frame: Any = result
+    plan = frame._jdf.queryExecution().analyzed()
+    for part in [plan, *_listed(plan.subqueriesAll())]:
+        for leaf in _listed(part.collectLeaves()):
+            if leaf.getClass().getSimpleName() == "LogicalRDD":
+                rows = leaf.rdd()
+                if rows.checkpointData().isDefined() or "SQLExecutionRDD" in rows.toDebugString():
+                    return True
+    return False
+
+
+def _listed(of_scala: Any) -> list[Any]:
+    return [of_scala.apply(at) for at in range(of_scala.size())]
 
 
 def _facts(projection: Projection, name: str, planned: Planned) -> InputFacts:

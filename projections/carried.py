@@ -40,6 +40,16 @@ def root(expression: Node) -> Attribute | None:
             return None
 
 
+def roots(expression: Node) -> list[Attribute]:
+    """Attributes that an expression is made of so that it tells as much as they do: structs, orders, names."""
+    held = root(expression)
+    if held is not None:
+        return [held]
+    if expression.kind in ("Alias", "CreateNamedStruct", "SortOrder"):
+        return [held for child in expression.children for held in roots(child)]
+    return []
+
+
 def coalesced(expression: Node) -> list[Attribute] | None:
     """The attributes of which the expression is the first that is not NULL."""
     match expression.kind:

@@ -6,25 +6,23 @@ and rows that are equal in what they are ordered by come in any order. Sums of f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from projections.carried import names_in, root
+from projections.carried import names_in, root, roots
 from projections.locality import InputFacts, Proof
 from projections.numerictext import NumericTexts, Origin
 from projections.plantree import Node
-from projections.spread import Attribute, Lost, Relation
+from projections.settled import Fate, fate
+from projections.spokentime import spoken, time_of
+from projections.spread import Attribute, Lost, Relation, Whole
 from projections.textgroups import TextGroups
 
 Kind = Literal["clock", "session", "random", "order", "python", "float", "text"]
 
 _CLOCK = frozenset({"CurrentDate", "CurrentTime", "CurrentTimestamp", "LocalTimestamp", "Now"})
 _OF_SESSION = frozenset({"CurrentCatalog", "CurrentDatabase", "CurrentUser"})
-_TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
-_SPOKEN = re.compile(r"(?<![a-z])(?:now|today|tomorrow|yesterday)(?![a-z])", re.I)
-"""Texts that Spark's optimizer replaces by the time (SpecialDatetimeValues); its 'epoch' is always the same."""
 _SPOKEN_BY = (
     "cast", "astype", "date", "timestamp", "to_date", "to_timestamp", "try_cast", "try_to_date", "try_to_timestamp",
 )  # fmt: skip
@@ -32,12 +30,20 @@ _RANDOM = frozenset({
     "MonotonicallyIncreasingID", "Rand", "RandStr", "Randn", "Shuffle", "SparkPartitionID", "Uniform", "Uuid",
     "InputFileBlockLength", "InputFileBlockStart", "InputFileName", "CallMethodViaReflection",
 })  # fmt: skip
-_PYTHON = frozenset({"PythonUDF", "PythonUDAF", "ScalaUDF"})
+_PYTHON = frozenset({"PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF"})
 _ONE_OF_MANY = {"First": "first", "Last": "last", "AnyValue": "any_value"}
 _LISTS = {"CollectList": "collect_list", "CollectSet": "collect_set", "ListAgg": "listagg"}
-_MERGED = {"ApproximatePercentile": "percentile_approx", "HistogramNumeric": "histogram_numeric"}
+_PERCENTILE = "compute it exactly: percentile(…)"
+_COUNT = "count exactly: count(DISTINCT …)"
+_MERGED = {
+    "ApproximatePercentile": ("percentile_approx", _PERCENTILE), "HistogramNumeric": ("histogram_numeric", _PERCENTILE),
+    "HllSketchAgg": ("hll_sketch_agg", _COUNT), "HllUnionAgg": ("hll_union_agg", _COUNT),
+    "KllSketchAggBigint": ("kll_sketch_agg_bigint", _PERCENTILE),
+    "KllSketchAggDouble": ("kll_sketch_agg_double", _PERCENTILE),
+    "KllSketchAggFloat": ("kll_sketch_agg_float", _PERCENTILE),
+}  # fmt: skip
 """Summaries that say something else when parts are merged in another order."""
-_BY_VALUE = {"MaxBy": "max_by", "MinBy": "min_by"}
+_BY_VALUE = {"MaxBy": "max_by", "MaxMinByK": "max_by", "MinBy": "min_by"}
 _BY_PLACE = {
     "RowNumber": "row_number",
     "NTile": "ntile",
@@ -45,15 +51,19 @@ _BY_PLACE = {
     "Lead": "lead",
     "NthValue": "nth_value",
 }
-_FLOAT_SUMS = {"Sum": "sum", "Average": "avg"}
+_FLOAT_SUMS = {"Sum": "sum", "Average": "avg", "RegrAvgX": "regr_avgx", "RegrAvgY": "regr_avgy"}
 _MOMENTS = {
     "Corr": "corr", "CovPopulation": "covar_pop", "CovSample": "covar_samp", "Kurtosis": "kurtosis",
     "Skewness": "skewness", "StddevPop": "stddev_pop", "StddevSamp": "stddev", "VariancePop": "var_pop",
-    "VarianceSamp": "variance",
+    "VarianceSamp": "variance", "Product": "product", "RegrIntercept": "regr_intercept", "RegrR2": "regr_r2",
+    "RegrSXX": "regr_sxx", "RegrSXY": "regr_sxy", "RegrSYY": "regr_syy", "RegrSlope": "regr_slope",
 }  # fmt: skip
-_ORDER_FREE = frozenset(
-    {"ArrayContains", "ArrayMax", "ArrayMin", "ArraySize", "ArraySort", "Size", "SortArray"}
-)
+_DECIDING = frozenset({"condition", "generator", "groupingExpressions", "keys", "partitionSpec"})
+"""Fields of operators whose values decide on rows, also when they are columns as they are."""
+_APART = frozenset({"groupingExpressions", "keys", "partitionSpec"})
+"""Those whose values tell rows apart."""
+_READ_AS_VALUES = frozenset({"LateralSubquery", "ListQuery", "ScalarSubquery"})
+_SUM_DECIMALS = "sum decimals: cast the argument before it is summed"
 _CALLED = {
     "CurrentDate": ("current_date", "curdate"), "CurrentTimestamp": ("current_timestamp", "now", "unix_timestamp"),
     "Now": ("now",), "LocalTimestamp": ("localtimestamp",), "CurrentTime": ("current_time",),
@@ -77,7 +87,8 @@ _GROUPING_CALLS = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``calls`` are names of functions in the source that may have made it; ``attribute`` what it is about."""
+    """``calls`` are names of functions in the source that may have made it; ``column`` of ``input`` what it is about.
+    ``listed``: it is of the order of a list's elements, and of nothing else, so that it can be mended later."""
 
     kind: Kind
     what: str
@@ -85,6 +96,7 @@ class Fault:
     calls: tuple[str, ...] = ()
     input: str = ""
     column: str = ""
+    listed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +124,14 @@ class Faults:
 
 def faults(plan: Node, proof: Proof, declared: Declared, floats: Iterable[str]) -> Faults:
     """``floats`` are the result's columns of a floating-point type."""
-    texts = NumericTexts(declared.numeric_texts)
+    texts = NumericTexts(declared.numeric_texts, proof.relations)
     keys = {name: facts.unique for name, facts in declared.inputs.items()}
     search = _Search(proof, declared, texts, TextGroups(texts, keys))
     for node in proof.relations:  # inputs first
         search.look_at(node)
     search.conclude(plan, frozenset(floats))
-    return Faults(tuple(dict.fromkeys(search.found)), texts.columns(proof.relations[plan]))
+    found = dict.fromkeys(replace(each, listed=False) for each in search.found)
+    return Faults(tuple(found), texts.columns(proof.relations[plan]))
 
 
 @dataclass(slots=True)
@@ -134,12 +147,16 @@ class _Search:
         below = [self.proof.relations[child] for child in node.children if child in self.proof.relations]
         relation = _combined(below)
         if node.kind.startswith(("MapIn", "FlatMap")):
-            return  # their function is what makes them not local
+            if all(
+                isinstance(part.rows, Whole) for part in below
+            ):  # else their function makes them not local
+                self._of_functions(node)
+            return
         grouping = [
             held for each in node.expressions("groupingExpressions") if (held := root(each)) is not None
         ]
-        for expression in node.all_expressions():
-            self._look_into(expression, relation, grouping, node)
+        for place, expression in node.expressions_by_field():
+            self._look_into(expression, relation, grouping, node, place)
         for origin, words in self.groups.uses(node, below):
             self._of_numeric_text(origin, f"is compared as text ({words})", _GROUPING_CALLS[words])
         self._of_operator(node, relation)
@@ -157,31 +174,63 @@ class _Search:
             for column, *others in zip(*(part.output for part in below), strict=False):
                 for other in others:
                     self._taint(column.id, self.tainted.get(other.id, []))
+        elif node.kind == "Expand":  # rollup and its like: each row once for each list of columns
+            for projected in node.lists("projections"):
+                for made, held in zip(node.expressions("output"), projected, strict=False):
+                    if held.kind == "AttributeReference":
+                        self._taint(made.id, self.tainted.get(held.id, []))
         elif node.kind in ("Except", "Intersect"):
-            for column in below[-1].output:
-                self.found += self.tainted.get(column.id, [])
+            for side in below:
+                self._decide(self._of_columns(side))
+        elif node.kind == "Distinct" and not self._told_apart(
+            [each.id for each in below[0].output], below[0]
+        ):
+            self._decide(self._of_columns(below[0]))
 
     def _taint(self, column: int, faults: Sequence[Fault]) -> None:
         if faults:
             self.tainted[column] = list(dict.fromkeys([*self.tainted.get(column, []), *faults]))
 
-    def _look_into(self, expression: Node, relation: Relation, grouping: list[Attribute], node: Node) -> None:
+    def _look_into(
+        self, expression: Node, relation: Relation, grouping: list[Attribute], node: Node, place: str
+    ) -> None:
         """Faults of an expression; those that only matter when they reach the result stay with its column."""
         later: list[Fault] = []
         for origin, words in self.texts.uses(expression, relation):
             self._of_numeric_text(origin, words)
         for inner, above in _with_parents(expression):
             self._at_once(inner, relation)
-            later += self._of_order(inner, above, relation, grouping)
+            of_inner = [*self._of_order(inner, above, relation, grouping), *self._carried(inner)]
+            later += _left_of(of_inner, inner, above)
             if self.texts.numbers.isdisjoint(inner.walk()):  # else it is told as what it is: text
                 later += _of_floats(inner)
-            if inner.kind == "AttributeReference" and not _is_settled(above):
-                later += self.tainted.get(inner.id, [])
-        if "exprId" in expression.fields:
-            if later and expression.kind != "AttributeReference":
-                self.tainted[expression.id] = list(dict.fromkeys(later))
-        elif node.kind != "Sort":
-            self.found += later  # it decides on rows: a condition, a grouping, an order
+        if place in _DECIDING or "exprId" not in expression.fields:
+            attributes = [held for each in node.expressions(place) for held in roots(each)]
+            if node.kind != "Sort" and not (place in _APART and self._told_apart(attributes, relation)):
+                self._decide(later)
+        elif later and expression.kind != "AttributeReference":
+            self.tainted[expression.id] = list(dict.fromkeys(later))
+
+    def _carried(self, inner: Node) -> list[Fault]:
+        """What stays with the columns that an expression is: its own, or those of a subquery."""
+        if inner.kind == "AttributeReference":
+            return self.tainted.get(inner.id, [])
+        plan = inner.expression("plan") if inner.kind in _READ_AS_VALUES else None
+        return self._of_columns(self.proof.relations.get(plan)) if plan is not None else []
+
+    def _of_columns(self, relation: Relation | None) -> list[Fault]:
+        columns = relation.output if relation is not None else ()
+        return [fault for column in columns for fault in self.tainted.get(column.id, [])]
+
+    def _told_apart(self, attributes: Iterable[Attribute], relation: Relation) -> bool:
+        """Do those of the attributes that are the same each time tell rows apart? Then the others decide nothing."""
+        return relation.is_unique(
+            each for each in attributes if not self.tainted.get(each if isinstance(each, int) else each[0])
+        )
+
+    def _decide(self, faults: Iterable[Fault]) -> None:
+        """Values of such faults decide on rows."""
+        self.found += [replace(fault, hint=fault.hint or _SUM_DECIMALS) for fault in faults]
 
     def _at_once(self, inner: Node, relation: Relation) -> None:
         calls = _CALLED.get(inner.kind, ())
@@ -190,15 +239,20 @@ class _Search:
                 "clock", f"{(calls or (inner.kind,))[0]}() is another time in each refresh",
                 "give the function a parameter named now: it is the commit time of the position", calls,
             ))  # fmt: skip
-        elif (text := _spoken(inner)) is not None:
+        elif (text := spoken(inner)) is not None:
             self.found.append(Fault(
-                "clock", f"'{text}' read as a {_time_of(inner)} is another time in each refresh",
+                "clock", f"'{text}' read as a {time_of(inner)} is another time in each refresh",
                 "give the function a parameter named now: it is the commit time of the position", _SPOKEN_BY,
             ))  # fmt: skip
         elif inner.kind in _OF_SESSION:
             self.found.append(Fault(
                 "session", f"{(calls or (inner.kind,))[0]}() is another value where somebody else runs the refresh",
                 "write the value itself", calls,
+            ))  # fmt: skip
+        elif inner.kind == "AesEncrypt" and _draws_its_start(inner):
+            self.found.append(Fault(
+                "random", f"aes_encrypt({_read(inner)}) begins with random bytes in each refresh",
+                "give it an iv that is computed of the row's values", ("aes_encrypt",),
             ))  # fmt: skip
         elif inner.kind in _RANDOM:
             self.found.append(Fault(
@@ -208,9 +262,17 @@ class _Search:
         elif inner.kind in _PYTHON:
             self._of_python(inner)
 
+    def _of_functions(self, node: Node) -> None:
+        for expression in node.all_expressions():
+            for inner in expression.walk():
+                if inner.kind in _PYTHON:
+                    self._of_python(inner)
+
     def _of_python(self, inner: Node) -> None:
         name = inner.name or str(inner.fields.get("udfName") or "a function")
-        if inner.fields.get("udfDeterministic") is False:
+        if (
+            inner.fields.get("udfDeterministic") is False and inner.kind != "PythonUDTF"
+        ):  # of which it is the default
             self.found.append(Fault(
                 "random", f"{name} is declared not to be deterministic",
                 "compute it of the row's values alone", (name,),
@@ -239,7 +301,10 @@ class _Search:
         window = next((each for each in above if each.kind == "WindowExpression"), None)
         if window is not None:
             yield from self._of_window(inner, window, relation)
-            return
+            if inner.kind in _ONE_OF_MANY or inner.kind in _LISTS:
+                return
+            partition = window.children[1].expressions("partitionSpec")
+            grouping = [held for each in partition if (held := root(each)) is not None]
         calls = _CALLED.get(inner.kind, ())
         if inner.kind in _ONE_OF_MANY and not self._dependent(inner.children[0], relation, grouping):
             name = _ONE_OF_MANY[inner.kind]
@@ -247,11 +312,11 @@ class _Search:
                 "order", f"{name}({_read(inner)}) takes whichever row comes, and rows come in any order",
                 "say which: max_by(value, order) with a unique order, or min or max", calls or (name,),
             )  # fmt: skip
-        elif inner.kind in _LISTS and not _is_settled(above) and not _has_order(inner):
+        elif inner.kind in _LISTS and not _has_order(inner):
             name = _LISTS[inner.kind]
             yield Fault(
                 "order", f"{name}({_read(inner)}) has its elements in any order",
-                "sort them: sort_array(collect_list(…))", calls or (name,),
+                "sort them: sort_array(collect_list(…))", calls or (name,), listed=inner.kind != "ListAgg",
             )  # fmt: skip
         elif (
             inner.kind == "Mode"
@@ -263,13 +328,13 @@ class _Search:
                 "say which: mode(…, True), or mode() WITHIN GROUP (ORDER BY …)", ("mode",),
             )  # fmt: skip
         elif inner.kind in _MERGED:
-            name = _MERGED[inner.kind]
+            name, hint = _MERGED[inner.kind]
             yield Fault(
                 "order", f"{name}({_read(inner)}) is estimated, another way for each order in which rows come",
-                "compute it exactly: percentile(…)", (name, "approx_percentile"),
+                hint, (name, "approx_percentile"),
             )  # fmt: skip
-        elif inner.kind in _BY_VALUE and not relation.is_unique([*grouping, *_roots(inner.children[1])]):
-            name = _BY_VALUE[inner.kind]
+        elif inner.kind in _BY_VALUE and not relation.is_unique([*grouping, *roots(inner.children[1])]):
+            name = "min_by" if inner.fields.get("reverse") else _BY_VALUE[inner.kind]
             yield Fault(
                 "order", f"{name}({_read(inner)}) takes whichever row comes when several have that value",
                 "order by a struct that ends with the key: max_by(value, struct(order, id))", (name,),
@@ -289,7 +354,7 @@ class _Search:
             aggregates and _counts_rows(spec, order)
         )
         if not by_place or relation.is_unique(
-            [held for each in (*partition, *order) for held in _roots(each)]
+            [held for each in (*partition, *order) for held in roots(each)]
         ):
             return
         name = (_CALLED.get(function.kind) or (_name_of(function),))[0]
@@ -297,6 +362,7 @@ class _Search:
         yield Fault(
             "order", f"{name}() goes by the order of {ordered}, in which rows may be equal and then come in any order",
             "end its orderBy with a column that is unique in the partition, such as the table's key", (name,),
+            listed=function.kind in ("CollectList", "CollectSet") and not _counts_rows(spec, order),
         )  # fmt: skip
 
     def _dependent(self, argument: Node, relation: Relation, grouping: list[Attribute]) -> bool:
@@ -327,9 +393,11 @@ class _Search:
             below = node.children[0]
             while below.kind in ("LocalLimit", "GlobalLimit", "Offset", "Project", "SubqueryAlias"):
                 below = below.children[0]
-            order = below.expressions("order") if below.kind == "Sort" else ()
+            is_order = below.kind == "Sort" and below.fields.get("global") is True  # SORT BY is of each part
+            order = below.expressions("order") if is_order else ()
+            self._decide(fault for each in order for inner in each.walk() for fault in self._carried(inner))
             known = self.proof.relations.get(below, relation)
-            if not known.is_unique([held for each in order for held in _roots(each)]):
+            if not known.is_unique([held for each in order for held in roots(each)]):
                 self.found.append(Fault(
                     "order", "limit takes whichever rows come first, and rows come in any order",
                     "order by columns that end with a unique one before it", ("limit", "offset", "tail"),
@@ -363,39 +431,23 @@ def _of_result(fault: Fault, column: str, is_float: bool) -> Fault:
     hint = (
         f'sum decimals (cast the argument), or say how much may differ: tolerance={{"{column}": 1e-6}}'
         if is_float
-        else "sum decimals: cast the argument before it is summed"
+        else _SUM_DECIMALS
     )
     return Fault("float", fault.what, hint, fault.calls, column=column)
 
 
-def _time_of(expression: Node) -> str:
-    """The date or timestamp that an expression reads a text as, without a format; empty for others."""
-    if expression.kind == "ParseToDate" and len(expression.children) == 1:
-        return "date"
-    reads = expression.kind == "Cast" or (
-        expression.kind == "ParseToTimestamp" and len(expression.children) == 1
-    )
-    return expression.type if reads and expression.type in _TIMES else ""
-
-
-def _spoken(expression: Node) -> str | None:
-    """The text of constants alone that is read as a time and names one. Spark takes no such name from a column."""
-    if not _time_of(expression):
-        return None
-    below = list(expression.children[0].walk())
-    if any(_time_of(each) or (not each.children and each.kind != "Literal") for each in below):
-        return None
-    texts = (
-        str(each.fields.get("value") or "")
-        for each in below
-        if each.kind == "Literal" and each.type.startswith("string")
-    )
-    text = "".join(texts).strip()
-    return text if _SPOKEN.search(text) else None
+def _draws_its_start(inner: Node) -> bool:
+    """aes_encrypt of a mode that begins with random bytes unless it is given others."""
+    mode, start = inner.children[2], inner.children[4]
+    if mode.kind == "Literal" and str(mode.fields.get("value")).upper() == "ECB":
+        return False
+    while start.kind == "Cast":
+        start = start.children[0]
+    return start.kind == "Literal" and not start.fields.get("value")
 
 
 def _of_floats(inner: Node) -> Iterator[Fault]:
-    name = _FLOAT_SUMS.get(inner.kind) if inner.children and _is_float(inner.children[0]) else None
+    name = _FLOAT_SUMS.get(inner.kind) if any(map(_is_float, inner.children)) else None
     name = name or _MOMENTS.get(inner.kind)
     if name is not None:
         yield Fault(
@@ -420,9 +472,15 @@ def _with_parents(expression: Node, above: tuple[Node, ...] = ()) -> Iterator[tu
         yield from _with_parents(child, (expression, *above))
 
 
-def _is_settled(above: tuple[Node, ...]) -> bool:
-    """Is the order of a list's elements of no account to what is made of it?"""
-    return any(each.kind in _ORDER_FREE for each in above)
+def _left_of(faults: Iterable[Fault], inner: Node, above: tuple[Node, ...]) -> Iterator[Fault]:
+    """The faults of a part of an expression that its whole has: the order of a list may be mended on the way, or become
+    something else."""
+    ends = fate(inner, above)
+    for fault in faults:
+        if not fault.listed or ends is Fate.LISTED:
+            yield fault
+        elif ends is Fate.OTHER:
+            yield replace(fault, listed=False)
 
 
 def _has_order(function: Node) -> bool:
@@ -436,16 +494,6 @@ def _counts_rows(spec: Node, order: tuple[Node, ...]) -> bool:
     if frame is None or not order or frame.named("frameType") != "RowFrame":
         return False
     return any(bound.kind not in ("UnboundedPreceding", "UnboundedFollowing") for bound in frame.children)
-
-
-def _roots(expression: Node) -> list[Attribute]:
-    """Attributes that an expression is made of so that it tells as much as they do: structs, orders, names."""
-    held = root(expression)
-    if held is not None:
-        return [held]
-    if expression.kind in ("Alias", "CreateNamedStruct", "SortOrder"):
-        return [held for child in expression.children for held in _roots(child)]
-    return []
 
 
 def _read(expression: Node) -> str:

@@ -21,7 +21,7 @@ _ORDERS = {
     "Min": "min", "SortOrder": "orderBy", "Greatest": "greatest", "Least": "least", "SortArray": "sort_array",
     "ArrayMax": "array_max", "ArrayMin": "array_min",
 }  # fmt: skip
-_BY = {"MaxBy": "max_by", "MinBy": "min_by"}
+_BY = {"MaxBy": "max_by", "MaxMinByK": "max_by", "MinBy": "min_by"}
 _EQUALITIES = {
     "EqualTo": "=", "EqualNullSafe": "<=>", "In": "in", "InSubquery": "in", "CollectSet": "collect_set", "Mode": "mode",
     "HyperLogLogPlusPlus": "approx_count_distinct", "ArrayDistinct": "array_distinct",
@@ -37,13 +37,16 @@ _KEEPS = frozenset({
     "Explode", "PosExplode", "Inline",
 })  # fmt: skip
 """What gives one of the values that it is given, or a list of them."""
+_QUERIES = frozenset({"ListQuery", "ScalarSubquery"})
 
 
 @dataclass(slots=True)
 class NumericTexts:
-    """``told``: columns of each input that are such text. ``numbers`` are the casts that read one as a number."""
+    """``told``: columns of each input that are such text; ``relations`` has the plans of subqueries. ``numbers`` are
+    the casts that read one as a number."""
 
     told: Mapping[str, frozenset[str]]
+    relations: Mapping[Node, Relation] = field(default_factory=dict)
     numbers: set[Node] = field(default_factory=set)
     _columns: dict[Attribute, Held] = field(default_factory=dict)
     _readings: dict[Attribute, frozenset[int] | None] = field(default_factory=dict)
@@ -81,7 +84,7 @@ class NumericTexts:
         """The readings of inputs whose rows decide what an expression of one row is; None when others do, too."""
         found = frozenset[int]()
         for inner in expression.walk():
-            if inner.kind in ("AggregateExpression", "WindowExpression"):
+            if inner.kind in ("AggregateExpression", "WindowExpression") or inner.kind in _QUERIES:
                 return None
             if inner.kind == "AttributeReference":
                 readings = self.readings_of_column(inner.id, relation)
@@ -154,10 +157,19 @@ class NumericTexts:
                 return _together(below[1:])
             case "CaseWhen":
                 return _together([*below[1::2], *(below[-1:] if len(below) % 2 else ())])
-            case "MaxBy" | "MinBy":
+            case "MaxBy" | "MaxMinByK" | "MinBy":
                 return below[0]
+            case kind if kind in _QUERIES:
+                return self._of_query(inner)
             case kind:
                 return _together(below) if kind in _KEEPS else {}
+
+    def _of_query(self, inner: Node) -> Held:
+        plan = inner.expression("plan")
+        relation = self.relations.get(plan) if plan is not None else None
+        if relation is None:
+            return {}
+        return _together(self.of_column(column.id, relation) for column in relation.output)
 
     def of_column(self, attribute: Attribute, relation: Relation) -> Held:
         if attribute in self._columns:

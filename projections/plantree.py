@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """An operator of a plan or an expression in one. ``kind`` is Spark's class without its package
-    (``Aggregate``, ``AttributeReference``); ``fields`` are its arguments as Spark told them."""
+    (``Aggregate``, ``AttributeReference``); ``fields`` are its arguments as Spark told them. The expressions in them
+    are the same nodes each time they are asked for."""
 
     kind: str
     fields: Mapping[str, Any]
     children: tuple[Node, ...]
+    _read: dict[str, tuple[Node, ...]] = field(default_factory=dict, repr=False)
 
     def walk(self) -> Iterator[Node]:
         """This node and all below it, expressions in its fields left out."""
@@ -30,6 +32,11 @@ class Node:
 
     def expressions(self, field: str) -> tuple[Node, ...]:
         """The expressions of a field; none when Spark told none."""
+        if field not in self._read:
+            self._read[field] = self._expressions(field)
+        return self._read[field]
+
+    def _expressions(self, field: str) -> tuple[Node, ...]:
         told = self.fields.get(field)
         if not isinstance(told, list) or not told:
             return ()
@@ -54,13 +61,18 @@ class Node:
 
     def all_expressions(self) -> Iterator[Node]:
         """The expressions of an operator's fields, whatever these are called."""
+        for _, expression in self.expressions_by_field():
+            yield expression
+
+    def expressions_by_field(self) -> Iterator[tuple[str, Node]]:
+        """The same with the names of the fields."""
         for name, told in self.fields.items():
             if (
                 isinstance(told, list)
                 and told
                 and _is_tree(told[0][0] if isinstance(told[0], list) else told[0])
             ):
-                yield from self.expressions(name)
+                yield from ((name, each) for each in self.expressions(name))
 
     @property
     def id(self) -> int:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -27,19 +28,23 @@ _SPOKEN = re.compile(
     re.I,
 )
 _BY_TEXT = re.compile(
-    r"(.*\.)?(datetime\.(now|utcnow|today)|date\.today|time\.(time|time_ns|monotonic)|uuid\.uuid[14]|uuid4"
+    r"(.*\.)?(datetime\.(now|utcnow|today)|date\.today|time\.(time|time_ns|monotonic|localtime|gmtime)|uuid\.uuid[14]|uuid4"
     r"|random\.\w+|secrets\.\w+)"
 )
 """Calls of what a function has from where nobody can look it up."""
 _BY_NAME: Mapping[str, frozenset[str]] = {
     "time": frozenset({
         "time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time",
+        "strftime", "localtime", "gmtime", "ctime", "asctime",
     }),
     "uuid": frozenset({"uuid1", "uuid4", "uuid6", "uuid7"}),
     "posix": frozenset({"urandom", "getpid"}),
     "nt": frozenset({"urandom", "getpid"}),
     "secrets": frozenset({"choice", "randbelow", "randbits", "token_bytes", "token_hex", "token_urlsafe"}),
 }  # fmt: skip
+_OF_NOW = {"asctime": 0, "ctime": 0, "gmtime": 0, "localtime": 0, "strftime": 1}
+"""Functions of ``time`` that take the time now unless they are given one behind so many arguments."""
+_Cached = type(cache(len))
 _STANDARD = frozenset({"datetime", "os", "random", "secrets", "time", "uuid"})
 _UNKNOWN = object()
 
@@ -83,42 +88,74 @@ class _Search:
     found: list[Unsteady] = field(default_factory=list)
     _seen: set[object] = field(default_factory=set)
 
-    def function(self, function: FunctionType) -> None:
+    def function(self, function: FunctionType, call: ast.Call | None = None) -> None:
+        """``call``: where it is called; the defaults of what is given there are of no account."""
         code = function.__code__
+        tree = _definition(code)
+        if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef) and is_project_file(code.co_filename):
+            self._defaults(tree, code, _Scope(code.co_filename, function.__globals__), call)
         if code in self._seen:
             return
         self._seen.add(code)
-        tree = _definition(code)
         if tree is not None:
             closed = inspect.getclosurevars(function).nonlocals
             names = function.__globals__
             scope = _Scope(code.co_filename, names, closed, _own_names(tree), code.co_firstlineno)
             self._look(tree, scope, "{}() is another value each time the function is called")
 
+    def _defaults(
+        self,
+        tree: ast.FunctionDef | ast.AsyncFunctionDef,
+        code: CodeType,
+        scope: _Scope,
+        call: ast.Call | None,
+    ) -> None:
+        """Values that were made when the module was loaded."""
+        arguments = tree.args
+        positional = [*arguments.posonlyargs, *arguments.args]
+        pairs = [*zip(reversed(positional), reversed(arguments.defaults), strict=False)]
+        pairs += [
+            (each, value)
+            for each, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            if value is not None
+        ]
+        given = set() if call is None else {each.arg for each in call.keywords}
+        given |= {each.arg for each, _ in zip(positional, () if call is None else call.args, strict=False)}
+        for each, value in pairs:
+            if each.arg not in given and (code, each.arg) not in self._seen:
+                self._seen.add((code, each.arg))
+                self._look(value, scope, f"{each.arg} holds {{}}(), another value in each process")
+
     def _look(self, tree: ast.AST, scope: _Scope, words: str) -> None:
-        for node in _body(tree):
+        nodes = list(_body(tree))
+        calls = {node.func: node for node in nodes if isinstance(node, ast.Call)}
+        for node in nodes:
             match node:
-                case ast.Call(func=called):
-                    self._called(called, scope, words)
+                case ast.Call():
+                    self._called(node, scope, words)
                 case ast.Name(id=name, ctx=ast.Load()):
-                    self._named(scope, name, scope.value(node))
+                    self._named(scope, name, scope.value(node), calls.get(node))
                 case ast.Attribute(value=owner, attr=name):
                     module = scope.value(owner)
                     if isinstance(module, ModuleType) and is_project_file(getattr(module, "__file__", None)):
-                        self._named(_Scope.of(module), name, getattr(module, name, _UNKNOWN))
+                        self._named(_Scope.of(module), name, getattr(module, name, _UNKNOWN), calls.get(node))
                 case ast.Constant(value=str() as text):
                     self._text(text, f"{shown(scope.file)}:{node.lineno}")
 
-    def _called(self, called: ast.expr, scope: _Scope, words: str) -> None:
+    def _called(self, call: ast.Call, scope: _Scope, words: str) -> None:
+        called = call.func
         value, text = scope.value(called), ast.unparse(called)
+        if _is_given_a_time(call, text):
+            return
         if _BY_TEXT.fullmatch(text) if value is _UNKNOWN else _is_unsteady(value):
             self.found.append(Unsteady(words.format(text), _NOW, f"{shown(scope.file)}:{called.lineno}"))
 
-    def _named(self, scope: _Scope, name: str, value: object) -> None:
+    def _named(self, scope: _Scope, name: str, value: object, call: ast.Call | None) -> None:
         """A helper, or a constant of a module: what is it made of?"""
-        if isinstance(value, FunctionType):
-            if is_project_file(value.__code__.co_filename):
-                self.function(value)
+        if isinstance(value, FunctionType | _Cached):
+            for function in _wrapped(value):
+                if is_project_file(function.__code__.co_filename):
+                    self.function(function, call)
         elif value is not _UNKNOWN and not isinstance(value, ModuleType | type) and name not in scope.closed:
             self._constant(scope, name)
         elif name in scope.closed and isinstance(value, str | tuple | list):
@@ -129,7 +166,7 @@ class _Search:
         if (scope.file, name) in self._seen or not is_project_file(scope.file):
             return
         self._seen.add((scope.file, name))
-        for statement in _statements(scope.file):
+        for statement in _nested(_statements(scope.file)):
             match statement:
                 case ast.Assign(targets=targets, value=value) if name in _stored(targets):
                     pass
@@ -185,6 +222,21 @@ class _Scope:
                 return _UNKNOWN
 
 
+def _wrapped(value: Any) -> Iterator[FunctionType]:
+    """A function with those that it wraps, as ``functools.cache`` and ``wraps`` tell them."""
+    while isinstance(value, FunctionType | _Cached):
+        if isinstance(value, FunctionType):
+            yield value
+        value = getattr(value, "__wrapped__", None)
+
+
+def _is_given_a_time(call: ast.Call, text: str) -> bool:
+    """time.gmtime(0)"""
+    others = _OF_NOW.get(text.rpartition(".")[2], len(call.args))
+    given = call.args[others:]
+    return bool(given) and not (isinstance(given[0], ast.Constant) and given[0].value is None)
+
+
 def _is_unsteady(called: object) -> bool:
     owner, name = getattr(called, "__self__", None), str(getattr(called, "__name__", ""))
     if isinstance(owner, type) and issubclass(owner, date):
@@ -217,6 +269,18 @@ def _statements(file: str) -> list[ast.stmt]:
         return ast.parse(Path(file).read_text(encoding="utf-8"), file).body
     except (OSError, SyntaxError, ValueError):
         return []
+
+
+def _nested(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements with those of ``if``, ``try`` and ``with`` among them, which are of the same names."""
+    for statement in statements:
+        yield statement
+        if isinstance(statement, ast.If | ast.Try | ast.With):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _nested(getattr(statement, part, []))
+        if isinstance(statement, ast.Try):
+            for handler in statement.handlers:
+                yield from _nested(handler.body)
 
 
 def _body(tree: ast.AST) -> Iterator[Any]:

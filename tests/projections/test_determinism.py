@@ -3,11 +3,14 @@ what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
+import time as clock
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, date, datetime
 from datetime import datetime as dt
+from functools import cache
 from random import Random, random
-from time import time
+from time import strftime, time
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from pyspark.sql.window import WindowSpec
 
 from projections import Changes, Projection, State, projection
 from tests.projections.conftest import Analyse
-from tests.projections.gallery import CUSTOMERS, LAKE, ORDERS
+from tests.projections.gallery import CUSTOMERS, LAKE, ORDERS, PRODUCTS
 
 Function = Callable[[DataFrame], DataFrame]
 
@@ -66,6 +69,28 @@ def in_helper() -> float:
     return time()
 
 
+if MADE is not None:
+    BEGUN = dt.now(UTC)
+try:
+    with suppress(ValueError):
+        TRIED = dt.now(UTC)
+except TypeError:
+    TRIED = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def since(day: date = date.today()) -> int:  # noqa: B008, DTZ011
+    return day.year
+
+
+def since_named(*, day: date = date.today()) -> int:  # noqa: B008, DTZ011
+    return day.year
+
+
+@cache
+def remembered() -> float:
+    return time()
+
+
 def in_helpers_helper() -> Column:
     return F.lit(in_helper())
 
@@ -80,6 +105,29 @@ def doubled(number: Any) -> Any:
     return 2 * number
 
 
+def of_sql(query: str) -> Projection:
+    """Over the orders ``{o}``."""
+    return of_orders(lambda orders: orders.sparkSession.sql(query, o=orders))
+
+
+def beside_whole(query: str, **more: Any) -> Projection:
+    """Over the orders ``{o}`` and products ``{p}``, of which nobody says what they affect."""
+
+    def listed(orders: DataFrame, products: DataFrame) -> DataFrame:
+        return orders.sparkSession.sql(query, o=orders, p=products)
+
+    inputs: dict[str, Any] = {"orders": State(ORDERS, affects="customer_id"), "products": State(PRODUCTS)}
+    return projection(key="customer_id", sink=LAKE, **inputs, **more)(listed)
+
+
+def by_status(query: str) -> Projection:
+    """Over a table ``each`` of whichever statuses there are first for each product of a customer."""
+    each = "SELECT customer_id, product_id, first(status) AS st, first(status) = 'paid' AS paid FROM {o} GROUP BY 1, 2"
+    return of_sql(f"WITH each AS ({each}) {query}")
+
+
+FIRST = "first(status) takes whichever row comes"
+LISTED = "collect_list(status) has its elements in any order"
 TEXT = "readings.price is numeric without a precision, text in the log, and {}"
 FAULTS: dict[str, tuple[Projection, str, str]] = {
     "the clock": (
@@ -225,6 +273,10 @@ FAULTS: dict[str, tuple[Projection, str, str]] = {
         of_readings(lambda readings: readings.groupBy("meter").agg(F.expr("max_by(level, struct(price, id))"))),
         "fail", TEXT.format("is compared as text (max_by)"),
     ),
+    "numeric text that several are the highest by": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.expr("max_by(id, struct(price, id), 2)"))),
+        "fail", TEXT.format("is compared as text (max_by)"),
+    ),
     "numeric text in a sorted list": (
         of_readings(lambda readings: readings.groupBy("meter").agg(F.expr("sort_array(collect_list(price))"))),
         "fail", TEXT.format("is compared as text (sort_array)"),
@@ -292,6 +344,117 @@ FAULTS: dict[str, tuple[Projection, str, str]] = {
             readings.where("id > 5").select("meter", "price"))),
         "fail", TEXT.format("is compared as text (except)"),
     ),
+    "numeric text of a subquery": (
+        of_readings(lambda readings: readings.sparkSession.sql(
+            "SELECT meter, (SELECT price FROM {r} WHERE id = 1) * 2 AS double FROM {r}", r=readings), trust=True),
+        "fail", TEXT.format("is read as "),
+    ),
+    "numeric text among that of a subquery": (
+        of_readings(lambda readings: readings.sparkSession.sql(
+            "SELECT meter FROM {r} WHERE '1' IN (SELECT price FROM {r})", r=readings), trust=True),
+        "fail", TEXT.format("is compared as text (in)"),
+    ),
+    "the first in a subquery": (
+        beside_whole("SELECT customer_id, (SELECT first(name) FROM {p}) AS name FROM {o}"), "warn",
+        "first(name) takes whichever row comes",
+    ),
+    "rows that are among the first of others": (
+        beside_whole("SELECT customer_id FROM {o} WHERE id IN (SELECT first(id) FROM {p} GROUP BY name)"), "warn",
+        "first(id) takes whichever row comes",
+    ),
+    "rows for which others are the first": (
+        beside_whole("SELECT customer_id FROM {o} WHERE EXISTS (SELECT 1 FROM (SELECT first(id) = 3 AS is FROM {p})"
+                     " WHERE is)"), "warn", "first(id) takes whichever row comes",
+    ),
+    "groups of the first": (
+        by_status("SELECT customer_id, count(*) AS n FROM each GROUP BY customer_id, st"), "warn", FIRST,
+    ),
+    "totals above groups of the first": (
+        by_status("SELECT customer_id, n FROM (SELECT customer_id, st, count(*) AS n FROM each GROUP BY GROUPING SETS"
+                  " ((customer_id), (customer_id, st)))"), "warn", FIRST,
+    ),
+    "a condition that is the first": (by_status("SELECT customer_id FROM each WHERE paid"), "warn", FIRST),
+    "distinct firsts": (
+        by_status("SELECT customer_id FROM (SELECT DISTINCT customer_id, st FROM each)"), "warn", FIRST,
+    ),
+    "one row of each first": (
+        of_orders(lambda orders: orders.groupBy("customer_id", "product_id").agg(F.expr("first(status) AS st"))
+                  .select("customer_id", "st").dropDuplicates().select("customer_id")), "warn", FIRST,
+    ),
+    "a window for each first": (
+        by_status("SELECT customer_id, count(*) OVER (PARTITION BY customer_id, st) AS n FROM each"), "warn", FIRST,
+    ),
+    "a limit by the first": (
+        beside_whole("SELECT customer_id FROM {o} JOIN (SELECT * FROM (SELECT price, first(name) AS name FROM {p}"
+                     " GROUP BY price) ORDER BY name, price LIMIT 3) ON amount = price"),
+        "warn", "first(name) takes whichever row comes",
+    ),
+    "the value of the highest in a window": (
+        of_orders(lambda orders: orders.withColumn(
+            "s", F.expr("max_by(status, amount) OVER (PARTITION BY customer_id)"))),
+        "warn", "max_by(status, amount) takes whichever row comes",
+    ),
+    "the most frequent in a window": (
+        of_orders(lambda orders: orders.withColumn("s", F.expr("mode(status) OVER (PARTITION BY customer_id)"))),
+        "warn", "mode(status) takes whichever",
+    ),
+    "an estimate in a window": (
+        of_orders(lambda orders: orders.withColumn(
+            "s", F.expr("percentile_approx(quantity, 0.5) OVER (PARTITION BY customer_id)"))),
+        "warn", "percentile_approx(quantity) is estimated",
+    ),
+    "how long the first is": (of_orders(each("size(first(split(status, ','))) AS n")), "warn", FIRST),
+    "whether a list has the first": (of_orders(each("array_contains(array('a'), first(status)) AS n")), "warn", FIRST),
+    "whether a list has what was the first": (
+        by_status("SELECT customer_id, array_contains(array('a'), st) AS has FROM each"), "warn", FIRST,
+    ),
+    "a sorted part of a list": (
+        of_orders(each("sort_array(slice(collect_list(status), 1, 3)) AS all")), "warn", LISTED,
+    ),
+    "a part of a list that is sorted later": (
+        of_orders(lambda orders: each("slice(collect_list(status), 1, 3) AS all")(orders).select(
+            "customer_id", F.sort_array("all"))), "warn", LISTED,
+    ),
+    "a list sorted by an order of its own": (
+        of_orders(each("array_sort(collect_list(status), (a, b) -> length(a) - length(b)) AS all")), "warn", LISTED,
+    ),
+    "a sorted list of places": (
+        of_orders(each("sort_array(transform(collect_list(status), (s, i) -> s || i)) AS all")), "warn", LISTED,
+    ),
+    "a sorted list of lists": (
+        of_orders(lambda orders: orders.groupBy("customer_id", "product_id").agg(F.expr("collect_list(status) AS all"))
+                  .groupBy("customer_id").agg(F.sort_array(F.collect_list("all")))), "warn", LISTED,
+    ),
+    "a text that begins with random bytes": (
+        of_orders(lambda orders: orders.withColumn("s", F.expr("aes_encrypt(status, '0000111122223333')"))), "fail",
+        "aes_encrypt(status) begins with random bytes",
+    ),
+    "the values of the highest, of which there may be several": (
+        of_orders(each("max_by(status, amount, 2)")), "warn", "max_by(status, amount) takes whichever row comes",
+    ),
+    "the values of the lowest, of which there may be several": (
+        of_orders(each("min_by(status, amount, 2)")), "warn", "min_by(status, amount) takes whichever row comes",
+    ),
+    "a sketch of how many": (of_orders(each("hll_sketch_agg(id)")), "warn", "hll_sketch_agg(id) is estimated"),
+    "a sketch of what is in the middle": (
+        of_orders(each("kll_sketch_agg_bigint(id)")), "warn", "kll_sketch_agg_bigint(id) is estimated",
+    ),
+    "a product": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.product("level").alias("n"))), "warn",
+        "product(level) adds floating-point numbers",
+    ),
+    "a slope": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.regr_slope("level", "id").alias("n"))), "warn",
+        "regr_slope(level, id) adds floating-point numbers",
+    ),
+    "a mean of floats that others go with": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(F.regr_avgy("level", "id").alias("n"))), "warn",
+        "regr_avgy(level, id) adds floating-point numbers",
+    ),
+    "so many rows, sorted in parts": (
+        beside_whole("SELECT customer_id FROM {o} JOIN (SELECT id FROM {p} SORT BY id LIMIT 3) USING (id)"), "warn",
+        "limit takes whichever rows come first",
+    ),
     "a cast that cuts": (
         of_readings(lambda readings: readings.select("meter", "price"), cast={"price": "decimal"}), "warn",
         "input 'readings': decimal is decimal(10,0) in Spark: price loses what is behind its point",
@@ -326,6 +489,12 @@ def test_rows_that_numeric_text_tells_apart_are_named_where_that_is_written(anal
 SOUND: dict[str, Projection] = {
     "the most frequent, the same of equals": of_orders(each("mode(status, true)")),
     "the same number each time": of_orders(lambda orders: orders.withColumn("n", F.lit(SEEDED))),
+    "a time of one's own": of_orders(
+        lambda orders: orders.withColumn("n", F.lit(strftime("%Y", clock.gmtime(7))))
+    ),
+    "a default that is not taken": of_orders(
+        lambda orders: orders.where(F.col("amount") > since(date(2020, 1, 1)) + since_named(day=date.min))
+    ),
     "a day that is a text": of_orders(lambda orders: orders.withColumn("n", F.lit("today"))),
     "a day that is always the same": of_orders(
         lambda orders: orders.withColumn("day", F.expr("date('epoch') + datediff(date('2020-01-01'), '2019-12-31')"))
@@ -392,6 +561,62 @@ SOUND: dict[str, Projection] = {
             "n", F.count("id").over(Window.partitionBy("meter", "id", "price"))
         )
     ),
+    "a subquery of values that are the same each time": beside_whole(
+        "SELECT customer_id, (SELECT max(name) FROM {p}) AS name FROM {o} WHERE id IN (SELECT id FROM {p})"
+    ),
+    "the length of a list of a subquery": beside_whole(
+        "SELECT customer_id, size((SELECT collect_list(name) FROM {p})) AS n FROM {o}"
+    ),
+    "that others are there, whichever": beside_whole(
+        "SELECT customer_id FROM {o} WHERE EXISTS (SELECT first(name) FROM {p})"
+    ),
+    "groups that others tell apart already": by_status(
+        "SELECT customer_id, product_id, count(*) AS n FROM each GROUP BY customer_id, product_id, st"
+    ),
+    "distinct rows that others tell apart already": by_status(
+        "SELECT customer_id, product_id FROM (SELECT DISTINCT customer_id, product_id, st FROM each)"
+    ),
+    "the value of the highest in a window, of which there is one": of_orders(
+        lambda orders: orders.withColumn("s", F.expr("max_by(status, id) OVER (PARTITION BY customer_id)"))
+    ),
+    "a sorted list of a window": of_orders(
+        lambda orders: orders.withColumn(
+            "s", F.expr("sort_array(collect_list(status) OVER (PARTITION BY customer_id))")
+        )
+    ),
+    "a sorted list of what is made of each element": of_orders(
+        each(
+            "sort_array(array_distinct(transform(filter(collect_list(status), s -> s != ''), s -> upper(s)))) AS all",
+            "array_contains(collect_list(status), 'paid') AS paid",
+            "exists(collect_list(status), s -> s = 'sent') AS sent",
+            "array_sort(flatten(collect_list(array(status)))) AS flat",
+            "size(array_sort(collect_list(status), (a, b) -> length(a) - length(b))) AS n",
+            "sort_array(collect_list(status) || collect_list(status)) AS twice",
+        )
+    ),
+    "lists that are one sorted list later": of_orders(
+        lambda orders: (
+            orders.groupBy("customer_id", "product_id")
+            .agg(F.expr("collect_list(status) AS all"))
+            .groupBy("customer_id")
+            .agg(F.sort_array(F.flatten(F.collect_list("all"))))
+        )
+    ),
+    "rows of a list": of_orders(
+        lambda orders: each("collect_list(status) AS all")(orders).select("customer_id", F.explode("all"))
+    ),
+    "a text that begins with given bytes, or none": of_orders(
+        lambda orders: orders.selectExpr(
+            "customer_id",
+            "aes_encrypt(status, '0000111122223333', 'ECB') AS one",
+            "aes_encrypt(status, '0000111122223333', 'CBC', 'DEFAULT', unhex(md5(status))) AS other",
+        )
+    ),
+    "the values of the highest, all different": of_orders(each("max_by(status, id, 2)")),
+    "the number of pairs": of_readings(lambda r: r.groupBy("meter").agg(F.regr_count("level", "id"))),
+    "so many rows, sorted": beside_whole(
+        "SELECT customer_id FROM {o} JOIN (SELECT id FROM {p} ORDER BY id LIMIT 3) USING (id)"
+    ),
     "numeric text as text": of_readings(lambda readings: readings.select("meter", "price")),
 }  # fmt: skip
 
@@ -427,6 +652,43 @@ def test_a_function_of_python_is_not_followed_by_key_unless_it_is_trusted(analys
     assert (doubtful.findings, trusted.reason) == ((), None)
 
 
+def in_python(
+    orders: DataFrame, products: DataFrame, *, grouped: bool = False, of_table: bool = False
+) -> DataFrame:
+    """The products go through a function of Python."""
+    if of_table:
+
+        class Numbers:
+            def eval(self) -> Iterator[tuple[int]]:
+                yield (1,)
+
+        function: Any = F.udtf(Numbers, returnType="n bigint")
+        made: Any = function()
+        return orders.join(made, F.col("n") == orders.id)
+    if grouped:
+        made = products.groupBy("id").applyInPandas(lambda frame: frame, products.schema)
+    else:
+        made = products.mapInPandas(lambda frames: frames, products.schema)
+    return orders.join(made, made.id == orders.product_id).select("customer_id", made.name)
+
+
+@pytest.mark.parametrize("how", [{}, {"grouped": True}, {"of_table": True}], ids=str)
+def test_a_function_of_python_over_what_is_read_whole_is_not_followed_either(
+    analysed: Analyse, how: dict[str, bool]
+) -> None:
+    def of_both(*, trust: bool) -> Projection:
+        def listed(orders: DataFrame, products: DataFrame) -> DataFrame:
+            return in_python(orders, products, **how)
+
+        inputs: dict[str, Any] = {"orders": State(ORDERS, affects="customer_id"), "products": State(PRODUCTS)}
+        return projection(key="customer_id", sink=LAKE, trust=trust, **inputs)(listed)
+
+    doubtful, trusted = analysed(of_both(trust=False)), analysed(of_both(trust=True))
+    assert doubtful.reason is not None
+    assert doubtful.reason.startswith("nobody can see whether the Python function ")
+    assert (doubtful.findings, doubtful.not_local, trusted.reason) == ((), (), None)
+
+
 @projection(key="customer_id", sink=LAKE, orders=State(ORDERS, affects="customer_id"))
 def several_faults(orders: DataFrame) -> DataFrame:
     seen = orders.withColumn("seen", F.current_timestamp())
@@ -451,6 +713,25 @@ OF_PYTHON: dict[str, tuple[Function, str]] = {
     "of a helper": (lambda orders: orders.withColumn("n", F.lit(in_helper())), "time()"),
     "of a helper's helper": (lambda orders: orders.withColumn("n", in_helpers_helper()), "time()"),
     "in a constant": (lambda orders: orders.withColumn("at", F.lit(STARTED)), "STARTED holds dt.now()"),
+    "as a text": (lambda orders: orders.withColumn("n", F.lit(strftime("%Y"))), "strftime()"),
+    "as parts": (
+        lambda orders: orders.withColumn("n", F.lit(clock.localtime().tm_year)),
+        "clock.localtime()",
+    ),
+    "in a default": (lambda orders: orders.where(F.col("amount") > since()), "day holds date.today()"),
+    "in a default by name": (
+        lambda orders: orders.where(F.col("amount") > since_named()),
+        "day holds date.today()",
+    ),
+    "of a helper that remembers": (lambda orders: orders.withColumn("n", F.lit(remembered())), "time()"),
+    "in a constant of one case": (
+        lambda orders: orders.withColumn("at", F.lit(BEGUN)),
+        "BEGUN holds dt.now()",
+    ),
+    "in a constant that may fail": (
+        lambda orders: orders.withColumn("at", F.lit(TRIED)),
+        "TRIED holds dt.now()",
+    ),
     "that no source shows": (
         lambda orders: orders.withColumn("n", F.lit(hidden(MADE))),
         "a value in its plan is another one",

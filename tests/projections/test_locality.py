@@ -216,6 +216,9 @@ LOCAL: dict[str, Callable[[DataFrame], DataFrame]] = {
     "a unique order": lambda orders: orders.withColumn(
         "n", F.row_number().over(Window.partitionBy("customer_id").orderBy("amount", "id"))
     ),
+    "rows of Python's values beside it": lambda orders: orders.join(
+        orders.sparkSession.createDataFrame([("paid", 1)], "status string, place int"), "status"
+    ),
     "an unpivot": lambda orders: orders.unpivot("customer_id", ["id", "product_id"], "name", "value"),
 }
 
@@ -238,6 +241,24 @@ def test_a_plan_that_depends_on_rows_is_not_local_and_none_is_read(analysed: Ana
     found = analysed(of_orders(lambda orders: orders.groupBy("customer_id").pivot("status").count()))
     assert found.schema is None
     assert found.reason == "it looks at rows while it defines its result"
+
+
+ROWS_AT_HAND: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "rows that are kept": lambda orders: orders.localCheckpoint(eager=False),
+    "rows as Python has them": lambda orders: orders.sparkSession.createDataFrame(orders.rdd, orders.schema),
+    "rows that are kept, in a subquery": lambda orders: orders.sparkSession.sql(
+        "SELECT customer_id FROM {orders} WHERE id IN (SELECT id FROM {kept})",
+        orders=orders,
+        kept=orders.localCheckpoint(eager=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ROWS_AT_HAND)
+def test_rows_whose_plan_is_not_told_prove_nothing(analysed: Analyse, case: str) -> None:
+    found = analysed(of_orders(ROWS_AT_HAND[case]))
+    assert found.reason == "it looks at rows while it defines its result"
+    assert found.not_local[0].place.startswith("tests/projections/test_locality.py:")
 
 
 @projection(key="customer_id", sink=LAKE, customers=customers_by_id, orders=by_customer)
