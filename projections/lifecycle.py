@@ -303,7 +303,7 @@ def _create(
         projection=projection.name,
         number=existing[-1].number + 1 if existing else 1,
         fingerprint=ctx.fingerprint(projection.name) or "",
-        sink=projection.sink,
+        sink_text=spec_to_text(projection.sink),
         key=projection.key,
         schema=schema,
         partitions=partitions,
@@ -329,7 +329,7 @@ def _numbered(ctx: ProjectionContext, planned: Generation) -> Generation:
         number = ctx.store.derived.create_generation(
             planned.projection,
             fingerprint=planned.fingerprint,
-            sink=spec_to_text(planned.sink),
+            sink=planned.sink_text,
             key=planned.key,
             schema=planned.schema.serialize().to_pybytes(),
             partitions=planned.partitions,

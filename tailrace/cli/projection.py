@@ -52,7 +52,7 @@ def list_generations(
             _state(view),
             view.epoch,
             view.rows,
-            getattr(view.generation.sink, "sink", "own"),
+            view.generation.sink_name or "own",
             when(view.generation.created_at)[:16],
         )
         for view in views
@@ -104,7 +104,7 @@ def _document(view: GenerationView) -> dict[str, object]:
         "preview": generation.preview,
         "epoch": view.epoch,
         "rows": view.rows,
-        "sink": getattr(generation.sink, "sink", None),
+        "sink": generation.sink_name,
         "fence_epoch": view.fence.epoch if view.fence else None,
         "problem": view.problem,
         "readers_see": view.unshown.shown if view.unshown else generation.number if view.live else None,
