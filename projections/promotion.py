@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from eventstore import failpoints
 from eventstore.derived import Behind, GenerationState
-from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
+from eventstore.errors import Fenced, OperatorError, TailraceError, TransientError, UsageError
 from eventstore.model import TopicId
 from eventstore.position import Fence
 from eventstore.runrecords import RunRecord
@@ -194,9 +194,14 @@ def reconcile(ctx: ProjectionContext, name: str, attempts: int = 1) -> bool:
 
 
 def reconcile_if_possible(ctx: ProjectionContext, name: str) -> None:
-    """``reconcile``, for work that puts a new generation in the place of one that the sink may have lost."""
-    with suppress(OperatorError, NotShown):
+    """``reconcile``, for work that puts a new generation in the place of one whose sink may have lost it, be out of
+    reach or not be there any more. Raises Fenced."""
+    try:
         reconcile(ctx, name)
+    except Fenced:
+        raise
+    except TailraceError:
+        pass
 
 
 def unshown(ctx: ProjectionContext, live: Generation) -> Unshown | None:

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 import redis as redis_client
 from psycopg import sql
+from pydantic import SecretStr
 
 from eventstore import failpoints
 from eventstore.counting import Counted
@@ -660,6 +661,32 @@ def test_a_sink_that_lost_everything_is_told_and_built_again(
     rebuild(ctx, "order_cache")
     assert rows_of(ctx, "order_cache") == shop.expected("order_cache")
     assert verify(ctx, "order_cache").equal
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_projection_moves_away_from_a_sink_that_is_out_of_reach_or_removed(
+    shop: ShopLog, deploy: Deploy, settings: Settings, monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    cached = TOTALS.replace('PostgresTable("mart", "totals")', 'RedisCache("cache")')
+    rebuild(deploy(cached.replace("PostgresTable,", "RedisCache,")), "totals")
+    away = settings.sinks["cache"].model_copy(update={"url": SecretStr("redis://127.0.0.1:1/0")})
+    sinks = {"mart": settings.sinks["mart"]} | ({} if removed else {"cache": away})
+    ctx = deploy(TOTALS)
+    ctx.settings = settings.model_copy(update={"sinks": sinks})
+    (failed,) = refresh(ctx)
+    assert failed.status == "failed"
+
+    assert rebuild(ctx, "totals").generation == 2
+
+    assert [each.status for each in refresh(ctx)] == ["nothing"]
+    assert verify(ctx, "totals").equal
+    if not removed:
+        with pytest.raises(TransientError):
+            gc(ctx, "totals", number=1)
+        return
+    (gone,) = gc(ctx, "totals", number=1)
+    assert (gone.generation, gone.left) == (1, "there is no sink 'cache'")
+    assert [found.generation.number for found in generations(ctx, "totals")] == [2]
 
 
 def test_topics_that_are_still_loading_are_waited_for_and_hold_up_nobody_else(

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 
 from eventstore.derived import InputNeed
+from eventstore.errors import UsageError
 from eventstore.log import Store
 from eventstore.settings import Settings
 from examples import sqlite_sink
 from examples.sqlite_sink import SqliteFile
 from projections import open_reader
 from projections.generation import spec_to_text
-from projections.lifecycle import ProjectionContext, generations, rebuild, refresh, undefined, verify
+from projections.lifecycle import ProjectionContext, gc, generations, rebuild, refresh, undefined, verify
 from projections.sinks.contract import SinkContract
 from projections.standing import standings
 from tests.projections.conftest import Deploy
@@ -96,3 +97,21 @@ def test_a_sink_whose_module_does_not_load_is_the_problem_of_its_projection_alon
     ]
     (view,) = generations(ctx, "bad")
     assert view.live and "No module named 'no_such_module'" in view.problem
+
+
+def test_a_generation_whose_sink_does_not_load_goes_by_its_number_alone_and_never_while_it_is_live(
+    shop: ShopLog, store: Store, settings: Settings
+) -> None:
+    for _ in range(4):
+        number = build(store, "bad", LOST)
+        store.derived.promote("bad", number, store.derived.live("bad"))
+    ctx = ProjectionContext(store, settings, {})
+
+    with pytest.raises(UsageError, match="a class that is not there any more"):
+        gc(ctx, "bad")
+    with pytest.raises(UsageError, match="is live"):
+        gc(ctx, "bad", number=4)
+    (gone,) = gc(ctx, "bad", number=1)
+
+    assert gone.generation == 1 and "a class that is not there any more" in gone.left
+    assert [each.generation.number for each in generations(ctx, "bad")] == [2, 3, 4]
