@@ -348,7 +348,8 @@ class DerivedCatalog:
         self, projection: str, generation: int, expected: int | None, level: int | None = None
     ) -> None:
         """Make a generation live if ``expected`` is live now (None = none is). Doing it again changes nothing.
-        Raises Fenced when another one is live, Behind when that one's chain leads beyond epoch ``level``."""
+        Raises Fenced when another one is live or this one was dropped, Behind when the chain of the live one leads
+        beyond epoch ``level``."""
         table = tables.live
         try:
             with self._catalog.write() as connection:
@@ -368,7 +369,11 @@ class DerivedCatalog:
                     if level is not None and last is not None and last.to_epoch > level:
                         raise _went_on(projection, generation, expected, last.to_epoch)
                     _set_state(connection, projection, expected, GenerationState.RETIRED)
-                _set_state(connection, projection, generation, GenerationState.LIVE)
+                if not _set_state(connection, projection, generation, GenerationState.LIVE):
+                    raise Fenced(
+                        f"{projection}: generation {generation} was dropped meanwhile",
+                        hint=f"tailrace rebuild {projection} builds another one",
+                    )
         except Duplicate:
             raise _promoted_elsewhere(projection, expected) from None
 
@@ -394,13 +399,15 @@ def _last_run(connection: Connection, projection: str, generation: int) -> Any:
     return connection.execute(query).one_or_none()
 
 
-def _set_state(connection: Connection, projection: str, generation: int, state: GenerationState) -> None:
+def _set_state(connection: Connection, projection: str, generation: int, state: GenerationState) -> bool:
+    """False when there is no such generation."""
     table = tables.generations
-    connection.execute(
+    changed = connection.execute(
         update(table)
         .where(table.c.projection == projection, table.c.generation == generation)
         .values(state=state.value)
     )
+    return changed.rowcount == 1
 
 
 def _promoted_elsewhere(projection: str, expected: int | None) -> Fenced:

@@ -13,6 +13,7 @@ from projections.context import ProjectionContext
 from projections.derived import folder_of, generation_of
 from projections.generation import Generation, files_of
 from projections.promotion import reconcile_if_possible
+from projections.sinks.base import NoSink
 
 _KEPT = timedelta(days=1)
 """From its begin on, a build that was cut off is kept to be finished."""
@@ -20,17 +21,20 @@ _KEPT = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """A generation that was dropped, with its files."""
+    """A generation that was dropped, with its files. ``left``: why its sink could not be asked to drop it, "" when it
+    was."""
 
     projection: str
     generation: int
     files: int
+    left: str = ""
 
 
 def gc(ctx: ProjectionContext, name: str, *, keep: int = 1, number: int | None = None) -> list[Collected]:
     """Drop generations of a projection that nobody can need: failed builds, builds begun more than a day ago and cut
     off, and retired ones except the last ``keep``, to which one can roll back; and files of drivers that died.
-    ``number`` drops that generation (a pinned one, say).
+    ``number`` drops that generation (a pinned one, say), also where its sink is not there any more: what that holds of
+    it stays.
 
     Raises UsageError for a live generation, one that is being built and a name that nobody knows, and what the sink
     raises.
@@ -51,19 +55,26 @@ def gc(ctx: ProjectionContext, name: str, *, keep: int = 1, number: int | None =
 
 
 def drop(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> list[Collected]:
-    """With its files, unless the sink shows it still and nobody asked for it by name."""
+    """With its files, unless the sink shows it still, or is not there any more, and nobody asked for it by name."""
     name, number = generation.projection, generation.number
-    sink, target = ctx.sink(generation), ctx.target(generation)
-    if not by_name and sink.live(target.store, name) == number:
-        # The projection moved to another sink; whoever still reads the earlier one keeps what it shows.
-        ctx.report(f"{generation} stays: the sink it was built in still shows it", 0, None, "")
-        return []
-    sink.drop(target)
+    target, left = ctx.target(generation), ""
+    try:
+        sink = ctx.sink(generation)
+    except NoSink as error:
+        if not by_name:
+            raise
+        left = error.message
+    else:
+        if not by_name and sink.live(target.store, name) == number:
+            # The projection moved to another sink; whoever still reads the earlier one keeps what it shows.
+            ctx.report(f"{generation} stays: the sink it was built in still shows it", 0, None, "")
+            return []
+        sink.drop(target)
     paths = list(ctx.store.storage.list(folder_of(name, number)))
     ctx.store.derived.drop_generation(name, number)
     for path in paths:
         ctx.store.storage.delete(path)
-    return [Collected(name, number, len(paths))]
+    return [Collected(name, number, len(paths), left)]
 
 
 def _not_live(ctx: ProjectionContext, name: str, number: int) -> Generation:

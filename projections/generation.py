@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from eventstore import disclosure
 from eventstore.derived import DerivedRun, GenerationInfo, GenerationState, InputNeed
-from eventstore.errors import IntegrityError, UsageError
+from eventstore.errors import IntegrityError
 from eventstore.position import Cut, Fence
 from projections.derived import StepFiles, schema_from_bytes
-from projections.sinks.base import Target
+from projections.sinks.base import NoSink, Target
 from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 
 _SPECS = {spec.__name__: spec for spec in (PostgresTable, RedisCache, SearchIndex, ParquetFolder)}
@@ -81,12 +81,13 @@ class Checked:
 @dataclass(frozen=True, slots=True)
 class Generation:
     """One build of a projection. ``pin`` is None when it follows the log; ``preview`` is the label of one that is built
-    to be looked at: it is never promoted, and stays as it was built."""
+    to be looked at: it is never promoted, and stays as it was built. ``sink_text`` is opened by who needs the sink, so
+    that one whose module does not load hinders nothing else."""
 
     projection: str
     number: int
     fingerprint: str
-    sink: SinkSpec
+    sink_text: str
     key: tuple[str, ...]
     schema: pa.Schema
     partitions: int
@@ -105,7 +106,7 @@ class Generation:
             projection=info.projection,
             number=info.generation,
             fingerprint=info.fingerprint,
-            sink=spec_from_text(info.sink),
+            sink_text=info.sink,
             key=info.key,
             schema=schema_from_bytes(info.schema),
             partitions=info.partitions,
@@ -118,6 +119,17 @@ class Generation:
             preview=info.preview,
             checked=Checked.from_json(info.checked) if info.checked else None,
         )
+
+    @property
+    def sink(self) -> SinkSpec:
+        """Raises NoSink when a user's own sink does not load."""
+        return spec_from_text(self.sink_text)
+
+    @property
+    def sink_name(self) -> str | None:
+        """The entry of ``[sinks]``; None for a user's own sink, which has none."""
+        name: str | None = json.loads(self.sink_text).get("sink")
+        return name
 
     def target(self, store_name: str) -> Target:
         """How the sink knows it."""
@@ -159,7 +171,7 @@ def spec_to_text(spec: SinkSpec) -> str:
 
 
 def spec_from_text(text: str) -> SinkSpec:
-    """Raises UsageError when a user's own sink cannot be imported any more."""
+    """Raises NoSink when a user's own sink cannot be imported any more."""
     data: dict[str, Any] = json.loads(text)
     kind = data.pop("kind")
     if kind == _OWN:
@@ -172,12 +184,12 @@ def _own_spec(text: str) -> SinkSpec:
     try:
         spec: SinkSpec = pickle.loads(base64.b64decode(text))
     except (pickle.UnpicklingError, ImportError, AttributeError, binascii.Error) as error:
-        raise UsageError(
+        raise NoSink(
             f"a generation's sink is of a class that is not there any more: {error}",
             hint="make the module of the sink importable again",
         ) from error
     except Exception as error:
-        raise UsageError(
+        raise NoSink(
             f"a generation's sink is of a class that does not load: {disclosure.in_words(error)}",
             hint="mend the module of the sink",
         ) from error

@@ -38,6 +38,7 @@ from projections.plan import Full
 from projections.planning import PlannedRefresh, plans
 from projections.promotion import (
     NotLevel,
+    NotShowable,
     NotShown,
     Promoted,
     RolledBack,
@@ -48,6 +49,7 @@ from projections.promotion import (
 from projections.recording import failures_recorded, record_applied
 from projections.refresh import (
     Outcome,
+    Status,
     mark_frozen,
     refresh_generation,
     refresh_projection,
@@ -303,7 +305,7 @@ def _create(
         projection=projection.name,
         number=existing[-1].number + 1 if existing else 1,
         fingerprint=ctx.fingerprint(projection.name) or "",
-        sink=projection.sink,
+        sink_text=spec_to_text(projection.sink),
         key=projection.key,
         schema=schema,
         partitions=partitions,
@@ -329,7 +331,7 @@ def _numbered(ctx: ProjectionContext, planned: Generation) -> Generation:
         number = ctx.store.derived.create_generation(
             planned.projection,
             fingerprint=planned.fingerprint,
-            sink=spec_to_text(planned.sink),
+            sink=planned.sink_text,
             key=planned.key,
             schema=planned.schema.serialize().to_pybytes(),
             partitions=planned.partitions,
@@ -424,18 +426,19 @@ def refresh_held(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
             each.generation == live.number and each.status in ("done", "nothing") for each in outcomes
         )
         outcomes += refresh_shown(ctx, live, held.shown, cut) if level else []
-        outcomes.append(Outcome(name, live.number, "waiting", held.message, error=held))
+        status: Status = "waiting" if isinstance(held, NotShown) else "failed"
+        outcomes.append(Outcome(name, live.number, status, held.message, error=held))
     if live.pin is not None:
         reason = f"{live} is pinned at {live.pin.text}; tailrace rebuild {name} lets it follow the log again"
         outcomes.append(Outcome(name, live.number, "frozen", reason, live.pin.cut.epoch))
     return outcomes
 
 
-def _held(ctx: ProjectionContext, name: str) -> NotShown | None:
+def _held(ctx: ProjectionContext, name: str) -> NotShown | NotShowable | None:
     """What hinders that a promotion is finished: no reason not to refresh."""
     try:
         reconcile(ctx, name)
-    except NotShown as error:
+    except (NotShown, NotShowable) as error:
         return error
     return None
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from eventstore import failpoints
 from eventstore.derived import Behind, GenerationState
-from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
+from eventstore.errors import Fenced, OperatorError, TailraceError, TransientError, UsageError
 from eventstore.model import TopicId
 from eventstore.position import Fence
 from eventstore.runrecords import RunRecord
@@ -77,6 +77,20 @@ class NotShown(TransientError):
         self.shown = shown
 
 
+class NotShowable(OperatorError):
+    """A generation is promoted in the catalog, and the sink refuses to show it instead of ``shown``."""
+
+    def __init__(self, generation: Generation, shown: int | None, refused: OperatorError) -> None:
+        name = generation.projection
+        super().__init__(
+            f"{generation} is promoted, but readers still see {f'generation {shown}' if shown else 'none'}:"
+            f" {refused.message}",
+            hint=f"{refused.hint}; the next tailrace run, or tailrace projection promote {name}, then shows it;"
+            " tailrace projection rollback takes it back",
+        )
+        self.shown = shown
+
+
 class NotLevel(TransientError):
     """A generation is built, ready, and waits: whatever was brought to it, the live one had gone on meanwhile."""
 
@@ -97,17 +111,23 @@ def promote(
     """Show a generation to readers; by default the newest one that follows the log, is ready, and is newer than the
     live one.
 
-    Raises UsageError when there is none or it is not ready, Behind when readers would see older data than now and
-    ``stale_ok`` is false, Fenced when somebody else promoted meanwhile, and what the sink raises.
+    Where the live one is not shown yet, that is what is promoted. Raises UsageError when there is none or it is not
+    ready, Behind when readers would see older data than now and ``stale_ok`` is false, Fenced when somebody else
+    promoted meanwhile, and what the sink raises, of the live one unless another is chosen or waits.
     """
     ctx.check_known(name)
     live = ctx.store.derived.live(name)
+    hindered: TailraceError | None = None
     if live is not None and number in (None, live):
-        finished = False
-        with suppress(OperatorError):
-            finished = reconcile(ctx, name, ATTEMPTS)
-        if finished:
-            number = live  # what was to be promoted is
+        try:
+            if reconcile(ctx, name, ATTEMPTS):
+                number = live  # what was to be promoted is
+        except (Fenced, NotShown):
+            raise
+        except TailraceError as error:
+            hindered = error
+    if hindered is not None and (number is not None or not _waiting(ctx, name)):
+        raise hindered
     return show(ctx, _choose(ctx, name, number), stale_ok=stale_ok)
 
 
@@ -117,6 +137,10 @@ def show(ctx: ProjectionContext, generation: Generation, *, stale_ok: bool) -> P
     fence = _standing(ctx, generation)
     live = ctx.store.derived.live(name)
     if live == number:
+        sink, target = ctx.sink(generation), ctx.target(generation)
+        shown = sink.live(target.store, name)
+        if shown != number:
+            _show_in_sink(ctx, generation, shown, ATTEMPTS)
         return Promoted(name, number, ctx.store.derived.previous(name), fence)
     behind = _behind(ctx, generation, fence, live)
     if behind and not stale_ok:
@@ -172,9 +196,9 @@ def refuse_behind(ctx: ProjectionContext, name: str, topics: Sequence[TopicId], 
 def reconcile(ctx: ProjectionContext, name: str, attempts: int = 1) -> bool:
     """Finish a promotion that a crash or readers cut off between catalog and sink; True when there was one.
 
-    Raises NotShown while readers are in the way, OperatorError when the sink lost the generation that is live, holds it
-    from another log, or shows one that this catalog does not know: then another log, or a later life of this one, has
-    the readers.
+    Raises NotShown while readers are in the way, NotShowable when the sink refuses, OperatorError when it lost the
+    generation that is live, holds it from another log, or shows one that this catalog does not know: then another log,
+    or a later life of this one, has the readers.
     """
     generation = ctx.live(name)
     if generation is None:
@@ -194,9 +218,14 @@ def reconcile(ctx: ProjectionContext, name: str, attempts: int = 1) -> bool:
 
 
 def reconcile_if_possible(ctx: ProjectionContext, name: str) -> None:
-    """``reconcile``, for work that puts a new generation in the place of one that the sink may have lost."""
-    with suppress(OperatorError, NotShown):
+    """``reconcile``, for work that puts a new generation in the place of one whose sink may have lost it, be out of
+    reach or not be there any more. Raises Fenced."""
+    try:
         reconcile(ctx, name)
+    except Fenced:
+        raise
+    except TailraceError:
+        pass
 
 
 def unshown(ctx: ProjectionContext, live: Generation) -> Unshown | None:
@@ -223,21 +252,31 @@ def _choose(ctx: ProjectionContext, name: str, number: int | None) -> Generation
                 f"{generation} is {generation.state.value}, not ready", hint=f"tailrace rebuild {name}"
             )
         return generation
-    live = ctx.store.derived.live(name) or 0
-    ready = [
-        generation
-        for generation in ctx.generations(name)
-        if generation.pin is None and generation.preview is None and generation.state is GenerationState.READY
-    ]
-    newer = [generation for generation in ready if generation.number > live]
+    live = ctx.store.derived.live(name)
+    newer = _waiting(ctx, name)
     if newer:
         return newer[-1]
-    older = ", ".join(str(generation.number) for generation in ready)
+    older = ", ".join(str(generation.number) for generation in _ready(ctx, name))
     raise UsageError(
         f"projection {name!r} has no generation that waits to be promoted"
         + (f": {older} is ready and older than the live one, {live}" if older else ""),
         hint=f"tailrace rebuild {name}" + (", or name an older one: --generation N" if older else ""),
     )
+
+
+def _ready(ctx: ProjectionContext, name: str) -> list[Generation]:
+    """Those that follow the log and were never shown."""
+    return [
+        generation
+        for generation in ctx.generations(name)
+        if generation.pin is None and generation.preview is None and generation.state is GenerationState.READY
+    ]
+
+
+def _waiting(ctx: ProjectionContext, name: str) -> list[Generation]:
+    """``_ready``, newer than the live one."""
+    live = ctx.store.derived.live(name) or 0
+    return [generation for generation in _ready(ctx, name) if generation.number > live]
 
 
 def _behind(ctx: ProjectionContext, generation: Generation, fence: Fence, live: int | None) -> int:
@@ -307,7 +346,7 @@ def _switch(ctx: ProjectionContext, generation: Generation, expected: int | None
     failpoints.hit("generation_promoted")
     try:
         _show_in_sink(ctx, generation, shown, ATTEMPTS)
-    except NotShown as error:
+    except (NotShown, NotShowable) as error:
         _record(ctx, generation, error)
         raise
     failpoints.hit("generation_promoted")
@@ -322,10 +361,12 @@ def _show_in_sink(ctx: ProjectionContext, generation: Generation, shown: int | N
         except HeldByReaders as error:
             if attempt == attempts:
                 raise NotShown(generation, shown, error) from error
+        except OperatorError as error:
+            raise NotShowable(generation, shown, error) from error
         time.sleep(PAUSE_SECONDS)
 
 
-def _record(ctx: ProjectionContext, generation: Generation, error: NotShown) -> None:
+def _record(ctx: ProjectionContext, generation: Generation, error: TailraceError) -> None:
     """So that whoever looks knows since when."""
     now = datetime.now(UTC)
     with suppress(TailraceError):

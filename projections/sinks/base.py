@@ -44,6 +44,10 @@ class HeldByReaders(TransientError):
     """Readers are in the way of what is to be shown. They see what they saw before; trying again later works."""
 
 
+class NoSink(UsageError):
+    """What is named as a sink is not there: no entry of ``[sinks]``, no class that loads."""
+
+
 class InMotion(TransientError):
     """A sink was read while a step was on its way into it, or while what was read was removed."""
 
@@ -181,7 +185,7 @@ class MovingSink(Protocol):
 def open_sink(spec: SinkSpec, settings: Settings) -> Sink:
     """The sink a projection's spec names. Connects to nothing yet.
 
-    Raises UsageError for a name that ``[sinks]`` does not have, or that is of another kind, OperatorError when the
+    Raises NoSink for a name that ``[sinks]`` does not have, UsageError for one of another kind, OperatorError when the
     optional part (``redis``, ``search``) is not installed.
     """
     from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex
@@ -216,7 +220,7 @@ def sink_settings(settings: Settings, name: str, kind: SinkKind) -> SinkSettings
     found = settings.sinks.get(name)
     if found is None:
         known = ", ".join(sorted(settings.sinks)) or "none"
-        raise UsageError(
+        raise NoSink(
             f"there is no sink {name!r}", hint=f"add [sinks.{name}] to tailrace.toml; known sinks: {known}"
         )
     if found.kind != kind:

@@ -122,10 +122,10 @@ class SearchSink:
             return None if index is None else read_fence(index, target)
 
     def promote(self, target: Target, expected_live: int | None) -> None:
-        if self.fence(target) is None:
-            raise UsageError(f"{target} was never filled", hint="rebuild the projection, then promote it")
         folder = self._of(target)
+        self._require_filled(target)  # before there is a folder to lock
         with folder.promoting():
+            self._require_filled(target)  # it may have been dropped meanwhile
             live = folder.live()
             if live == target.generation:
                 return
@@ -135,6 +135,10 @@ class SearchSink:
                     hint="another process promoted meanwhile; look at its generations, then promote again",
                 )
             folder.set_live(target.generation)
+
+    def _require_filled(self, target: Target) -> None:
+        if self.fence(target) is None:
+            raise UsageError(f"{target} was never filled", hint="rebuild the projection, then promote it")
 
     def live(self, store: str, projection: str) -> int | None:
         return self._folder(store, projection).live()

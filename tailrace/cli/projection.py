@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eventstore.errors import UsageError
+from eventstore.errors import TailraceError, UsageError
 from tailrace.cli.diff import diff, runs
 from tailrace.cli.examined import tell_examined
-from tailrace.cli.invocation import NOTHING_TO_DO, of
+from tailrace.cli.failure import report
+from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
 from tailrace.cli.job import job
 from tailrace.cli.lifecycle import StaleOption, chosen, projecting
 from tailrace.cli.output import count, when
 from tailrace.cli.projection_status import unshown_words
 
 if TYPE_CHECKING:
-    from projections.lifecycle import GenerationView
+    from projections.lifecycle import Collected, GenerationView
 
 app = typer.Typer(help="Projections and their generations.")
 app.command("diff")(diff)
@@ -52,7 +53,7 @@ def list_generations(
             _state(view),
             view.epoch,
             view.rows,
-            getattr(view.generation.sink, "sink", "own"),
+            view.generation.sink_name or "own",
             when(view.generation.created_at)[:16],
         )
         for view in views
@@ -104,7 +105,7 @@ def _document(view: GenerationView) -> dict[str, object]:
         "preview": generation.preview,
         "epoch": view.epoch,
         "rows": view.rows,
-        "sink": getattr(generation.sink, "sink", None),
+        "sink": generation.sink_name,
         "fence_epoch": view.fence.epoch if view.fence else None,
         "problem": view.problem,
         "readers_see": view.unshown.shown if view.unshown else generation.number if view.live else None,
@@ -211,14 +212,30 @@ def gc(
         raise UsageError("--generation drops one generation of one projection", hint="name the projection")
     what = f"generation {generation}" if generation is not None else f"retired generations (keeping {keep})"
     invocation.confirm(f"drop {what} of {', '.join(names) if names else 'all projections'}")
-    dropped = 0
+    dropped, errors = 0, list[TailraceError]()
     with projecting(invocation, "gc", lenient=True) as projections:
         for name in names or projections.store.derived.projections():
-            for gone in lifecycle.gc(projections, name, keep=keep, number=generation):
-                dropped += 1
-                if invocation.output.json:
-                    invocation.output.document(gone)
-                invocation.output.line(f"{name}: dropped g{gone.generation} and {count(gone.files, 'file')}")
+            try:
+                collected = lifecycle.gc(projections, name, keep=keep, number=generation)
+            except TailraceError as error:
+                invocation.output.note(f"{name}: not all was dropped", style="yellow")
+                errors.append(error)
+                report(error, invocation.output, verbose=invocation.verbose)
+                continue
+            dropped += len(collected)
+            for gone in collected:
+                _tell_collected(invocation, gone)
+    if errors:
+        return max(each.exit_code for each in errors)
     if not dropped:
         invocation.output.line("nothing to drop")
     return NOTHING_TO_DO if detailed_exitcode and not dropped else 0
+
+
+def _tell_collected(invocation: Invocation, gone: Collected) -> None:
+    if invocation.output.json:
+        invocation.output.document(gone)
+    line = f"{gone.projection}: dropped g{gone.generation} and {count(gone.files, 'file')}"
+    invocation.output.line(line)
+    if gone.left:
+        invocation.output.line(f"  what its sink holds of it stays there: {gone.left}", style="yellow")

@@ -92,7 +92,7 @@ def _status(found: Standing) -> ProjectionStatus:
         epoch=at["derived"].epoch,
         behind_epochs=at["derived"].lag_epochs,
         behind_seconds=round(at["derived"].lag_seconds, 3),
-        sink=getattr(generation.sink, "sink", "own"),
+        sink=generation.sink_name or "own",
         sink_epoch=sink.epoch if sink else None,
         sink_behind_epochs=sink.lag_epochs if sink else None,
         sink_behind_seconds=round(sink.lag_seconds, 3) if sink else None,

@@ -120,3 +120,7 @@ def test_promotion_is_compare_and_set(new_store: StoreFactory) -> None:
         catalog.drop_generation("totals", 1)
     catalog.drop_generation("totals", 2)
     assert [found.generation for found in catalog.generations("totals")] == [1, 3]
+    with pytest.raises(Fenced, match="generation 2 was dropped meanwhile"):
+        catalog.promote("totals", 2, 1)
+    assert catalog.live("totals") == 1
+    assert [found.state.value for found in catalog.generations("totals")] == ["live", "building"]

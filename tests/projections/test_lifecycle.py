@@ -14,6 +14,7 @@ import psycopg
 import pytest
 import redis as redis_client
 from psycopg import sql
+from pydantic import SecretStr
 
 from eventstore import failpoints
 from eventstore.counting import Counted
@@ -50,7 +51,7 @@ from projections.lifecycle import (
     verify,
 )
 from projections.plan import Full, Incremental, Nothing
-from projections.promotion import NotLevel, NotShown
+from projections.promotion import NotLevel, NotShowable, NotShown
 from projections.refresh import Outcome
 from projections.runner import run
 from projections.sinks import postgres_view
@@ -348,6 +349,37 @@ def test_a_promotion_that_a_reader_holds_up_is_told_and_what_readers_see_is_refr
     assert promote(ctx, "totals").generation == 2
     assert [each.unshown for each in generations(ctx, "totals")] == [None, None]
     assert view(settings, "totals") == [tuple(row.values()) for row in rows_of(ctx, "totals", 2)]
+
+
+def test_a_promotion_that_the_sink_refuses_says_why_each_time_and_refreshes_go_on_meanwhile(
+    shop: ShopLog, deploy: Deploy, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = deploy(TOTALS)
+    rebuild(ctx, "totals")
+    rebuild(ctx, "totals", promote=False)
+
+    def refuse(*_: object) -> None:
+        raise OperatorError("permission denied", hint="GRANT the missing privilege")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(postgres_view, "_swap", refuse)
+        for number in (2, None, 2):
+            with pytest.raises(
+                NotShowable, match=r"generation 2 .*readers still see generation 1: permission denied"
+            ):
+                promote(ctx, "totals", number)
+        shop.work()
+        seen = view(settings, "totals")
+        outcomes = refresh(ctx)
+        assert [(each.generation, each.status) for each in outcomes] == [
+            (2, "done"), (1, "done"), (2, "failed"),
+        ]  # fmt: skip
+        assert "permission denied" in outcomes[-1].reason and view(settings, "totals") != seen
+        (found,) = standings(ctx, datetime.now(UTC))
+        assert found.unshown is not None and found.unshown.shown == 1 and found.unshown.since is not None
+    assert promote(ctx, "totals", 2).generation == 2
+    assert next(standings(ctx, datetime.now(UTC))).unshown is None
+    assert verify(ctx, "totals").equal
 
 
 @pytest.fixture
@@ -660,6 +692,32 @@ def test_a_sink_that_lost_everything_is_told_and_built_again(
     rebuild(ctx, "order_cache")
     assert rows_of(ctx, "order_cache") == shop.expected("order_cache")
     assert verify(ctx, "order_cache").equal
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_projection_moves_away_from_a_sink_that_is_out_of_reach_or_removed(
+    shop: ShopLog, deploy: Deploy, settings: Settings, monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    cached = TOTALS.replace('PostgresTable("mart", "totals")', 'RedisCache("cache")')
+    rebuild(deploy(cached.replace("PostgresTable,", "RedisCache,")), "totals")
+    away = settings.sinks["cache"].model_copy(update={"url": SecretStr("redis://127.0.0.1:1/0")})
+    sinks = {"mart": settings.sinks["mart"]} | ({} if removed else {"cache": away})
+    ctx = deploy(TOTALS)
+    ctx.settings = settings.model_copy(update={"sinks": sinks})
+    (failed,) = refresh(ctx)
+    assert failed.status == "failed"
+
+    assert rebuild(ctx, "totals").generation == 2
+
+    assert [each.status for each in refresh(ctx)] == ["nothing"]
+    assert verify(ctx, "totals").equal
+    if not removed:
+        with pytest.raises(TransientError):
+            gc(ctx, "totals", number=1)
+        return
+    (gone,) = gc(ctx, "totals", number=1)
+    assert (gone.generation, gone.left) == (1, "there is no sink 'cache'")
+    assert [found.generation.number for found in generations(ctx, "totals")] == [2]
 
 
 def test_topics_that_are_still_loading_are_waited_for_and_hold_up_nobody_else(

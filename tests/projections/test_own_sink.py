@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from eventstore.derived import InputNeed
+from eventstore.errors import UsageError
+from eventstore.log import Store
 from eventstore.settings import Settings
 from examples import sqlite_sink
 from examples.sqlite_sink import SqliteFile
 from projections import open_reader
-from projections.lifecycle import rebuild, refresh, verify
+from projections.generation import spec_to_text
+from projections.lifecycle import ProjectionContext, gc, generations, rebuild, refresh, undefined, verify
 from projections.sinks.contract import SinkContract
+from projections.standing import standings
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 from tests.support.forking import Forked
@@ -28,6 +37,7 @@ TOTALS = """
     def totals(orders):
         return orders.groupBy("customer_id").agg(F.count("*").alias("orders"))
 """
+LOST = json.dumps({"kind": "own", "pickle": base64.b64encode(b"cno_such_module\nSink\n.").decode()})
 
 
 class TestSqliteSink(SinkContract):
@@ -55,3 +65,53 @@ def test_a_projection_goes_into_a_users_own_sink(shop: ShopLog, deploy: Deploy, 
     bought = sum(order["customer_id"] == buyer for order in shop.state["orders"].values())
     with open_reader(ctx.settings, ctx.settings.store.name, "totals", SqliteFile(file)) as reader:
         assert reader.many([buyer, -1]) == [{"customer_id": buyer, "orders": bought}, None]
+
+
+def build(store: Store, name: str, sink: str) -> int:
+    """A generation in the catalog alone."""
+    return store.derived.create_generation(
+        name,
+        fingerprint="",
+        sink=sink,
+        key=["id"],
+        schema=pa.schema([("id", pa.int64())]).serialize().to_pybytes(),
+        partitions=1,
+        split=1,
+        inputs=[InputNeed("shop.public.orders", "state", 0)],
+    )
+
+
+def test_a_sink_whose_module_does_not_load_is_the_problem_of_its_projection_alone(
+    shop: ShopLog, store: Store, settings: Settings, tmp_path: Path
+) -> None:
+    fine = spec_to_text(SqliteFile(str(tmp_path / "fine.db")))
+    for name, sink in (("bad", LOST), ("fine", fine)):
+        store.derived.promote(name, build(store, name, sink), None)
+    ctx = ProjectionContext(store, settings, {})
+
+    problems = {each.projection: each.problem for each in standings(ctx, datetime.now(UTC))}
+    assert "a class that is not there any more" in problems["bad"] and problems["fine"] == ""
+    assert [(each.projection, each.status) for each in undefined(ctx)] == [
+        ("bad", "frozen"),
+        ("fine", "frozen"),
+    ]
+    (view,) = generations(ctx, "bad")
+    assert view.live and "No module named 'no_such_module'" in view.problem
+
+
+def test_a_generation_whose_sink_does_not_load_goes_by_its_number_alone_and_never_while_it_is_live(
+    shop: ShopLog, store: Store, settings: Settings
+) -> None:
+    for _ in range(4):
+        number = build(store, "bad", LOST)
+        store.derived.promote("bad", number, store.derived.live("bad"))
+    ctx = ProjectionContext(store, settings, {})
+
+    with pytest.raises(UsageError, match="a class that is not there any more"):
+        gc(ctx, "bad")
+    with pytest.raises(UsageError, match="is live"):
+        gc(ctx, "bad", number=4)
+    (gone,) = gc(ctx, "bad", number=1)
+
+    assert gone.generation == 1 and "a class that is not there any more" in gone.left
+    assert [each.generation.number for each in generations(ctx, "bad")] == [2, 3, 4]
