@@ -16,7 +16,8 @@ STEPS = ("full", "incremental")
 """Kinds of steps of a projection."""
 
 REFRESHES = (*STEPS, "refresh", "build")
-"""Kinds of runs that bring a projection on, or were to: the last two only of what failed."""
+"""Kinds of runs that bring a projection on, or were to: build only of what failed, refresh also of what found nothing
+left to do after that."""
 
 RUNS_KEPT = 1000
 """Of each projection: a runner that refreshes every three seconds makes ten million a year."""

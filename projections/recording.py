@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from eventstore import disclosure
 from eventstore.derived import DerivedRun
 from eventstore.errors import Fenced, IncompleteTopic, TailraceError
-from eventstore.runrecords import STEPS, RunRecord
+from eventstore.runrecords import REFRESHES, STEPS, RunRecord
 from projections.apply import Applied, StepRefused
 from projections.context import ProjectionContext
 from projections.estimate import changes_between
@@ -87,6 +87,28 @@ def record_applied(
             record = _left(started if anew else now, now, step, "applied now" if anew else "applied")
         ctx.store.run_records.add(record)
     ctx.on_record.setdefault(name, set()).add(number)
+
+
+def record_settled(ctx: ProjectionContext, generation: Generation, started: datetime, reason: str) -> None:
+    """A refresh that found nothing to do ends a row of failures, and says so by a record: there is no step to."""
+    name, number = generation.projection, generation.number
+    records = ctx.store.run_records.latest(name, limit=_LOOKED_AT, kinds=REFRESHES)
+    newest = next((record for record in records if record.generation == number), None)
+    if newest is None or newest.status != "failed":
+        return
+    last = ctx.store.derived.last_derived(name, number)
+    ctx.store.run_records.add(
+        RunRecord(
+            projection=name,
+            generation=number,
+            started=started,
+            finished=datetime.now(UTC),
+            from_epoch=None,
+            to_epoch=last.to_epoch if last else None,
+            kind="refresh",
+            reason=f"nothing was left to do: {reason}",
+        )
+    )
 
 
 def _not_on_record(

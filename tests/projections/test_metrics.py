@@ -145,13 +145,38 @@ def test_lags_counts_reasons_and_proofs_are_measured(
     assert all(run.bytes > 0 for run in ctx.store.run_records.latest("totals", kinds=["incremental"]))
 
 
+def test_a_sink_that_is_back_is_no_failure_any_more_though_nothing_was_left_to_do(
+    shop: ShopLog, deploy: Deploy, settings: Settings
+) -> None:
+    built = deploy(TOTALS)
+    rebuild(built, "totals")
+    away = ProjectionContext(shop.store, sink_away(settings), built.projections)
+    assert [outcome.status for outcome in refresh(away)] == ["failed"]
+    collector = ProjectionCollector(away)
+    assert scrape_all(collector, "tailrace_projection_failing") == {"totals": 1}
+    away.settings = settings
+    for _ in range(2):
+        assert [outcome.status for outcome in refresh(away)] == ["nothing"]
+    assert scrape_all(collector, "tailrace_projection_failing") == {"totals": 0}
+    (seen,) = projection_statuses(shop.store, settings)
+    assert seen.failing is None
+    over, failed = shop.store.run_records.latest("totals", limit=2)
+    assert (over.kind, over.status, over.to_epoch) == ("refresh", "done", shop.store.cut().epoch)
+    assert over.reason.startswith("nothing was left to do: it stands at epoch")
+    assert (failed.status, failed.tries) == ("failed", 1)
+
+
+def sink_away(settings: Settings) -> Settings:
+    mart = settings.sinks["mart"].model_copy(update={"dsn": SecretStr("postgresql://127.0.0.1:1/mart")})
+    return settings.model_copy(update={"sinks": settings.sinks | {"mart": mart}})
+
+
 def test_a_sink_out_of_reach_and_what_fails_are_seen(
     shop: ShopLog, deploy: Deploy, settings: Settings, scrape: Scrape
 ) -> None:
     built, bad = deploy(TOTALS), deploy(BAD)
     rebuild(built, "totals")
-    mart = settings.sinks["mart"].model_copy(update={"dsn": SecretStr("postgresql://127.0.0.1:1/mart")})
-    away = settings.model_copy(update={"sinks": settings.sinks | {"mart": mart}})
+    away = sink_away(settings)
     ctx = ProjectionContext(shop.store, away, built.projections)
     collector = ProjectionCollector(ctx)
     for outcome in refresh(bad, ["bad"]) + refresh(bad, ["bad"]):
