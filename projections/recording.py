@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from eventstore import disclosure
 from eventstore.derived import DerivedRun
-from eventstore.errors import Fenced, IncompleteTopic, TailraceError
+from eventstore.errors import DifferenceFound, Fenced, IncompleteTopic, TailraceError
 from eventstore.runrecords import REFRESHES, STEPS, RunRecord
 from projections.apply import Applied, StepRefused
 from projections.context import ProjectionContext
@@ -28,7 +28,7 @@ def failures_recorded(
     ctx: ProjectionContext, name: str, kind: str, generation: int | None = None
 ) -> Iterator[None]:
     """Inside, what stops a refresh or a build is put on record. Not that another process is at work, nor that a topic
-    is still being loaded: neither is a failure."""
+    is still being loaded: neither is a failure. A comparison that cannot be made of all rows has found a difference."""
     started = datetime.now(UTC)
     try:
         yield
@@ -41,19 +41,23 @@ def failures_recorded(
         with suppress(TailraceError):  # a catalog out of reach has no room for it
             last = None if generation is None else ctx.store.derived.last_derived(name, generation)
             head = ctx.store.head()
-            ctx.store.run_records.add_failure(
-                RunRecord(
-                    projection=name,
-                    generation=generation,
-                    started=started,
-                    finished=datetime.now(UTC),
-                    from_epoch=last.to_epoch if last else None,
-                    to_epoch=head.epoch if head else None,
-                    kind=kind,
-                    reason=_told(error),
-                    status="failed",
-                )
+            record = RunRecord(
+                projection=name,
+                generation=generation,
+                started=started,
+                finished=datetime.now(UTC),
+                from_epoch=last.to_epoch if last else None,
+                to_epoch=head.epoch if head else None,
+                kind=kind,
+                reason=_told(error),
+                status="failed",
             )
+            if kind == "verify" and isinstance(error, DifferenceFound):
+                ctx.store.run_records.add(
+                    replace(record, from_epoch=None, to_epoch=record.from_epoch, status="different")
+                )
+            else:
+                ctx.store.run_records.add_failure(record)
         raise
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from prometheus_client.core import GaugeMetricFamily
 
+    from eventstore.runrecords import RunRecord
     from projections.context import ProjectionContext
     from projections.refresh import Outcome
 
@@ -86,6 +87,11 @@ def _shown(standing: Standing) -> float | None:
     return standing.unshown.shown or 0 if standing.unshown else standing.generation.number
 
 
+def _different(verified: RunRecord) -> int:
+    """Rows that could not be compared are not counted: there is one at least."""
+    return max(verified.rows_upserted + verified.rows_deleted, int(verified.status == "different"))
+
+
 _OF_STANDINGS: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
     ("tailrace_projection_sink_up", "Whether the sink can be reached.", lambda it: float(not it.problem)),
     ("tailrace_projection_rows", "Rows of the live result.", lambda it: it.rows),
@@ -112,7 +118,7 @@ _OF_STANDINGS: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
     ),
     (
         "tailrace_projection_verified_different_rows", "Rows by which it differed from the log then.",
-        lambda it: it.verified.rows_upserted + it.verified.rows_deleted if it.verified else None,
+        lambda it: _different(it.verified) if it.verified else None,
     ),
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-from eventstore.errors import TailraceError
+from eventstore.errors import DifferenceFound, TailraceError
 from eventstore.settings import Settings
 from projections.lifecycle import ProjectionContext, rebuild, refresh, verify
 from tailrace.cli.projection_status import projection_statuses
@@ -142,6 +142,19 @@ def test_lags_counts_reasons_and_proofs_are_measured(
     )
     told = [(run.kind, run.status) for run in ctx.store.run_records.latest("totals", limit=2)]
     assert told == [("verify", "different"), ("verify", "equal")]
+
+    rebuild(ctx, "totals")
+    verify(ctx, "totals")
+    assert scrape(collector)["projection_verified_different_rows"] == 0
+    with psycopg.connect(mart.get_secret_value()) as connection:
+        connection.execute("ALTER TABLE totals__g2 RENAME total TO sum")
+        connection.execute("ALTER TABLE totals__g2 ADD total text")
+    with pytest.raises(DifferenceFound, match="somebody changed the columns"):
+        verify(ctx, "totals")
+    found = scrape(collector)
+    assert found["projection_verified_different_rows"] == 1, "at least"
+    assert found["projection_verified_epoch"] == found["log_epoch"]
+    assert found["projection_failing"] == 0
     assert all(run.bytes > 0 for run in ctx.store.run_records.latest("totals", kinds=["incremental"]))
 
 
