@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
@@ -12,8 +15,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from eventstore.errors import DifferenceFound, TailraceError
+from eventstore.position import Fence
 from eventstore.settings import Settings
+from projections import sinklooks
+from projections.generation import Generation
 from projections.lifecycle import ProjectionContext, rebuild, refresh, verify
+from projections.sinklooks import SinkLooks
+from projections.specs import PostgresTable
+from projections.standing import SinkLook
 from tailrace.cli.projection_status import projection_statuses
 from tailrace.metrics import serve
 from tailrace.projection_metrics import ProjectionCollector
@@ -177,6 +186,44 @@ def test_a_sink_that_is_back_is_no_failure_any_more_though_nothing_was_left_to_d
     assert (over.kind, over.status, over.to_epoch) == ("refresh", "done", shop.store.cut().epoch)
     assert over.reason.startswith("nothing was left to do: it stands at epoch")
     assert (failed.status, failed.tries) == ("failed", 1)
+
+
+def test_a_sink_that_hangs_is_told_in_time_and_not_asked_again_meanwhile(
+    shop: ShopLog, deploy: Deploy, scrape: Scrape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = deploy(TOTALS)
+    rebuild(ctx, "totals")
+    live = ctx.generation("totals", 1)
+    others = [replace(live, projection=f"other{n}", sink=PostgresTable("lake", "other")) for n in range(9)]
+    released, asked, fence = threading.Event(), list[str](), ctx.fence
+
+    def slow(generation: Generation) -> Fence | None:
+        asked.append(generation.projection)
+        if generation.projection == "totals":
+            released.wait(60)
+        return fence(live)
+
+    monkeypatch.setattr(ctx, "fence", slow)
+    monkeypatch.setattr(sinklooks, "sink_look", lambda ctx, of: SinkLook(getattr(ctx.fence(of), "epoch", 0)))
+    looks = SinkLooks(seconds=0.5)
+    collector = ProjectionCollector(ctx)
+    monkeypatch.setattr(collector, "_looks", looks)
+    began = time.monotonic()
+    try:
+        for _ in range(2):
+            found = scrape(collector)
+            assert found["projection_sink_up"] == 0 and "projection_position_epoch sink" not in found
+            assert found["projection_rows"] == 12
+        assert asked == ["totals"]
+        found_by = looks(ctx, [live, *others])
+        assert "has not answered within 0.5 s" in found_by["totals"].problem
+        assert {found_by[each.projection].epoch for each in others} == {shop.store.cut().epoch}
+        assert asked.count("totals") == 1 and time.monotonic() - began < 30
+    finally:
+        released.set()
+    for thread in looks._under_way["sink mart"]:
+        thread.join(60)
+    assert scrape(collector)["projection_sink_up"] == 1
 
 
 def sink_away(settings: Settings) -> Settings:

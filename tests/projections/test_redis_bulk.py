@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from eventstore.settings import Settings, SinkSettings
 from projections.sinks import Sink, Target, open_sink, redis_bulk, resp
-from projections.sinks.base import join_key, key_texts
+from projections.sinks.base import ResumableLoad, join_key, key_texts
 from projections.sinks.contract import Step, pieces
 from projections.sinks.contract_rows import SCHEMA, value_of
 from projections.sinks.encoding import encoded_ahead
@@ -127,6 +127,7 @@ def test_every_bucket_of_a_load_goes_in_by_plain_commands(
     of = replace(target(), partitions=4, split=2)
     sink.create(of)
     with sink.load(of, None, fence(of, 10)) as load:
+        assert isinstance(load, ResumableLoad)
         for part in pieces(of, Step(fence(of, 10), tuple(BEFORE))):
             load.write(*part)
             load.bucket_done(part[0])
