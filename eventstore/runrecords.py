@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import and_, delete, func, insert, select, update
 
 from eventstore import tables
 from eventstore.catalog import Catalog
@@ -16,10 +16,14 @@ STEPS = ("full", "incremental")
 """Kinds of steps of a projection."""
 
 REFRESHES = (*STEPS, "refresh", "build")
-"""Kinds of runs that bring a projection on, or were to: the last two only of what failed."""
+"""Kinds of runs that bring a projection on, or were to: build only of what failed, refresh also of what found nothing
+left to do after that."""
 
-RUNS_KEPT = 1000
+STEPS_KEPT = 1000
 """Of each projection: a runner that refreshes every three seconds makes ten million a year."""
+
+OTHERS_KEPT = 200
+"""Of each projection and each other kind, so that the steps of an hour do not push a comparison of yesterday out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,8 @@ class RunRecord:
     incremental; then so many ``keys`` were affected. ``changes`` are the rows that its inputs got (None: not known
     exactly). ``seconds`` it took to compute, without bringing it to the sink (None: that was an earlier run's work);
     ``bytes`` of rows were brought there.
-    Of kind verify: what would have to be upserted and deleted to make the sink right. Of status failed: what was tried
+    Of kind verify: what would have to be upserted and deleted to make the sink right, both 0 of status different when
+    the sink has rows that cannot be compared. Of status failed: what was tried
     (refresh, build, verify), so many times in a row (``tries``), ``started`` the first time and ``finished`` the last;
     it may have no generation yet."""
 
@@ -57,10 +62,13 @@ class RunRecords:
         self._catalog = catalog
 
     def add(self, record: RunRecord) -> None:
-        """The projection's oldest records beyond ``RUNS_KEPT`` go."""
+        """The projection's oldest records beyond ``STEPS_KEPT`` go, or of another kind than a step's those beyond
+        ``OTHERS_KEPT``."""
         table = tables.runs
-        mine = table.c.projection == record.projection
-        newest_to_go = select(table.c.id).where(mine).order_by(table.c.id.desc()).offset(RUNS_KEPT).limit(1)
+        is_step = record.kind in STEPS
+        kinds, kept = (STEPS, STEPS_KEPT) if is_step else ((record.kind,), OTHERS_KEPT)
+        mine = and_(table.c.projection == record.projection, table.c.kind.in_(kinds))
+        newest_to_go = select(table.c.id).where(mine).order_by(table.c.id.desc()).offset(kept).limit(1)
         with self._catalog.write() as connection:
             connection.execute(
                 insert(table).values(

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from eventstore import disclosure
 from eventstore.derived import DerivedRun
-from eventstore.errors import Fenced, IncompleteTopic, TailraceError
-from eventstore.runrecords import STEPS, RunRecord
+from eventstore.errors import DifferenceFound, Fenced, IncompleteTopic, TailraceError
+from eventstore.runrecords import REFRESHES, STEPS, RunRecord
 from projections.apply import Applied, StepRefused
 from projections.context import ProjectionContext
 from projections.estimate import changes_between
@@ -28,7 +28,7 @@ def failures_recorded(
     ctx: ProjectionContext, name: str, kind: str, generation: int | None = None
 ) -> Iterator[None]:
     """Inside, what stops a refresh or a build is put on record. Not that another process is at work, nor that a topic
-    is still being loaded: neither is a failure."""
+    is still being loaded: neither is a failure. A comparison that cannot be made of all rows has found a difference."""
     started = datetime.now(UTC)
     try:
         yield
@@ -41,19 +41,23 @@ def failures_recorded(
         with suppress(TailraceError):  # a catalog out of reach has no room for it
             last = None if generation is None else ctx.store.derived.last_derived(name, generation)
             head = ctx.store.head()
-            ctx.store.run_records.add_failure(
-                RunRecord(
-                    projection=name,
-                    generation=generation,
-                    started=started,
-                    finished=datetime.now(UTC),
-                    from_epoch=last.to_epoch if last else None,
-                    to_epoch=head.epoch if head else None,
-                    kind=kind,
-                    reason=_told(error),
-                    status="failed",
-                )
+            record = RunRecord(
+                projection=name,
+                generation=generation,
+                started=started,
+                finished=datetime.now(UTC),
+                from_epoch=last.to_epoch if last else None,
+                to_epoch=head.epoch if head else None,
+                kind=kind,
+                reason=_told(error),
+                status="failed",
             )
+            if kind == "verify" and isinstance(error, DifferenceFound):
+                ctx.store.run_records.add(
+                    replace(record, from_epoch=None, to_epoch=record.from_epoch, status="different")
+                )
+            else:
+                ctx.store.run_records.add_failure(record)
         raise
 
 
@@ -87,6 +91,28 @@ def record_applied(
             record = _left(started if anew else now, now, step, "applied now" if anew else "applied")
         ctx.store.run_records.add(record)
     ctx.on_record.setdefault(name, set()).add(number)
+
+
+def record_settled(ctx: ProjectionContext, generation: Generation, started: datetime, reason: str) -> None:
+    """A refresh that found nothing to do ends a row of failures, and says so by a record: there is no step to."""
+    name, number = generation.projection, generation.number
+    records = ctx.store.run_records.latest(name, limit=_LOOKED_AT, kinds=REFRESHES)
+    newest = next((record for record in records if record.generation == number), None)
+    if newest is None or newest.status != "failed":
+        return
+    last = ctx.store.derived.last_derived(name, number)
+    ctx.store.run_records.add(
+        RunRecord(
+            projection=name,
+            generation=number,
+            started=started,
+            finished=datetime.now(UTC),
+            from_epoch=None,
+            to_epoch=last.to_epoch if last else None,
+            kind="refresh",
+            reason=f"nothing was left to do: {reason}",
+        )
+    )
 
 
 def _not_on_record(

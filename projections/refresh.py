@@ -22,7 +22,7 @@ from projections.guards import declared_against
 from projections.incremental import reason_against
 from projections.model import Projection
 from projections.plan import Cause, Nothing, Plan, plan
-from projections.recording import failures_recorded, record_applied
+from projections.recording import failures_recorded, record_applied, record_settled
 from projections.results import behind, changed_results, common_cut, reason_against_results
 from projections.samples import samples_against
 from projections.steps import take_step
@@ -114,11 +114,14 @@ def refresh_generation(
     cut, ProjectionFailed when the projection's code or output is at fault, and what the sink raises.
     """
     started = datetime.now(UTC)
+    settled = generation.number in ctx.on_record.get(generation.projection, ())
     pending = apply(ctx, generation)
     record_applied(ctx, projection, generation, started, pending)
     decided, cut = plan_reachable(ctx, projection, generation, cut)
     if isinstance(decided, Nothing):
         _prune(ctx, generation, projection)
+        if not settled:
+            record_settled(ctx, generation, started, decided.reason)
         status: Status = "done" if pending.steps else "nothing"
         epoch = pending.fence.epoch if pending.fence else None
         return Outcome(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
@@ -50,29 +50,58 @@ class Standing:
     unshown: Unshown | None = None
 
 
-def standings(ctx: ProjectionContext, now: datetime) -> Iterator[Standing]:
+@dataclass(frozen=True, slots=True)
+class SinkLook:
+    """What a sink said: the ``epoch`` of what readers see, None with a ``problem``."""
+
+    epoch: int | None
+    problem: str = ""
+    unshown: Unshown | None = None
+
+
+Looks = Callable[["ProjectionContext", Sequence[Generation]], Mapping[str, SinkLook]]
+"""Ask the sinks of live generations, by projection."""
+
+
+def sink_look(ctx: ProjectionContext, live: Generation) -> SinkLook:
+    pending: Unshown | None = None
+    try:
+        pending = unshown(ctx, live)
+        fence = ctx.fence(_seen(ctx, live, pending))
+    except TailraceError as error:
+        return SinkLook(None, error.message, pending)
+    return SinkLook(fence.epoch if fence else 0, unshown=pending)
+
+
+def _one_by_one(ctx: ProjectionContext, generations: Sequence[Generation]) -> Mapping[str, SinkLook]:
+    return {each.projection: sink_look(ctx, each) for each in generations}
+
+
+def standings(ctx: ProjectionContext, now: datetime, looks: Looks = _one_by_one) -> Iterator[Standing]:
     """Of every projection that is live."""
     head = ctx.store.head()
-    for name in ctx.store.derived.projections():
-        found = standing(ctx, name, head, now) if head else None
-        if found is not None:
-            yield found
+    if head is None:
+        return
+    found = [live for name in ctx.store.derived.projections() if (live := ctx.live(name)) is not None]
+    seen = looks(ctx, found)
+    for live in found:
+        yield _standing(ctx, live, head, now, seen[live.projection])
 
 
 def standing(ctx: ProjectionContext, name: str, head: EpochInfo, now: datetime) -> Standing | None:
     """None without a live generation. Asks the sink."""
     live = ctx.live(name)
-    if live is None:
-        return None
+    return None if live is None else _standing(ctx, live, head, now, sink_look(ctx, live))
+
+
+def _standing(
+    ctx: ProjectionContext, live: Generation, head: EpochInfo, now: datetime, look: SinkLook
+) -> Standing:
+    name = live.projection
     last = ctx.store.derived.last_derived(name, live.number)
-    rungs, problem = [_rung(ctx.store, "derived", live, last.to_epoch if last else 0, head, now)], ""
-    pending: Unshown | None = None
-    try:
-        pending = unshown(ctx, live)
-        fence = ctx.fence(_seen(ctx, live, pending))
-        rungs.append(_rung(ctx.store, "sink", live, fence.epoch if fence else 0, head, now))
-    except TailraceError as error:
-        problem = error.message
+    rungs = [_rung(ctx.store, "derived", live, last.to_epoch if last else 0, head, now)]
+    if look.epoch is not None:
+        rungs.append(_rung(ctx.store, "sink", live, look.epoch, head, now))
     verified = ctx.store.run_records.latest(name, limit=1, kinds=["verify"], but=["failed"])
     return Standing(
         projection=name,
@@ -80,10 +109,10 @@ def standing(ctx: ProjectionContext, name: str, head: EpochInfo, now: datetime) 
         rows=files_of(last).rows if last else 0,
         frozen=live.frozen_at is not None,
         rungs=rungs,
-        problem=problem,
+        problem=look.problem,
         verified=verified[0] if verified and verified[0].generation == live.number else None,
         failing=failing(ctx.store, name),
-        unshown=pending,
+        unshown=look.unshown,
     )
 
 

@@ -1,7 +1,8 @@
 """Prometheus metrics of a runner of projections: how far each is from the log to its sink, what was done and why.
 
-Positions are read from the catalog and asked of the sinks at each scrape; a sink out of reach is
-``tailrace_projection_sink_up 0`` and shows no position rather than an old one. Counters are of this process.
+Positions are read from the catalog and asked of the sinks at each scrape; a sink out of reach, or one that does not
+answer in time, is ``tailrace_projection_sink_up 0`` and shows no position rather than an old one. Counters are of this
+process.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from projections.sinklooks import SinkLooks
 from projections.standing import Rung, Standing, Unbuilt, standings, unbuilts
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
     from prometheus_client.core import GaugeMetricFamily
 
+    from eventstore.runrecords import RunRecord
     from projections.context import ProjectionContext
     from projections.refresh import Outcome
 
@@ -86,6 +89,11 @@ def _shown(standing: Standing) -> float | None:
     return standing.unshown.shown or 0 if standing.unshown else standing.generation.number
 
 
+def _different(verified: RunRecord) -> int:
+    """Rows that could not be compared are not counted: there is one at least."""
+    return max(verified.rows_upserted + verified.rows_deleted, int(verified.status == "different"))
+
+
 _OF_STANDINGS: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
     ("tailrace_projection_sink_up", "Whether the sink can be reached.", lambda it: float(not it.problem)),
     ("tailrace_projection_rows", "Rows of the live result.", lambda it: it.rows),
@@ -112,7 +120,7 @@ _OF_STANDINGS: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
     ),
     (
         "tailrace_projection_verified_different_rows", "Rows by which it differed from the log then.",
-        lambda it: it.verified.rows_upserted + it.verified.rows_deleted if it.verified else None,
+        lambda it: _different(it.verified) if it.verified else None,
     ),
 )  # fmt: skip
 
@@ -137,6 +145,7 @@ class ProjectionCollector:
     def __init__(self, ctx: ProjectionContext) -> None:
         self._ctx = ctx
         self._counts = _Counts()
+        self._looks = SinkLooks()
         self._lock = threading.Lock()
 
     def count(self, outcome: Outcome) -> None:
@@ -150,7 +159,7 @@ class ProjectionCollector:
         head = self._ctx.store.head()
         yield GaugeMetricFamily("tailrace_log_epoch", "The last epoch of the log.", head.epoch if head else 0)
         now = datetime.now(UTC)
-        found = list(standings(self._ctx, now))
+        found = list(standings(self._ctx, now, self._looks))
         yield _failing([*found, *unbuilts(self._ctx.store, now)])
         for name, text, of_rung in _OF_RUNGS:
             by_rung = GaugeMetricFamily(name, text, labels=["projection", "rung"])

@@ -48,18 +48,27 @@ class GenerationMovedBack(TransientError):
 
 
 class Followed:
-    """The generation of which a reader gave rows last."""
+    """The generation of which a reader gave rows last. Threads that share the reader look up and note in any order, so
+    each call says what was ``seen`` when it began."""
 
     def __init__(self, projection: str) -> None:
         self._projection = projection
         self._seen: int | None = None
         self._lock = threading.Lock()
 
-    def reads(self, live: int) -> None:
-        """The rows to give are of generation ``live``. Raises GenerationMovedBack when that is an older one."""
+    @property
+    def seen(self) -> int | None:
+        """None: it gave none yet."""
+        return self._seen
+
+    def reads(self, live: int, seen: int | None) -> None:
+        """The rows to give are of generation ``live``, and ``seen`` is from before it was looked up. Raises
+        GenerationMovedBack when it is an older one, unless another thread noted the same meanwhile."""
         with self._lock:
-            seen, self._seen = self._seen, live
-        if seen is not None and live < seen:
+            told = self._seen == live
+            if self._seen == seen or live > max(self._seen or 0, seen or 0):
+                self._seen = live
+        if seen is not None and live < seen and not told:
             raise GenerationMovedBack(self._projection, seen, live)
 
 

@@ -24,13 +24,14 @@ class KeyValueReader:
         return self.many([key])[0]
 
     def many(self, keys: Sequence[object]) -> list[Row | None]:
+        seen = self._followed.seen
         with self._begin() as texts:
             live = texts.get(f"{self._name}/live")
             place = f"{self._name}/{live}"
             text = texts.get(place)
             if live is None or text is None:
                 raise nothing_live(self._projection)
-            self._followed.reads(int(live))
+            self._followed.reads(int(live), seen)
             meta = Meta.from_text(text)
             schema = schema_from_text(meta.schema)
             names = [key_name(key, meta.key, schema, self._projection)[1] for key in keys]

@@ -71,9 +71,10 @@ class ParquetReader:
         self.close()
 
     def _live(self) -> tuple[Path, Manifest]:
+        seen = self._followed.seen
         found = self._folder.live_snapshot()
         if found is None:
             raise nothing_live(self._projection)
         place, _ = found
-        self._followed.reads(generation_at(place))
+        self._followed.reads(generation_at(place), seen)
         return found

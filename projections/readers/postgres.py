@@ -165,7 +165,7 @@ class PostgresReader:
             raise nothing_live(self._projection)
         if named != names:
             return None
-        self._followed.reads(generation)
+        self._followed.reads(generation, self._followed.seen)
         return rows
 
     def _key_columns(self, connection: psycopg.Connection) -> pa.Schema:

@@ -38,7 +38,7 @@ class RedisReader:
         if not keys:
             return []
         with self._place.explained():
-            client = self._place.open()
+            client, seen = self._place.open(), self._followed.seen
             known = self._known or self._live()
             for _ in range(_ATTEMPTS):
                 generation, meta = known
@@ -53,7 +53,7 @@ class RedisReader:
                     live, *rows = read_rows(client, places, meta, ("GET", self._names.live))
                     if live is not None and int(live) == generation:
                         self._known = known
-                        self._followed.reads(generation)
+                        self._followed.reads(generation, seen)
                         return _typed(rows, meta)
                 except UNREADABLE as error:
                     raise IntegrityError(

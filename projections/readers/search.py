@@ -113,7 +113,7 @@ class SearchReader:
                 index, meta = self._folder.open_index(generation), self._folder.meta(generation)
                 if index is not None and meta is not None:
                     self._opened = (pointer, commit, index, meta)
-                    self._followed.reads(generation)
+                    self._followed.reads(generation, self._followed.seen)
                     return index, meta
             raise nothing_live(self._projection)
 

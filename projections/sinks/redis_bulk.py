@@ -65,8 +65,10 @@ class BulkLoad:
             self._empty[tag] = run(self._client, [("EXISTS", f"{tag}#keys")]) == [0]
         if not self._empty[tag]:
             return 0
-        done, under_way = 0, deque((connection, _Sent(0, _look(tag), 2)) for connection in self._both(tag))
-        for connection, look in under_way:
+        # The last bucket's fence is let go of: it has moved since, and would refuse this one's first transaction.
+        look = _Sent(0, resp.command(b"UNWATCH") + _look(tag), 3)
+        done, under_way = 0, deque((connection, look) for connection in self._both(tag))
+        for connection, _ in under_way:
             connection.send_packed_command([look.data])
         for transaction in self._transactions(tag, rows):
             connection, before = under_way.popleft()

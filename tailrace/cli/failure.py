@@ -5,17 +5,34 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
 import typer
 
 from eventstore import disclosure
-from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
+from eventstore.errors import (
+    DifferenceFound,
+    Fenced,
+    OperatorError,
+    TailraceError,
+    TransientError,
+    UsageError,
+)
 from tailrace.cli.output import Output
 
 BUG = 1
 INTERRUPTED = 130  # what a shell makes of SIGINT
+# Of several ends the first of these is told: what waiting cannot mend before what it can.
+_FIRST = (
+    BUG,
+    OperatorError.exit_code,
+    UsageError.exit_code,
+    DifferenceFound.exit_code,
+    TransientError.exit_code,
+    Fenced.exit_code,
+)
 # Base class of a wrong command line. Typer carries its own click since 0.26 and used click before: both name it so.
 _WRONG_COMMAND: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
@@ -30,6 +47,12 @@ _UNREACHABLE = frozenset(
         ("sqlalchemy.exc", "OperationalError"),
     }
 )
+
+
+def code_of_all(codes: Iterable[int]) -> int:
+    """The exit code of a command that went on after failures; 0 when there was none."""
+    found = {code for code in codes if code}
+    return next((code for code in _FIRST if code in found), max(found, default=0))
 
 
 def report(error: TailraceError, output: Output, *, verbose: bool = False) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventstore.errors import UsageError
-from tailrace.cli.failure import report
+from tailrace.cli.failure import code_of_all, report
 from tailrace.cli.invocation import Invocation, unknown
 from tailrace.cli.output import count
 from tailrace.cli.pace import Reporter
@@ -109,8 +109,9 @@ class Asked:
 
     def report(self, invocation: Invocation) -> int:
         """Tell the errors; the exit code."""
-        codes = [report(each, invocation.output, verbose=invocation.verbose) for each in self.errors.values()]
-        return max(codes, default=0)
+        return code_of_all(
+            report(each, invocation.output, verbose=invocation.verbose) for each in self.errors.values()
+        )
 
 
 def asked(invocation: Invocation, context: ProjectionContext, names: Sequence[str] | None) -> Asked:

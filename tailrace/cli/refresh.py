@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.capture import MetricsAddressOption, metrics_port_option, stopping
-from tailrace.cli.failure import INTERRUPTED
+from tailrace.cli.failure import INTERRUPTED, code_of_all
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
 from tailrace.cli.lifecycle import MasterOption, StaleOption, asked, projecting, tell_outcome, tell_rebuilt
 
@@ -72,7 +72,7 @@ def _once(
     *,
     detailed: bool,
 ) -> int:
-    """One refresh of each; the exit code. What waiting cannot mend counts before what it can."""
+    """One refresh of each; the exit code."""
     from projections import lifecycle
 
     outcomes = lifecycle.refresh(projections, names)
@@ -80,7 +80,7 @@ def _once(
         tell_outcome(invocation, outcome)
     errors = [outcome.error for outcome in (*broken, *outcomes) if outcome.error is not None]
     if errors:
-        return max(error.exit_code for error in errors)
+        return code_of_all(error.exit_code for error in errors)
     return NOTHING_TO_DO if detailed and not any(outcome.changed for outcome in outcomes) else 0
 
 

@@ -12,7 +12,7 @@ import typer
 from eventstore import disclosure
 from eventstore.errors import DifferenceFound, IncompleteTopic, TailraceError, UsageError
 from eventstore.position import format_lsn
-from tailrace.cli.failure import report
+from tailrace.cli.failure import code_of_all, report
 from tailrace.cli.invocation import Invocation, of
 from tailrace.cli.lifecycle import MasterOption, asked, projecting
 from tailrace.cli.output import count
@@ -80,7 +80,7 @@ def verify_projections(
             tell_comparison(invocation, comparison)
             if not comparison.equal:
                 codes.add(DifferenceFound.exit_code)
-    return DifferenceFound.exit_code if DifferenceFound.exit_code in codes else max(codes)
+    return DifferenceFound.exit_code if DifferenceFound.exit_code in codes else code_of_all(codes)
 
 
 def tell_comparison(invocation: Invocation, found: Comparison) -> None:

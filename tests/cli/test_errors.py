@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any, cast
 
 import psycopg
 import pytest
 
+from eventstore.errors import (
+    DifferenceFound,
+    Fenced,
+    OperatorError,
+    TailraceError,
+    TransientError,
+    UsageError,
+)
+from projections import lifecycle
+from projections.refresh import Outcome
+from tailrace.cli import failure, refresh, verify
+from tailrace.cli.invocation import Invocation
+from tailrace.cli.lifecycle import Asked
+from tailrace.cli.output import Output
 from tests.cli.conftest import SCHEMA, Done, Project, until
 from tests.fixtures.servers import ServerFactory
 
@@ -152,3 +169,50 @@ def test_an_unforeseen_exception_is_called_a_bug_and_shown_on_request(
     says(shown, 1, "ZeroDivisionError: on purpose (sitecustomize.py:3)")
     with pytest.raises(AssertionError, match="Traceback"):
         project.run("status", "--verbose", environment=broken)
+
+
+HELD, AWAY = Fenced("held by another run"), TransientError("a sink is away")
+BROKEN, FULL, DIFFERENT = UsageError("broken"), OperatorError("full"), DifferenceFound("another row")
+
+
+@pytest.mark.parametrize(
+    ("broken", "met", "code", "verified"),
+    [
+        ([], [], 0, 0),
+        ([], [HELD], 5, 5),
+        ([], [HELD, AWAY], 6, 6),
+        ([BROKEN], [HELD], 2, 2),
+        ([BROKEN], [AWAY, HELD], 2, 2),
+        ([], [AWAY, DIFFERENT], 4, 4),
+        ([BROKEN], [DIFFERENT], 2, 4),
+        ([BROKEN], [AWAY, FULL], 7, 7),
+        ([BROKEN], [FULL, DIFFERENT], 7, 4),
+    ],
+)
+def test_of_several_failures_what_waiting_cannot_mend_is_told_by_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+    broken: Sequence[UsageError],
+    met: Sequence[TailraceError],
+    code: int,
+    verified: int,
+) -> None:
+    def meets(*_: object, **__: object) -> None:
+        raise next(raised)
+
+    raised, outcome = iter(met), [Outcome("totals", 1, "failed", each.message, error=each) for each in met]
+    of_broken = [Outcome("other", None, "failed", each.message, error=each) for each in broken]
+    found = Asked([str(each) for each in met], {str(each): each for each in broken})
+    invocation, context = Invocation(Output(json=True)), nullcontext()
+    monkeypatch.setattr(refresh, "tell_outcome", lambda *_: None)
+    monkeypatch.setattr(lifecycle, "refresh", lambda *_: outcome)
+    assert refresh._once(invocation, cast("Any", context), None, of_broken, detailed=True) == (code or 3)
+    assert found.report(invocation) == (2 if broken else 0)
+
+    monkeypatch.setattr(verify, "projecting", lambda *_, **__: context)
+    monkeypatch.setattr(verify, "asked", lambda *_: found)
+    monkeypatch.setattr(lifecycle, "verify", meets)
+    assert verify.verify_projections(invocation, None) == verified
+
+
+def test_a_bug_is_told_before_all_other_failures() -> None:
+    assert failure.code_of_all([0, 7, failure.BUG, 2]) == failure.BUG

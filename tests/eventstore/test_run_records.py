@@ -59,7 +59,7 @@ def test_of_each_projections_runs_the_newest_are_kept(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A runner that refreshes again and again does not fill the catalog."""
-    monkeypatch.setattr(runrecords, "RUNS_KEPT", 3)
+    monkeypatch.setattr(runrecords, "STEPS_KEPT", 3)
     records = new_store().run_records
     moment = datetime(2026, 1, 1, 12, tzinfo=UTC)
     for epoch in range(1, 7):
@@ -68,3 +68,16 @@ def test_of_each_projections_runs_the_newest_are_kept(
                 records.add(RunRecord(projection, 1, moment, moment, epoch, epoch + 1, "full", "due"))
     assert [record.from_epoch for record in records.latest("totals")] == [6, 5, 4]
     assert [record.from_epoch for record in records.latest("other")] == [2, 1]
+
+
+def test_steps_push_out_no_comparison_nor_build(
+    new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runrecords, "STEPS_KEPT", 3)
+    monkeypatch.setattr(runrecords, "OTHERS_KEPT", 2)
+    records = new_store().run_records
+    moment = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    for kind in ("verify", "verify", "verify", "build", "full", *["incremental"] * 3):
+        records.add(RunRecord("totals", 1, moment, moment, 1, 2, kind, "due"))
+    kept = [record.kind for record in records.latest("totals")]
+    assert kept == [*["incremental"] * 3, "build", "verify", "verify"]

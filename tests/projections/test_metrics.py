@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
@@ -11,9 +14,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-from eventstore.errors import TailraceError
+from eventstore.errors import DifferenceFound, TailraceError
+from eventstore.position import Fence
 from eventstore.settings import Settings
+from projections import sinklooks
+from projections.generation import Generation
 from projections.lifecycle import ProjectionContext, rebuild, refresh, verify
+from projections.sinklooks import SinkLooks
+from projections.specs import PostgresTable
+from projections.standing import SinkLook
 from tailrace.cli.projection_status import projection_statuses
 from tailrace.metrics import serve
 from tailrace.projection_metrics import ProjectionCollector
@@ -142,7 +151,84 @@ def test_lags_counts_reasons_and_proofs_are_measured(
     )
     told = [(run.kind, run.status) for run in ctx.store.run_records.latest("totals", limit=2)]
     assert told == [("verify", "different"), ("verify", "equal")]
+
+    rebuild(ctx, "totals")
+    verify(ctx, "totals")
+    assert scrape(collector)["projection_verified_different_rows"] == 0
+    with psycopg.connect(mart.get_secret_value()) as connection:
+        connection.execute("ALTER TABLE totals__g2 RENAME total TO sum")
+        connection.execute("ALTER TABLE totals__g2 ADD total text")
+    with pytest.raises(DifferenceFound, match="somebody changed the columns"):
+        verify(ctx, "totals")
+    found = scrape(collector)
+    assert found["projection_verified_different_rows"] == 1, "at least"
+    assert found["projection_verified_epoch"] == found["log_epoch"]
+    assert found["projection_failing"] == 0
     assert all(run.bytes > 0 for run in ctx.store.run_records.latest("totals", kinds=["incremental"]))
+
+
+def test_a_sink_that_is_back_is_no_failure_any_more_though_nothing_was_left_to_do(
+    shop: ShopLog, deploy: Deploy, settings: Settings
+) -> None:
+    built = deploy(TOTALS)
+    rebuild(built, "totals")
+    away = ProjectionContext(shop.store, sink_away(settings), built.projections)
+    assert [outcome.status for outcome in refresh(away)] == ["failed"]
+    collector = ProjectionCollector(away)
+    assert scrape_all(collector, "tailrace_projection_failing") == {"totals": 1}
+    away.settings = settings
+    for _ in range(2):
+        assert [outcome.status for outcome in refresh(away)] == ["nothing"]
+    assert scrape_all(collector, "tailrace_projection_failing") == {"totals": 0}
+    (seen,) = projection_statuses(shop.store, settings)
+    assert seen.failing is None
+    over, failed = shop.store.run_records.latest("totals", limit=2)
+    assert (over.kind, over.status, over.to_epoch) == ("refresh", "done", shop.store.cut().epoch)
+    assert over.reason.startswith("nothing was left to do: it stands at epoch")
+    assert (failed.status, failed.tries) == ("failed", 1)
+
+
+def test_a_sink_that_hangs_is_told_in_time_and_not_asked_again_meanwhile(
+    shop: ShopLog, deploy: Deploy, scrape: Scrape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx = deploy(TOTALS)
+    rebuild(ctx, "totals")
+    live = ctx.generation("totals", 1)
+    others = [replace(live, projection=f"other{n}", sink=PostgresTable("lake", "other")) for n in range(9)]
+    released, asked, fence = threading.Event(), list[str](), ctx.fence
+
+    def slow(generation: Generation) -> Fence | None:
+        asked.append(generation.projection)
+        if generation.projection == "totals":
+            released.wait(60)
+        return fence(live)
+
+    monkeypatch.setattr(ctx, "fence", slow)
+    monkeypatch.setattr(sinklooks, "sink_look", lambda ctx, of: SinkLook(getattr(ctx.fence(of), "epoch", 0)))
+    looks = SinkLooks(seconds=0.5)
+    collector = ProjectionCollector(ctx)
+    monkeypatch.setattr(collector, "_looks", looks)
+    began = time.monotonic()
+    try:
+        for _ in range(2):
+            found = scrape(collector)
+            assert found["projection_sink_up"] == 0 and "projection_position_epoch sink" not in found
+            assert found["projection_rows"] == 12
+        assert asked == ["totals"]
+        found_by = looks(ctx, [live, *others])
+        assert "has not answered within 0.5 s" in found_by["totals"].problem
+        assert {found_by[each.projection].epoch for each in others} == {shop.store.cut().epoch}
+        assert asked.count("totals") == 1 and time.monotonic() - began < 30
+    finally:
+        released.set()
+    for thread in looks._under_way["sink mart"]:
+        thread.join(60)
+    assert scrape(collector)["projection_sink_up"] == 1
+
+
+def sink_away(settings: Settings) -> Settings:
+    mart = settings.sinks["mart"].model_copy(update={"dsn": SecretStr("postgresql://127.0.0.1:1/mart")})
+    return settings.model_copy(update={"sinks": settings.sinks | {"mart": mart}})
 
 
 def test_a_sink_out_of_reach_and_what_fails_are_seen(
@@ -150,8 +236,7 @@ def test_a_sink_out_of_reach_and_what_fails_are_seen(
 ) -> None:
     built, bad = deploy(TOTALS), deploy(BAD)
     rebuild(built, "totals")
-    mart = settings.sinks["mart"].model_copy(update={"dsn": SecretStr("postgresql://127.0.0.1:1/mart")})
-    away = settings.model_copy(update={"sinks": settings.sinks | {"mart": mart}})
+    away = sink_away(settings)
     ctx = ProjectionContext(shop.store, away, built.projections)
     collector = ProjectionCollector(ctx)
     for outcome in refresh(bad, ["bad"]) + refresh(bad, ["bad"]):

@@ -23,7 +23,7 @@ from eventstore.errors import OperatorError, UsageError
 from eventstore.settings import Settings, SinkSettings
 from examples.sqlite_sink import SqliteFile
 from projections.readers import GenerationMovedBack, Reader, Row, open_reader
-from projections.readers.base import in_utc
+from projections.readers.base import Followed, in_utc
 from projections.sinks import Sink, Target, open_sink
 from projections.sinks.contract import SinkContract
 from projections.sinks.contract_rows import SCHEMA
@@ -138,6 +138,49 @@ def test_promotions_and_rollbacks_are_followed(place: Place, reader: Reader) -> 
     place.sink.promote(target(2), 1)
     place.sink.drop(target(1))
     assert reader.many([1, 2]) == [ANNA | {"name": "second"}, None]
+
+
+@pytest.mark.parametrize(
+    "place", [kind for kind in KINDS if kind not in ("postgres", "search")], indirect=True
+)
+def test_a_promotion_between_two_threads_look_ups_is_no_way_back(
+    place: Place, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread has looked generation 1 up when another is given rows of generation 2. The other readers look up and
+    note under one lock."""
+    reads = Followed.reads
+
+    def overtaken(followed: Followed, live: int, *seen: int | None) -> None:
+        monkeypatch.setattr(Followed, "reads", reads)
+        followed.reads(2, *[followed.seen for _ in seen])
+        reads(followed, live, *seen)
+
+    assert reader.get(1) == ANNA
+    monkeypatch.setattr(Followed, "reads", overtaken)
+    assert reader.get(1) == ANNA
+    fill(place.sink, target(2), [BERT])
+    place.sink.promote(target(2), 1)
+    assert reader.get(1) is None
+
+
+def test_threads_that_share_a_reader_are_told_of_a_way_back_once() -> None:
+    followed = Followed("totals")
+    followed.reads(3, followed.seen)
+    one, other, third = followed.seen, followed.seen, followed.seen
+    with pytest.raises(GenerationMovedBack):
+        followed.reads(2, one)
+    followed.reads(2, other)
+    followed.reads(3, third)
+    assert followed.seen == 2, "looked up before"
+
+
+def test_a_way_back_from_rows_that_one_of_two_threads_was_given_is_told() -> None:
+    followed = Followed("totals")
+    first = followed.seen
+    followed.reads(2, first)
+    followed.reads(3, first)
+    with pytest.raises(GenerationMovedBack):
+        followed.reads(2, followed.seen)
 
 
 def test_a_promotion_that_changes_the_key_is_followed(place: Place, reader: Reader) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from pydantic import SecretStr
 
 from eventstore.settings import Settings, SinkSettings
 from projections.sinks import Sink, Target, open_sink, redis_bulk, resp
-from projections.sinks.base import join_key, key_texts
+from projections.sinks.base import ResumableLoad, join_key, key_texts
 from projections.sinks.contract import Step, pieces
 from projections.sinks.contract_rows import SCHEMA, value_of
 from projections.sinks.encoding import encoded_ahead
@@ -108,6 +109,31 @@ def test_a_first_writer_that_fell_asleep_changes_nothing(
             load.write(*part)
     assert held(client, 1) == after
     assert rows_of(sink, target()) == NEW + BEFORE[30:]
+
+
+def test_every_bucket_of_a_load_goes_in_by_plain_commands(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those after a bucket that is done, whose fence moved under the connections that watched it."""
+    taken: list[tuple[int, int]] = []
+    write = redis_bulk.BulkLoad.write
+
+    def counted(bulk: redis_bulk.BulkLoad, tag: str, rows: pa.Table) -> int:
+        done = write(bulk, tag, rows)
+        taken.append((done, rows.num_rows))
+        return done
+
+    monkeypatch.setattr(redis_bulk.BulkLoad, "write", counted)
+    of = replace(target(), partitions=4, split=2)
+    sink.create(of)
+    with sink.load(of, None, fence(of, 10)) as load:
+        assert isinstance(load, ResumableLoad)
+        for part in pieces(of, Step(fence(of, 10), tuple(BEFORE))):
+            load.write(*part)
+            load.bucket_done(part[0])
+        load.commit()
+    assert len(taken) == 8 and all(done == rows > 0 for done, rows in taken)
+    assert rows_of(sink, of) == BEFORE
 
 
 def test_a_bucket_that_has_rows_is_compared_row_by_row(sink: Sink, client: Any) -> None:
