@@ -15,9 +15,8 @@ from projections.standing import SinkLook, sink_look
 SECONDS = 3.0
 """For all looks of a scrape: Prometheus gives up after ten, and then has none of the metrics."""
 
-_AT_ONCE = (
-    4  # projections of one sink: a healthy one answers many in the time, a sick one holds no more threads
-)
+# Projections of one sink: a healthy one answers many in the time, a sick one holds no more threads.
+_AT_ONCE = 4
 
 
 class SinkLooks:
@@ -81,5 +80,5 @@ def _looked(ctx: ProjectionContext, generation: Generation) -> SinkLook:
 
 def _place(generation: Generation) -> str:
     """Sinks of one's own have no name: each is taken for another one."""
-    name = getattr(generation.sink, "sink", None)
+    name = generation.sink_name
     return f"sink {name}" if name else f"projection {generation.projection}"

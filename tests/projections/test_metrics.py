@@ -18,7 +18,7 @@ from eventstore.errors import DifferenceFound, TailraceError
 from eventstore.position import Fence
 from eventstore.settings import Settings
 from projections import sinklooks
-from projections.generation import Generation
+from projections.generation import Generation, spec_to_text
 from projections.lifecycle import ProjectionContext, rebuild, refresh, verify
 from projections.sinklooks import SinkLooks
 from projections.specs import PostgresTable
@@ -194,7 +194,8 @@ def test_a_sink_that_hangs_is_told_in_time_and_not_asked_again_meanwhile(
     ctx = deploy(TOTALS)
     rebuild(ctx, "totals")
     live = ctx.generation("totals", 1)
-    others = [replace(live, projection=f"other{n}", sink=PostgresTable("lake", "other")) for n in range(9)]
+    lake = spec_to_text(PostgresTable("lake", "other"))
+    others = [replace(live, projection=f"other{n}", sink_text=lake) for n in range(9)]
     released, asked, fence = threading.Event(), list[str](), ctx.fence
 
     def slow(generation: Generation) -> Fence | None:
