@@ -9,7 +9,7 @@ import typer
 from eventstore.errors import TailraceError, UsageError
 from tailrace.cli.diff import diff, runs
 from tailrace.cli.examined import tell_examined
-from tailrace.cli.failure import report
+from tailrace.cli.failure import code_of_all, report
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
 from tailrace.cli.job import job
 from tailrace.cli.lifecycle import StaleOption, chosen, projecting
@@ -226,7 +226,7 @@ def gc(
             for gone in collected:
                 _tell_collected(invocation, gone)
     if errors:
-        return max(each.exit_code for each in errors)
+        return code_of_all(each.exit_code for each in errors)
     if not dropped:
         invocation.output.line("nothing to drop")
     return NOTHING_TO_DO if detailed_exitcode and not dropped else 0
