@@ -27,9 +27,10 @@ from projections.determinism import Declared, Fault, faults
 from projections.findings import Finding, Level
 from projections.history import Planned, cast_columns, described, shown_columns
 from projections.lineage import Lineage, lineage_of
-from projections.locality import MARK, InputFacts, Proof, prove
+from projections.locality import MARK, prove
 from projections.model import Changes, Events, Projection, ProjectionFailed, Result, State
 from projections.plantree import Node, literals, read
+from projections.proof import InputFacts, Proof
 from projections.results import ResultInput
 from projections.sourcelines import SourceLines
 from projections.unsteady import unsteady

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from projections.carried import names_in, root, roots
-from projections.locality import InputFacts, Proof
+from projections.floatsums import MOMENTS, SUMS, sum_of_floats
 from projections.numerictext import NumericTexts, Origin
 from projections.plantree import Node
+from projections.proof import InputFacts, Proof
 from projections.settled import Fate, fate
 from projections.spokentime import spoken, time_of
 from projections.spread import Attribute, Lost, Relation, Whole
@@ -51,13 +52,6 @@ _BY_PLACE = {
     "Lead": "lead",
     "NthValue": "nth_value",
 }
-_FLOAT_SUMS = {"Sum": "sum", "Average": "avg", "RegrAvgX": "regr_avgx", "RegrAvgY": "regr_avgy"}
-_MOMENTS = {
-    "Corr": "corr", "CovPopulation": "covar_pop", "CovSample": "covar_samp", "Kurtosis": "kurtosis",
-    "Skewness": "skewness", "StddevPop": "stddev_pop", "StddevSamp": "stddev", "VariancePop": "var_pop",
-    "VarianceSamp": "variance", "Product": "product", "RegrIntercept": "regr_intercept", "RegrR2": "regr_r2",
-    "RegrSXX": "regr_sxx", "RegrSXY": "regr_sxy", "RegrSYY": "regr_syy", "RegrSlope": "regr_slope",
-}  # fmt: skip
 _DECIDING = frozenset({"condition", "generator", "groupingExpressions", "keys", "partitionSpec"})
 """Fields of operators whose values decide on rows, also when they are columns as they are."""
 _APART = frozenset({"groupingExpressions", "keys", "partitionSpec"})
@@ -147,9 +141,8 @@ class _Search:
         below = [self.proof.relations[child] for child in node.children if child in self.proof.relations]
         relation = _combined(below)
         if node.kind.startswith(("MapIn", "FlatMap")):
-            if all(
-                isinstance(part.rows, Whole) for part in below
-            ):  # else their function makes them not local
+            # Of rows that are spread over keys the function alone makes it not local.
+            if all(isinstance(part.rows, Whole) for part in below):
                 self._of_functions(node)
             return
         grouping = [
@@ -270,9 +263,8 @@ class _Search:
 
     def _of_python(self, inner: Node) -> None:
         name = inner.name or str(inner.fields.get("udfName") or "a function")
-        if (
-            inner.fields.get("udfDeterministic") is False and inner.kind != "PythonUDTF"
-        ):  # of which it is the default
+        undeclared = inner.kind == "PythonUDTF"  # of which it is the default not to be deterministic
+        if inner.fields.get("udfDeterministic") is False and not undeclared:
             self.found.append(Fault(
                 "random", f"{name} is declared not to be deterministic",
                 "compute it of the row's values alone", (name,),
@@ -447,22 +439,12 @@ def _draws_its_start(inner: Node) -> bool:
 
 
 def _of_floats(inner: Node) -> Iterator[Fault]:
-    name = _FLOAT_SUMS.get(inner.kind) if any(map(_is_float, inner.children)) else None
-    name = name or _MOMENTS.get(inner.kind)
+    name = sum_of_floats(inner)
     if name is not None:
         yield Fault(
             "float", f"{name}({_read(inner)}) adds floating-point numbers, whose sum depends on the order of rows",
             "", _CALLED.get(inner.kind, (name,)),
         )  # fmt: skip
-
-
-def _is_float(expression: Node) -> bool:
-    """Does the expression compute with floats? A cast decides; everything else is as what it is made of."""
-    if expression.kind == "Cast" and expression.children[0].type == "void":
-        return False  # NULL, and nothing else
-    if expression.kind in ("Cast", "AttributeReference", "Literal"):
-        return expression.type in ("float", "double")
-    return any(_is_float(child) for child in expression.children)
 
 
 def _with_parents(expression: Node, above: tuple[Node, ...] = ()) -> Iterator[tuple[Node, tuple[Node, ...]]]:
@@ -501,7 +483,7 @@ def _read(expression: Node) -> str:
 
 
 def _name_of(function: Node) -> str:
-    known = {**_BY_PLACE, **_ONE_OF_MANY, **_LISTS, **_FLOAT_SUMS, **_MOMENTS}
+    known = {**_BY_PLACE, **_ONE_OF_MANY, **_LISTS, **SUMS, **MOMENTS}
     return known.get(function.kind, function.kind.lower())
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeGuard, get_args
 
 from projections.model import Changes, Events, OnUnreadable, Result, State, Through
-from projections.specs import FieldKind, ParquetFolder, PostgresTable, RedisCache, SearchIndex
+from projections.specs import FieldKind, ParquetFolder, PostgresTable, RedisCache, RedisFormat, SearchIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,7 @@ def _or_each(words: str, fits: Callable[[object], bool]) -> _Wanted:
     return _Wanted(words, lambda value: fits(value) or each(value))
 
 
-_POLICIES, _KINDS = get_args(OnUnreadable), get_args(FieldKind)
-_FORMATS = ("hash", "json", "msgpack")
+_POLICIES, _KINDS, _FORMATS = get_args(OnUnreadable), get_args(FieldKind), get_args(RedisFormat)
 _TEXT = _Wanted("a text", _is_text)
 _TEXTS = _Wanted('a tuple of column names, ("status",) for one', _is_texts)
 _FLAG = _Wanted("True or False", lambda value: isinstance(value, bool))

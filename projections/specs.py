@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from projections.sinks.base import Sink
 
 FieldKind = Literal["text", "string", "i64", "f64", "bool", "date"]
+RedisFormat = Literal["hash", "json", "msgpack"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class RedisCache:
 
     sink: str
     prefix: str | None = None
-    format: Literal["hash", "json", "msgpack"] = "hash"
+    format: RedisFormat = "hash"
     ttl_seconds: float | None = None
 
 

@@ -310,6 +310,12 @@ def join_key(cells: Sequence[str]) -> str:
     return ":".join(cell.replace("\\", "\\\\").replace(":", "\\:") for cell in cells)
 
 
+def require_filled(target: Target, fence: Fence | None) -> None:
+    """What is shown to readers has a fence. Raises UsageError."""
+    if fence is None:
+        raise UsageError(f"{target} was never filled", hint="rebuild the projection, then promote it")
+
+
 def check_step(target: Target, found: Fence | None, expected: Fence | None, to: Fence) -> None:
     """Raises Fenced unless the sink stands where the step begins, UsageError for another target's fence."""
     if (to.projection, to.generation) != (target.projection, target.generation):

@@ -5,17 +5,19 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from eventstore.errors import OperatorError
-from projections.sinks.base import Target
+from eventstore.errors import Fenced, OperatorError, UsageError
+from eventstore.position import Fence
+from projections.sinks.base import Target, require_filled
 
 _LOCK = ".promote.lock"
 
 
-class GenerationsFolder:
+class GenerationsFolder(ABC):
     """The files of one projection. Every method raises OperatorError when the folder cannot be used."""
 
     def __init__(self, title: str, path: Path, store: str, projection: str) -> None:
@@ -24,6 +26,40 @@ class GenerationsFolder:
 
     def generation(self, generation: int) -> Path:
         return self.path / f"g{generation}"
+
+    @abstractmethod
+    def live(self) -> int | None:
+        """The generation that readers see. Raises IntegrityError when what says so is none of ours."""
+
+    @abstractmethod
+    def set_live(self, generation: int) -> None:
+        """Let readers see it."""
+
+    def promote(
+        self, target: Target, expected_live: int | None, fence: Callable[[Target], Fence | None]
+    ) -> None:
+        """``Sink.promote``; ``fence`` is the sink's."""
+        require_filled(target, fence(target))  # before there is a folder to lock
+        with self.promoting():
+            require_filled(target, fence(target))  # it may have been dropped meanwhile
+            live = self.live()
+            if live == target.generation:
+                return
+            if live != expected_live:
+                raise Fenced(
+                    f"projection {target.projection!r} shows generation {live}, not {expected_live}",
+                    hint="another process promoted meanwhile; look at its generations, then promote again",
+                )
+            self.set_live(target.generation)
+
+    def drop(self, target: Target) -> None:
+        """``Sink.drop``."""
+        if not self.path.exists():
+            return
+        with self.promoting():
+            if self.live() == target.generation:
+                raise UsageError(f"{target} is live", hint="promote another generation first")
+            self.remove(target.generation)
 
     @contextmanager
     def promoting(self) -> Iterator[None]:

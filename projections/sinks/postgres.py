@@ -28,6 +28,7 @@ from projections.sinks.base import (
     column_problems,
     keys_for,
     raise_problems,
+    require_filled,
     rows_for,
 )
 from projections.sinks.postgres_check import find_problems, not_ours
@@ -118,8 +119,7 @@ class PostgresSink:
             return self._fence_in(connection, target)
 
     def promote(self, target: Target, expected_live: int | None) -> None:
-        if self.fence(target) is None:
-            raise UsageError(f"{target} was never filled", hint="rebuild the projection, then promote it")
+        require_filled(target, self.fence(target))
         table = generation_table(self._spec, target.generation)
         postgres_view.promote(self._place, self._spec, target, table, expected_live)
 

@@ -24,6 +24,7 @@ from projections.sinks.base import (
     key_texts,
     keys_for,
     raise_problems,
+    require_filled,
     rows_for,
 )
 from projections.sinks.encoding import pieces
@@ -151,8 +152,7 @@ class RedisSink:
     def promote(self, target: Target, expected_live: int | None) -> None:
         names = self.names(target.store, target.projection)
         with self._place.client() as client:
-            if self._fence(client, target) is None:
-                raise UsageError(f"{target} was never filled", hint="rebuild the projection, then promote it")
+            require_filled(target, self._fence(client, target))
             before = "" if expected_live is None else str(expected_live)
             run(client, [("EVAL", scripts.PROMOTE, 1, names.live, before, str(target.generation))])
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import tantivy
 
 from eventstore import disclosure
-from eventstore.errors import DifferenceFound, Fenced, IntegrityError, OperatorError, UsageError
+from eventstore.errors import DifferenceFound, IntegrityError, OperatorError, UsageError
 from eventstore.position import Fence
 from eventstore.settings import SinkSettings
 from projections.sinks.base import (
@@ -122,35 +122,13 @@ class SearchSink:
             return None if index is None else read_fence(index, target)
 
     def promote(self, target: Target, expected_live: int | None) -> None:
-        folder = self._of(target)
-        self._require_filled(target)  # before there is a folder to lock
-        with folder.promoting():
-            self._require_filled(target)  # it may have been dropped meanwhile
-            live = folder.live()
-            if live == target.generation:
-                return
-            if live != expected_live:
-                raise Fenced(
-                    f"projection {target.projection!r} shows generation {live}, not {expected_live}",
-                    hint="another process promoted meanwhile; look at its generations, then promote again",
-                )
-            folder.set_live(target.generation)
-
-    def _require_filled(self, target: Target) -> None:
-        if self.fence(target) is None:
-            raise UsageError(f"{target} was never filled", hint="rebuild the projection, then promote it")
+        self._of(target).promote(target, expected_live, self.fence)
 
     def live(self, store: str, projection: str) -> int | None:
         return self._folder(store, projection).live()
 
     def drop(self, target: Target) -> None:
-        folder = self._of(target)
-        if not folder.path.exists():
-            return
-        with folder.promoting():
-            if folder.live() == target.generation:
-                raise UsageError(f"{target} is live", hint="promote another generation first")
-            folder.remove(target.generation)
+        self._of(target).drop(target)
 
     def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
         with self.snapshot(target) as found:

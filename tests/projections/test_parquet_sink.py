@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import AbstractContextManager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from eventstore.settings import Settings, SinkSettings
 from projections.readers import open_reader
 from projections.readers.parquet import ParquetReader
 from projections.sinks import Sink, open_sink
-from projections.sinks.folder import GenerationsFolder
 from projections.sinks.parquet_snapshot import MANIFEST
 from projections.specs import ParquetFolder
 from tests.projections.sink_data import apply, fence, fill, rows_of, target
@@ -200,21 +198,3 @@ def test_what_was_replaced_goes_only_so_long_after(tmp_path: Path) -> None:
     os.utime(current / MANIFEST, (long_ago, long_ago))  # when it replaced the first
     apply(sink, target(), 11, 12, [CARL])
     assert not first.exists()
-
-
-def test_a_generation_that_is_dropped_before_its_promotion_has_the_lock_is_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink = sink_at(tmp_path)
-    fill(sink, target(), [ANNA])
-    promoting = GenerationsFolder.promoting
-
-    def late(folder: GenerationsFolder) -> AbstractContextManager[None]:
-        monkeypatch.setattr(GenerationsFolder, "promoting", promoting)
-        sink_at(tmp_path).drop(target())
-        return promoting(folder)
-
-    monkeypatch.setattr(GenerationsFolder, "promoting", late)
-    with pytest.raises(UsageError, match="was never filled"):
-        sink.promote(target(), None)
-    assert sink.live(target().store, target().projection) is None

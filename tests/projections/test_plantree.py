@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from projections.lineage import Direct, Lineage
-from projections.locality import MARK, InputFacts, prove
+from projections.locality import MARK, prove
 from projections.plantree import read
+from projections.proof import InputFacts
 
 PACKAGE = "org.apache.spark.sql.catalyst."
 

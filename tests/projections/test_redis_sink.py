@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 import msgpack
 import pyarrow as pa
@@ -19,7 +19,7 @@ from projections.sinks import Sink, open_sink
 from projections.sinks import redis as redis_sink
 from projections.sinks.contract import Step, pieces
 from projections.sinks.redis_place import run
-from projections.specs import RedisCache
+from projections.specs import RedisCache, RedisFormat
 from tests.fixtures.servers import RedisFactory
 from tests.projections.sink_data import apply, fence, fill, rows_of, target
 
@@ -28,10 +28,9 @@ pytestmark = pytest.mark.valkey
 ANNA = {"customer_id": 1, "name": "Anna", "total": Decimal("10.50")}
 BERT = {"customer_id": 2, "name": "", "total": None}
 CARL = {"customer_id": 3, "name": None, "total": Decimal("0.00")}
-Format = Literal["hash", "json", "msgpack"]
 
 
-def sink_at(url: str, format: Format = "hash", prefix: str | None = None) -> Sink:
+def sink_at(url: str, format: RedisFormat = "hash", prefix: str | None = None) -> Sink:
     sinks = {"cache": SinkSettings(kind="redis", url=SecretStr(url))}
     return open_sink(RedisCache("cache", prefix, format), Settings(sinks=sinks))
 
@@ -210,7 +209,7 @@ def test_dropping_leaves_nothing_behind_and_touches_nothing_else(sink: Sink, cli
 
 @pytest.mark.parametrize("format", ["hash", "json", "msgpack"])
 def test_rows_go_by_themselves_after_their_time_and_tombstones_stay(
-    redis_url: str, client: Any, format: Format
+    redis_url: str, client: Any, format: RedisFormat
 ) -> None:
     sinks = {"cache": SinkSettings(kind="redis", url=SecretStr(redis_url))}
     sink = open_sink(RedisCache("cache", None, format, ttl_seconds=1000.5), Settings(sinks=sinks))

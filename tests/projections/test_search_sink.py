@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import tantivy
 from eventstore.errors import DifferenceFound, IntegrityError, OperatorError, TransientError, UsageError
 from eventstore.settings import Settings, SinkSettings
 from projections.sinks import Sink, open_sink
-from projections.sinks.folder import GenerationsFolder
 from projections.specs import FieldKind, SearchIndex
 from tests.projections.sink_data import apply, fence, fill, rows_of, target
 from tests.support import forking
@@ -215,21 +213,3 @@ def test_without_what_readers_need_an_index_is_not_whole(tmp_path: Path) -> None
     (tmp_path / "acme" / "customer_totals" / "g1" / "tailrace.json").unlink()
     with pytest.raises(IntegrityError, match=r"tailrace\.json"):
         rows_of(sink_at(tmp_path), target())
-
-
-def test_a_generation_that_is_dropped_before_its_promotion_has_the_lock_is_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink = sink_at(tmp_path)
-    fill(sink, target(), [ANNA])
-    promoting = GenerationsFolder.promoting
-
-    def late(folder: GenerationsFolder) -> AbstractContextManager[None]:
-        monkeypatch.setattr(GenerationsFolder, "promoting", promoting)
-        sink_at(tmp_path).drop(target())
-        return promoting(folder)
-
-    monkeypatch.setattr(GenerationsFolder, "promoting", late)
-    with pytest.raises(UsageError, match="was never filled"):
-        sink.promote(target(), None)
-    assert sink.live(target().store, target().projection) is None

@@ -77,8 +77,15 @@ def test_workers_run_this_interpreter_and_find_the_projects_modules(
     assert capfd.readouterr() == ("", ""), "nothing of Spark's own between a command's lines"
 
 
-def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
+def _alone(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """In a process of its own: the session of this one is shared by all tests."""
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=240,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, check=False,
+    )  # fmt: skip
+
+
+def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
     program = textwrap.dedent(
         """
         import logging, os, signal
@@ -118,10 +125,7 @@ def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
                 print("own")
         """
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=240,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, check=False,
-    )  # fmt: skip
+    done = _alone(program, tmp_path)
 
     said = done.stdout.splitlines()
     assert said[0].startswith("Spark went away while computing its result of projection 't'"), done.stderr
@@ -155,10 +159,7 @@ def test_a_jvm_that_is_killed_while_it_starts_is_told_and_replaced(tmp_path: Pat
         print(session.open_session(Settings(spark=SPARK)).range(10).count())
         """
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=240,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, check=False,
-    )  # fmt: skip
+    done = _alone(program, tmp_path)
 
     assert done.stdout.splitlines() == ["Spark went away while it started", "10"], done.stderr
     assert done.stderr == ""

@@ -1,0 +1,35 @@
+"""What sinks of files have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from eventstore.errors import UsageError
+from projections.sinks.base import Sink
+from projections.sinks.folder import GenerationsFolder
+from tests.projections import test_parquet_sink, test_search_sink
+from tests.projections.sink_data import fill, target
+from tests.projections.test_search_sink import ANNA
+
+
+@pytest.mark.parametrize("sink_at", [test_parquet_sink.sink_at, test_search_sink.sink_at])
+def test_a_generation_that_is_dropped_before_its_promotion_has_the_lock_is_not_shown(
+    sink_at: Callable[[Path], Sink], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = sink_at(tmp_path)
+    fill(sink, target(), [ANNA])
+    promoting = GenerationsFolder.promoting
+
+    def late(folder: GenerationsFolder) -> AbstractContextManager[None]:
+        monkeypatch.setattr(GenerationsFolder, "promoting", promoting)
+        sink_at(tmp_path).drop(target())
+        return promoting(folder)
+
+    monkeypatch.setattr(GenerationsFolder, "promoting", late)
+    with pytest.raises(UsageError, match="was never filled"):
+        sink.promote(target(), None)
+    assert sink.live(target().store, target().projection) is None
