@@ -130,6 +130,23 @@ def subqueries(expression: Node) -> Iterator[Node]:
 
 
 def names_in(expression: Node) -> list[str]:
-    """Names of the columns that an expression reads, each once."""
-    read = (node.name for node in expression.walk() if node.kind == "AttributeReference")
-    return list(dict.fromkeys(read))
+    """Names of the columns that an expression reads, those of fields of structs with them, each once."""
+    return list(dict.fromkeys(_names(expression)))
+
+
+def _names(expression: Node) -> Iterator[str]:
+    name = _path(expression)
+    if name:
+        yield name
+        return
+    for child in expression.children:
+        yield from _names(child)
+
+
+def _path(expression: Node) -> str:
+    """``after.level``; "" for what is neither a column nor a field of one."""
+    if expression.kind == "AttributeReference":
+        return expression.name
+    field = expression.fields.get("name") if expression.kind == "GetStructField" else None
+    above = _path(expression.children[0]) if field else ""
+    return f"{above}.{field}" if above else ""

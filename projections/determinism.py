@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from projections.callnames import CALLED, GROUPING_CALLS
 from projections.carried import names_in, root, roots
+from projections.collations import extreme_of_equals, shown_by_chance
 from projections.floatsums import MOMENTS, SUMS, sum_of_floats
 from projections.numerictext import NumericTexts, Origin
 from projections.plantree import Node
@@ -58,25 +60,6 @@ _APART = frozenset({"groupingExpressions", "keys", "partitionSpec"})
 """Those whose values tell rows apart."""
 _READ_AS_VALUES = frozenset({"LateralSubquery", "ListQuery", "ScalarSubquery"})
 _SUM_DECIMALS = "sum decimals: cast the argument before it is summed"
-_CALLED = {
-    "CurrentDate": ("current_date", "curdate"), "CurrentTimestamp": ("current_timestamp", "now", "unix_timestamp"),
-    "Now": ("now",), "LocalTimestamp": ("localtimestamp",), "CurrentTime": ("current_time",),
-    "CurrentCatalog": ("current_catalog",), "CurrentDatabase": ("current_database", "current_schema"),
-    "CurrentUser": ("current_user", "session_user", "user"),
-    "Rand": ("rand", "random"), "Randn": ("randn",), "Uuid": ("uuid",), "Shuffle": ("shuffle",),
-    "MonotonicallyIncreasingID": ("monotonically_increasing_id",), "SparkPartitionID": ("spark_partition_id",),
-    "InputFileName": ("input_file_name",), "First": ("first", "first_value"), "Last": ("last", "last_value"),
-    "AnyValue": ("any_value",), "CollectList": ("collect_list", "array_agg"), "CollectSet": ("collect_set",),
-    "ListAgg": ("listagg", "string_agg"), "StddevSamp": ("stddev", "std", "stddev_samp"),
-    "VarianceSamp": ("variance", "var_samp"), "Average": ("avg", "mean"),
-}  # fmt: skip
-
-
-_GROUPING_CALLS = {
-    "groupBy": ("groupBy", "groupby", "rollup", "cube", "pivot"), "partitionBy": ("partitionBy",),
-    "distinct": ("distinct", "dropDuplicates", "drop_duplicates"), "except": ("subtract", "exceptAll"),
-    "dropDuplicates": ("dropDuplicates", "drop_duplicates"), "intersect": ("intersect", "intersectAll"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +134,9 @@ class _Search:
         for place, expression in node.expressions_by_field():
             self._look_into(expression, relation, grouping, node, place)
         for origin, words in self.groups.uses(node, below):
-            self._of_numeric_text(origin, f"is compared as text ({words})", _GROUPING_CALLS[words])
+            self._of_numeric_text(origin, f"is compared as text ({words})", GROUPING_CALLS[words])
+        for column, words in shown_by_chance(node, below):
+            self.found.append(_one_of_equals(column, GROUPING_CALLS[words]))
         self._of_operator(node, relation)
         self._carry_on(node, below)
         self.texts.of_operator(node, below, self.proof.relations[node])
@@ -194,6 +179,8 @@ class _Search:
         for inner, above in _with_parents(expression):
             self._at_once(inner, relation)
             of_inner = [*self._of_order(inner, above, relation, grouping), *self._carried(inner)]
+            if extreme_of_equals(inner):
+                of_inner.append(_one_of_equals(f"{_name_of(inner)}({_read(inner)})", (_name_of(inner),)))
             later += _left_of(of_inner, inner, above)
             if self.texts.numbers.isdisjoint(inner.walk()):  # else it is told as what it is: text
                 later += _of_floats(inner)
@@ -226,7 +213,7 @@ class _Search:
         self.found += [replace(fault, hint=fault.hint or _SUM_DECIMALS) for fault in faults]
 
     def _at_once(self, inner: Node, relation: Relation) -> None:
-        calls = _CALLED.get(inner.kind, ())
+        calls = CALLED.get(inner.kind, ())
         if inner.kind in _CLOCK:
             self.found.append(Fault(
                 "clock", f"{(calls or (inner.kind,))[0]}() is another time in each refresh",
@@ -297,7 +284,7 @@ class _Search:
                 return
             partition = window.children[1].expressions("partitionSpec")
             grouping = [held for each in partition if (held := root(each)) is not None]
-        calls = _CALLED.get(inner.kind, ())
+        calls = CALLED.get(inner.kind, ())
         if inner.kind in _ONE_OF_MANY and not self._dependent(inner.children[0], relation, grouping):
             name = _ONE_OF_MANY[inner.kind]
             yield Fault(
@@ -349,7 +336,7 @@ class _Search:
             [held for each in (*partition, *order) for held in roots(each)]
         ):
             return
-        name = (_CALLED.get(function.kind) or (_name_of(function),))[0]
+        name = (CALLED.get(function.kind) or (_name_of(function),))[0]
         ordered = ", ".join(column for each in order for column in names_in(each)) or "nothing"
         yield Fault(
             "order", f"{name}() goes by the order of {ordered}, in which rows may be equal and then come in any order",
@@ -443,8 +430,15 @@ def _of_floats(inner: Node) -> Iterator[Fault]:
     if name is not None:
         yield Fault(
             "float", f"{name}({_read(inner)}) adds floating-point numbers, whose sum depends on the order of rows",
-            "", _CALLED.get(inner.kind, (name,)),
+            "", CALLED.get(inner.kind, (name,)),
         )  # fmt: skip
+
+
+def _one_of_equals(what: str, calls: tuple[str, ...]) -> Fault:
+    return Fault(
+        "order", f"{what} is whichever comes first of texts that its collation holds to be equal",
+        "make them one text: lower(…), or collate(…, 'UTF8_BINARY')", calls,
+    )  # fmt: skip
 
 
 def _with_parents(expression: Node, above: tuple[Node, ...] = ()) -> Iterator[tuple[Node, tuple[Node, ...]]]:

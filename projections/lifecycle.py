@@ -18,6 +18,7 @@ from eventstore.errors import (
     Fenced,
     IncompleteTopic,
     OperatorError,
+    TransientError,
     UsageError,
 )
 from eventstore.position import Cut
@@ -254,9 +255,13 @@ def _check_preview(label: str | None, promote: bool | None) -> None:
 
 
 def _drop_earlier(ctx: ProjectionContext, preview: Generation) -> None:
+    """One whose sink cannot be reached stays: what was built meanwhile is there to be looked at all the same."""
     for generation in ctx.generations(preview.projection):
         if generation.preview == preview.preview and generation.number < preview.number:
-            drop(ctx, generation, by_name=True)
+            try:
+                drop(ctx, generation, by_name=True)
+            except (OperatorError, TransientError) as error:
+                ctx.report(f"{generation} stays: {error.message}", 0, None, "")
 
 
 def _unfinished(

@@ -430,6 +430,8 @@ def _columns(expressions: Iterable[Node]) -> tuple[Column, ...]:
 
 def _inner_type(expression: Node) -> str:
     """The type of what an alias names, where it is told."""
+    if expression.kind == "Collate":
+        return "string collate ?"
     if expression.kind in ("Alias", "Cast", "AttributeReference"):
         return expression.type or _inner_type(expression.children[0])
     return ""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eventstore.errors import IncompleteTopic, TailraceError
+from eventstore.errors import HistoryGone, IncompleteTopic, TailraceError
 from eventstore.position import Cut
 from projections.apply import missing_steps
 from projections.context import ProjectionContext
 from projections.estimate import Estimate, changes_between, estimate
 from projections.generation import Generation, files_of
 from projections.guards import declared_against
+from projections.history import require_changes
 from projections.model import Projection, Through
 from projections.order import in_order
 from projections.plan import Full, Incremental, Nothing, Plan
@@ -77,12 +78,23 @@ def _planned(
     """What a refresh would do with the live generation, when it does ``before`` what it will have done."""
     waits = _waits(projection, before)
     try:
-        if not waits:
-            return plan_reachable(ctx, projection, live, cut)[0]
-        last = ctx.store.derived.last_derived(live.projection, live.number)
-        against = declared_against(projection)
+        decided = _step(ctx, projection, live, cut, waits)
+        if not isinstance(decided, Nothing):
+            require_changes(ctx.store, str(live), live.projection, live.inputs)
     except IncompleteTopic as error:
         return Nothing(error.message)
+    except HistoryGone as error:
+        return Nothing(f"{error.message}; {error.hint}")
+    return decided
+
+
+def _step(
+    ctx: ProjectionContext, projection: Projection, live: Generation, cut: Cut, waits: Sequence[str]
+) -> Plan:
+    if not waits:
+        return plan_reachable(ctx, projection, live, cut)[0]
+    last = ctx.store.derived.last_derived(live.projection, live.number)
+    against = declared_against(projection)
     what = f"after projection {', '.join(waits)}, refreshed before it"
     standing = last.to_epoch if last else 0
     if against is not None:

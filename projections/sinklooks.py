@@ -1,4 +1,4 @@
-"""Looks at the sinks of many projections, for who cannot wait for one that hangs: a scrape, above all."""
+"""Looks at the sinks of many projections, for who cannot wait for one that hangs: a scrape, somebody who looks."""
 
 from __future__ import annotations
 

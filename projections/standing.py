@@ -88,12 +88,6 @@ def standings(ctx: ProjectionContext, now: datetime, looks: Looks = _one_by_one)
         yield _standing(ctx, live, head, now, seen[live.projection])
 
 
-def standing(ctx: ProjectionContext, name: str, head: EpochInfo, now: datetime) -> Standing | None:
-    """None without a live generation. Asks the sink."""
-    live = ctx.live(name)
-    return None if live is None else _standing(ctx, live, head, now, sink_look(ctx, live))
-
-
 def _standing(
     ctx: ProjectionContext, live: Generation, head: EpochInfo, now: datetime, look: SinkLook
 ) -> Standing:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from eventstore.errors import TailraceError
 from tailrace.cli.output import Output, count, duration, when
 
 if TYPE_CHECKING:
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
     from eventstore.settings import Settings
     from projections.promotion import Unshown
     from projections.standing import Rung, Standing
-
-_AT_ONCE = 16  # sinks that are asked: one that does not answer must not hold up the look at the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +50,21 @@ class Failing:
 
 def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStatus]:
     """Every projection that has a generation, and each whose first build failed not long ago."""
-    names = sorted({*store.derived.projections(), *store.run_records.projections()})
-    head = store.head()
-    if not names or head is None:
-        return []
+    if not store.derived.projections() and not store.run_records.projections():
+        return []  # nor is what computes them looked for
     from projections.context import ProjectionContext
-    from projections.standing import standing, unbuilt
+    from projections.sinklooks import SinkLooks
+    from projections.standing import standings, unbuilts
 
     context, now = ProjectionContext(store, settings, {}), datetime.now(UTC)
-
-    def look(name: str) -> ProjectionStatus | None:
-        try:
-            found = standing(context, name, head, now)
-        except TailraceError as error:  # a sink of one's own whose code is gone
-            return ProjectionStatus(name, "live", store.derived.live(name), sink_problem=error.message)
-        if found is not None:
-            return _status(found)
-        missing = unbuilt(store, name, now)
-        if missing is None:
-            return None
-        return ProjectionStatus(
-            name, "no live generation: tailrace rebuild", failing=_failing(missing.failing)
+    found = [_status(each) for each in standings(context, now, SinkLooks())]
+    found += [
+        ProjectionStatus(
+            each.projection, "no live generation: tailrace rebuild", failing=_failing(each.failing)
         )
-
-    with ThreadPoolExecutor(_AT_ONCE, "status") as pool:
-        return [found for found in pool.map(look, names) if found is not None]
+        for each in unbuilts(store, now)
+    ]
+    return sorted(found, key=lambda each: each.name)
 
 
 def _status(found: Standing) -> ProjectionStatus:

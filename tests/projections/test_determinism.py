@@ -129,6 +129,7 @@ def by_status(query: str) -> Projection:
 FIRST = "first(status) takes whichever row comes"
 LISTED = "collect_list(status) has its elements in any order"
 TEXT = "readings.price is numeric without a precision, text in the log, and {}"
+EQUALS = "{} is whichever comes first of texts that its collation holds to be equal"
 FAULTS: dict[str, tuple[Projection, str, str]] = {
     "the clock": (
         of_orders(lambda orders: orders.withColumn("age", F.current_date())), "fail",
@@ -245,6 +246,55 @@ FAULTS: dict[str, tuple[Projection, str, str]] = {
     "a sum of floats": (
         of_readings(lambda readings: readings.groupBy("meter").agg(F.sum("level").alias("sum"))), "warn",
         "sum(level) adds floating-point numbers",
+    ),
+    "a sum of floats of changes": (
+        of_changes(lambda changes: changes.groupBy("after.meter").agg(F.sum("after.level").alias("sum"))), "warn",
+        "sum(after.level) adds floating-point numbers",
+    ),
+    "a sum of floats out of a list": (
+        of_readings(lambda readings: readings.select("meter", F.array("level").alias("levels")).groupBy("meter").agg(
+            F.expr("sum(levels[0]) AS sum"))), "warn",
+        "sum(levels) adds floating-point numbers",
+    ),
+    "a sum of floats out of a map": (
+        of_readings(lambda readings: readings.select("meter", F.create_map(F.lit("a"), "level").alias("by")).groupBy(
+            "meter").agg(F.expr("sum(by['a']) AS sum"))), "warn",
+        "sum(by) adds floating-point numbers",
+    ),
+    "a sum of floats of a list of structs": (
+        of_readings(lambda readings: readings.select("meter", F.array(F.struct("id", "level")).alias("all")).groupBy(
+            "meter").agg(F.expr("sum(all.level[0]) AS sum"))), "warn",
+        "sum(all) adds floating-point numbers",
+    ),
+    "a sum of floats that a condition chooses": (
+        of_readings(lambda readings: readings.groupBy("meter").agg(
+            F.expr("sum(CASE WHEN id > 1 THEN 0 ELSE level END) AS sum"))), "warn",
+        "sum(id, level) adds floating-point numbers",
+    ),
+    "the highest text of a collation": (
+        of_orders(each("max(collate(status, 'UTF8_LCASE')) AS st")), "warn", EQUALS.format("max(status)"),
+    ),
+    "the highest text of a column with a collation": (
+        of_orders(lambda orders: each("min(st) AS st")(orders.withColumn("st", F.collate("status", "UTF8_LCASE")))),
+        "warn", EQUALS.format("min(st)"),
+    ),
+    "groups of texts with a collation": (
+        of_orders(lambda orders: orders.groupBy("customer_id", F.collate("status", "UTF8_LCASE").alias("st")).count()),
+        "warn", EQUALS.format("status"),
+    ),
+    "groups of a column with a collation": (
+        of_orders(lambda orders: orders.withColumn("st", F.collate("status", "UTF8_LCASE")).groupBy(
+            "customer_id", "st").count()),
+        "warn", EQUALS.format("st"),
+    ),
+    "distinct texts with a collation": (
+        of_sql("SELECT DISTINCT customer_id, collate(status, 'UTF8_LCASE') AS st FROM {o}"),
+        "warn", EQUALS.format("st"),
+    ),
+    "texts with a collation that others have too": (
+        of_sql("SELECT customer_id, collate(status, 'UTF8_LCASE') AS st FROM {o} INTERSECT"
+               " SELECT customer_id, collate(status, 'UTF8_LCASE') FROM {o} WHERE id > 5"),
+        "warn", EQUALS.format("st"),
     ),
     "numeric text as a number": (
         of_readings(lambda readings: readings.select("meter", (F.col("price") * 2).alias("double"))), "fail",
@@ -522,6 +572,21 @@ SOUND: dict[str, Projection] = {
     "a sum of floats that may differ": of_readings(
         lambda readings: readings.groupBy("meter").agg(F.sum("level").alias("sum")), tolerance={"sum": 1e-6}
     ),
+    "a whole number that a float chooses": of_readings(
+        lambda readings: readings.groupBy("meter").agg(
+            F.expr("sum(CASE WHEN level > 0.5D THEN id END) AS high"), F.expr("sum(if(isnan(level), 1, 0)) AS none"),
+            F.expr("sum(floor(level)) AS floors"),
+        )
+    ),
+    "a whole number beside a float": of_readings(
+        lambda readings: readings.select("meter", F.struct("id", "level").alias("row"))
+        .groupBy("meter")
+        .agg(F.sum("row.id").alias("sum"))
+    ),
+    "groups of the key with a text of a collation beside it": of_orders(
+        lambda orders: orders.groupBy("customer_id", "id", F.collate("status", "UTF8_LCASE").alias("st")).count()
+    ),
+    "texts with a collation made one": of_orders(each("max(lower(collate(status, 'UTF8_LCASE'))) AS st")),
     "numeric text of a declared type": of_readings(
         lambda readings: readings.groupBy("meter").agg(F.max("price"), F.sum("price")), cast={"price": "decimal(20,4)"}
     ),

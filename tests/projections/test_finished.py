@@ -27,7 +27,7 @@ from projections.bucket import RECEIPT
 from projections.collect import gc
 from projections.derived import DerivedFile, folder_of, read_delta
 from projections.generation import files_of
-from projections.lifecycle import ProjectionContext, Rebuilt, rebuild, refresh, verify
+from projections.lifecycle import ProjectionContext, Rebuilt, plans, rebuild, refresh, verify
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog, settings_in
 from tests.projections.test_collect import a_year_ahead, before_its_commit
@@ -255,6 +255,9 @@ def test_a_refresh_by_keys_that_retention_was_forced_past_does_not_count_what_is
 
         store.maintain(force_past=["projection:totals"])
         shop.commit({"orders": [("u", shop.state["orders"][2])]})
+        (planned,) = plans(ctx)
+        assert planned.plan.kind == "nothing" and "retention removed those up to" in planned.plan.reason
+        assert "tailrace rebuild totals computes it of what is left" in planned.plan.reason
         (outcome,) = refresh(ctx)
 
         assert outcome.status == "failed" and isinstance(outcome.error, HistoryGone)

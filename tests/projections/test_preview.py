@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from eventstore.derived import GenerationState
 from eventstore.errors import UsageError
 from eventstore.keys import bucket_of
+from eventstore.settings import Settings
 from projections.diff import Sample, Spread, diff, sharing
-from projections.lifecycle import gc, generations, promote, rebuild, refresh
+from projections.lifecycle import ProjectionContext, gc, generations, promote, rebuild, refresh
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
+from tests.projections.test_metrics import sink_away
 
 TOTALS = """
     from pyspark.sql import functions as F
@@ -67,6 +69,25 @@ def test_a_preview_is_compared_with_what_is_live_and_never_takes_its_place(
     again = rebuild(changed, "totals", preview="plus-one")
     left = [(each.generation.number, each.generation.state) for each in generations(good, "totals")]
     assert left == [(1, GenerationState.LIVE), (again.generation, GenerationState.READY)]
+
+
+def test_a_preview_is_there_although_the_sink_of_the_earlier_one_is_out_of_reach(
+    shop: ShopLog, deploy: Deploy, settings: Settings
+) -> None:
+    rebuild(deploy(TOTALS), "totals", preview="look")
+    cached = TOTALS.replace('PostgresTable("mart", "totals")', 'RedisCache("cache")')
+    moved = deploy(cached.replace("PostgresTable,", "RedisCache,"))
+    said: list[str] = []
+    away = ProjectionContext(
+        shop.store, sink_away(settings), moved.projections, report=lambda step, *_: said.append(step)
+    )
+
+    again = rebuild(away, "totals", preview="look")
+
+    assert again.generation == 2 and [each.number for each in away.generations("totals")] == [1, 2]
+    assert [each for each in said if each.startswith("generation 1 of projection 'totals' stays: ")]
+    assert rebuild(moved, "totals", preview="look").generation == 3
+    assert [each.number for each in moved.generations("totals")] == [3]
 
 
 def test_generations_of_other_columns_and_buckets_are_compared_as_far_as_they_can_be(
