@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from projections.plantree import Node
 from projections.spread import Attribute
 
+_Part = TypeVar("_Part")
 _INTEGERS = ("byte", "short", "integer", "long")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _NEED_VALUES = frozenset({
@@ -65,7 +67,12 @@ def coalesced(expression: Node) -> list[Attribute] | None:
 
 
 def _is_loose(kind: str) -> bool:
-    return kind in ("float", "double") or " collate " in kind
+    return kind in ("float", "double") or has_collation(kind)
+
+
+def has_collation(kind: str) -> bool:
+    """Is it a type of texts that may be equal though they differ?"""
+    return " collate " in kind
 
 
 def _type_of(expression: Node) -> str:
@@ -120,6 +127,16 @@ def not_null(condition: Node | None) -> set[Attribute]:
         if all_of or part.kind in _NEED_VALUES:
             found |= {held for held in map(root, part.children) if held is not None}
     return found
+
+
+def values_of(kind: str, parts: Sequence[_Part]) -> Sequence[_Part]:
+    """Those parts of an expression that its value is made of, without the conditions by which ``If`` and ``CaseWhen``
+    choose. ``parts`` go with the children of an expression of that ``kind``."""
+    if kind == "If":
+        return parts[1:]
+    if kind == "CaseWhen":  # condition, value, …, and at the end a value for all others
+        return [*parts[1::2], *(parts[-1:] if len(parts) % 2 else ())]
+    return parts
 
 
 def subqueries(expression: Node) -> Iterator[Node]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from projections.carried import names_in, roots
+from projections.carried import has_collation, names_in, roots
 from projections.plantree import Node
 from projections.spread import Relation
 
@@ -17,7 +17,7 @@ def collated(expression: Node) -> bool:
     """Is the expression a text with a collation of its own?"""
     if expression.kind in ("Alias", "SortOrder"):
         return collated(expression.children[0])
-    return expression.kind == "Collate" or _is_collated(expression.type)
+    return expression.kind == "Collate" or has_collation(expression.type)
 
 
 def shown_by_chance(node: Node, below: Sequence[Relation]) -> Iterator[tuple[str, str]]:
@@ -30,7 +30,7 @@ def shown_by_chance(node: Node, below: Sequence[Relation]) -> Iterator[tuple[str
             yield from ((", ".join(names_in(each)) or "a text", words) for each in keys if collated(each))
     elif node.kind in _BY_ROW:
         columns = below[0].output
-        loose = [column for column in columns if _is_collated(column.type)]
+        loose = [column for column in columns if has_collation(column.type)]
         if not below[0].is_unique(column.id for column in columns if column not in loose):
             yield from ((column.name, node.kind.lower()) for column in loose)
 
@@ -38,7 +38,3 @@ def shown_by_chance(node: Node, below: Sequence[Relation]) -> Iterator[tuple[str
 def extreme_of_equals(inner: Node) -> bool:
     """Is it the highest or lowest of such texts?"""
     return inner.kind in _EXTREMES and collated(inner.children[0])
-
-
-def _is_collated(kind: str) -> bool:
-    return " collate " in kind

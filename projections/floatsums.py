@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from projections.carried import values_of
 from projections.plantree import Node
 
 SUMS = {"Sum": "sum", "Average": "avg", "RegrAvgX": "regr_avgx", "RegrAvgY": "regr_avgy"}
@@ -43,17 +44,9 @@ def _is_float(expression: Node) -> bool:
     told = _type_of(expression)
     if told is not None:
         return told in ("float", "double")
-    return expression.kind not in _NEVER_FLOATS and any(map(_is_float, _values(expression)))
-
-
-def _values(expression: Node) -> tuple[Node, ...]:
-    """What an expression is computed of, without the conditions by which it chooses."""
-    children = expression.children
-    if expression.kind == "If":
-        return children[1:]
-    if expression.kind == "CaseWhen":  # condition, value, …, and at the end a value for all others
-        return (*children[1::2], *(children[-1:] if len(children) % 2 else ()))
-    return children
+    return expression.kind not in _NEVER_FLOATS and any(
+        map(_is_float, values_of(expression.kind, expression.children))
+    )
 
 
 def _type_of(expression: Node) -> object:

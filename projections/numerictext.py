@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from projections.carried import root
+from projections.carried import root, values_of
 from projections.plantree import Node
 from projections.spread import Attribute, Relation
 
@@ -153,10 +153,8 @@ class NumericTexts:
                 return {name: any_of(held) for name, held in zip(names, below[1::2], strict=False)}
             case "Cast":
                 return below[0] if inner.type == "string" else {}
-            case "If":
-                return _together(below[1:])
-            case "CaseWhen":
-                return _together([*below[1::2], *(below[-1:] if len(below) % 2 else ())])
+            case "If" | "CaseWhen":
+                return _together(values_of(inner.kind, below))
             case "MaxBy" | "MaxMinByK" | "MinBy":
                 return below[0]
             case kind if kind in _QUERIES:

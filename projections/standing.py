@@ -73,11 +73,7 @@ def sink_look(ctx: ProjectionContext, live: Generation) -> SinkLook:
     return SinkLook(fence.epoch if fence else 0, unshown=pending)
 
 
-def _one_by_one(ctx: ProjectionContext, generations: Sequence[Generation]) -> Mapping[str, SinkLook]:
-    return {each.projection: sink_look(ctx, each) for each in generations}
-
-
-def standings(ctx: ProjectionContext, now: datetime, looks: Looks = _one_by_one) -> Iterator[Standing]:
+def standings(ctx: ProjectionContext, now: datetime, looks: Looks) -> Iterator[Standing]:
     """Of every projection that is live."""
     head = ctx.store.head()
     if head is None:
@@ -119,18 +115,15 @@ class Unbuilt:
 
 
 def unbuilts(store: Store, now: datetime) -> Iterator[Unbuilt]:
-    for name in sorted({*store.derived.projections(), *store.run_records.projections()}):
-        found = unbuilt(store, name, now) if store.derived.live(name) is None else None
-        if found is not None:
-            yield found
-
-
-def unbuilt(store: Store, name: str, now: datetime) -> Unbuilt | None:
-    """Of a projection that is not live; None when all its generations were dropped, or nobody tries to build it any
+    """Every projection that is not live, unless all its generations were dropped, or nobody tries to build it any
     more."""
-    failed = failing(store, name)
-    tried = failed is not None and now - (failed.finished or failed.started) < _RECENT
-    return Unbuilt(name, failed) if tried or store.derived.generations(name) else None
+    for name in sorted({*store.derived.projections(), *store.run_records.projections()}):
+        if store.derived.live(name) is not None:
+            continue
+        failed = failing(store, name)
+        tried = failed is not None and now - (failed.finished or failed.started) < _RECENT
+        if tried or store.derived.generations(name):
+            yield Unbuilt(name, failed)
 
 
 def _seen(ctx: ProjectionContext, live: Generation, pending: Unshown | None) -> Generation:

@@ -48,6 +48,7 @@ from projections.plan import Incremental, Nothing
 from projections.promotion import Promoted
 from projections.refresh import Outcome
 from projections.runner import run
+from projections.sinklooks import SinkLooks
 from projections.standing import failing, standings
 from tailrace.cli import main
 from tailrace.cli.projection_status import projection_statuses
@@ -438,7 +439,9 @@ def runs_on_while_a_sink_is_down_for_a_minute(
             (seen,) = [each for each in projection_statuses(ctx.store, ctx.settings) if each.name == name]
             assert seen.sink_epoch is None and seen.behind_epochs and f":{server.port}" in seen.sink_problem
             assert seen.failing is not None and seen.failing.tries >= 2
-            (standing,) = [each for each in standings(ctx, datetime.now(UTC)) if each.projection == name]
+            (standing,) = [
+                each for each in standings(ctx, datetime.now(UTC), SinkLooks(60)) if each.projection == name
+            ]
             assert standing.problem and len(standing.rungs) == 1
         if tries[-1] - began > 60 and not server.running:
             server.start()

@@ -20,7 +20,7 @@ from eventstore.errors import HistoryGone, TailraceError, TransientError
 from eventstore.log import Store
 from eventstore.maintain.redact import Request, redact
 from eventstore.model import TopicId
-from eventstore.settings import Settings, TopicSettings, UpkeepSettings
+from eventstore.settings import Settings, StoreSettings, TopicSettings, UpkeepSettings
 from eventstore.storage import Storage
 from projections import ProjectionFailed, apply
 from projections.bucket import RECEIPT
@@ -194,20 +194,24 @@ def test_what_was_finished_of_a_definition_that_changed_goes(
     assert not listed(ctx, "totals")
 
 
-def test_a_build_that_retention_was_forced_past_is_given_up_and_the_next_computes_what_is_left(
-    settings: Settings, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    short = settings.store.model_copy(
+def orders_of_an_hour(settings: Settings) -> StoreSettings:
+    """Retention may take what is older."""
+    return settings.store.model_copy(
         update={
             "topics": {ORDERS.text: TopicSettings.model_validate({"retention": "1h"})},
             "upkeep": UpkeepSettings(keep_seconds=0),
         }
     )
+
+
+def test_a_build_that_retention_was_forced_past_is_given_up_and_the_next_computes_what_is_left(
+    settings: Settings, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = TOTALS.replace("State, projection", "Changes, projection")
     source = source.replace('key="customer_id"', 'key=("_lsn", "_ordinal")').replace("State(", "Changes(")
     source = source.replace(', affects="customer_id"', "")
     source = source[: source.index("return")] + 'return orders.select("_lsn", "_ordinal")\n'
-    with Store.open(short, create=True) as store:
+    with Store.open(orders_of_an_hour(settings), create=True) as store:
         shop = ShopLog.start(store)
         shop.fill()
         ctx = ProjectionContext(store, settings, deploy(source).projections)
@@ -235,13 +239,7 @@ def totals(changes):
 def test_a_refresh_by_keys_that_retention_was_forced_past_does_not_count_what_is_left(
     settings: Settings, deploy: Deploy
 ) -> None:
-    short = settings.store.model_copy(
-        update={
-            "topics": {ORDERS.text: TopicSettings.model_validate({"retention": "1h"})},
-            "upkeep": UpkeepSettings(keep_seconds=0),
-        }
-    )
-    with Store.open(short, create=True) as store:
+    with Store.open(orders_of_an_hour(settings), create=True) as store:
         shop = ShopLog.start(store)
         shop.fill()
         ctx = ProjectionContext(store, settings, deploy(OF_ORDERS).projections)

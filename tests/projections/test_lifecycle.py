@@ -54,6 +54,7 @@ from projections.plan import Full, Incremental, Nothing
 from projections.promotion import NotLevel, NotShowable, NotShown
 from projections.refresh import Outcome
 from projections.runner import run
+from projections.sinklooks import SinkLooks
 from projections.sinks import postgres_view
 from projections.standing import standings
 from projections.verify import DifferentRow
@@ -332,7 +333,7 @@ def test_a_promotion_that_a_reader_holds_up_is_told_and_what_readers_see_is_refr
         ]  # fmt: skip
         assert view(settings, "totals") != seen
         head = ctx.store.cut().epoch
-        (found,) = standings(ctx, datetime.now(UTC))
+        (found,) = standings(ctx, datetime.now(UTC), SinkLooks(60))
         assert found.unshown is not None and found.unshown.shown == 1 and found.unshown.since is not None
         assert [(rung.name, rung.epoch) for rung in found.rungs] == [("derived", head), ("sink", head)]
         assert [each.unshown for each in generations(ctx, "totals")] == [None, found.unshown]
@@ -343,7 +344,7 @@ def test_a_promotion_that_a_reader_holds_up_is_told_and_what_readers_see_is_refr
         )
 
         assert rollback(ctx, "totals").generation == 1
-        assert next(standings(ctx, datetime.now(UTC))).unshown is None
+        assert next(standings(ctx, datetime.now(UTC), SinkLooks(60))).unshown is None
         with pytest.raises(NotShown):
             promote(ctx, "totals", 2)
     assert promote(ctx, "totals").generation == 2
@@ -375,10 +376,10 @@ def test_a_promotion_that_the_sink_refuses_says_why_each_time_and_refreshes_go_o
             (2, "done"), (1, "done"), (2, "failed"),
         ]  # fmt: skip
         assert "permission denied" in outcomes[-1].reason and view(settings, "totals") != seen
-        (found,) = standings(ctx, datetime.now(UTC))
+        (found,) = standings(ctx, datetime.now(UTC), SinkLooks(60))
         assert found.unshown is not None and found.unshown.shown == 1 and found.unshown.since is not None
     assert promote(ctx, "totals", 2).generation == 2
-    assert next(standings(ctx, datetime.now(UTC))).unshown is None
+    assert next(standings(ctx, datetime.now(UTC), SinkLooks(60))).unshown is None
     assert verify(ctx, "totals").equal
 
 

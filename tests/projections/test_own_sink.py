@@ -20,6 +20,7 @@ from examples.sqlite_sink import SqliteFile
 from projections import open_reader
 from projections.generation import spec_to_text
 from projections.lifecycle import ProjectionContext, gc, generations, rebuild, refresh, undefined, verify
+from projections.sinklooks import SinkLooks
 from projections.sinks.contract import SinkContract
 from projections.standing import standings
 from tests.projections.conftest import Deploy
@@ -89,7 +90,7 @@ def test_a_sink_whose_module_does_not_load_is_the_problem_of_its_projection_alon
         store.derived.promote(name, build(store, name, sink), None)
     ctx = ProjectionContext(store, settings, {})
 
-    problems = {each.projection: each.problem for each in standings(ctx, datetime.now(UTC))}
+    problems = {each.projection: each.problem for each in standings(ctx, datetime.now(UTC), SinkLooks(60))}
     assert "a class that is not there any more" in problems["bad"] and problems["fine"] == ""
     assert [(each.projection, each.status) for each in undefined(ctx)] == [
         ("bad", "frozen"),
