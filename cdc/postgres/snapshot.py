@@ -7,6 +7,7 @@ TRUNCATE and rewriting ALTER TABLE are not MVCC-safe, a table they touched in be
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -36,7 +37,8 @@ CHUNK_BYTES = 16 << 20
 _CELL_BYTES = 8
 _BLOCKS_MIN = 2048  # 16 MiB: smaller ranges cost more in round trips than they give in balance
 _RANGES_PER_WORKER = 4
-_LOCK_TIMEOUT = "200ms"
+_LOCK_POLL_SECONDS = 0.1
+_SHARE_TRIES = 3
 # The file as the snapshot sees it, and as it is now; of tables and of the leaves of partitioned ones.
 _CHANGED_FILES = """
 WITH given AS (SELECT unnest(%s::bigint[]::oid[]) AS oid)
@@ -123,9 +125,9 @@ def lock_tables(
     TableChanged, and OperatorError when a table may not be read.
     """
     tables = read_tables(connection, address, relids)
-    for table in tables:
-        while not _lock(connection, address, table):
-            waiting()
+    while _refused(connection, address, tables):
+        waiting()
+        time.sleep(_LOCK_POLL_SECONDS)
     with translated("reading the catalog", address):
         changed = connection.execute(_CHANGED_FILES, [[table.relid for table in tables]]).fetchone()
     if changed is not None:
@@ -163,32 +165,40 @@ def share_locks(connection: Connection[Row], address: Address, tables: Sequence[
     coordinator for the worker: a deadlock that the server cannot see. So the wait is bounded here, where nothing has
     been read. Raises TableChanged.
     """
-    for table in tables:
-        if not _lock(connection, address, table):
-            raise TableChanged(
-                f"table {table.text} is being truncated or altered while its load begins",
-                hint="the load is begun again with a new snapshot",
-            )
+    for _ in range(_SHARE_TRIES):
+        refusal = _refused(connection, address, tables)
+        if not refusal:
+            return
+        time.sleep(_LOCK_POLL_SECONDS)
+    raise TableChanged(
+        f"a table is being truncated or altered while its load begins: {refusal}",
+        hint="the load is begun again with a new snapshot",
+    )
 
 
-def _lock(connection: Connection[Row], address: Address, table: Table) -> bool:
-    """Take the lock that reading takes; False when it is not to be had within a moment."""
-    only = sql.SQL("" if table.kind == "p" else "ONLY ")
-    with translated(f"locking table {table.text}", address):
+def _refused(connection: Connection[Row], address: Address, tables: Sequence[Table]) -> str:
+    """Take the locks that reading takes, all of them or none; what the server said when somebody is in the way.
+
+    It waits for none of them: a session that holds one table and waits for another is in a deadlock with the
+    transaction that truncates both the other way round, and the server may end that one."""
+    if not tables:
+        return ""
+    names = sql.SQL(", ").join(
+        sql.SQL("{}{}").format(sql.SQL("" if table.kind == "p" else "ONLY "), sql.Identifier(*table.label))
+        for table in tables
+    )
+    with translated("locking tables", address):
         try:
             with connection.transaction():
-                connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_TIMEOUT)))
-                connection.execute(
-                    sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(only, sql.Identifier(*table.label))
-                )
-        except psycopg.errors.LockNotAvailable:
-            return False
-        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+                connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE NOWAIT").format(names))
+        except psycopg.errors.LockNotAvailable as error:
+            return str(error.diag.message_primary)
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
             raise TableChanged(
-                f"table {table.text} was dropped or renamed while its load began",
+                f"a table was dropped or renamed while its load began: {error.diag.message_primary}",
                 hint="the load is begun again with a new snapshot",
             ) from None
-    return True
+    return ""
 
 
 def plan_units(connection: Connection[Row], address: Address, table: Table, workers: int) -> list[Unit]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -158,19 +160,50 @@ def test_a_large_table_is_read_in_ranges_that_cover_it_once(database: str) -> No
         assert sorted(ids, key=int) == [str(i) for i in range(1, 20001)]
 
 
+@contextmanager
+def exported(address: Address) -> Iterator[str]:
+    """A snapshot that others can take while the block lasts."""
+    with connect(address) as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        row = connection.execute("SELECT pg_export_snapshot()").fetchone()
+        assert row is not None
+        yield str(row[0])
+
+
 @pytest.mark.parametrize("statement", ["TRUNCATE t", "ALTER TABLE t ALTER COLUMN v TYPE text USING v::text"])
 def test_a_table_that_was_rewritten_after_the_snapshot_is_not_taken_for_empty(
     database: str, statement: str
 ) -> None:
     execute(database, "CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1)")
     address = Address.parse(database)
-    with psycopg.connect(database) as exporter:
-        exporter.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        (snapshot,) = exporter.execute("SELECT pg_export_snapshot()").fetchone() or ("",)
-        (relid,) = exporter.execute("SELECT oid::int FROM pg_class WHERE relname = 't'").fetchone() or (0,)
+    ((relid,),) = query(database, "SELECT 't'::regclass::oid::bigint")
+    with exported(address) as snapshot:
         execute(database, statement)
         with snapshot_session(address, snapshot) as session, pytest.raises(TableChanged):
             lock_tables(session, address, [relid])
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")], ids=" then ".join)
+def test_a_transaction_that_truncates_several_tables_is_never_ended_by_a_load(
+    database: str, order: tuple[str, str]
+) -> None:
+    """Whoever holds one table and waits for another is in a deadlock with it, and the server ends either."""
+    execute(database, "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    address = Address.parse(database)
+    ((relids,),) = query(database, "SELECT ARRAY['a'::regclass::oid::bigint, 'b'::regclass::oid::bigint]")
+    refused = threading.Event()
+    with (
+        exported(address) as snapshot,
+        psycopg.connect(database) as user,
+        snapshot_session(address, snapshot) as session,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        user.execute(f"TRUNCATE {order[0]}")
+        loading = pool.submit(lock_tables, session, address, relids, waiting=refused.set)
+        assert refused.wait(60)
+        user.execute(f"TRUNCATE {order[1]}")
+        user.rollback()
+        assert [table.name for table in loading.result(60)] == ["a", "b"]
 
 
 @pytest.fixture
@@ -199,14 +232,10 @@ def test_names_that_changed_hands_after_the_snapshot_are_not_read_one_for_the_ot
     )
     address = Address.parse(database)
     ((relid,),) = query(database, "SELECT 't'::regclass::oid::bigint")
-    with connect(address) as exporting:
-        exporting.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        row = exporting.execute("SELECT pg_export_snapshot()").fetchone()
-        assert row is not None
-        with snapshot_session(address, str(row[0])) as session:
-            execute(database, *statements)
-            with pytest.raises(TableChanged, match=r"public\.t was altered, renamed or dropped"):
-                lock_tables(session, address, [relid])
+    with exported(address) as snapshot, snapshot_session(address, snapshot) as session:
+        execute(database, *statements)
+        with pytest.raises(TableChanged, match=r"public\.t was altered, renamed or dropped"):
+            lock_tables(session, address, [relid])
 
 
 def test_a_table_dropped_after_the_snapshot_is_described_by_it(database: str) -> None:
