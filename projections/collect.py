@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -30,11 +31,18 @@ class Collected:
     left: str = ""
 
 
-def gc(ctx: ProjectionContext, name: str, *, keep: int = 1, number: int | None = None) -> list[Collected]:
+def gc(
+    ctx: ProjectionContext,
+    name: str,
+    *,
+    keep: int = 1,
+    number: int | None = None,
+    tell: Callable[[Collected], None] = lambda gone: None,
+) -> list[Collected]:
     """Drop generations of a projection that nobody can need: failed builds, builds begun more than a day ago and cut
     off, and retired ones except the last ``keep``, to which one can roll back; and files of drivers that died.
     ``number`` drops that generation (a pinned one, say), also where its sink is not there any more: what that holds of
-    it stays.
+    it stays. ``tell`` is called with each as it is dropped; one that cannot be hinders no other, its error comes last.
 
     Raises UsageError for a live generation, one that is being built and a name that nobody knows, and what the sink
     raises.
@@ -45,9 +53,13 @@ def gc(ctx: ProjectionContext, name: str, *, keep: int = 1, number: int | None =
     hindered: TailraceError | None = None
     for generation in _droppable(ctx, name, keep) if number is None else [_not_live(ctx, name, number)]:
         try:
-            dropped += drop(ctx, generation, by_name=number is not None)
+            gone = drop(ctx, generation, by_name=number is not None)
         except TailraceError as error:
             hindered = hindered or error
+            continue
+        dropped += gone
+        for each in gone:
+            tell(each)
     _collect_files(ctx, name)
     if hindered is not None:
         raise hindered

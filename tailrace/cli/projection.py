@@ -212,19 +212,21 @@ def gc(
         raise UsageError("--generation drops one generation of one projection", hint="name the projection")
     what = f"generation {generation}" if generation is not None else f"retired generations (keeping {keep})"
     invocation.confirm(f"drop {what} of {', '.join(names) if names else 'all projections'}")
-    dropped, errors = 0, list[TailraceError]()
+    dropped: list[Collected] = []
+    errors: list[TailraceError] = []
+
+    def tell(gone: Collected) -> None:
+        dropped.append(gone)
+        _tell_collected(invocation, gone)
+
     with projecting(invocation, "gc", lenient=True) as projections:
         for name in names or projections.store.derived.projections():
             try:
-                collected = lifecycle.gc(projections, name, keep=keep, number=generation)
+                lifecycle.gc(projections, name, keep=keep, number=generation, tell=tell)
             except TailraceError as error:
                 invocation.output.note(f"{name}: not all was dropped", style="yellow")
                 errors.append(error)
                 report(error, invocation.output, verbose=invocation.verbose)
-                continue
-            dropped += len(collected)
-            for gone in collected:
-                _tell_collected(invocation, gone)
     if errors:
         return code_of_all(each.exit_code for each in errors)
     if not dropped:

@@ -12,10 +12,10 @@ from projections.specs import ParquetFolder
 from tests.cli.conftest import Project
 
 
-def test_a_sink_that_was_removed_hinders_its_projection_alone(project: Project) -> None:
+def test_a_sink_that_was_removed_hinders_what_was_built_in_it_alone(project: Project) -> None:
     project.configure('[sinks.files]\nkind = "parquet"\npath = "files"')
     with Store.open(StoreSettings(), create=True, root=project.folder) as store:
-        for name, sink in (("first", "gone"), ("second", "files")):
+        for name, sink in (("first", "gone"), ("first", "files"), ("second", "files")):
             number = store.derived.create_generation(
                 name,
                 fingerprint="",
@@ -29,7 +29,7 @@ def test_a_sink_that_was_removed_hinders_its_projection_alone(project: Project) 
 
     done = project.run("projection", "gc")
 
-    assert (done.code, done.out) == (2, "second: dropped g1 and 0 files\n")
+    assert (done.code, done.out) == (2, "first: dropped g2 and 0 files\nsecond: dropped g1 and 0 files\n")
     assert "first: not all was dropped\nerror: there is no sink 'gone'" in done.err
     told = project.ok("projection", "gc", "first", "--generation", "1").out.splitlines()
     assert told[0] == "first: dropped g1 and 0 files"
