@@ -15,12 +15,12 @@ from dataclasses import replace
 from cdc.aside import Aside
 from cdc.directory import TopicsChanged
 from cdc.emptied import truncate
-from cdc.first import Waiting
 from cdc.load import Loaded, SnapshotLoad, Target
 from cdc.postgres.connect import connect, connect_replication
 from cdc.postgres.slot import Exported, create_exported
 from cdc.postgres.snapshot import TableChanged
 from cdc.task import Stopped, Task
+from cdc.waiting import for_transactions
 from eventstore.errors import OperatorError, TransientError
 from eventstore.model import EpochBatch, PreparedSegment, SourceState, TopicId, TopicRows
 from eventstore.schema import TopicSchema
@@ -159,7 +159,7 @@ class AddedLoad:
                     replication,
                     slot,
                     self._address,
-                    waiting=Waiting(self._task, control),
+                    waiting=for_transactions(self._task, control),
                     temporary=True,
                 )
                 self._point = exported.consistent_point

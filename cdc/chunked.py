@@ -20,7 +20,6 @@ from psycopg import Connection
 
 from cdc.chunkreader import ChunkReader, require_known
 from cdc.directory import TopicsChanged
-from cdc.first import Waiting
 from cdc.postgres.chunk import (
     commit_mark,
     open_session,
@@ -33,6 +32,7 @@ from cdc.postgres.publication import read_publication
 from cdc.postgres.snapshot import TableChanged
 from cdc.task import Stopped, Task
 from cdc.throttle import Throttle
+from cdc.waiting import for_transactions
 from cdc.weave import BEGIN_PREFIX, LoadedTopic, Weaver
 from eventstore.errors import OperatorError, TransientError
 from eventstore.model import Load, LoadRange, TopicId
@@ -147,7 +147,7 @@ class ChunkedLoad:
     def _wait_for_transactions(self, control: Connection[Row]) -> None:
         """Until all that ran when this session's stream and load had begun has ended and is visible: what commits
         later was or will be noted in ``touched``."""
-        waiting = Waiting(self._task, control, what="the load")
+        waiting = for_transactions(self._task, control, what="the load")
         begun = transactions_begun(control, self._address)
         while transactions_ended(control, self._address) < begun:
             waiting()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -19,13 +18,13 @@ from cdc.postgres.slot import (
     Exported,
     create_exported,
     drop_slot,
-    longest_transaction,
     read_slot,
     require_idle,
     require_usable,
 )
 from cdc.status import Phase, Progress
 from cdc.task import Task
+from cdc.waiting import for_transactions
 from eventstore.errors import OperatorError, TransientError
 from eventstore.log import Store
 from eventstore.model import EpochBatch, SourceState, TopicId
@@ -33,7 +32,6 @@ from eventstore.position import format_lsn
 from eventstore.schema import TopicSchema
 
 Row = tuple[object, ...]
-_TELL_AFTER_SECONDS = 5.0
 
 
 def first_load(task: Task, state: SourceState, publication: Publication, tick: Callable[[], None]) -> int:
@@ -56,7 +54,9 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
         replication = connect_replication(address, f"tailrace {state.slot}")
         sessions.append(replication.backend_pid)
         try:
-            exported = create_exported(replication, state.slot, address, waiting=Waiting(task, control))
+            exported = create_exported(
+                replication, state.slot, address, waiting=for_transactions(task, control)
+            )
             writer = store.take_over(state.name)
             writer.on_timeline(read_server(control, address).timeline)
             store.collect_orphans()  # of attempts before this one: they may be many, and large
@@ -167,23 +167,3 @@ def _drop_unfinished(control: Connection[Row], name: str, address: Address, prog
         require_usable(slot, str(control.info.dbname), address)
     drop_slot(control, name, address)
     progress.tell("a first load before this one did not finish; it is begun again")
-
-
-class Waiting:
-    """Called while something waits for running transactions: says whom it waits for, gives up when stopped."""
-
-    def __init__(self, task: Task, control: Connection[Row], what: str = "the new slot") -> None:
-        self._task = task
-        self._control = control
-        self._what = what
-        self._tell_at = time.monotonic() + _TELL_AFTER_SECONDS
-
-    def __call__(self) -> None:
-        self._task.require_going()
-        if time.monotonic() >= self._tell_at:
-            self._tell_at = float("inf")
-            who = longest_transaction(self._control, self._task.address)
-            if who:
-                self._task.progress.tell(
-                    f"{self._what} waits until running transactions have ended; {who}", again=True
-                )

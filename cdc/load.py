@@ -35,6 +35,7 @@ from cdc.postgres.snapshot import (
     snapshot_session,
 )
 from cdc.task import Task
+from cdc.waiting import for_locks
 from eventstore.errors import OperatorError
 from eventstore.model import PreparedSegment, TopicId
 from eventstore.schema import EVENT_SCHEMA, TopicSchema
@@ -103,7 +104,7 @@ class SnapshotLoad:
             relids = [*names, *([events] if events else [])]
             publication = read_publication(coordinator, self._publication, self._address)
             tables = lock_tables(
-                coordinator, self._address, relids, publication, waiting=self._task.require_going
+                coordinator, self._address, relids, publication, waiting=for_locks(self._task)
             )
             _require_all(tables, names)
             entries = publication.entries if publication else {}

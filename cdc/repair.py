@@ -19,7 +19,7 @@ from datetime import datetime
 
 from cdc.directory import Topics, is_events
 from cdc.eventsrepair import EventsRepair
-from cdc.first import Waiting, only_one, require_kept
+from cdc.first import only_one, require_kept
 from cdc.found import Found, TopicRepair
 from cdc.identity import Mismatch, check_start, require_source
 from cdc.postgres.check import read_server
@@ -31,6 +31,7 @@ from cdc.postgres.snapshot import TableChanged, lock_tables, snapshot_session
 from cdc.status import Progress
 from cdc.tablerepair import TableRepair
 from cdc.task import Stopped, Task
+from cdc.waiting import for_locks, for_transactions
 from eventstore import failpoints
 from eventstore.errors import OperatorError, UsageError
 from eventstore.log import Store
@@ -130,7 +131,7 @@ class _Repair:
                     replication,
                     state.slot,
                     self._address,
-                    waiting=Waiting(self.task, control),
+                    waiting=for_transactions(self.task, control),
                 )
                 found, moment = self._compare(writer, exported, topics, publication)
             finally:
@@ -186,7 +187,7 @@ class _Repair:
                     self._address,
                     sorted(publication.tables),
                     publication,
-                    waiting=self.task.require_going,
+                    waiting=for_locks(self.task),
                 )
             }
             with translated("reading the clock", self._address):

@@ -22,7 +22,6 @@ from cdc.digests import DigestBuilder, Digests, Ints, compare, keys_of
 from cdc.directory import Topics, is_events
 from cdc.erasures import ErasedCells
 from cdc.eventsrepair import not_removed
-from cdc.first import Waiting
 from cdc.identity import check_system, require_source
 from cdc.policy import Policies
 from cdc.postgres.connect import Address, connect, connect_replication
@@ -40,6 +39,7 @@ from cdc.postgres.snapshot import (
     snapshot_session,
 )
 from cdc.task import Task
+from cdc.waiting import for_locks, for_transactions
 from eventstore.erased import erased_ids
 from eventstore.errors import IncompleteTopic, TransientError, UsageError
 from eventstore.log import Store
@@ -110,7 +110,7 @@ def verify_source(
     waits_until = time.monotonic() + timeout
     with connect(address, "tailrace verify") as control, store.pinned(f"verify --source {name}"):
         check_system(control, source, address)
-        waiting = Waiting(task, control)
+        waiting = for_transactions(task, control)
         while True:
             replication = connect_replication(address, "tailrace verify")
             try:
@@ -118,7 +118,7 @@ def verify_source(
                 exported = create_exported(replication, slot, address, waiting=waiting, temporary=True)
                 with snapshot_session(address, exported.snapshot) as snapshot:
                     publication = read_publication(snapshot, source.publication, address)
-                    tables = _lock(snapshot, address, Topics.read(store, name), chosen, publication)
+                    tables = _lock(task, snapshot, Topics.read(store, name), chosen, publication)
                     _wait_for(store, name, exported.consistent_point, control, address, waits_until, timeout)
                     verification = _Verification(
                         store, name, task.policies, address, snapshot, exported.consistent_point, samples
@@ -144,8 +144,8 @@ def _chosen(store: Store, name: str, wanted: Sequence[TopicId] | None) -> list[T
 
 
 def _lock(
+    task: Task,
     snapshot: Connection[Row],
-    address: Address,
     topics: Topics,
     chosen: Sequence[TopicId],
     publication: Publication | None,
@@ -153,8 +153,8 @@ def _lock(
     """The source's tables by oid (that of domain events by 0), locked against DDL until the comparison is over."""
     wanted = {topics.relid(topic) for topic in chosen if topic in topics.tables}
     if any(topic not in topics.tables for topic in chosen):
-        wanted |= {table.relid for table in read_tables(snapshot, address) if is_events(table)}
-    locked = lock_tables(snapshot, address, sorted(wanted), publication)
+        wanted |= {table.relid for table in read_tables(snapshot, task.address) if is_events(table)}
+    locked = lock_tables(snapshot, task.address, sorted(wanted), publication, waiting=for_locks(task))
     return {0 if is_events(table) else table.relid: table for table in locked}
 
 

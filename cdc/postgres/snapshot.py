@@ -117,16 +117,16 @@ def lock_tables(
     relids: Sequence[int],
     publication: Publication | None = None,
     *,
-    waiting: Callable[[], None] = lambda: None,
+    waiting: Callable[[str], None] = lambda said: None,
 ) -> list[Table]:
     """Lock tables against DDL until the session ends and describe them as they are published.
 
-    ``waiting`` is called now and then while somebody else's lock is in the way, and may raise to give up. Raises
-    TableChanged, and OperatorError when a table may not be read.
+    ``waiting`` is called now and then while somebody else's lock is in the way, with what the server says, and may
+    raise to give up. Raises TableChanged, and OperatorError when a table may not be read.
     """
     tables = read_tables(connection, address, relids)
-    while _refused(connection, address, tables):
-        waiting()
+    while refusal := _refused(connection, address, tables):
+        waiting(refusal)
         time.sleep(_LOCK_POLL_SECONDS)
     with translated("reading the catalog", address):
         changed = connection.execute(_CHANGED_FILES, [[table.relid for table in tables]]).fetchone()

@@ -32,7 +32,8 @@ from cdc.postgres.snapshot import (
     plan_units,
     snapshot_session,
 )
-from cdc.task import Task
+from cdc.task import Stopped, Task
+from cdc.waiting import for_locks
 from eventstore import failpoints, keys
 from eventstore.errors import IntegrityError, TransientError
 from eventstore.log import Store
@@ -194,16 +195,39 @@ def test_a_transaction_that_truncates_several_tables_is_never_ended_by_a_load(
     refused = threading.Event()
     with (
         exported(address) as snapshot,
-        psycopg.connect(database) as user,
         snapshot_session(address, snapshot) as session,
         ThreadPoolExecutor(1) as pool,
+        psycopg.connect(database) as user,
     ):
         user.execute(f"TRUNCATE {order[0]}")
-        loading = pool.submit(lock_tables, session, address, relids, waiting=refused.set)
+        loading = pool.submit(lock_tables, session, address, relids, waiting=lambda said: refused.set())
         assert refused.wait(60)
         user.execute(f"TRUNCATE {order[1]}")
         user.rollback()
         assert [table.name for table in loading.result(60)] == ["a", "b"]
+
+
+def test_a_load_that_waits_for_a_lock_says_so_and_ends_when_it_is_stopped(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cdc.waiting._TELL_AFTER_SECONDS", 0.3)
+    execute(site.dsn, "CREATE TABLE t (id int PRIMARY KEY)")
+    ((relid,),) = query(site.dsn, "SELECT 't'::regclass::oid::bigint")
+    told = 'reading waits for another session to end: could not obtain lock on relation "public.t"'
+    with (
+        site.open() as store,
+        connect(Address.parse(site.dsn)) as session,
+        ThreadPoolExecutor(1) as pool,
+        psycopg.connect(site.dsn) as user,
+    ):
+        task = Task.of(store, SOURCE, site.settings)
+        user.execute("ALTER TABLE t ADD COLUMN a int")
+        session.execute("BEGIN")
+        loading = pool.submit(lock_tables, session, task.address, [relid], waiting=for_locks(task))
+        wait_until(lambda: told in task.progress.status().messages)
+        task.stop.set()
+        with pytest.raises(Stopped):
+            loading.result(60)
 
 
 @pytest.fixture
