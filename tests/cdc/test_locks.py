@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -162,6 +163,22 @@ def test_a_load_by_chunks_samples_no_partitions_that_are_truncated(database: str
                 plan_ranges(session, address, keyset, 2, 0)
 
     outlives(database, "TRUNCATE second", plan, "TRUNCATE first")
+
+
+def test_verify_locks_no_table_before_the_log_is_there(site: Site) -> None:
+    """A TRUNCATE would wait for it as long, and all who read the table behind that."""
+    execute(site.dsn, *TABLES)
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+    execute(site.dsn, "INSERT INTO a VALUES (1)")
+    exported = "SELECT count(*)::int FROM pg_stat_activity WHERE application_name = 'tailrace load'"
+    with ThreadPoolExecutor(1) as pool:
+        verified = pool.submit(site.verify, timeout=10.0)
+        wait_until(lambda: query(site.dsn, exported) == [(1,)])
+        threading.Event().wait(0.5)
+        execute(site.dsn, "SET lock_timeout = '1s'; TRUNCATE a")
+        assert isinstance(verified.exception(60), TransientError)
 
 
 def relid(dsn: str, name: str) -> int:
