@@ -18,12 +18,17 @@ from eventstore.schema import TopicSchema
 
 # Columns whose value in rows from before them is not known. A default that was computed row by row leaves few traces:
 # itself while it stays, an identity, a NOT NULL that held at once, a table written anew since it was made.
+# (Partitions are looked up in the catalog's rows: pg_partition_tree locks them one after the other.)
 _DOUBTFUL = """
+WITH RECURSIVE tree AS (
+  SELECT %(relid)s::bigint::oid AS oid
+  UNION SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_class p ON p.oid = t.oid AND p.relkind = 'p'
+  JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
+)
 SELECT a.attnum::int FROM pg_catalog.pg_attribute a
 WHERE a.attrelid = %(relid)s::bigint::oid AND a.attnum > 0 AND NOT a.atthasmissing
   AND (a.attgenerated <> '' OR a.atthasdef OR a.attidentity <> '' OR a.attnotnull OR EXISTS (
-    SELECT FROM (SELECT a.attrelid AS oid UNION SELECT t.relid FROM pg_catalog.pg_partition_tree(a.attrelid) t) r
-    JOIN pg_catalog.pg_class c ON c.oid = r.oid WHERE c.relkind = 'r' AND c.relfilenode <> c.oid))
+    SELECT FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.oid WHERE c.relkind = 'r' AND c.relfilenode <> c.oid))
 """
 
 

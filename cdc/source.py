@@ -22,6 +22,7 @@ from cdc.postgres.connect import Address, connect, quote, translated
 from cdc.postgres.describe import Table, as_published, read_tables
 from cdc.postgres.publication import Publication, add_statement, create_statement, read_publication
 from cdc.postgres.slot import slot_name
+from cdc.postgres.together import Lock, lock_together
 from cdc.postgres.trigger import Trigger, install_trigger, read_trigger, remove_trigger
 from cdc.postgres.written import written_tables
 from eventstore.errors import OperatorError
@@ -32,6 +33,7 @@ from eventstore.settings import SourceSettings
 from migrations.source.ddl import install_script, remove_script
 
 Row = tuple[object, ...]
+_LOCKED_SECONDS = 30.0  # how long `init` tries for tables that other sessions have locked
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,7 @@ class _Plan:
         self._taken, self._skipped = choose_tables(self._tables, patterns, self._publication, self._own)
         self._leaf_problems = _leaf_problems(connection, address, self._taken)
         self._adds_events = False
+        self._add: list[tuple[str, str]] = []
         state = store.source(name)
         self._loaded = state is not None and state.loaded
         self._topics = Topics.read(store, name) if state is not None else None
@@ -174,7 +177,7 @@ class _Plan:
         if self._publication is not None and not self._publication.owned:
             wanted = [table for table in wanted if table not in refused]
         findings += _ownership(missing, self._server)
-        add = [table.label for table in missing] + self._events(findings, published)
+        self._add = add = [table.label for table in missing] + self._events(findings, published)
         infos = self._infos()
         new = [self._topic(table) for table in wanted if self._is_new(table, findings)]
         findings += self._left_over(wanted, infos)
@@ -210,7 +213,9 @@ class _Plan:
             if self._topic(table) in preparation.new:
                 self._store.register_topic(self._topic(table), self._schema(table))
         with translated("preparing the publication", self._address), self._connection.transaction():
-            if self._loaded and self._adds_events:
+            quiet = self._loaded and self._adds_events
+            lock_together(self._connection, self._address, self._locks(quiet=quiet), _LOCKED_SECONDS)
+            if quiet:
                 self._require_no_events()
             for statement in preparation.statements:
                 self._connection.execute(sql.SQL(statement))
@@ -412,10 +417,21 @@ class _Plan:
         self._adds_events = True
         return [table.label]
 
+    def _locks(self, *, quiet: bool) -> list[Lock]:
+        """What the server locks of tables that come into the publication, one after the other; ``quiet``: nobody may
+        append events, either."""
+        return [
+            Lock(
+                label,
+                "SHARE ROW EXCLUSIVE" if quiet and label == EVENTS_TABLE else "SHARE UPDATE EXCLUSIVE",
+            )
+            for label in self._add
+        ]
+
     def _require_no_events(self) -> None:
-        """Nobody may append between this look and the publication: what came before it is not in the stream."""
+        """Nobody may append between this look and the publication: what came before it is not in the stream. The table
+        is locked."""
         table = sql.Identifier(*EVENTS_TABLE)
-        self._connection.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(table))
         if self._connection.execute(sql.SQL("SELECT 1 FROM {} LIMIT 1").format(table)).fetchone() is not None:
             raise OperatorError(
                 f"events were appended to {'.'.join(EVENTS_TABLE)} before it was published",
@@ -453,18 +469,22 @@ class _Plan:
 def _leaf_problems(
     connection: Connection[Row], address: Address, tables: Sequence[Table]
 ) -> dict[int, tuple[str, str]]:
-    """Partitioned tables with a partition that cannot be captured: its identity, not the root's, counts."""
+    """Partitioned tables with a partition that cannot be captured: its identity, not the root's, counts.
+
+    Read from the catalog's rows: pg_partition_tree locks partitions, and waits for one with others in its hands."""
     roots = [table.relid for table in tables if table.kind == "p"]
     if not roots:
         return {}
     with translated("reading the partitions", address):
         rows = connection.execute(
-            "SELECT r.oid::bigint, min(c.oid::regclass::text)"
-            " FROM unnest(%s::bigint[]::oid[]) r(oid) JOIN pg_catalog.pg_class p ON p.oid = r.oid"
-            " CROSS JOIN LATERAL pg_catalog.pg_partition_tree(r.oid) t"
+            "WITH RECURSIVE tree AS (SELECT r.oid AS root, r.oid AS relid FROM unnest(%s::bigint[]::oid[]) r(oid)"
+            " UNION SELECT t.root, i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid"
+            " AND NOT i.inhdetachpending)"
+            " SELECT t.root::bigint, min(c.oid::regclass::text)"
+            " FROM tree t JOIN pg_catalog.pg_class p ON p.oid = t.root"
             " JOIN pg_catalog.pg_class c ON c.oid = t.relid"
-            " WHERE t.isleaf AND c.relkind <> 'p' AND (c.relkind <> 'r' OR c.relpersistence <> 'p'"
-            " OR c.relreplident NOT IN ('d', 'f') OR (p.relreplident = 'i')) GROUP BY r.oid",
+            " WHERE c.relkind <> 'p' AND (c.relkind <> 'r' OR c.relpersistence <> 'p'"
+            " OR c.relreplident NOT IN ('d', 'f') OR (p.relreplident = 'i')) GROUP BY t.root",
             [roots],
         ).fetchall()
     return {

@@ -117,9 +117,10 @@ def verify_source(
                 slot = f"{source.slot[:40]}_verify_{secrets.token_hex(4)}"
                 exported = create_exported(replication, slot, address, waiting=waiting, temporary=True)
                 with snapshot_session(address, exported.snapshot) as snapshot:
+                    # Before any lock: who truncates a table would wait as long, and its readers behind that.
+                    _wait_for(store, name, exported.consistent_point, control, address, waits_until, timeout)
                     publication = read_publication(snapshot, source.publication, address)
                     tables = _lock(task, snapshot, Topics.read(store, name), chosen, publication)
-                    _wait_for(store, name, exported.consistent_point, control, address, waits_until, timeout)
                     verification = _Verification(
                         store, name, task.policies, address, snapshot, exported.consistent_point, samples
                     )

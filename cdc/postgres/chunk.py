@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from eventstore.schema import Column
 
 Row = tuple[object, ...]
 _SAMPLE_ROWS = 1000
-_LOCK_TIMEOUT = "200ms"
+_LOCK_TRIES = 3
+_LOCK_POLL_SECONDS = 0.1
 
 # The key's columns as its index has them: in another order the server would sort the table for every chunk.
 _KEY_ORDER = """
@@ -45,10 +47,13 @@ WHERE a.attrelid = %(relid)s::bigint::oid AND a.attname = ANY (%(names)s) AND b.
   AND n.nspname <> 'pg_catalog' ORDER BY 1
 """
 _SIZE = """
+WITH RECURSIVE tree AS (
+  SELECT %(relid)s::bigint::oid AS oid
+  UNION SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_class p ON p.oid = t.oid AND p.relkind = 'p'
+  JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
+)
 SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint, coalesce(sum(pg_catalog.pg_relation_size(c.oid)), 0)::bigint
-FROM (SELECT %(relid)s::bigint::oid AS oid
-      UNION SELECT t.relid FROM pg_catalog.pg_partition_tree(%(relid)s::bigint::oid::regclass) t) r
-JOIN pg_catalog.pg_class c ON c.oid = r.oid WHERE c.relkind = 'r'
+FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.oid WHERE c.relkind = 'r'
 """
 
 
@@ -141,9 +146,9 @@ def open_session(address: Address) -> Connection[Row]:
 
 def read_keyset(connection: Connection[Row], address: Address, publication: str, relid: int) -> Keyset | None:
     """The table with this oid as it is published, None when it is gone or has no key."""
-    found = as_published(
-        read_tables(connection, address, [relid]), read_publication(connection, publication, address)
-    )
+    # Of this table alone: the row filter of another one would have to wait for that one's lock.
+    published = read_publication(connection, publication, address, [relid])
+    found = as_published(read_tables(connection, address, [relid]), published)
     with translated("reading the catalog", address):
         names = [str(name) for (name,) in connection.execute(_KEY_ORDER, {"relid": relid}).fetchall()]
     if not found or set(names) != set(found[0].key) or not names:
@@ -155,8 +160,11 @@ def read_keyset(connection: Connection[Row], address: Address, publication: str,
 def plan_ranges(
     connection: Connection[Row], address: Address, keyset: Keyset, parts: int, bytes_min: int
 ) -> tuple[int, list[tuple[KeyTexts | None, KeyTexts | None]]]:
-    """About how many rows the table has, and ranges of keys of about the same size: one when it is small."""
-    with translated(f"estimating table {keyset.table.text}", address):
+    """About how many rows the table has, and ranges of keys of about the same size: one when it is small.
+
+    Raises TableChanged when it is locked: whoever samples partitions would wait for one with others in its hands."""
+    with translated(f"estimating table {keyset.table.text}", address), connection.transaction():
+        _lock(connection, keyset.table.label)
         row = connection.execute(_SIZE, {"relid": keyset.table.relid}).fetchone()
         assert row is not None
         rows, size = int(str(row[0])), int(str(row[1]))
@@ -228,15 +236,20 @@ def _use_operators(connection: Connection[Row], address: Address, keyset: Keyset
 
 
 def _lock(connection: Connection[Row], label: tuple[str, str]) -> None:
-    table = sql.Identifier(*label)
-    try:
-        connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_TIMEOUT)))
-        connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table))
-        connection.execute("SET LOCAL lock_timeout = 0")
-    except psycopg.errors.LockNotAvailable:
-        raise TableChanged(f"table {'.'.join(label)} is locked by another session") from None
-    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-        raise TableChanged(f"table {'.'.join(label)} was dropped or renamed") from None
+    """The lock that reading takes, of a partitioned table with those of all its partitions or with none."""
+    statement = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE NOWAIT").format(sql.Identifier(*label))
+    for attempt in range(_LOCK_TRIES):
+        if attempt:
+            time.sleep(_LOCK_POLL_SECONDS)
+        try:
+            with connection.transaction():
+                connection.execute(statement)
+        except psycopg.errors.LockNotAvailable:
+            continue
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            raise TableChanged(f"table {'.'.join(label)} was dropped or renamed") from None
+        return
+    raise TableChanged(f"table {'.'.join(label)} is locked by another session")
 
 
 def commit_mark(connection: Connection[Row], address: Address, prefix: str, content: bytes) -> None:

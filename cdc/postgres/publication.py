@@ -96,6 +96,7 @@ SELECT p.oid::bigint, p.nspname, p.relname, {columns},
              AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjsubid > 0)
 FROM published p
 LEFT JOIN pg_catalog.pg_publication_rel r ON r.prrelid = p.oid AND r.prpubid = %(pub)s::bigint::oid
+WHERE %(relids)s::bigint[] IS NULL OR p.oid = ANY (%(relids)s::bigint[]::oid[])
 """
 _BEFORE_15 = {
     "listed": "",
@@ -138,8 +139,12 @@ FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid WHERE c.relkind = 'r'
 """
 
 
-def read_publication(connection: Connection[Row], name: str, address: Address) -> Publication | None:
-    """The publication, None when there is none."""
+def read_publication(
+    connection: Connection[Row], name: str, address: Address, relids: Sequence[int] | None = None
+) -> Publication | None:
+    """The publication, None when there is none; of its entries those with these oids.
+
+    Waits for who has locked a table whose row filter it reads: a session that holds locks asks for its own tables."""
     with translated("reading the publication", address):
         row = connection.execute(
             "SELECT oid::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot, xmin::text,"
@@ -152,6 +157,7 @@ def read_publication(connection: Connection[Row], name: str, address: Address) -
         since_15 = connection.info.server_version >= 150000
         parts = {key: sql.SQL(text) for key, text in (_SINCE_15 if since_15 else _BEFORE_15).items()}
         wanted = {"pub": row[0], "all": row[1], "via_root": row[6], "generated": row[8]}
+        wanted["relids"] = None if relids is None else list(relids)
         entries = connection.execute(sql.SQL(_ENTRIES).format(**parts), wanted).fetchall()
         leaves: dict[int, dict[int, Leaf]] = {}
         roots = [entry[0] for entry in entries]

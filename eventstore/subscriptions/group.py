@@ -373,6 +373,7 @@ class Group:
         if self.members() and not force:
             raise UsageError(f"group {self.name!r} has members", hint="stop them first, or use --force")
         with self._database.write() as connection:
+            membership.lock(connection, self.name)
             for table in (group_tables.parked, group_tables.partitions, group_tables.members):
                 connection.execute(delete(table).where(table.c.group_name == self.name))
             connection.execute(delete(group_tables.groups).where(group_tables.groups.c.name == self.name))

@@ -247,6 +247,8 @@ class Member:
             return
         starts, closed = self.group.starts(), self.group.closed()
         with self.database.write() as connection:
+            # Before any partition: who changes the group has its row, and waits for partitions.
+            membership.lock(connection, self.group.name)
             for held in giving:
                 membership.give_up(connection, self.group.name, self.name, held.holding)
             for held in ended:

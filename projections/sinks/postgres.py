@@ -34,10 +34,13 @@ from projections.sinks.base import (
 from projections.sinks.postgres_check import find_problems, not_ours
 from projections.sinks.postgres_copy import column_type, copy_in, copy_out
 from projections.sinks.postgres_loading import COLUMN, Loading, LoadingRow
-from projections.sinks.postgres_place import PostgresPlace
+from projections.sinks.postgres_place import PostgresPlace, limit_locks
 from projections.sinks.postgres_view import generation_table
 from projections.specs import PostgresTable
 
+# Who reads a retired table keeps it from being dropped, and others who read it queue behind the wait: wait shortly, but
+# longer than deadlock_timeout's default, after which the server ends an autovacuum that is in the way.
+DROP_LOCK_SECONDS = 1.5
 _LEDGER_LOCK = 0x7461696C  # any number: two creators of the ledger tables take turns
 
 
@@ -142,6 +145,7 @@ class PostgresSink:
                 (target.store, target.projection, target.generation),
             ).fetchone()
             if row is not None:
+                limit_locks(connection, DROP_LOCK_SECONDS)
                 connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._identifier(row[0])))
 
     def scan(self, target: Target) -> Iterator[pa.RecordBatch]:

@@ -96,6 +96,11 @@ def begin(connection: psycopg.Connection, lock_seconds: float = LOCK_SECONDS) ->
     )
 
 
+def limit_locks(connection: psycopg.Connection, seconds: float) -> None:
+    """How long each lock is waited for, from here on in the transaction."""
+    connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(round(seconds * 1000))))
+
+
 def explain(place: str, error: psycopg.Error) -> TailraceError:
     """What a driver error means to whoever runs the command."""
     said = f"{place}: {server_words(error)}"

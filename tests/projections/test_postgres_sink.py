@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import string
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
@@ -443,6 +444,22 @@ def test_a_table_that_something_else_reads_is_not_dropped(sink: Sink, database: 
         sink.drop(target(1))
     assert rows_of(sink, target(1)) == [ANNA]
     assert sink.fence(target(1)) == fence(target(1), 10)
+
+
+def test_readers_of_a_retired_table_hardly_wait_for_one_that_keeps_it_from_being_dropped(
+    sink: Sink, database: str
+) -> None:
+    fill(sink, target(1), [ANNA])
+    with psycopg.connect(database) as reader, ThreadPoolExecutor(1) as pool:
+        reader.execute("SELECT * FROM totals__g1")
+        dropped = pool.submit(sink.drop, target(1))
+        while not somebody_waits_for_a_lock(database):
+            assert not dropped.done()
+        with psycopg.connect(database) as other:
+            other.execute("SET lock_timeout = '5s'")
+            assert other.execute("SELECT name FROM totals__g1").fetchall() == [("Anna",)]
+        assert isinstance(dropped.exception(), TransientError)
+    sink.drop(target(1))
 
 
 def test_an_immediate_stop_after_a_commit_loses_nothing(postgres_server: ServerFactory) -> None:

@@ -18,8 +18,9 @@
 --          failed     the trigger could not say what happened; "error" says why
 --
 -- A command of the user never fails because of these functions: an error becomes the message "failed". Only
--- query_canceled passes, so that timeouts and cancels go on to work. The functions read system catalogs alone; they run
--- with their owner's rights so that everybody's DDL is told, whatever may be read by whom.
+-- query_canceled passes, so that timeouts and cancels go on to work. The functions read system catalogs alone, and lock no
+-- table: they run in the user's transaction, which would hold the lock to its end. They run with their owner's rights so
+-- that everybody's DDL is told, whatever may be read by whom.
 CREATE SCHEMA IF NOT EXISTS tailrace;
 
 -- Say of each of these tables what it is now. Settings are those of capture's sessions: they shape the texts of fills.
@@ -52,9 +53,12 @@ BEGIN
                 'type_name', format_type(a.atttypid, a.atttypmod), 'generated', a.attgenerated,
                 'fill', CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1]
                              WHEN c.relkind = 'p' THEN (  -- a root stores no rows: its partitions know the fill
+                    WITH RECURSIVE tree(oid) AS (  -- pg_partition_tree would lock them all until the user's commit
+                        SELECT c.oid UNION SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+                        WHERE NOT i.inhdetachpending)
                     SELECT (l.attmissingval::text::text[])[1]
-                    FROM pg_partition_tree(c.oid) t JOIN pg_attribute l ON l.attrelid = t.relid
-                    WHERE t.isleaf AND l.attname = a.attname AND l.atthasmissing LIMIT 1) END
+                    FROM tree t JOIN pg_attribute l ON l.attrelid = t.oid
+                    WHERE l.attname = a.attname AND l.atthasmissing LIMIT 1) END
                 ) ORDER BY a.attnum), '[]')
             FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
         )::text, 'UTF8'))
@@ -121,14 +125,15 @@ CREATE OR REPLACE FUNCTION tailrace.ddl_moved(before text, after text, command t
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $body$
-    WITH old(tie) AS MATERIALIZED (SELECT string_to_table(btrim(before, '[]'), ',')
+    WITH RECURSIVE old(tie) AS MATERIALIZED (SELECT string_to_table(btrim(before, '[]'), ',')
     ), new(tie) AS MATERIALIZED (SELECT string_to_table(btrim(after, '[]'), ',')
     ), changed(tie) AS (
         (TABLE old EXCEPT TABLE new) UNION (TABLE new EXCEPT TABLE old)
     ), tie(child, parent) AS (
         SELECT split_part(c.tie, ' ', 1)::oid, split_part(c.tie, ' ', 2)::oid FROM changed c
     ), moved(oid, parent) AS (
-        SELECT child, parent FROM tie UNION SELECT t.relid::oid, tie.parent FROM tie, pg_partition_tree(tie.child) t
+        SELECT child, parent FROM tie UNION SELECT i.inhrelid, m.parent
+        FROM moved m JOIN pg_inherits i ON i.inhparent = m.oid AND NOT i.inhdetachpending
     )
     SELECT tailrace.ddl_say(c.oid, command, 'repartitioned', jsonb_build_object(
         'schema', n.nspname, 'name', c.relname, 'roots', (

@@ -11,20 +11,23 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, Text, create_engine, insert, select
+from sqlalchemy import Column, Integer, MetaData, Table, Text, create_engine, insert, select, update
 from sqlalchemy.orm import Session
 
 from eventstore.errors import Fenced, UsageError
 from eventstore.log import Store
 from eventstore.model import Op
 from eventstore.position import Cut
+from eventstore.subscriptions import membership, tables
 from eventstore.subscriptions.assignment import Slot
 from eventstore.subscriptions.batch import Batch
 from eventstore.subscriptions.group import Group, Slow
@@ -537,3 +540,33 @@ def test_a_closed_store_holds_no_database_of_groups_open(new_store: StoreFactory
     descriptors = Path("/proc/self/fd")
     held = [os.readlink(each) for each in descriptors.iterdir() if each.is_symlink()]
     assert [path for path in held if "catalog-groups" in path] == []
+
+
+def test_a_member_that_gives_partitions_up_and_a_reset_are_in_no_deadlock(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group's row comes first, then its partitions: on Postgres the server would end one of the two."""
+    fill(store, 2)
+    group = store.group("g", ["shop.public.orders"], start="earliest")
+    given, go_on = threading.Event(), threading.Event()
+    give_up = membership.give_up
+
+    def slowly(*arguments: Any) -> None:
+        give_up(*arguments)
+        given.set()
+        assert go_on.wait(60)
+
+    with group.join("first", lease=LEASE) as first, ThreadPoolExecutor(2) as pool:
+        drain(first)
+        with store.groups_database.write() as connection:
+            connection.execute(update(tables.partitions).values(wanted="second"))
+        for held in first._held.values():
+            held.holding = replace(held.holding, wanted="second")
+        monkeypatch.setattr(membership, "give_up", slowly)
+        giving = pool.submit(first.poll)
+        assert given.wait(60)
+        resetting = pool.submit(group.reset, "latest", force=True)
+        time.sleep(0.5)
+        go_on.set()
+        assert giving.exception(60) is None
+        assert resetting.exception(60) is None
