@@ -44,8 +44,10 @@ def define(projection: Projection, frames: Mapping[str, DataFrame], now: datetim
         if isinstance(result, DataFrame):
             _ = result.schema  # Connect analyses here, classic did on the way
     if not isinstance(result, DataFrame):
+        kind = type(result)
+        returned = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
         raise ProjectionFailed(
-            f"projection {projection.name!r} ({projection.place}) returned {type(result).__name__}, not a DataFrame",
+            f"projection {projection.name!r} ({projection.place}) returned {returned}, not a DataFrame of Spark",
             hint="return the DataFrame that holds the rows for the sink",
         )
     return result

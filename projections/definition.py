@@ -289,9 +289,11 @@ def _broken(name: str, error: Exception) -> UsageError:
         place, words = f"{shown(error.filename)}:{error.lineno}", error.msg
     else:
         place, words = user_place(error) or name, str(error)
+    hint = "mend it, or take it from projections.modules"
+    if "SESSION_OR_CONTEXT_NOT_EXISTS" in words:  # modules are imported before Spark starts
+        hint = "no Spark runs at import: call F.… in the projection's function, and give a udf's type as an object"
     return UsageError(
-        f"module {name!r} does not import ({place}): {type(error).__name__}: {words}",
-        hint="mend it, or take it from projections.modules",
+        f"module {name!r} does not import ({place}): {type(error).__name__}: {words}", hint=hint
     )
 
 

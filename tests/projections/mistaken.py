@@ -94,3 +94,8 @@ def all_at_once(customers: DataFrame, orders: DataFrame) -> DataFrame:
         F.sum("ammount").alias("total"),
         F.max(F.current_date()).alias("seen"),
     )
+
+
+@projection(key="id", sink=LAKE, orders=State("shop.public.orders", affects="id"))
+def untyped(orders: DataFrame) -> DataFrame:
+    return orders.select("id", F.lit(None).alias("note"))

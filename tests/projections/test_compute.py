@@ -238,6 +238,11 @@ def returns_nothing(orders: DataFrame) -> None:
 
 
 @projection(key="customer", sink=SINK, orders=ORDERS)
+def returns_rows_of_pandas(orders: DataFrame) -> Any:
+    return orders.toPandas()
+
+
+@projection(key="customer", sink=SINK, orders=ORDERS)
 def fails_in_a_task(orders: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -261,6 +266,7 @@ def divides_by_zero(orders: DataFrame) -> DataFrame:
         (raises, "ZeroDivisionError: integer division or modulo by zero"),
         (unknown_column, "`custmer` cannot be resolved. Did you mean"),
         (returns_nothing, "returned NoneType, not a DataFrame"),
+        (returns_rows_of_pandas, "DataFrame, not a DataFrame of Spark"),
         (fails_in_a_task, "KeyError: 'no price for 1.00'"),
         (divides_by_zero, "Division by zero"),
     ],

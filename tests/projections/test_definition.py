@@ -277,6 +277,15 @@ def test_two_projections_of_one_name_are_refused(tmp_path: Path) -> None:
     assert list(load_projections(["twice_a", "twice_c"], tmp_path)) == ["twice"]
 
 
+def test_a_module_that_wants_spark_at_import_is_told_where_to_call_it(tmp_path: Path) -> None:
+    (tmp_path / "eager_views.py").write_text(
+        "from pyspark.sql import functions as F\nTOTAL = F.sum('amount')\n"
+    )
+    with pytest.raises(UsageError, match=r"eager_views\.py:2") as told:
+        load_projections(["eager_views"], root=tmp_path)
+    assert told.value.hint is not None and "no Spark runs at import" in told.value.hint
+
+
 def test_all_mistakes_of_all_modules_can_be_gathered_and_what_is_right_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

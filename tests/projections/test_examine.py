@@ -73,6 +73,15 @@ def test_a_function_that_fails_and_a_result_without_its_key_are_said(empty_shop:
     assert lacks.what == "its output lacks its key: no column order_id among id, status"
 
 
+def test_a_column_of_nulls_without_a_type_is_told_before_a_build_fails_on_it(
+    empty_shop: ProjectionContext,
+) -> None:
+    found = examine(empty_shop, mistaken.untyped)
+    assert said(found.findings) == [
+        (str(line("untyped")), "sink: column 'note' has type null: cast it, for example to string")
+    ]
+
+
 def test_without_a_lineage_every_refresh_is_full_and_that_is_said(empty_shop: ProjectionContext) -> None:
     found = examine(empty_shop, mistaken.unfollowed)
     assert (found.ok, found.incremental) == (True, False)
