@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from eventstore.errors import TailraceError
+from eventstore.errors import IncompleteTopic, TailraceError, TransientError
 from eventstore.model import TopicKind
 from eventstore.schema import NUMERIC
 from eventstore.state import StateInput
@@ -31,7 +31,7 @@ from projections.locality import MARK, prove
 from projections.model import Changes, Events, Projection, ProjectionFailed, Result, State
 from projections.plantree import Node, literals, read
 from projections.proof import InputFacts, Proof
-from projections.results import ResultInput
+from projections.results import ResultInput, live_of
 from projections.sourcelines import SourceLines
 from projections.unsteady import unsteady
 
@@ -83,12 +83,13 @@ def analyse(
 
     Given ``failures``, columns that no input has and a result that cannot be kept go there, and it goes on with what is
     left. Given the ``definitions`` of projections whose results it reads, ``numeric`` without a precision is followed
-    through them. Raises ProjectionFailed, with the user's file and line, when the function fails or its result cannot
-    be kept, UsageError for unknown topics and columns. No rows are read.
+    through them, and one that was never built has the columns that its function gives. Raises ProjectionFailed, with
+    the user's file and line, when the function fails or its result cannot be kept, UsageError for unknown topics and
+    columns. No rows are read.
     """
     from py4j.protocol import Py4JError
 
-    inputs = {name: described(store, source) for name, source in projection.inputs.items()}
+    inputs = planned_inputs(spark, store, projection, definitions)
     try:
         with warnings.catch_warnings():  # of toPandas, before it fails: it quotes a whole traceback
             warnings.filterwarnings("ignore", "toPandas attempted Arrow", UserWarning)
@@ -116,6 +117,45 @@ def analyse(
         what = f"its plan cannot be followed ({type(error).__name__})"
         hint = "say trust=True when it keeps keys apart"
         return _unproved(projection, schema, Finding("warn", what, hint, projection.place))
+
+
+def planned_inputs(
+    spark: SparkSession, store: Store, projection: Projection, definitions: Mapping[str, Projection]
+) -> dict[str, Planned]:
+    """Its inputs without rows: as ``described``, or ``foretold``."""
+    unbuilt = foretold(spark, store, projection, definitions)
+    return {name: unbuilt.get(name) or described(store, source) for name, source in projection.inputs.items()}
+
+
+def foretold(
+    spark: SparkSession, store: Store, projection: Projection, definitions: Mapping[str, Projection]
+) -> dict[str, ResultInput]:
+    """Inputs that are results and were never built, as their ``definitions`` will have them."""
+    return {
+        name: _result_of(spark, store, definitions[source.projection], definitions)
+        for name, source in projection.inputs.items()
+        if isinstance(source, Result)
+        and source.projection in definitions
+        and live_of(store, source.projection) is None
+    }
+
+
+def _result_of(
+    spark: SparkSession, store: Store, read: Projection, definitions: Mapping[str, Projection]
+) -> ResultInput:
+    """What a definition will give. Raises IncompleteTopic when its plan does not tell that."""
+    try:
+        schema = analyse(spark, store, read, definitions=definitions).schema
+    except TransientError:
+        raise
+    except TailraceError:
+        schema = None  # what is wrong with it is told where that one is looked at
+    if schema is None:
+        raise IncompleteTopic(
+            f"projection {read.name!r} was never built, and its definition does not tell its columns",
+            hint=f"mend it if something is wrong with it, then tailrace rebuild {read.name}",
+        )
+    return ResultInput(read.name, 0, 0, schema, read.key, 1, 1, (), 0)
 
 
 _MOST_UNKNOWN = 20

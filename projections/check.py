@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from eventstore.errors import UsageError
@@ -41,7 +41,9 @@ def wrong_names(store: Store, projection: Projection) -> Iterator[Finding]:
     for name, source in projection.inputs.items():
         place = lines.of_input(name)
         if isinstance(source, Result):
-            yield from _wrong_result(store, projection, name, source, place)
+            if live_of(store, source.projection) is not None:  # one that was never built has to be waited for
+                known = described_result(store, source.projection).schema.names
+                yield from wrong_in_result(projection, name, source, known)
             continue
         try:
             info = store.topic(source.topic_id)
@@ -58,13 +60,11 @@ def wrong_names(store: Store, projection: Projection) -> Iterator[Finding]:
         yield from _wrong_columns(projection, name, source, unify(store.schemas(info.id)), place)
 
 
-def _wrong_result(
-    store: Store, projection: Projection, name: str, source: Result, place: str
+def wrong_in_result(
+    projection: Projection, name: str, source: Result, known: Sequence[str]
 ) -> Iterator[Finding]:
-    """Columns that the generation which readers see does not have. One that was never built has to be waited for."""
-    if live_of(store, source.projection) is None:
-        return
-    known = described_result(store, source.projection).schema.names
+    """Columns that an input names and the result, which has those ``known``, does not have."""
+    place = SourceLines.of(projection).of_input(name)
     for column in dict.fromkeys((*affected(source), *_gone_through(projection, name))):
         if column not in known:
             what = (

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from eventstore.errors import TailraceError, TransientError
-from projections.analysis import Analysis, analyse
+from projections.analysis import Analysis, analyse, foretold, planned_inputs
 from projections.casing import alike
-from projections.check import wrong_names
-from projections.comparable import Columns, columns_of, incomparable
+from projections.check import wrong_in_result, wrong_names
+from projections.comparable import columns_of, incomparable
 from projections.definition import Mistake
 from projections.failure import unforeseen
 from projections.findings import Finding, did_you_mean
@@ -76,7 +75,9 @@ def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
     failures: list[ProjectionFailed] = []
     try:
         spark = ctx.spark
-        findings += _confused(ctx, sound)
+        astray = list(_astray(ctx, projection))
+        sound = _without_unknown(sound, astray) or sound
+        findings += [*astray, *_confused(ctx, sound)]
         ctx.report(f"looking at the plan of {projection.name}", 0, None, "")
         analysis = analyse(spark, ctx.store, sound, failures, ctx.projections)
     except TransientError:
@@ -143,6 +144,14 @@ def _unknown(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding
             yield Finding("fail", what, hint, lines.of_input(name), name)
 
 
+def _astray(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding]:
+    """Columns that inputs name of results that were never built, and that these are not going to have."""
+    for name, planned in foretold(ctx.spark, ctx.store, projection, ctx.projections).items():
+        source = projection.inputs[name]
+        assert isinstance(source, Result)
+        yield from wrong_in_result(projection, name, source, planned.schema.names)
+
+
 def _confused(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding]:
     """Inputs with columns that Spark does not tell apart: no mistake, as long as the function names none of them."""
     lines = SourceLines.of(projection)
@@ -166,7 +175,9 @@ def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis)
     found = [Finding("warn", declared, _DECLARED_HINT, place)] if declared else list(analysis.not_local)
     if not declared and analysis.schema is not None:
         lineage = lineage_of(projection)
-        other = incomparable(projection, lineage, partial(_columns, ctx, projection), analysis.schema)
+        inputs = planned_inputs(ctx.spark, ctx.store, projection, ctx.projections)
+        columns = {name: columns_of(planned) for name, planned in inputs.items()}
+        other = incomparable(projection, lineage, columns.__getitem__, analysis.schema)
         found += [Finding("warn", other, "have both in one type in the source", place)] if other else []
     known = {finding.what for finding in found}
     found += [
@@ -179,10 +190,6 @@ def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis)
         found.append(Finding("warn", "its result is not the same each time, as said above", "", place))
     found += [Finding("warn", what, "", place) for what in analysis.unsteady if what not in said]
     return found
-
-
-def _columns(ctx: ProjectionContext, projection: Projection, name: str) -> Columns:
-    return columns_of(described(ctx.store, projection.inputs[name]))
 
 
 def _failed_samples(ctx: ProjectionContext, projection: Projection) -> list[str]:

@@ -180,3 +180,61 @@ def test_numeric_text_is_followed_through_the_results_of_other_projections(
     assert hinted.hint == (
         'say its type: F.col("weighed.kilos").cast("decimal(20,4)"), or already where projection weighed reads it'
     )
+
+
+UNBUILT = """
+from projections import ParquetFolder, Result, State, projection
+
+LAKE = ParquetFolder("lake")
+
+@projection(key="id", sink=LAKE, orders=State("shop.public.orders", affects="id"))
+def paid(orders):
+    return orders.where("status = 'paid'").select("id", "customer_id", "quantity")
+
+@projection(key="customer_id", sink=LAKE, paid=Result("paid", affects="customer_id"))
+def bought(paid):
+    return paid.groupBy("customer_id").agg({"quantity": "sum"}).withColumnRenamed("sum(quantity)", "bought")
+
+@projection(key="customer_id", sink=LAKE, bought=Result("bought", affects="customer_id"))
+def mistyped(bought):
+    return bought.select("customer_id", "boght")
+
+@projection(key="customer_id", sink=LAKE, paid=Result("paid", affects="custmer_id"))
+def astray(paid):
+    return paid.groupBy("customer_id").count()
+
+@projection(key="id", sink=LAKE, orders=State("shop.public.orders", affects="id"))
+def broken(orders):
+    return orders.select("nothing")
+
+@projection(key="id", sink=LAKE, broken=Result("broken", affects="id"))
+def on_broken(broken):
+    return broken
+"""
+
+
+def test_results_that_were_never_built_have_the_columns_that_their_definitions_foretell(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    ctx = deploy(UNBUILT)
+    found = {name: examine(ctx, projection) for name, projection in ctx.projections.items()}
+    assert [(name, each.incremental) for name, each in found.items() if each.ok] == [
+        ("paid", True),
+        ("bought", True),
+    ]
+    (mistyped,), (astray,), (on_broken,) = (
+        found[each].findings for each in ("mistyped", "astray", "on_broken")
+    )
+    assert "`boght` cannot be resolved. Did you mean one of the following? [`bought`" in mistyped.what
+    assert astray.what == "input 'paid': affects names custmer_id, which projection paid does not have"
+    assert (astray.hint, astray.column) == ("its columns are id, customer_id, quantity", "custmer_id")
+    assert (
+        on_broken.what == "projection 'broken' was never built, and its definition does not tell its columns"
+    )
+    assert [each.exit_code for each in (mistyped, astray, on_broken)] == [7, 2, 6]
+    for name in ("paid", "bought"):
+        rebuild(ctx, name)
+    assert [(examine(ctx, ctx.projections[name]).findings) for name in ("bought", "astray")] == [
+        (),
+        (astray,),
+    ]
