@@ -120,19 +120,23 @@ def asked(invocation: Invocation, context: ProjectionContext, names: Sequence[st
     definitions, modules = context.broken.definitions, context.broken.modules
     errors: dict[str, UsageError] = {**definitions, **modules}
     if names:
-        errors = {name: definitions[name] for name in _with_reads(context, names) if name in definitions}
+        errors = {name: definitions[name] for name in with_reads(context, names) if name in definitions}
     left = chosen(context, [name for name in names if name not in errors]) if names else []
     left = left if names else list(context.projections)
     if errors and not left:
         raise next(iter(errors.values()))
-    others = [name for name in (*definitions, *modules) if name not in errors]
-    if others:
-        told = f"broken, and not asked for: {', '.join(others)} (tailrace projection check)"
-        invocation.output.note(told, style="yellow")
+    tell_others(invocation, [name for name in (*definitions, *modules) if name not in errors])
     return Asked(left, errors)
 
 
-def _with_reads(context: ProjectionContext, names: Sequence[str]) -> list[str]:
+def tell_others(invocation: Invocation, names: Sequence[str]) -> None:
+    """What is broken beside what a command was asked for."""
+    if names:
+        told = f"broken, and not asked for: {', '.join(names)} (tailrace projection check)"
+        invocation.output.note(told, style="yellow")
+
+
+def with_reads(context: ProjectionContext, names: Sequence[str]) -> list[str]:
     """Names, and those of all projections that these read."""
     found = dict.fromkeys(names)
     todo = list(names)

@@ -12,7 +12,7 @@ from tailrace.cli.examined import tell_examined
 from tailrace.cli.failure import code_of_all, report
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
 from tailrace.cli.job import job
-from tailrace.cli.lifecycle import StaleOption, chosen, projecting
+from tailrace.cli.lifecycle import StaleOption, chosen, projecting, tell_others, with_reads
 from tailrace.cli.output import count, when
 from tailrace.cli.projection_status import unshown_words
 
@@ -127,7 +127,9 @@ def check_definitions(
     code = 0
     with projecting(invocation, "check") as projections:
         broken = {each.projection: each for each in of_mistakes(projections.broken.mistakes)}
-        for examined in broken.values():
+        wanted = with_reads(projections, names) if names else list(broken)
+        tell_others(invocation, [name for name in broken if name not in wanted])
+        for examined in [broken[name] for name in wanted if name in broken]:
             tell_examined(invocation, examined, None)
             code = code or examined.exit_code
         left = [name for name in names or projections.projections if name not in broken]
@@ -220,6 +222,8 @@ def gc(
         _tell_collected(invocation, gone)
 
     with projecting(invocation, "gc", lenient=True) as projections:
+        for name in names or ():
+            projections.check_known(name)
         for name in names or projections.store.derived.projections():
             try:
                 lifecycle.gc(projections, name, keep=keep, number=generation, tell=tell)

@@ -31,6 +31,8 @@ def test_a_sink_that_was_removed_hinders_what_was_built_in_it_alone(project: Pro
 
     assert (done.code, done.out) == (2, "first: dropped g2 and 0 files\nsecond: dropped g1 and 0 files\n")
     assert "first: not all was dropped\nerror: there is no sink 'gone'" in done.err
+    mistyped = project.run("projection", "gc", "second", "fist")
+    assert (mistyped.code, mistyped.out) == (2, "") and "not all was dropped" not in mistyped.err
     told = project.ok("projection", "gc", "first", "--generation", "1").out.splitlines()
     assert told[0] == "first: dropped g1 and 0 files"
     assert told[1] == "  what its sink holds of it stays there: there is no sink 'gone'"

@@ -203,6 +203,9 @@ def test_a_mistake_in_one_definition_does_not_stop_the_others(projecting: Projec
     checked = projecting.run("projection", "check", environment=nowhere)
     assert "fail  mistyped (views.py:" in checked.out and "ttl_seconds of RedisCache" in checked.out
     assert "fail  lost (views.py:" in checked.out
+    one = projecting.run("projection", "check", "lost", environment=nowhere)
+    assert "mistyped" not in one.out and "fail  lost (views.py:" in one.out
+    assert "broken, and not asked for: mistyped (tailrace projection check)" in one.err
 
 
 READING = """
