@@ -40,7 +40,7 @@ def gc(
     tell: Callable[[Collected], None] = lambda gone: None,
 ) -> list[Collected]:
     """Drop generations of a projection that nobody can need: failed builds, builds begun more than a day ago and cut
-    off, and retired ones except the last ``keep``, to which one can roll back; and files of drivers that died.
+    off, and retired ones except ``keep``, first the one to which one can roll back; and files of drivers that died.
     ``number`` drops that generation (a pinned one, say), also where its sink is not there any more: what that holds of
     it stays. ``tell`` is called with each as it is dropped; one that cannot be hinders no other, its error comes last.
 
@@ -102,7 +102,8 @@ def _not_live(ctx: ProjectionContext, name: str, number: int) -> Generation:
 
 def _droppable(ctx: ProjectionContext, name: str, keep: int) -> list[Generation]:
     live, previous = ctx.store.derived.live(name), ctx.store.derived.previous(name)
-    found = [generation for generation in ctx.generations(name) if generation.number not in (live, previous)]
+    needed = (live, previous) if keep else (live,)
+    found = [generation for generation in ctx.generations(name) if generation.number not in needed]
     retired = [generation for generation in found if generation.state is GenerationState.RETIRED]
     spare = max(0, keep - (previous is not None))
     return [*(retired[:-spare] if spare else retired), *(each for each in found if _is_lost(ctx, each))]

@@ -159,7 +159,8 @@ def rollback(ctx: ProjectionContext, name: str, *, stale_ok: bool = False) -> Ro
     """
     ctx.check_known(name)
     live, previous = ctx.store.derived.live(name), ctx.store.derived.previous(name)
-    if live is None or previous is None:
+    left = [generation.number for generation in ctx.generations(name)]
+    if live is None or previous is None or previous not in left:
         raise UsageError(
             f"projection {name!r} has no generation to go back to",
             hint="`tailrace projection list` shows the generations there are",

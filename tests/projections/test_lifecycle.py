@@ -780,6 +780,9 @@ def test_gc_keeps_the_live_generation_the_one_to_go_back_to_and_pinned_ones(
     with pytest.raises(UsageError, match="is live"):
         gc(ctx, "totals", number=3)
     assert not list(ctx.store.storage.list("derived/totals/2"))
+    assert [gone.generation for gone in gc(ctx, "totals", keep=0)] == [4]
+    with pytest.raises(UsageError, match="has no generation to go back to"):
+        rollback(ctx, "totals")
 
 
 def test_the_runner_follows_the_log_until_it_is_told_to_stop(shop: ShopLog, deploy: Deploy) -> None:
