@@ -273,7 +273,7 @@ _OPERATOR_STATES = {
     "3F000": INIT,
     "53100": "free disk space on the catalog's server",
 }
-_TRANSIENT_CLASSES = ("08", "57", "53", "40")  # connection, operator intervention, resources, rollback
+_TRANSIENT_CLASSES = ("08", "57", "53")  # connection, operator intervention, resources
 
 
 def _translate_postgres(
@@ -285,6 +285,8 @@ def _translate_postgres(
         return OperatorError(f"{label}: {message}", hint=_OPERATOR_STATES[state])
     if state is None and ("authentication failed" in message or "does not exist" in message):
         return OperatorError(f"{label}: {message}", hint="check user, password and database in store.catalog")
+    if state is not None and state.startswith("40"):  # a rollback: a deadlock, a serialization failure
+        return TransientError(f"{label}: {message}", hint="another process was in the way: try again")
     lost = error.connection_invalidated or (
         state is None and isinstance(error, OperationalError | InterfaceError)
     )

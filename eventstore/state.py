@@ -462,7 +462,8 @@ def _unreadable(table: pa.Table, wanted: StateInput, column: Column, row: int, t
     shown = disclosure.value(text[:80].decode(errors="replace"))
     return UnreadableCell(
         f"{where} {shown}, which {column.arrow} cannot{_former_type(wanted, column)}",
-        hint="read the column with on_unreadable 'text' (its source text) or 'null'",
+        hint="read the column with on_unreadable 'text' (its source text) or 'null', leave it out (columns), or mend"
+        " the row in the source",
     )
 
 

@@ -157,5 +157,6 @@ def cannot_search(projection: str, instead: str) -> UsageError:
 
 def nothing_live(projection: str) -> OperatorError:
     return OperatorError(
-        f"no generation of projection {projection!r} is live", hint=f"tailrace rebuild {projection}"
+        f"no generation of projection {projection!r} is live in the sink that is read",
+        hint=f"tailrace rebuild {projection}; if it is live, read with its store's name and its definition's sink",
     )

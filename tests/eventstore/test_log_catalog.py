@@ -292,6 +292,21 @@ def test_a_user_without_rights(postgres: PostgresServer, database: str, tmp_path
         connection.execute("DROP ROLE log_guest")
 
 
+def test_a_transaction_that_the_server_rolled_back_is_not_told_as_a_server_out_of_reach(
+    database: str, tmp_path: Path
+) -> None:
+    with Store.open(StoreSettings(catalog=database), create=True, root=tmp_path) as store:
+        for state in ("40P01", "40001"):
+            raising = f"DO $$ BEGIN RAISE 'no luck' USING ERRCODE = '{state}'; END $$"
+            with (
+                pytest.raises(TransientError, match="no luck") as caught,
+                store.catalog.write() as connection,
+            ):
+                connection.execute(text(raising))
+            assert "out of reach" not in caught.value.message
+            assert caught.value.hint == "another process was in the way: try again"
+
+
 def test_two_stores_share_a_database(database: str, tmp_path: Path) -> None:
     """Each has a schema of its own, and neither is in ``public``."""
     stores = [
