@@ -20,6 +20,7 @@ from cdc.source import install_events
 from eventstore.errors import TransientError
 from tests.support.capturing import RunningCapture, Site, execute, query, wait_until
 
+pytestmark = pytest.mark.versions
 PARTITIONED = (
     "CREATE TABLE root (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)",
     "CREATE TABLE first PARTITION OF root FOR VALUES FROM (0) TO (10)",
@@ -136,7 +137,7 @@ def test_the_ddl_trigger_locks_no_partition_of_a_table_that_a_user_alters(databa
     assert held == []
 
 
-@pytest.mark.versions
+@pytest.mark.versions(since=15)
 def test_a_chunk_is_read_beside_another_table_with_a_row_filter_that_is_truncated(database: str) -> None:
     execute(database, *TABLES, "CREATE PUBLICATION pub FOR TABLE a, b WHERE (id > 1)")
     address = Address.parse(database)
