@@ -175,6 +175,12 @@ def files_with(folder: Path, text: str) -> list[Path]:
     return [path for path in files if text.encode() in path.read_bytes()]
 
 
+def streams(project: Project) -> bool:
+    """Does a capture use the slot of the project's only source? Between its load and its stream it leaves it free."""
+    (source,) = project.ok("status", "--json").documents[0]["sources"]
+    return source["ladder"] is not None and source["ladder"]["sent"] is not None
+
+
 def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     """Poll until it holds; fail after ``seconds``."""
     deadline = time.monotonic() + seconds

@@ -26,7 +26,7 @@ from tailrace.cli import failure, refresh, verify
 from tailrace.cli.invocation import Invocation
 from tailrace.cli.lifecycle import Asked
 from tailrace.cli.output import Output
-from tests.cli.conftest import SCHEMA, Done, Project, until
+from tests.cli.conftest import SCHEMA, Done, Project, streams, until
 from tests.fixtures.servers import ServerFactory
 
 CLOSED = "postgresql://postgres@127.0.0.1:1/shop"
@@ -94,7 +94,7 @@ def test_no_store_yet(shop: Project) -> None:
 def test_a_second_capture_of_a_source(shop: Project) -> None:
     shop.ok("init")
     first = shop.start("capture")
-    until(lambda: shop.ok("status", "--json").documents[0]["sources"][0]["state"] == "loaded")
+    until(lambda: streams(shop))
     says(shop.run("capture"), 7, "slot", "in use by another process", "end the other capture")
     assert first.poll() is None
     assert shop.end(first, signal.SIGTERM).code == 0

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tailrace.embedded.process import free_port
-from tests.cli.conftest import Project, until
+from tests.cli.conftest import Project, streams, until
 from tests.support.object_store import ENVIRONMENT, S3Server
 
 STEPS = (
@@ -68,7 +68,7 @@ def test_a_move_that_is_killed_at_any_step_goes_on_and_capture_goes_on_in_the_ne
     set_store(shop, "store.inline_bytes = 0")
     shop.ok("init")
     capture = shop.start("capture")
-    until(lambda: shop.ok("status", "--json").documents[0]["sources"][0]["state"] == "loaded")
+    until(lambda: streams(shop))
     place = f"s3://{bucket}/shop"
     move = ("store", "move", "--catalog", "${CATALOG_URL}", "--segments", place, "--endpoint", s3.endpoint,
             "--encryption", "AES256")  # fmt: skip
