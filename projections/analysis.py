@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -56,7 +55,7 @@ class Analysis:
     """``schema`` is the result's, None when it depends on rows. ``not_local`` say why it cannot be refreshed by keys,
     ``findings`` what is wrong with it in any case, ``unsteady`` which of these make an incremental refresh pointless,
     too; ``never_null``: its plan leaves out rows that have NULL for their key; ``numeric_texts``: columns of the result
-    that are numeric in Postgres and text here."""
+    that are numeric in Postgres and text here; ``inputs`` are those of the function, without rows."""
 
     schema: pa.Schema | None
     not_local: tuple[Finding, ...]
@@ -64,6 +63,7 @@ class Analysis:
     unsteady: tuple[str, ...]
     never_null: bool = False
     numeric_texts: frozenset[str] = frozenset()
+    inputs: Mapping[str, Planned] = field(default_factory=dict)
 
     @property
     def reason(self) -> str | None:
@@ -87,9 +87,25 @@ def analyse(
     the user's file and line, when the function fails or its result cannot be kept, UsageError for unknown topics and
     columns. No rows are read.
     """
+    unbuilt = _unbuilt(store, projection, definitions)
+    said = _said_of(spark, store, _definitions_read(projection, definitions), definitions)
+    inputs = {
+        name: _result_to_be(unbuilt[name], said.get(name)) if name in unbuilt else described(store, source)
+        for name, source in projection.inputs.items()
+    }
+    texts = {name: each.numeric_texts for name, each in said.items()}
+    return replace(_analysed(spark, projection, inputs, texts, failures), inputs=inputs)
+
+
+def _analysed(
+    spark: SparkSession,
+    projection: Projection,
+    inputs: Mapping[str, Planned],
+    texts_of_results: Mapping[str, frozenset[str]],
+    failures: list[ProjectionFailed] | None,
+) -> Analysis:
     from py4j.protocol import Py4JError
 
-    inputs = planned_inputs(spark, store, projection, definitions)
     try:
         with warnings.catch_warnings():  # of toPandas, before it fails: it quotes a whole traceback
             warnings.filterwarnings("ignore", "toPandas attempted Arrow", UserWarning)
@@ -110,7 +126,7 @@ def analyse(
                 projection, schema, Finding("warn", _LOOKS, _NO_ROWS, _where(projection, _ACTIONS))
             )
         varies = literals(told) != literals(_told(again))
-        texts = _numeric_texts(projection, inputs) | _texts_of_results(spark, store, projection, definitions)
+        texts = {**_numeric_texts(projection, inputs), **texts_of_results}
         return judge(projection, lineage_of(projection), read(told), facts, texts, schema, varies=varies)
     except (AttributeError, LookupError, Py4JError, RecursionError, TypeError, ValueError) as error:
         # A shape of plan that nobody foresaw must not stop a refresh; it is no proof either.
@@ -119,43 +135,53 @@ def analyse(
         return _unproved(projection, schema, Finding("warn", what, hint, projection.place))
 
 
-def planned_inputs(
-    spark: SparkSession, store: Store, projection: Projection, definitions: Mapping[str, Projection]
-) -> dict[str, Planned]:
-    """Its inputs without rows: as ``described``, or ``foretold``."""
-    unbuilt = foretold(spark, store, projection, definitions)
-    return {name: unbuilt.get(name) or described(store, source) for name, source in projection.inputs.items()}
-
-
 def foretold(
     spark: SparkSession, store: Store, projection: Projection, definitions: Mapping[str, Projection]
 ) -> dict[str, ResultInput]:
-    """Inputs that are results and were never built, as their ``definitions`` will have them."""
+    """Inputs that are results and were never built, as their ``definitions`` will have them. Raises IncompleteTopic
+    when these do not tell that."""
+    unbuilt = _unbuilt(store, projection, definitions)
+    said = _said_of(spark, store, unbuilt, definitions)
+    return {name: _result_to_be(read, said.get(name)) for name, read in unbuilt.items()}
+
+
+def _unbuilt(
+    store: Store, projection: Projection, definitions: Mapping[str, Projection]
+) -> dict[str, Projection]:
+    read = _definitions_read(projection, definitions)
+    return {name: each for name, each in read.items() if live_of(store, each.name) is None}
+
+
+def _definitions_read(projection: Projection, definitions: Mapping[str, Projection]) -> dict[str, Projection]:
     return {
-        name: _result_of(spark, store, definitions[source.projection], definitions)
+        name: definitions[source.projection]
         for name, source in projection.inputs.items()
-        if isinstance(source, Result)
-        and source.projection in definitions
-        and live_of(store, source.projection) is None
+        if isinstance(source, Result) and source.projection in definitions
     }
 
 
-def _result_of(
-    spark: SparkSession, store: Store, read: Projection, definitions: Mapping[str, Projection]
-) -> ResultInput:
-    """What a definition will give. Raises IncompleteTopic when its plan does not tell that."""
-    try:
-        schema = analyse(spark, store, read, definitions=definitions).schema
-    except TransientError:
-        raise
-    except TailraceError:
-        schema = None  # what is wrong with it is told where that one is looked at
-    if schema is None:
+def _said_of(
+    spark: SparkSession, store: Store, read: Mapping[str, Projection], definitions: Mapping[str, Projection]
+) -> dict[str, Analysis]:
+    """The analyses of projections that are read; none of one with a mistake: that is told where it is looked at."""
+    found = {}
+    for name, each in read.items():
+        try:
+            found[name] = analyse(spark, store, each, definitions=definitions)
+        except TransientError:  # Spark went away
+            raise
+        except TailraceError:
+            continue
+    return found
+
+
+def _result_to_be(definition: Projection, said: Analysis | None) -> ResultInput:
+    if said is None or said.schema is None:
         raise IncompleteTopic(
-            f"projection {read.name!r} was never built, and its definition does not tell its columns",
-            hint=f"mend it if something is wrong with it, then tailrace rebuild {read.name}",
+            f"projection {definition.name!r} was never built, and its definition does not tell its columns",
+            hint=f"mend it if something is wrong with it, then tailrace rebuild {definition.name}",
         )
-    return ResultInput(read.name, 0, 0, schema, read.key, 1, 1, (), 0)
+    return ResultInput(definition.name, 0, 0, said.schema, definition.key, 1, 1, (), 0)
 
 
 _MOST_UNKNOWN = 20
@@ -406,20 +432,6 @@ def _numeric_texts(projection: Projection, inputs: Mapping[str, Planned]) -> dic
             and column.name not in cast
             and _is_text(planned.schema, row, column.name)
         )
-    return found
-
-
-def _texts_of_results(
-    spark: SparkSession, store: Store, projection: Projection, definitions: Mapping[str, Projection]
-) -> dict[str, frozenset[str]]:
-    """The same of results that are read: a result's columns are kept without what they were in Postgres, so that the
-    functions that make them are asked."""
-    found = {}
-    for name, source in projection.inputs.items():
-        if isinstance(source, Result) and source.projection in definitions:
-            with suppress(TailraceError):  # a mistake of that one's, which its own check tells
-                read = analyse(spark, store, definitions[source.projection], definitions=definitions)
-                found[name] = read.numeric_texts
     return found
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from eventstore.errors import TailraceError, TransientError
-from projections.analysis import Analysis, analyse, foretold, planned_inputs
+from projections.analysis import Analysis, analyse, foretold
 from projections.casing import alike
 from projections.check import wrong_in_result, wrong_names
 from projections.comparable import columns_of, incomparable
@@ -175,8 +175,7 @@ def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis)
     found = [Finding("warn", declared, _DECLARED_HINT, place)] if declared else list(analysis.not_local)
     if not declared and analysis.schema is not None:
         lineage = lineage_of(projection)
-        inputs = planned_inputs(ctx.spark, ctx.store, projection, ctx.projections)
-        columns = {name: columns_of(planned) for name, planned in inputs.items()}
+        columns = {name: columns_of(planned) for name, planned in analysis.inputs.items()}
         other = incomparable(projection, lineage, columns.__getitem__, analysis.schema)
         found += [Finding("warn", other, "have both in one type in the source", place)] if other else []
     known = {finding.what for finding in found}
