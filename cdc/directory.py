@@ -9,6 +9,7 @@ from cdc.columnar.relations import EVENTS_TABLE
 from cdc.policy import Policies
 from cdc.postgres.connect import Address, connect, translated
 from cdc.postgres.describe import Table, as_published, read_tables
+from cdc.postgres.partitions import TREE
 from cdc.postgres.publication import read_publication
 from cdc.wire.pgoutput import Relation
 from eventstore.errors import TransientError
@@ -18,18 +19,15 @@ from eventstore.schema import TopicSchema
 
 # Columns whose value in rows from before them is not known. A default that was computed row by row leaves few traces:
 # itself while it stays, an identity, a NOT NULL that held at once, a table written anew since it was made.
-# (Partitions are looked up in the catalog's rows: pg_partition_tree locks them one after the other.)
-_DOUBTFUL = """
-WITH RECURSIVE tree AS (
-  SELECT %(relid)s::bigint::oid AS oid
-  UNION SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_class p ON p.oid = t.oid AND p.relkind = 'p'
-  JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
-)
+_DOUBTFUL = (
+    TREE
+    + """
 SELECT a.attnum::int FROM pg_catalog.pg_attribute a
-WHERE a.attrelid = %(relid)s::bigint::oid AND a.attnum > 0 AND NOT a.atthasmissing
+WHERE a.attrelid = ANY (%(relids)s::bigint[]::oid[]) AND a.attnum > 0 AND NOT a.atthasmissing
   AND (a.attgenerated <> '' OR a.atthasdef OR a.attidentity <> '' OR a.attnotnull OR EXISTS (
     SELECT FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.oid WHERE c.relkind = 'r' AND c.relfilenode <> c.oid))
 """
+)
 
 
 class TopicsChanged(TransientError):
@@ -107,7 +105,7 @@ class Describer:
             publication = read_publication(connection, self._publication, self._address)
             found = as_published(read_tables(connection, self._address, [relation.relid]), publication)
             with translated("reading the catalog", self._address):
-                rows = connection.execute(_DOUBTFUL, {"relid": relation.relid}).fetchall()
+                rows = connection.execute(_DOUBTFUL, {"relids": [relation.relid]}).fetchall()
         self._doubtful |= {(relation.relid, int(str(number))) for (number,) in rows}
         known = self._topics.schemas.get(relation.relid)
         if known is not None:  # dropped since: the stream's word and the version before are all there is

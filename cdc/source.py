@@ -20,6 +20,7 @@ from cdc.policy import Policies
 from cdc.postgres.check import Server, read_server, server_problems
 from cdc.postgres.connect import Address, connect, quote, translated
 from cdc.postgres.describe import Table, as_published, read_tables
+from cdc.postgres.partitions import leaf_problems
 from cdc.postgres.publication import Publication, add_statement, create_statement, read_publication
 from cdc.postgres.slot import slot_name
 from cdc.postgres.together import Lock, lock_together
@@ -155,7 +156,7 @@ class _Plan:
         schema = store.catalog.schema if store.catalog.kind == "postgres" else None
         self._own = own_tables(self._tables, schema, written_tables(connection, address, self._tables))
         self._taken, self._skipped = choose_tables(self._tables, patterns, self._publication, self._own)
-        self._leaf_problems = _leaf_problems(connection, address, self._taken)
+        self._leaf_problems = leaf_problems(connection, address, self._taken)
         self._adds_events = False
         self._add: list[tuple[str, str]] = []
         state = store.source(name)
@@ -464,36 +465,6 @@ class _Plan:
         if self._publication is None:
             return [create_statement(self._publication_name, add)]
         return [add_statement(self._publication_name, add)] if add else []
-
-
-def _leaf_problems(
-    connection: Connection[Row], address: Address, tables: Sequence[Table]
-) -> dict[int, tuple[str, str]]:
-    """Partitioned tables with a partition that cannot be captured: its identity, not the root's, counts.
-
-    Read from the catalog's rows: pg_partition_tree locks partitions, and waits for one with others in its hands."""
-    roots = [table.relid for table in tables if table.kind == "p"]
-    if not roots:
-        return {}
-    with translated("reading the partitions", address):
-        rows = connection.execute(
-            "WITH RECURSIVE tree AS (SELECT r.oid AS root, r.oid AS relid FROM unnest(%s::bigint[]::oid[]) r(oid)"
-            " UNION SELECT t.root, i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid"
-            " AND NOT i.inhdetachpending)"
-            " SELECT t.root::bigint, min(c.oid::regclass::text)"
-            " FROM tree t JOIN pg_catalog.pg_class p ON p.oid = t.root"
-            " JOIN pg_catalog.pg_class c ON c.oid = t.relid"
-            " WHERE c.relkind <> 'p' AND (c.relkind <> 'r' OR c.relpersistence <> 'p'"
-            " OR c.relreplident NOT IN ('d', 'f') OR (p.relreplident = 'i')) GROUP BY t.root",
-            [roots],
-        ).fetchall()
-    return {
-        int(str(oid)): (
-            f"its partition {leaf} is foreign, unlogged or has another replica identity",
-            "give all partitions REPLICA IDENTITY DEFAULT on one primary key",
-        )
-        for oid, leaf in rows
-    }
 
 
 def _ownership(missing: Sequence[Table], server: Server) -> list[Finding]:

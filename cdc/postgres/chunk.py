@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,15 +15,16 @@ from psycopg.pq import TransactionStatus
 from cdc.chunks import Snapshot
 from cdc.postgres.connect import Address, connect, literal, quote, quote_all, translated
 from cdc.postgres.describe import Table, as_published, read_tables
+from cdc.postgres.partitions import TREE
 from cdc.postgres.publication import read_publication
 from cdc.postgres.snapshot import TableChanged, Unit, copy_chunks, in_either_form
+from cdc.postgres.together import read_locks_refused
 from eventstore.model import KeyTexts
 from eventstore.schema import Column
 
 Row = tuple[object, ...]
 _SAMPLE_ROWS = 1000
 _LOCK_TRIES = 3
-_LOCK_POLL_SECONDS = 0.1
 
 # The key's columns as its index has them: in another order the server would sort the table for every chunk.
 _KEY_ORDER = """
@@ -46,15 +46,13 @@ JOIN pg_catalog.pg_namespace n ON n.oid = b.typnamespace
 WHERE a.attrelid = %(relid)s::bigint::oid AND a.attname = ANY (%(names)s) AND b.typtype = 'b'
   AND n.nspname <> 'pg_catalog' ORDER BY 1
 """
-_SIZE = """
-WITH RECURSIVE tree AS (
-  SELECT %(relid)s::bigint::oid AS oid
-  UNION SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_class p ON p.oid = t.oid AND p.relkind = 'p'
-  JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
-)
+_SIZE = (
+    TREE
+    + """
 SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint, coalesce(sum(pg_catalog.pg_relation_size(c.oid)), 0)::bigint
 FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.oid WHERE c.relkind = 'r'
 """
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +163,7 @@ def plan_ranges(
     Raises TableChanged when it is locked: whoever samples partitions would wait for one with others in its hands."""
     with translated(f"estimating table {keyset.table.text}", address), connection.transaction():
         _lock(connection, keyset.table.label)
-        row = connection.execute(_SIZE, {"relid": keyset.table.relid}).fetchone()
+        row = connection.execute(_SIZE, {"relids": [keyset.table.relid]}).fetchone()
         assert row is not None
         rows, size = int(str(row[0])), int(str(row[1]))
         if size < bytes_min or parts < 2:
@@ -237,19 +235,12 @@ def _use_operators(connection: Connection[Row], address: Address, keyset: Keyset
 
 def _lock(connection: Connection[Row], label: tuple[str, str]) -> None:
     """The lock that reading takes, of a partitioned table with those of all its partitions or with none."""
-    statement = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE NOWAIT").format(sql.Identifier(*label))
-    for attempt in range(_LOCK_TRIES):
-        if attempt:
-            time.sleep(_LOCK_POLL_SECONDS)
-        try:
-            with connection.transaction():
-                connection.execute(statement)
-        except psycopg.errors.LockNotAvailable:
-            continue
-        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            raise TableChanged(f"table {'.'.join(label)} was dropped or renamed") from None
-        return
-    raise TableChanged(f"table {'.'.join(label)} is locked by another session")
+    try:
+        refused = read_locks_refused(connection, sql.Identifier(*label), _LOCK_TRIES)
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        raise TableChanged(f"table {'.'.join(label)} was dropped or renamed") from None
+    if refused:
+        raise TableChanged(f"table {'.'.join(label)} is locked by another session")
 
 
 def commit_mark(connection: Connection[Row], address: Address, prefix: str, content: bytes) -> None:

@@ -27,6 +27,7 @@ from cdc.postgres.inbox import Inbox, Messages, Outcome
 from cdc.postgres.publication import Publication
 from cdc.postgres.rendering import read_bases
 from cdc.postgres.silence import wait_readable
+from cdc.postgres.together import POLL_SECONDS, read_locks_refused
 from cdc.wire.binary import PLAIN, Render, copied_row
 from eventstore.errors import IntegrityError, TransientError
 
@@ -37,7 +38,6 @@ CHUNK_BYTES = 16 << 20
 _CELL_BYTES = 8
 _BLOCKS_MIN = 2048  # 16 MiB: smaller ranges cost more in round trips than they give in balance
 _RANGES_PER_WORKER = 4
-_LOCK_POLL_SECONDS = 0.1
 _SHARE_TRIES = 3
 # The file as the snapshot sees it, and as it is now; of tables and of the leaves of partitioned ones.
 _CHANGED_FILES = """
@@ -127,7 +127,7 @@ def lock_tables(
     tables = read_tables(connection, address, relids)
     while refusal := _refused(connection, address, tables):
         waiting(refusal)
-        time.sleep(_LOCK_POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
     with translated("reading the catalog", address):
         changed = connection.execute(_CHANGED_FILES, [[table.relid for table in tables]]).fetchone()
     if changed is not None:
@@ -165,22 +165,16 @@ def share_locks(connection: Connection[Row], address: Address, tables: Sequence[
     coordinator for the worker: a deadlock that the server cannot see. So the wait is bounded here, where nothing has
     been read. Raises TableChanged.
     """
-    for _ in range(_SHARE_TRIES):
-        refusal = _refused(connection, address, tables)
-        if not refusal:
-            return
-        time.sleep(_LOCK_POLL_SECONDS)
-    raise TableChanged(
-        f"a table is being truncated or altered while its load begins: {refusal}",
-        hint="the load is begun again with a new snapshot",
-    )
+    refusal = _refused(connection, address, tables, tries=_SHARE_TRIES)
+    if refusal:
+        raise TableChanged(
+            f"a table is being truncated or altered while its load begins: {refusal}",
+            hint="the load is begun again with a new snapshot",
+        )
 
 
-def _refused(connection: Connection[Row], address: Address, tables: Sequence[Table]) -> str:
-    """Take the locks that reading takes, all of them or none; what the server said when somebody is in the way.
-
-    It waits for none of them: a session that holds one table and waits for another is in a deadlock with the
-    transaction that truncates both the other way round, and the server may end that one."""
+def _refused(connection: Connection[Row], address: Address, tables: Sequence[Table], tries: int = 1) -> str:
+    """Take the locks of all these tables or of none; what the server said when somebody is in the way."""
     if not tables:
         return ""
     names = sql.SQL(", ").join(
@@ -189,16 +183,12 @@ def _refused(connection: Connection[Row], address: Address, tables: Sequence[Tab
     )
     with translated("locking tables", address):
         try:
-            with connection.transaction():
-                connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE NOWAIT").format(names))
-        except psycopg.errors.LockNotAvailable as error:
-            return str(error.diag.message_primary)
+            return read_locks_refused(connection, names, tries)
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
             raise TableChanged(
                 f"a table was dropped or renamed while its load began: {error.diag.message_primary}",
                 hint="the load is begun again with a new snapshot",
             ) from None
-    return ""
 
 
 def plan_units(connection: Connection[Row], address: Address, table: Table, workers: int) -> list[Unit]:

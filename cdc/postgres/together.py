@@ -20,6 +20,7 @@ from eventstore.errors import TransientError
 Row = tuple[object, ...]
 _WAIT = "1500ms"  # longer than deadlock_timeout's default, after which the server ends an autovacuum that is in the way
 _WAIT_HOLDING = "200ms"  # shorter than any sensible deadlock_timeout
+POLL_SECONDS = 0.1  # no server tells when a lock is free, but to who waits for it in the queue
 _PAUSE_SECONDS = 0.5  # in which those go on who queued behind the wait
 
 
@@ -54,6 +55,22 @@ def lock_together(
             )
         time.sleep(_PAUSE_SECONDS)
     _limit(connection, address, _WAIT_HOLDING)
+
+
+def read_locks_refused(connection: Connection[Row], names: sql.Composable, tries: int = 1) -> str:
+    """Take the locks that reading takes, all of them or none, without waiting for one: "", or what the server said when
+    somebody was in the way each time. ``names`` are those of the tables. Raises the driver's other errors."""
+    said = ""
+    for attempt in range(tries):
+        if attempt:
+            time.sleep(POLL_SECONDS)
+        try:
+            with connection.transaction():
+                connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE NOWAIT").format(names))
+            return ""
+        except psycopg.errors.LockNotAvailable as error:
+            said = str(error.diag.message_primary)
+    return said
 
 
 def _refused(

@@ -566,7 +566,7 @@ def test_a_member_that_gives_partitions_up_and_a_reset_are_in_no_deadlock(
         giving = pool.submit(first.poll)
         assert given.wait(60)
         resetting = pool.submit(group.reset, "latest", force=True)
-        time.sleep(0.5)
+        time.sleep(0.5)  # to reach its first lock: which catalog shows a session that waits differs
         go_on.set()
         assert giving.exception(60) is None
         assert resetting.exception(60) is None
