@@ -27,7 +27,7 @@ from projections.findings import Finding, Level
 from projections.history import Planned, cast_columns, described, shown_columns
 from projections.lineage import Lineage, lineage_of
 from projections.locality import MARK, prove
-from projections.model import Changes, Events, Projection, ProjectionFailed, Result, State
+from projections.model import Changes, Events, Input, Projection, ProjectionFailed, Result, State
 from projections.plantree import Node, literals, read
 from projections.proof import InputFacts, Proof
 from projections.results import ResultInput, live_of
@@ -77,23 +77,18 @@ def analyse(
     store: Store,
     projection: Projection,
     failures: list[ProjectionFailed] | None = None,
-    definitions: Mapping[str, Projection] = MappingProxyType({}),
+    readings: Mapping[str, Reading] = MappingProxyType({}),
 ) -> Analysis:
     """Call the projection's function over inputs without rows and look at its plan.
 
     Given ``failures``, columns that no input has and a result that cannot be kept go there, and it goes on with what is
-    left. Given the ``definitions`` of projections whose results it reads, ``numeric`` without a precision is followed
+    left. Given the ``readings`` of projections whose results it reads, ``numeric`` without a precision is followed
     through them, and one that was never built has the columns that its function gives. Raises ProjectionFailed, with
     the user's file and line, when the function fails or its result cannot be kept, UsageError for unknown topics and
     columns. No rows are read.
     """
-    unbuilt = _unbuilt(store, projection, definitions)
-    said = _said_of(spark, store, _definitions_read(projection, definitions), definitions)
-    inputs = {
-        name: _result_to_be(unbuilt[name], said.get(name)) if name in unbuilt else described(store, source)
-        for name, source in projection.inputs.items()
-    }
-    texts = {name: each.numeric_texts for name, each in said.items()}
+    inputs = {name: _planned(store, source, readings.get(name)) for name, source in projection.inputs.items()}
+    texts = {name: each.said.numeric_texts for name, each in readings.items() if each.said is not None}
     return replace(_analysed(spark, projection, inputs, texts, failures), inputs=inputs)
 
 
@@ -135,53 +130,55 @@ def _analysed(
         return _unproved(projection, schema, Finding("warn", what, hint, projection.place))
 
 
-def foretold(
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A projection whose result another one reads. ``said``: its analysis; None where it has a mistake, which is told
+    where that one is looked at."""
+
+    definition: Projection
+    said: Analysis | None
+
+    def foretold(self) -> ResultInput:
+        """Its result as it will be. Raises IncompleteTopic when its plan does not tell the columns."""
+        if self.said is None or self.said.schema is None:
+            name = self.definition.name
+            raise IncompleteTopic(
+                f"projection {name!r} was never built, and its definition does not tell its columns",
+                hint=f"mend it if something is wrong with it, then tailrace rebuild {name}",
+            )
+        return ResultInput(self.definition.name, 0, 0, self.said.schema, self.definition.key, 1, 1, (), 0)
+
+
+def readings_of(
     spark: SparkSession, store: Store, projection: Projection, definitions: Mapping[str, Projection]
-) -> dict[str, ResultInput]:
-    """Inputs that are results and were never built, as their ``definitions`` will have them. Raises IncompleteTopic
-    when these do not tell that."""
-    unbuilt = _unbuilt(store, projection, definitions)
-    said = _said_of(spark, store, unbuilt, definitions)
-    return {name: _result_to_be(read, said.get(name)) for name, read in unbuilt.items()}
-
-
-def _unbuilt(
-    store: Store, projection: Projection, definitions: Mapping[str, Projection]
-) -> dict[str, Projection]:
-    read = _definitions_read(projection, definitions)
-    return {name: each for name, each in read.items() if live_of(store, each.name) is None}
-
-
-def _definitions_read(projection: Projection, definitions: Mapping[str, Projection]) -> dict[str, Projection]:
-    return {
-        name: definitions[source.projection]
-        for name, source in projection.inputs.items()
-        if isinstance(source, Result) and source.projection in definitions
-    }
-
-
-def _said_of(
-    spark: SparkSession, store: Store, read: Mapping[str, Projection], definitions: Mapping[str, Projection]
-) -> dict[str, Analysis]:
-    """The analyses of projections that are read; none of one with a mistake: that is told where it is looked at."""
+) -> dict[str, Reading]:
+    """The projections whose results it reads, by input, as far as they are defined."""
     found = {}
-    for name, each in read.items():
-        try:
-            found[name] = analyse(spark, store, each, definitions=definitions)
-        except TransientError:  # Spark went away
-            raise
-        except TailraceError:
-            continue
+    for name, source in projection.inputs.items():
+        if isinstance(source, Result) and source.projection in definitions:
+            read = definitions[source.projection]
+            found[name] = Reading(read, _said_of(spark, store, read, definitions))
     return found
 
 
-def _result_to_be(definition: Projection, said: Analysis | None) -> ResultInput:
-    if said is None or said.schema is None:
-        raise IncompleteTopic(
-            f"projection {definition.name!r} was never built, and its definition does not tell its columns",
-            hint=f"mend it if something is wrong with it, then tailrace rebuild {definition.name}",
-        )
-    return ResultInput(definition.name, 0, 0, said.schema, definition.key, 1, 1, (), 0)
+def _said_of(
+    spark: SparkSession, store: Store, read: Projection, definitions: Mapping[str, Projection]
+) -> Analysis | None:
+    try:
+        return analyse(spark, store, read, readings=readings_of(spark, store, read, definitions))
+    except TransientError:  # Spark went away
+        raise
+    except TailraceError:
+        return None
+
+
+def is_unbuilt(store: Store, source: Input) -> bool:
+    """Is it the result of a projection that was never built?"""
+    return isinstance(source, Result) and live_of(store, source.projection) is None
+
+
+def _planned(store: Store, source: Input, reading: Reading | None) -> Planned:
+    return reading.foretold() if reading and is_unbuilt(store, source) else described(store, source)
 
 
 _MOST_UNKNOWN = 20

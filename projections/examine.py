@@ -6,14 +6,14 @@ result. Spark is started for the plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from eventstore.errors import TailraceError, TransientError
-from projections.analysis import Analysis, analyse, foretold
+from projections.analysis import Analysis, Reading, analyse, is_unbuilt, readings_of
 from projections.casing import alike
 from projections.check import wrong_in_result, wrong_names
 from projections.comparable import columns_of, incomparable
@@ -75,11 +75,12 @@ def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
     failures: list[ProjectionFailed] = []
     try:
         spark = ctx.spark
-        astray = list(_astray(ctx, projection))
+        readings = readings_of(spark, ctx.store, projection, ctx.projections)
+        astray = list(_astray(ctx, projection, readings))
         sound = _without_unknown(sound, astray) or sound
         findings += [*astray, *_confused(ctx, sound)]
         ctx.report(f"looking at the plan of {projection.name}", 0, None, "")
-        analysis = analyse(spark, ctx.store, sound, failures, ctx.projections)
+        analysis = analyse(spark, ctx.store, sound, failures, readings)
     except TransientError:
         raise  # Spark went away: that is no finding
     except Exception as error:  # noqa: BLE001 of Spark, which does not start, or of the function
@@ -144,12 +145,14 @@ def _unknown(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding
             yield Finding("fail", what, hint, lines.of_input(name), name)
 
 
-def _astray(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding]:
+def _astray(
+    ctx: ProjectionContext, projection: Projection, readings: Mapping[str, Reading]
+) -> Iterator[Finding]:
     """Columns that inputs name of results that were never built, and that these are not going to have."""
-    for name, planned in foretold(ctx.spark, ctx.store, projection, ctx.projections).items():
+    for name, reading in readings.items():
         source = projection.inputs[name]
-        assert isinstance(source, Result)
-        yield from wrong_in_result(projection, name, source, planned.schema.names)
+        if isinstance(source, Result) and is_unbuilt(ctx.store, source):
+            yield from wrong_in_result(projection, name, source, reading.foretold().schema.names)
 
 
 def _confused(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding]:
