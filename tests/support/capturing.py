@@ -137,8 +137,8 @@ class RunningCapture:
         return self._future.exception(timeout)
 
     def catch_up(self, timeout: float = 120.0) -> None:
-        """Wait until the log holds all that the source has committed by now."""
-        catch_up(self.store, self.site.dsn, timeout, alive=lambda: self.running or self.raise_error())
+        """Wait until it streams and the log holds all that the source has committed by now."""
+        catch_up(self.store, self.site, timeout, alive=lambda: self.running or self.raise_error())
 
     def raise_error(self) -> bool:
         if self.error is not None:
@@ -201,9 +201,8 @@ class CaptureProcess:
 
     def catch_up(self, timeout: float = 120.0) -> None:
         """Wait until it streams and the log holds all that the source has committed by now."""
-        wait_until(lambda: slot_pid(self._site) is not None, timeout, alive=self._alive)
         with self._site.open() as store:
-            catch_up(store, self._site.dsn, timeout, alive=self._alive)
+            catch_up(store, self._site, timeout, alive=self._alive)
 
     def _alive(self) -> bool:
         if not self.running:
@@ -211,16 +210,22 @@ class CaptureProcess:
         return True
 
 
-def catch_up(store: Store, dsn: str, timeout: float, *, alive: Callable[[], bool] = lambda: True) -> None:
-    """Wait until the log holds all that the source has committed by now."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
+def catch_up(store: Store, site: Site, timeout: float, *, alive: Callable[[], bool]) -> None:
+    """Wait until a capture streams and the log holds all that the source has committed by now. After its load it holds
+    that already, but the slot is free for a moment."""
+    with psycopg.connect(site.dsn, autocommit=True) as connection:
         row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
     assert row is not None
     target = parse_lsn(row[0])
 
     def reached() -> bool:
         state = store.source(SOURCE)
-        return state is not None and state.loaded and state.through_lsn >= target
+        return (
+            state is not None
+            and state.loaded
+            and state.through_lsn >= target
+            and slot_pid(site) is not None
+        )
 
     wait_until(reached, timeout, alive)
 
