@@ -41,7 +41,8 @@ class CannotBuild(OperatorError):
 
 
 class HeldByReaders(TransientError):
-    """Readers are in the way of what is to be shown. They see what they saw before; trying again later works."""
+    """Readers, or another promotion, are in the way of what is to be shown. Readers see what they saw before; trying
+    again later works."""
 
 
 class NoSink(UsageError):

@@ -8,15 +8,17 @@ from typing import Literal
 import psycopg
 from psycopg import errors, sql
 
-from eventstore.errors import Fenced, OperatorError, TransientError
+from eventstore.errors import Fenced, OperatorError
 from projections.sinks.base import HeldByReaders, Target
 from projections.sinks.postgres_copy import column_type
 from projections.sinks.postgres_grants import carry_over
 from projections.sinks.postgres_place import PostgresPlace
 from projections.specs import PostgresTable
 
-# Replacing a view waits for its readers, and new readers queue behind the wait: wait shortly.
+# Replacing a view waits for its readers, and new readers queue behind the wait: wait shortly, and not at all for a
+# transaction that is older than this already.
 LOCK_SECONDS = 1.0
+LONG_SECONDS = 1.0
 
 Columns = Sequence[tuple[str, str]]  # name and type (format_type) in order
 
@@ -95,25 +97,64 @@ def shown_columns(spec: PostgresTable, target: Target) -> dict[str, str]:
 def promote(
     place: PostgresPlace, spec: PostgresTable, target: Target, table: str, expected_live: int | None
 ) -> None:
-    """Point the view at ``table`` and the live row at the target's generation."""
+    """Point the view at ``table`` and the live row at the target's generation. Raises HeldByReaders where that would
+    keep the view's other readers waiting for a long one."""
+    with place.transaction(lock_seconds=LOCK_SECONDS) as connection:
+        try:
+            _take_turn(connection, place, spec)
+            _swap(connection, place, spec, target, table, expected_live)
+        except errors.LockNotAvailable as error:
+            raise _held(place, spec, "") from error
+
+
+def _take_turn(connection: psycopg.Connection, place: PostgresPlace, spec: PostgresTable) -> None:
+    """No row of the live ones can be locked before there is one: promotions into a schema take turns at the table."""
     try:
-        with place.transaction(lock_seconds=LOCK_SECONDS) as connection:
-            _swap(connection, spec, target, table, expected_live)
-    except TransientError as error:
-        if not isinstance(error.__cause__, errors.LockNotAvailable):
-            raise
+        connection.execute(
+            sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(
+                sql.Identifier(spec.schema, "tailrace_live")
+            )
+        )
+    except errors.LockNotAvailable as error:
         raise HeldByReaders(
-            f"{place.text}: view {spec.schema}.{spec.table} is held by open transactions",
-            hint="end the long ones (pg_stat_activity)",
+            f"{place.text}: another promotion into schema {spec.schema} goes on", hint="try again"
         ) from error
 
 
+def _refuse_long(connection: psycopg.Connection, place: PostgresPlace, spec: PostgresTable) -> None:
+    """Raises HeldByReaders for a transaction that has the view and is old already: in the queue behind it, a promotion
+    would hold up everybody who comes after. Where its age cannot be seen (pg_read_all_stats), it counts as young."""
+    row = connection.execute(
+        "SELECT l.pid, a.application_name, a.state, floor(extract(epoch FROM clock_timestamp() - a.xact_start))::bigint"
+        " FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+        " JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = relnamespace"
+        " WHERE nspname = %s AND relname = %s AND l.locktype = 'relation' AND l.granted"
+        " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        " AND l.pid <> pg_backend_pid() AND a.xact_start < clock_timestamp() - make_interval(secs => %s)"
+        " ORDER BY a.xact_start LIMIT 1",
+        (spec.schema, spec.table, LONG_SECONDS),
+    ).fetchone()
+    if row is not None:
+        pid, application, state, age = row
+        raise _held(place, spec, f": server process {pid} ({application or 'no name'}, {state}) for {age} s")
+
+
+def _held(place: PostgresPlace, spec: PostgresTable, who: str) -> HeldByReaders:
+    return HeldByReaders(
+        f"{place.text}: view {spec.schema}.{spec.table} is held by open transactions{who}",
+        hint="end the long ones (pg_stat_activity)",
+    )
+
+
 def _swap(
-    connection: psycopg.Connection, spec: PostgresTable, target: Target, table: str, expected_live: int | None
+    connection: psycopg.Connection,
+    place: PostgresPlace,
+    spec: PostgresTable,
+    target: Target,
+    table: str,
+    expected_live: int | None,
 ) -> None:
     pointer = sql.Identifier(spec.schema, "tailrace_live")
-    # No row can be locked before there is one: promotions of this sink's schema take turns at the table.
-    connection.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(pointer))
     current = live(connection, spec.schema, target.store, target.projection)
     seen = shown(connection, spec, target.store, target.projection)
     if not {current, seen} & {target.generation, expected_live}:
@@ -126,6 +167,7 @@ def _swap(
         return
     if existing and current is not None:
         carry_over(connection, spec.schema, generation_table(spec, current), table, spec.table)
+    _refuse_long(connection, place, spec)
     connection.execute(_replacement(connection, spec, target, table, existing))
     try:
         connection.execute(

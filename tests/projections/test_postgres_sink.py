@@ -437,6 +437,36 @@ def test_a_view_held_by_a_reader_is_waited_for_and_nothing_changes(
     assert query(database, "SELECT name FROM totals") == [("Bert",)]
 
 
+def test_a_promotion_never_queues_behind_a_long_reader_where_everybody_else_would_wait_for_it(
+    sink: Sink, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_view, "LOCK_SECONDS", 3600)  # the wait that there is not
+    monkeypatch.setattr(postgres_view, "LONG_SECONDS", 0)
+    fill(sink, target(1), [ANNA])
+    fill(sink, target(2), [BERT])
+    sink.promote(target(1), None)
+    with psycopg.connect(database, application_name="report") as reader:
+        reader.execute("SELECT * FROM totals")
+        who = rf"server process {reader.info.backend_pid} \(report, idle in transaction\) for \d+ s"
+        with pytest.raises(HeldByReaders, match=who):
+            sink.promote(target(2), 1)
+    sink.promote(target(2), 1)
+    assert query(database, "SELECT name FROM totals") == [("Bert",)]
+
+
+def test_a_promotion_beside_another_one_says_so_and_blames_no_reader(
+    sink: Sink, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_view, "LOCK_SECONDS", 0.05)
+    fill(sink, target(1), [ANNA])
+    with psycopg.connect(database) as other:
+        other.execute("LOCK TABLE tailrace_live IN SHARE ROW EXCLUSIVE MODE")
+        with pytest.raises(HeldByReaders, match="another promotion into schema public goes on"):
+            sink.promote(target(1), None)
+    sink.promote(target(1), None)
+    assert query(database, "SELECT name FROM totals") == [("Anna",)]
+
+
 def test_a_table_that_something_else_reads_is_not_dropped(sink: Sink, database: str) -> None:
     fill(sink, target(1), [ANNA])
     query(database, "CREATE VIEW mine AS SELECT * FROM totals__g1")
