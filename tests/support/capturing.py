@@ -221,10 +221,7 @@ def catch_up(store: Store, site: Site, timeout: float, *, alive: Callable[[], bo
     def reached() -> bool:
         state = store.source(SOURCE)
         return (
-            state is not None
-            and state.loaded
-            and state.through_lsn >= target
-            and slot_pid(site) is not None
+            state is not None and state.loaded and state.through_lsn >= target and slot_pid(site) is not None
         )
 
     wait_until(reached, timeout, alive)
