@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +25,7 @@ from sqlalchemy import select
 
 from cdc.capture import Capture
 from cdc.source import Preparation, prepare_source
-from cdc.status import CaptureStatus
+from cdc.status import CaptureStatus, Phase
 from cdc.verify import TopicComparison, verify_source
 from eventstore import tables
 from eventstore.log import Store
@@ -62,6 +64,17 @@ class Site:
     def init(self, **options: bool) -> Preparation:
         with self.open() as store:
             return prepare_source(store, SOURCE, self.settings, **options)
+
+    def catalog_is_free(self) -> bool:
+        """Whether nobody holds the write lock of the (SQLite) catalog."""
+        with closing(sqlite3.connect(self.root / ".tailrace" / "catalog.db", timeout=0)) as catalog:
+            try:
+                catalog.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                    raise
+                return False
+            return True
 
     def verify(self, *topics: TopicId, timeout: float = 120.0) -> list[TopicComparison]:
         with self.open() as store:
@@ -138,7 +151,13 @@ class RunningCapture:
 
     def catch_up(self, timeout: float = 120.0) -> None:
         """Wait until it streams and the log holds all that the source has committed by now."""
-        catch_up(self.store, self.site, timeout, alive=lambda: self.running or self.raise_error())
+        catch_up(
+            self.store,
+            self.site,
+            timeout,
+            streams=lambda: self.status.phase is Phase.STREAMING,
+            alive=lambda: self.running or self.raise_error(),
+        )
 
     def raise_error(self) -> bool:
         if self.error is not None:
@@ -189,7 +208,14 @@ class CaptureProcess:
         return self.wait(timeout)
 
     def freeze(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
+        """SIGSTOP, but not in the midst of a commit: SQLite has no way past the lock of a process that stands still."""
+        while True:
+            self._process.send_signal(signal.SIGSTOP)
+            wait_until(lambda: all(state == "T" for state in self._thread_states()))
+            if self._site.catalog_is_free():
+                return
+            self.thaw()
+            time.sleep(0.01)
 
     def thaw(self) -> None:
         self._process.send_signal(signal.SIGCONT)
@@ -202,7 +228,12 @@ class CaptureProcess:
     def catch_up(self, timeout: float = 120.0) -> None:
         """Wait until it streams and the log holds all that the source has committed by now."""
         with self._site.open() as store:
-            catch_up(store, self._site, timeout, alive=self._alive)
+            catch_up(store, self._site, timeout, streams=lambda: has_replied(self._site), alive=self._alive)
+
+    def _thread_states(self) -> list[str]:
+        """proc(5): the letter behind the name, which is in parentheses and may hold some."""
+        stats = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        return [stat.read_text().rpartition(")")[2].split()[0] for stat in stats]
 
     def _alive(self) -> bool:
         if not self.running:
@@ -210,7 +241,9 @@ class CaptureProcess:
         return True
 
 
-def catch_up(store: Store, site: Site, timeout: float, *, alive: Callable[[], bool]) -> None:
+def catch_up(
+    store: Store, site: Site, timeout: float, *, streams: Callable[[], bool], alive: Callable[[], bool]
+) -> None:
     """Wait until a capture streams and the log holds all that the source has committed by now. After its load it holds
     that already, but the slot is free for a moment."""
     with psycopg.connect(site.dsn, autocommit=True) as connection:
@@ -220,9 +253,7 @@ def catch_up(store: Store, site: Site, timeout: float, *, alive: Callable[[], bo
 
     def reached() -> bool:
         state = store.source(SOURCE)
-        return (
-            state is not None and state.loaded and state.through_lsn >= target and slot_pid(site) is not None
-        )
+        return state is not None and state.loaded and state.through_lsn >= target and streams()
 
     wait_until(reached, timeout, alive)
 
@@ -245,6 +276,12 @@ def slot_pid(site: Site) -> int | None:
         f" WHERE slot_name = '{site.store_settings.name}_{SOURCE}' AND active_pid IS NOT NULL",
     )
     return found[0][0] if found else None
+
+
+def has_replied(site: Site) -> bool:
+    """Whether the capture that streams has taken over the source: only then does it begin to reply."""
+    replied = "SELECT 1 FROM pg_stat_replication WHERE reply_time IS NOT NULL AND pid = "
+    return (pid := slot_pid(site)) is not None and query(site.dsn, f"{replied}{pid}") != []
 
 
 def streaming(site: Site) -> list[tuple[int]]:
