@@ -19,7 +19,7 @@ from eventstore.settings import StoreSettings
 from tests.support import forking
 from tests.support.forking import Forked
 
-STEP_SECONDS = 90  # a bound on waiting, never a measure
+STEP_SECONDS = 180  # a bound on waiting, never a measure
 KILLED = -signal.SIGKILL
 
 
