@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,15 @@ CREATE TABLE customers (id bigint PRIMARY KEY, name text);
 CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint, amount numeric(12, 2));
 INSERT INTO customers SELECT n, 'customer ' || n FROM generate_series(1, 20) n;
 INSERT INTO orders SELECT n, 1 + n % 20, n FROM generate_series(1, 100) n;
+"""
+TOGETHER = """
+import json, sys
+from tailrace.cli.main import run
+
+for words in json.loads(sys.argv[1]):
+    code = run(words)
+    print("", code, "", sep="\\0", end="", flush=True)
+    print(end="\\0", file=sys.stderr, flush=True)
 """
 
 
@@ -65,10 +74,21 @@ class Project:
         (self.folder / f"{name}.py").write_text(text, encoding="utf-8")
 
     def run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Done:
+        return self._done(self._argv(arguments), environment)
+
+    def together(self, *commands: Sequence[str]) -> list[Done]:
+        """The same of several in one process, in which Spark starts once."""
+        done = self._done([sys.executable, "-c", TOGETHER, json.dumps(commands)], None)
+        assert done.code == 0, done.err
+        *outs, _ = done.out.split("\0")
+        *errs, _ = done.err.split("\0")
+        parts = zip(outs[::2], outs[1::2], errs, strict=True)
+        return [Done(int(code), out, err) for out, code, err in parts]
+
+    def _done(self, argv: list[str], environment: Mapping[str, str] | None) -> Done:
         done = forking.run(
-            self._argv(arguments), cwd=self.folder, env=self._environment(environment), timeout=SECONDS,
-            start=self._start,
-        )  # fmt: skip
+            argv, cwd=self.folder, env=self._environment(environment), timeout=SECONDS, start=self._start
+        )
         assert "Traceback" not in done.stdout + done.stderr, done.stderr
         assert PASSWORD not in done.stdout + done.stderr
         return Done(done.returncode, done.stdout, done.stderr)

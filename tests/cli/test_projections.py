@@ -45,6 +45,7 @@ def cached(orders):
 def lost(orders):
     return orders
 """
+HEAD, TOTALS, _, _, CACHED, _ = MODULE.split("\n\n\n")
 
 
 @pytest.fixture
@@ -97,21 +98,16 @@ def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong
             "SELECT relname FROM pg_class WHERE relnamespace = 'mart'::regnamespace"
         ).fetchall()
         assert not [name for (name,) in made if "keyless" in name or "raising" in name]
-        # Somebody else writes to the sink: a plain view takes updates.
-        connection.execute("UPDATE mart.totals SET total = 1 WHERE customer_id = 3")
     (status,) = [line for line in projecting.ok("status").out.splitlines() if line.startswith("totals ")]
     assert status.split() == ["totals", "live", "1", "1", "0", "mart", "1", "0"]
     listed = projecting.ok("projection", "list").out
     assert listed.splitlines()[1].split()[:5] == ["totals", "g1", "live", "1", "20"]
-    proof = projecting.run("verify", "totals", "--show-values")
-    assert proof.code == 4
-    assert "totals g1: DIFFERS from the log at epoch 1: 1 row with other values" in proof.out
-    assert '{"customer_id": 3}' in proof.out
-    assert "\n    expected: total=" in proof.out and "\n    actual:   total=1" in proof.out
     assert projecting.run("verify", "totals", "--seed", "3").code == 2
 
 
-def test_progress_is_buckets_on_a_terminal_and_json_lines_elsewhere(projecting: Project) -> None:
+def test_progress_is_buckets_on_a_terminal_and_json_lines_elsewhere_and_a_proof_shows_what_differs(
+    projecting: Project, database: str
+) -> None:
     err = projecting.ok("rebuild", "totals", "--yes").err
     told = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
     fields = {"activity", "text", "step", "done", "total", "unit", "per_second", "seconds_left"}
@@ -120,10 +116,16 @@ def test_progress_is_buckets_on_a_terminal_and_json_lines_elsewhere(projecting: 
     assert (last["activity"], last["step"], last["unit"]) == ("rebuild totals", "applying totals", "buckets")
     assert last["done"] == last["total"] > 0
 
-    done = projecting.on_terminal("verify", "totals")
-    assert done.code == 0, done.err
-    assert re.search(r"verify: computing totals (\d+) of \1 buckets", done.err), done.err
-    assert "{" not in done.err
+    with psycopg.connect(database) as connection:
+        # Somebody else writes to the sink: a plain view takes updates.
+        connection.execute("UPDATE mart.totals SET total = 1 WHERE customer_id = 3")
+    proof = projecting.on_terminal("verify", "totals", "--show-values")
+    assert proof.code == 4, proof.err
+    assert re.search(r"verify: computing totals (\d+) of \1 buckets", proof.err), proof.err
+    assert "{" not in proof.err
+    assert "totals g1: DIFFERS from the log at epoch 1: 1 row with other values" in proof.out
+    assert '{"customer_id": 3}' in proof.out
+    assert "\n    expected: total=" in proof.out and "\n    actual:   total=1" in proof.out
 
 
 def test_plan_tells_of_a_step_that_the_sink_lacks(projecting: Project, database: str) -> None:
@@ -172,7 +174,7 @@ def test_names_are_checked_where_spark_does_not_start_and_that_is_said(projectin
 
 
 MISTYPED = (
-    MODULE.split("\n\n\n")[0]
+    HEAD
     + """
 
 
@@ -215,9 +217,7 @@ from projections import PostgresTable, Result, State, projection
 def of_totals(totals):
     return totals
 """
-BROKEN = MODULE.replace(
-    'key="customer_id", sink=PostgresTable("mart", "totals"', 'key=(), sink=PostgresTable("mart", "totals"'
-)
+BROKEN = "\n\n\n".join([HEAD, TOTALS.replace('key="customer_id"', "key=()"), CACHED])
 
 
 def test_a_broken_definition_or_module_stops_no_command_that_was_asked_for_others(
@@ -227,22 +227,21 @@ def test_a_broken_definition_or_module_stops_no_command_that_was_asked_for_other
     text = (projecting.folder / "tailrace.toml").read_text()
     projecting.configure(text.replace('["views"]', '["views", "reading", "unfinished"]'))
     projecting.module("unfinished", "def")
-    for arguments in (("rebuild", "totals"), ("verify", "totals"), ("plan", "totals")):
-        done = projecting.run(*arguments)
+    asked = [("rebuild", "totals"), ("verify", "totals"), ("plan", "totals")]
+    *good, unknown, planned, proved, examined = projecting.together(
+        *asked, ("rebuild", "unfinishd_one"), ("plan",), ("verify",), ("doctor",)
+    )
+    for arguments, done in zip(asked, good, strict=True):
         assert done.code == 0, (arguments, done.err)
         assert "totals g1" in done.out
         assert "broken, and not asked for: unfinished (tailrace projection check)" in done.err
-    unknown = projecting.run("rebuild", "unfinishd_one")
     assert unknown.code == 2 and "module 'unfinished' does not import" in unknown.err
-    for verb in ("plan", "verify"):
-        done = projecting.run(verb)
-        assert done.code, verb
+    for done in (planned, proved):
+        assert done.code
         assert "module 'unfinished' does not import (unfinished.py:1): SyntaxError" in done.err
-        assert "totals g1" in done.out, (verb, done.out)
-
-    examined = projecting.run("doctor").out
-    assert "fail  projections" in examined and "module 'unfinished' does not import" in examined
-    assert "ok    projection totals" in examined
+        assert "totals g1" in done.out, done.out
+    assert "fail  projections" in examined.out and "module 'unfinished' does not import" in examined.out
+    assert "ok    projection totals" in examined.out
 
     projecting.module("views", MISTYPED)
     named = projecting.run("plan", "totals", "mistyped")
