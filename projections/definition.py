@@ -22,6 +22,7 @@ from projections.mistakes import mistakes_of
 from projections.model import NOW, Input, Projection
 from projections.order import circle_of
 from projections.specs import SinkSpec
+from projections.syntax import syntax_tree
 
 
 def projection(
@@ -309,7 +310,7 @@ def _of_module(module: ModuleType) -> list[Projection]:
         return own
     lines: dict[str, int] = {}
     names = {defined.name for defined in own}
-    for node in ast.parse(Path(file).read_text(encoding="utf-8"), file).body:
+    for node in syntax_tree(file).body:
         if isinstance(node, ast.FunctionDef) and node.name in names:
             if node.name in lines:
                 raise UsageError(

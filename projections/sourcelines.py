@@ -6,11 +6,11 @@ import ast
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from projections.failure import shown
 from projections.model import Projection
 from projections.query import SqlQuery
+from projections.syntax import syntax_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class SourceLines:
         code = function.__code__
         file, line = code.co_filename, code.co_firstlineno
         try:
-            tree = ast.parse(Path(file).read_text(encoding="utf-8"), file)
+            tree = syntax_tree(file)
         except (OSError, SyntaxError, ValueError):
             return cls(shown(file), line)
         for node in ast.walk(tree):

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
-from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from projections.failure import is_project_file, shown
 from projections.query import SqlQuery
+from projections.syntax import syntax_tree
 
 _NOW = "give the function a parameter named now for the time; compute other values of the rows'"
 _SPOKEN = re.compile(
@@ -266,7 +266,7 @@ def _definition(code: CodeType) -> ast.AST | None:
 
 def _statements(file: str) -> list[ast.stmt]:
     try:
-        return ast.parse(Path(file).read_text(encoding="utf-8"), file).body
+        return syntax_tree(file).body
     except (OSError, SyntaxError, ValueError):
         return []
 
