@@ -27,7 +27,7 @@ from eventstore.model import TopicId
 from eventstore.position import Cut
 from eventstore.settings import StoreSettings, UpkeepSettings
 from tailrace.embedded import PostgresServer
-from tests.fixtures.servers import drop_database
+from tests.fixtures.databases import drop_database
 from tests.support.capturing import RunningCapture, Site, assert_equals_source, execute
 
 ITEMS = TopicId.table("shop", "public", "items")

@@ -16,7 +16,7 @@ from cdc.postgres.identity import Identity
 from cdc.verify import TopicComparison
 from eventstore.state import state
 from tailrace.embedded import PostgresServer
-from tests.fixtures.servers import drop_database
+from tests.fixtures.databases import drop_database
 from tests.support.capturing import RunningCapture, Site, execute, query, server_version, table, wait_until
 
 # Incompressible, so that it is stored out of line and an UPDATE of another column does not send it.

@@ -15,7 +15,8 @@ import pytest
 from cdc.postgres.connect import Address, connect, connect_replication
 from eventstore.errors import OperatorError
 from tailrace.embedded import PostgresServer
-from tests.fixtures.servers import FAST_SETTINGS, drop_database
+from tests.fixtures.databases import drop_database
+from tests.fixtures.servers import FAST_SETTINGS
 from tests.support.capturing import CaptureProcess, Site, assert_equals_source, assert_sound, execute, query
 from tests.support.installed import system_programs
 from tests.support.plaintext import places_of

@@ -14,7 +14,7 @@ import pytest
 from eventstore.errors import UnreadableCell
 from eventstore.state import state
 from tailrace.embedded import PostgresServer
-from tests.fixtures.servers import drop_database
+from tests.fixtures.databases import drop_database
 from tests.support.capturing import RunningCapture, Site, assert_equals_source, execute, rows, table
 
 

@@ -35,8 +35,9 @@ from eventstore.render import postgres_texts
 from eventstore.schema import TopicSchema, arrow_type
 from tailrace.embedded import PostgresServer
 from tests.cdc.every_type import EDGES_OF_VECTORS, NO_INPUT, USER_TYPES, Catalog, Kind
+from tests.fixtures.databases import drop_database
 from tests.fixtures.scale import Scale
-from tests.fixtures.servers import FAST_SETTINGS, ServerFactory, drop_database
+from tests.fixtures.servers import FAST_SETTINGS, ServerFactory
 from tests.support.capturing import RunningCapture, Site, assert_equals_source, rows, server_version, table
 from tests.support.installed import pgvector_programs, system_programs
 
