@@ -15,7 +15,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg import sql
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
@@ -27,7 +26,7 @@ from eventstore.model import TopicId
 from eventstore.position import Cut
 from eventstore.settings import StoreSettings, UpkeepSettings
 from tailrace.embedded import PostgresServer
-from tests.fixtures.databases import drop_database
+from tests.fixtures.databases import Databases
 from tests.support.capturing import RunningCapture, Site, assert_equals_source, execute
 
 ITEMS = TopicId.table("shop", "public", "items")
@@ -35,17 +34,10 @@ Place = tuple[int, int]  # partition, offset
 
 
 @pytest.fixture
-def catalogs(postgres: PostgresServer, database: str) -> Iterator[list[str]]:
+def catalogs(databases: Databases) -> Iterator[list[str]]:
     """Two empty databases: for the catalog, and for its copy elsewhere."""
-    names = [f"{database.rpartition('/')[2]}_{which}" for which in ("catalog", "restored")]
-    for name in names:
-        with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    try:
-        yield [postgres.dsn(name) for name in names]
-    finally:
-        for name in names:
-            drop_database(postgres, name)
+    with databases.lent() as catalog, databases.lent() as restored:
+        yield [catalog, restored]
 
 
 def write(dsn: str, first: int) -> None:

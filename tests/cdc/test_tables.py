@@ -3,20 +3,17 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from cdc.choice import Level
 from cdc.postgres.identity import Identity
 from cdc.verify import TopicComparison
 from eventstore.state import state
-from tailrace.embedded import PostgresServer
-from tests.fixtures.databases import drop_database
+from tests.fixtures.databases import Databases
 from tests.support.capturing import RunningCapture, Site, execute, query, server_version, table, wait_until
 
 # Incompressible, so that it is stored out of line and an UPDATE of another column does not send it.
@@ -69,22 +66,17 @@ TABLES = (
 
 
 @pytest.fixture(scope="module")
-def running(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCapture]:
+def running(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCapture]:
     """One capture for the whole module; each test has tables of its own."""
-    name = f"tables_{secrets.token_hex(4)}"
-    with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    site = Site.at(
-        tmp_path_factory.mktemp("tables"), postgres.dsn(name), name="tables"
-    )  # slots are the server's
-    execute(site.dsn, *TABLES)
-    narrowed = "(id) WHERE (id > 5)" if server_version(site.dsn) >= 15 else ""
-    execute(site.dsn, f"CREATE PUBLICATION somebody_elses FOR TABLE ONLY parent {narrowed}, child")
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
-        yield capture
-    drop_database(postgres, name)
+    with databases.lent() as dsn:
+        site = Site.at(tmp_path_factory.mktemp("tables"), dsn, name="tables")  # slots are the server's
+        execute(site.dsn, *TABLES)
+        narrowed = "(id) WHERE (id > 5)" if server_version(site.dsn) >= 15 else ""
+        execute(site.dsn, f"CREATE PUBLICATION somebody_elses FOR TABLE ONLY parent {narrowed}, child")
+        site.init()
+        with RunningCapture(site) as capture:
+            capture.catch_up()
+            yield capture
 
 
 @pytest.fixture
