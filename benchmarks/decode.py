@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
-from cdc.assemble import Assembler, FrameBlock
-from cdc.columnar.decode import BlockDecoder
-from cdc.policy import Policies
-from eventstore.model import TopicId
-from eventstore.schema import Column, TopicSchema
+from tailrace.cdc.columnar.decode import BlockDecoder
+from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.stream.assemble import Assembler, FrameBlock
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.schema import Column, TopicSchema
 
 RELID = 16_385
 TOPIC = TopicId.table("shop", "public", "orders")

@@ -15,15 +15,15 @@ import pyarrow.compute as pc
 from sqlalchemy import func, select
 
 from benchmarks.forecast import COUNTED, Held, Line, Load, Sizes
-from eventstore import tables
-from eventstore.keys import hash_columns
-from eventstore.log import Store
-from eventstore.model import EpochBatch, TopicId, TopicRows
-from eventstore.retention import Retention
-from eventstore.schema import Column, TopicSchema, change_schema
-from eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
-from eventstore.times import to_micros
-from eventstore.writer import SourceWriter
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.model.keys import hash_columns
+from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.retention import Retention
+from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
+from tailrace.eventstore.model.time import to_micros
+from tailrace.eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
+from tailrace.eventstore.store import Store
 
 PER_SECOND = 10
 BEGAN = datetime(2025, 1, 1, tzinfo=UTC)

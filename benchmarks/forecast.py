@@ -14,12 +14,14 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from eventstore.maintain import cutoff, fold, rundue, seal, tiers
-from eventstore.maintain.tiers import File
-from eventstore.model import SegmentRef, TopicId
-from eventstore.partitioning import Partitioning
-from eventstore.runs import Run
-from eventstore.starts import LogStart
+from tailrace.eventstore.maintenance.files import fold, seal, tiers
+from tailrace.eventstore.maintenance.files.tiers import File
+from tailrace.eventstore.maintenance.retention import plan
+from tailrace.eventstore.maintenance.state_runs import due as rundue
+from tailrace.eventstore.metadata.log_start import LogStart
+from tailrace.eventstore.metadata.state_runs import Run
+from tailrace.eventstore.model.model import SegmentRef, TopicId
+from tailrace.eventstore.model.partitioning import Partitioning
 
 TOPIC = TopicId.table("shop", "public", "t")
 COUNTED = ("epochs", "segments", "state_runs", "epoch_files", "retired")
@@ -121,12 +123,12 @@ class Topic:
         if self.limit_bytes is None:
             return
         extents = [
-            cutoff.Extent(self.first_epoch(file), self.last_epoch(file), file.bytes) for file in self.files
+            plan.Extent(self.first_epoch(file), self.last_epoch(file), file.bytes) for file in self.files
         ]
-        cut = cutoff.beyond(extents, self.limit_bytes)
+        cut = plan.beyond(extents, self.limit_bytes)
         going = [extent for extent in extents if extent.first_epoch <= cut]
         former = sum(run.bytes for run in self.runs if run.epoch == self.start)
-        if cut <= self.start or not going or not cutoff.worth(sum(each.bytes for each in going), former):
+        if cut <= self.start or not going or not plan.worth(sum(each.bytes for each in going), former):
             return
         yield from (extent.bytes for extent in going)
         yield from (run.bytes for run in self.runs if run.epoch <= cut)

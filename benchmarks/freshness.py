@@ -54,7 +54,7 @@ dsn = "{mart}"
 modules = ["definitions"]
 """
 _MODULE = """
-from projections import PostgresTable, State, projection
+from tailrace.projections import PostgresTable, State, projection
 
 """
 _DEFINITION = """

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.keys import hash_columns
-from eventstore.log import Store
-from eventstore.model import EpochBatch, TopicId, TopicRows
-from eventstore.schema import Column, TopicSchema, change_schema
-from eventstore.settings import StoreSettings, UpkeepSettings
-from eventstore.state import StateInput, plan_state
-from eventstore.times import from_micros
-from eventstore.writer import SourceWriter
+from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.model.keys import hash_columns
+from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
+from tailrace.eventstore.model.time import from_micros
+from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
+from tailrace.eventstore.state.state import StateInput, plan_state
+from tailrace.eventstore.store import Store
 
 TOPIC = TopicId.table("shop", "public", "orders")
 NARROW = TopicSchema(

@@ -21,13 +21,13 @@ import numpy as np
 from benchmarks.history import CUSTOMERS, EVENTS_PER_EPOCH, NARROW, TOPIC, History, history
 from benchmarks.options import Options, Size, median, parse
 from benchmarks.results import table, write_section
-from eventstore.settings import Settings, SinkSettings
-from projections import ParquetFolder, State, projection
-from projections.apply import apply
-from projections.lifecycle import ProjectionContext, rebuild, refresh, verify
-from projections.plan import Full, Incremental
-from projections.refresh import plan_generation
-from projections.steps import Taken, take_step
+from tailrace.eventstore.settings import Settings, SinkSettings
+from tailrace.projections import ParquetFolder, State, projection
+from tailrace.projections.lifecycle.build import ProjectionContext, rebuild, refresh, verify
+from tailrace.projections.refresh.apply import apply
+from tailrace.projections.refresh.plan import Full, Incremental
+from tailrace.projections.refresh.refresh import plan_generation
+from tailrace.projections.refresh.step import Taken, take_step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -24,8 +24,8 @@ from benchmarks.clients import Client, until_streaming
 from benchmarks.options import Options, Size, median, parse
 from benchmarks.pgbench import Commit, load
 from benchmarks.results import table, write_section
-from eventstore.model import TopicId
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.model.model import TopicId
 
 SERVER = {"autovacuum": "off", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
 CLIENTS = 16

@@ -17,14 +17,15 @@ from sqlalchemy import Connection, insert, select, update
 
 from benchmarks.flushes import PER_SECOND, lsn_of, register, time_of
 from benchmarks.forecast import Forecast, Topic
-from eventstore import index, tables, timeline
-from eventstore.content import Content
-from eventstore.log import Store
-from eventstore.maintain import fold, terms
-from eventstore.maintain.retired import retire
-from eventstore.maintain.tiers import File
-from eventstore.model import PartitionRange
-from eventstore.times import to_micros
+from tailrace.eventstore.catalog import tables, terms
+from tailrace.eventstore.maintenance.files import fold
+from tailrace.eventstore.maintenance.files.retired import retire
+from tailrace.eventstore.maintenance.files.tiers import File
+from tailrace.eventstore.metadata import epochs, segment_index
+from tailrace.eventstore.model.model import PartitionRange
+from tailrace.eventstore.model.time import to_micros
+from tailrace.eventstore.segment.content_hash import Content
+from tailrace.eventstore.store import Store
 
 _GROUP = 16_384  # epochs in a row group, as ``fold`` leaves them
 _AT_ONCE = 10_000
@@ -35,7 +36,7 @@ def lay_out(store: Store, forecast: Forecast) -> None:
     register(store, forecast.load.topics)
     with store.catalog.read() as connection:
         ids = list(connection.scalars(select(tables.topics.c.id).order_by(tables.topics.c.id)))
-    topics = index.topics_text(ids)
+    topics = segment_index.topics_text(ids)
     term = terms.begin(store.catalog, terms.FOLD)
     for file in forecast.folded:
         _fold(store, file, forecast, topics, term)
@@ -65,7 +66,7 @@ def _fold(store: Store, file: File, forecast: Forecast, topics: str, term: int) 
     values = fold.write(store, groups, term)
     values |= {"first_epoch": first, "last_epoch": last}
     ends = _group(last, last, forecast, topics)
-    values["spans"] = timeline.spans_to_json(timeline.spans_of(ends))
+    values["spans"] = epochs.spans_to_json(epochs.spans_of(ends))
     with store.catalog.write() as connection:
         connection.execute(insert(tables.epoch_files).values(values))
 
@@ -84,7 +85,7 @@ def _group(first: int, last: int, forecast: Forecast, topics: str) -> pa.Table:
         "hash": hashes, "topics": pa.repeat(topics, count),
     }  # fmt: skip
     return pa.Table.from_arrays(
-        [pa.array(columns[name]) for name in timeline.SCHEMA.names], schema=timeline.SCHEMA
+        [pa.array(columns[name]) for name in epochs.SCHEMA.names], schema=epochs.SCHEMA
     )
 
 
@@ -134,7 +135,7 @@ def _files(topic_id: int, topic: Topic, partitions: int) -> Iterator[dict[str, A
 def _ranges(first_row: int, rows: int, partitions: int) -> str:
     """As evenly spread as keys are."""
     share = rows // partitions
-    return index.ranges_to_json(
+    return segment_index.ranges_to_json(
         [PartitionRange(partition, first_row // partitions, share) for partition in range(partitions)]
     )
 

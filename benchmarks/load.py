@@ -22,8 +22,8 @@ from benchmarks.capture import QUIET, ROW, TABLE, Installation
 from benchmarks.clients import Client
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
-from eventstore.settings import SourceSettings
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.settings import SourceSettings
 
 _LOOK_SECONDS = 0.005
 _REAPED_SECONDS = 0.2  # a process of the server is gone from its list before it has ended

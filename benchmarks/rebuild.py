@@ -27,16 +27,16 @@ from benchmarks.compaction import Answer, answer_of, spark_max_by, spark_semi_jo
 from benchmarks.history import NARROW, TOPIC, WIDE, History, history
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
-from eventstore.schema import TopicSchema
-from eventstore.settings import Settings, SinkSettings, UpkeepSettings
-from eventstore.state import StateInput
-from projections import ParquetFolder, PostgresTable, RedisCache, SearchIndex, State, projection
-from projections.compute import define
-from projections.history import ReadPlan, frames, plan_reads
-from projections.lifecycle import ProjectionContext, rebuild, verify
-from projections.model import Projection
-from projections.specs import SinkSpec
 from tailrace.embedded import PostgresServer, RedisServer
+from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.settings import Settings, SinkSettings, UpkeepSettings
+from tailrace.eventstore.state.state import StateInput
+from tailrace.projections import ParquetFolder, PostgresTable, RedisCache, SearchIndex, State, projection
+from tailrace.projections.compute.compute import define
+from tailrace.projections.compute.read_plan import ReadPlan, frames, plan_reads
+from tailrace.projections.definition.model import Projection
+from tailrace.projections.lifecycle.build import ProjectionContext, rebuild, verify
+from tailrace.projections.sinks.specs import SinkSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

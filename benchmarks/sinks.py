@@ -40,18 +40,24 @@ from redis import Redis
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from benchmarks.spent import Spent
-from eventstore import keys
-from eventstore.position import Fence
-from eventstore.settings import SinkSettings
-from projections.sinks.base import Sink, Target
-from projections.sinks.parquet import ParquetSink
-from projections.sinks.postgres import PostgresSink
-from projections.sinks.redis import RedisSink
-from projections.sinks.rows import to_json_texts
-from projections.sinks.search import SearchSink
-from projections.sinks.search_folder import IndexMeta, index_schema
-from projections.specs import ParquetFolder, PostgresTable, RedisCache, RedisFormat, SearchIndex
 from tailrace.embedded import PostgresServer, RedisServer
+from tailrace.eventstore.model import keys
+from tailrace.eventstore.model.position import Fence
+from tailrace.eventstore.settings import SinkSettings
+from tailrace.projections.sinks.contract import Sink, Target
+from tailrace.projections.sinks.parquet.sink import ParquetSink
+from tailrace.projections.sinks.postgres.sink import PostgresSink
+from tailrace.projections.sinks.redis.sink import RedisSink
+from tailrace.projections.sinks.rows import to_json_texts
+from tailrace.projections.sinks.search.folder import IndexMeta, index_schema
+from tailrace.projections.sinks.search.sink import SearchSink
+from tailrace.projections.sinks.specs import (
+    ParquetFolder,
+    PostgresTable,
+    RedisCache,
+    RedisFormat,
+    SearchIndex,
+)
 
 SCHEMA = pa.schema(
     [

@@ -21,9 +21,9 @@ from benchmarks.capture import CHANGES_PER_TRANSACTION, QUIET, TABLE, WORK, Inst
 from benchmarks.clients import Client
 from benchmarks.options import Size, parse
 from benchmarks.results import table, write_section
-from eventstore.log import Store
-from eventstore.model import TopicId
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.store import Store
 
 TOPIC = TopicId.table("shop", "public", "orders")
 _BATCH_BYTES = 1 << 20

@@ -22,10 +22,10 @@ from benchmarks.forecast import COUNTED, Forecast, Held, Load, Sizes
 from benchmarks.layout import lay_out
 from benchmarks.options import Options, Size, median, parse
 from benchmarks.results import table, write_section
-from eventstore.log import Store
-from eventstore.maintain.rounds import standing
-from eventstore.position import format_lsn
-from eventstore.settings import UpkeepSettings
+from tailrace.eventstore.maintenance.rounds import standing
+from tailrace.eventstore.model.position import format_lsn
+from tailrace.eventstore.settings import UpkeepSettings
+from tailrace.eventstore.store import Store
 
 DAY = 86_400 * PER_SECOND
 DAYS = (1, 7, 30, 91, 182)

@@ -8,21 +8,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cdc.directory import TopicsChanged
-from cdc.first import first_load
-from cdc.identity import check_start
-from cdc.postgres.problems import RowTooLarge, SlotActive
-from cdc.postgres.publication import Publication
-from cdc.postgres.snapshot import TableChanged
-from cdc.record import Recorder
-from cdc.retry import FIRST_PAUSE, LONGEST_PAUSE, Backoff
-from cdc.session import Session, Way
-from cdc.status import CaptureStatus, Phase
-from cdc.task import Task
-from eventstore.errors import Fenced, OperatorError, TransientError
-from eventstore.log import Store
-from eventstore.model import SourceState
-from eventstore.settings import SourceSettings
+from tailrace.cdc.context import Task
+from tailrace.cdc.postgres.errors import RowTooLarge, SlotActive
+from tailrace.cdc.postgres.publication import Publication
+from tailrace.cdc.recording.recorder import Recorder
+from tailrace.cdc.retry import FIRST_PAUSE, LONGEST_PAUSE, Backoff
+from tailrace.cdc.setup.continuity import check_start
+from tailrace.cdc.snapshot.copy import TableChanged
+from tailrace.cdc.snapshot.first_load import first_load
+from tailrace.cdc.status import CaptureStatus, Phase
+from tailrace.cdc.stream.session import Session, Way
+from tailrace.cdc.topics import TopicsChanged
+from tailrace.eventstore.errors import Fenced, OperatorError, TransientError
+from tailrace.eventstore.model.model import SourceState
+from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.store import Store
 
 _REPORT_SECONDS = 0.5
 _ACTIVE_SECONDS = 5.0  # a killed capture's server process takes a moment to notice
@@ -30,7 +30,7 @@ _ACTIVE_SECONDS = 5.0  # a killed capture's server process takes a moment to not
 
 class Capture:
     """Captures one source into a store. ``report`` is called about twice a second, from the thread of ``run``.
-    ``record``: a new file that gets what the stream brings (``cdc.recording``)."""
+    ``record``: a new file that gets what the stream brings (``tailrace.cdc.recording.file``)."""
 
     def __init__(
         self,

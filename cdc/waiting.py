@@ -8,8 +8,8 @@ from functools import partial
 
 from psycopg import Connection
 
-from cdc.postgres.slot import longest_transaction
-from cdc.task import Task
+from tailrace.cdc.context import Task
+from tailrace.cdc.postgres.slot import longest_transaction
 
 Row = tuple[object, ...]
 _TELL_AFTER_SECONDS = 5.0

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from eventstore.errors import TailraceError
+from tailrace.eventstore.errors import TailraceError
 
 VARIABLE = "TAILRACE_SHOW_VALUES"
 

@@ -14,7 +14,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from eventstore.errors import UsageError
+from tailrace.eventstore.errors import UsageError
 
 VARIABLE = "TAILRACE_FAILPOINT"
 

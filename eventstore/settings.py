@@ -1,4 +1,5 @@
-"""Typed settings: what ``tailrace.toml`` holds, as frozen values. Reading the file is ``tailrace.config``'s work."""
+"""Typed settings: what ``tailrace.toml`` holds, as frozen values. Reading the file is ``tailrace.config.load``'s
+work."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from eventstore.addresses import password_of
-from eventstore.retention import FORMS, Retention, seconds_of
+from tailrace.eventstore.addresses import password_of
+from tailrace.eventstore.model.retention import FORMS, Retention, seconds_of
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]
 HASH_KEY_BYTES_MIN = 16

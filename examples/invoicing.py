@@ -16,10 +16,10 @@ import psycopg
 from pydantic import BaseModel
 from sqlalchemy import Engine, create_engine, text
 
-from eventstore.streams import Stream, append, event
-from migrations.source import install
 from tailrace import Store, load_settings
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.streams import Stream, append, event
+from tailrace.migrations.source import install
 
 CONFIG = '[sources.shop]\ndsn = "{dsn}"\n'
 

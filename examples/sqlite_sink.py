@@ -1,4 +1,4 @@
-"""A sink of one's own: texts in a SQLite file, made a sink by ``projections.sinks.keyvalue``.
+"""A sink of one's own: texts in a SQLite file, made a sink by ``tailrace.projections.sinks.keyvalue.sink``.
 
     @projection(key="customer_id", sink=SqliteFile("totals.db"), orders=State("shop.public.orders"))
     def totals(orders): ...
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from eventstore.settings import Settings
-from projections.readers.keyvalue import KeyValueReader
-from projections.sinks.keyvalue import KeyValueSink
+from tailrace.eventstore.settings import Settings
+from tailrace.projections.sinks.keyvalue.reader import KeyValueReader
+from tailrace.projections.sinks.keyvalue.sink import KeyValueSink
 
 
 @dataclass(frozen=True)

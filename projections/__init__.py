@@ -1,16 +1,24 @@
 """Projections: functions from the log's history to a table, a cache, a search index or files.
 
-    from projections import PostgresTable, State, projection
+    from tailrace.projections import PostgresTable, State, projection
 
 The heavy parts (Spark, the sinks' drivers) are imported by the modules that use them, not here.
 """
 
 from __future__ import annotations
 
-from projections.definition import load_projections, projection
-from projections.model import Changes, Events, Projection, ProjectionFailed, Result, State, Through
-from projections.readers import open_reader
-from projections.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
+from tailrace.projections.definition.load import load_projections, projection
+from tailrace.projections.definition.model import (
+    Changes,
+    Events,
+    Projection,
+    ProjectionFailed,
+    Result,
+    State,
+    Through,
+)
+from tailrace.projections.sinks.reader import open_reader
+from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 
 __all__ = [
     "Changes",

@@ -10,22 +10,22 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from eventstore.errors import OperatorError, TailraceError, UsageError
-from eventstore.model import EpochInfo, TopicId
-from eventstore.position import Fence
-from projections.definition import Broken
-from projections.findings import did_you_mean
-from projections.fingerprint import fingerprint
-from projections.generation import Generation, Pin
-from projections.master import parallelism_of
-from projections.model import Projection
-from projections.sinks.base import Sink, Target, open_sink
+from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError
+from tailrace.eventstore.model.model import EpochInfo, TopicId
+from tailrace.eventstore.model.position import Fence
+from tailrace.projections.definition.findings import did_you_mean
+from tailrace.projections.definition.fingerprint import fingerprint
+from tailrace.projections.definition.load import Broken
+from tailrace.projections.definition.model import Projection
+from tailrace.projections.generations.generation import Generation, Pin
+from tailrace.projections.sinks.contract import Sink, Target, open_sink
+from tailrace.projections.spark.master import parallelism_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from eventstore.log import Store
-    from eventstore.settings import Settings
+    from tailrace.eventstore.settings import Settings
+    from tailrace.eventstore.store import Store
 
 
 class Report(Protocol):
@@ -75,7 +75,7 @@ class ProjectionContext:
     @property
     def spark(self) -> SparkSession:
         """The warm session, started by the first use (5 to 12 s), and again after its JVM has ended."""
-        from projections.session import forget_lost, is_lost, open_session
+        from tailrace.projections.spark.session import forget_lost, is_lost, open_session
 
         if self._spark is not None and is_lost():
             forget_lost()
@@ -88,7 +88,7 @@ class ProjectionContext:
     @property
     def master(self) -> str:
         """Where tasks run."""
-        from projections.session import master
+        from tailrace.projections.spark.session import master
 
         return master(self.settings)
 

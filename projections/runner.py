@@ -10,14 +10,14 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from eventstore.errors import TransientError
-from eventstore.log import Store
-from projections.atwork import refreshing
-from projections.context import ProjectionContext
-from projections.lifecycle import refresh_held, undefined
-from projections.refresh import Outcome
-from projections.schedule import Schedule
-from projections.session import require_submitter
+from tailrace.eventstore.errors import TransientError
+from tailrace.eventstore.store import Store
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.lifecycle.build import refresh_held, undefined
+from tailrace.projections.refresh.lock import refreshing
+from tailrace.projections.refresh.refresh import Outcome
+from tailrace.projections.schedule import Schedule
+from tailrace.projections.spark.session import require_submitter
 
 Tell = Callable[[Outcome], None]
 _UNSETTLED = ("failed", "waiting")

@@ -6,10 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eventstore.erased import Erased
-    from eventstore.log import Store
-    from eventstore.model import TopicId
-    from projections import (
+    from tailrace.config.load import load_settings
+    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.redacted import Erased
+    from tailrace.eventstore.store import Store
+    from tailrace.projections import (
         Changes,
         Events,
         ParquetFolder,
@@ -22,33 +23,32 @@ if TYPE_CHECKING:
         open_reader,
         projection,
     )
-    from projections.readers import GenerationMovedBack
-    from projections.readers.waiting import NotYet, wait_for
-    from tailrace.config import load_settings
+    from tailrace.projections.generations.wait import NotYet, wait_for
+    from tailrace.projections.sinks.reader import GenerationMovedBack
 
 __version__ = "0.1.0"
 
 # Where each public name lives. It is imported at its first use, so that `import tailrace` costs nothing and a base
 # install need not have what it does not use.
 _HOMES = {
-    "Changes": "projections",
-    "Erased": "eventstore.erased",
-    "Events": "projections",
-    "GenerationMovedBack": "projections.readers",
-    "NotYet": "projections.readers.waiting",
-    "ParquetFolder": "projections",
-    "PostgresTable": "projections",
-    "RedisCache": "projections",
-    "Result": "projections",
-    "SearchIndex": "projections",
-    "State": "projections",
-    "Store": "eventstore.log",
-    "Through": "projections",
-    "TopicId": "eventstore.model",
-    "load_settings": "tailrace.config",
-    "open_reader": "projections",
-    "projection": "projections",
-    "wait_for": "projections.readers.waiting",
+    "Changes": "tailrace.projections",
+    "Erased": "tailrace.eventstore.model.redacted",
+    "Events": "tailrace.projections",
+    "GenerationMovedBack": "tailrace.projections.sinks",
+    "NotYet": "tailrace.projections.generations.wait",
+    "ParquetFolder": "tailrace.projections",
+    "PostgresTable": "tailrace.projections",
+    "RedisCache": "tailrace.projections",
+    "Result": "tailrace.projections",
+    "SearchIndex": "tailrace.projections",
+    "State": "tailrace.projections",
+    "Store": "tailrace.eventstore.store",
+    "Through": "tailrace.projections",
+    "TopicId": "tailrace.eventstore.model.model",
+    "load_settings": "tailrace.config.load",
+    "open_reader": "tailrace.projections",
+    "projection": "tailrace.projections",
+    "wait_for": "tailrace.projections.generations.wait",
 }
 
 __all__ = [

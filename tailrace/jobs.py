@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from eventstore.errors import Fenced, TransientError
+from tailrace.eventstore.errors import Fenced, TransientError
 
 RUNNERS = ("run", "rebuild", "verify")
 """Commands that compute with Spark. The others need none, and so no cluster."""

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from eventstore.errors import Fenced, TransientError
+from tailrace.eventstore.errors import Fenced, TransientError
 
 if TYPE_CHECKING:
-    from eventstore.log import Store
-    from tailrace.config import Configuration
+    from tailrace.config.load import Configuration
+    from tailrace.eventstore.store import Store
 
 _NICENESS = 10
 _OVERTAKEN = (Fenced.exit_code, TransientError.exit_code)  # another process is at it
@@ -62,7 +62,7 @@ class _Schedule:
         self._said = ""
 
     def run(self) -> None:
-        from eventstore.maintain.rounds import is_due
+        from tailrace.eventstore.maintenance.rounds import is_due
 
         while not self._stop.wait(self._store.settings.upkeep.every_seconds):
             with suppress(TransientError):  # the catalog is out of reach: capture says so, and tries again

@@ -30,6 +30,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not session.config.option.collectonly and any(
         item.path.parent.name in _CAPTURING for item in session.items
     ):
-        from cdc.columnar.decode import prepare
+        from tailrace.cdc.columnar.decode import prepare
 
         prepare()

@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from eventstore.log import Store
-from projections import load_projections
-from projections.sinks import open_sink
-from projections.specs import PostgresTable
 from tailrace.cli.app import app
-from tailrace.config import load_settings
+from tailrace.config.load import load_settings
+from tailrace.eventstore.store import Store
+from tailrace.projections import load_projections
+from tailrace.projections.sinks.contract import open_sink
+from tailrace.projections.sinks.specs import PostgresTable
 from tests.projections.sink_data import fill, target
 
 ROOT = Path(__file__).parent.parent

@@ -18,10 +18,10 @@ import importlib.util
 for extra in ("pyspark", "numba", "redis", "tantivy", "kafka"):
     assert importlib.util.find_spec(extra) is None, f"{extra} is not part of a base install"
 
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
-from eventstore.streams import Stream, append, load
-from projections.readers import open_reader
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.streams import Stream, append, load
+from tailrace.projections.sinks import open_reader
 import tailrace
 
 with Store.open(StoreSettings(), create=True) as store:
@@ -49,9 +49,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_carries_its_migrations(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert any(name.startswith("migrations/catalog/") and name.endswith(".py") for name in names)
-    assert any(name.startswith("migrations/source/") and name.endswith(".sql") for name in names)
-    assert not any(name.startswith("tests/") for name in names)
+    assert any(name.startswith("tailrace/migrations/catalog/") and name.endswith(".py") for name in names)
+    assert any(name.startswith("tailrace/migrations/source/") and name.endswith(".sql") for name in names)
+
+
+def test_the_wheel_holds_one_package_and_its_metadata(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    metadata = f"{wheel.name.removesuffix('-py3-none-any.whl')}.dist-info"
+    assert {name.split("/")[0] for name in names} == {"tailrace", metadata}
+    assert len(names) == len(set(names))
+    for package in ("cdc", "eventstore", "migrations", "projections"):
+        assert f"tailrace/{package}/__init__.py" in names
 
 
 def test_a_base_install_appends_loads_follows_and_reads(wheel: Path, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from eventstore.state import state
 from tailrace import Store, load_settings
+from tailrace.eventstore.state.state import state
 from tests.eventstore.shop import ORDERS, batch, content, register, writer
 from tests.support.capturing import REPOSITORY
 

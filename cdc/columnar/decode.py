@@ -1,7 +1,8 @@
 """Blocks of whole transactions to Arrow rows per topic.
 
 A kernel goes over all messages and finds rows and cells; Arrow columns are gathered from them at the end. What is no
-row, Begin or Commit makes the kernel pause and is handled here, message by message. ``cdc.wire.pgoutput`` is the
+row, Begin or Commit makes the kernel pause and is handled here, message by message. ``tailrace.cdc.wire.pgoutput``
+is the
 specification of both.
 
 Rules: a key change is a delete of the old key and a create that names it (``_moved_from``). A cell that an update did
@@ -18,10 +19,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cdc import ddl, gather, kept
-from cdc.assemble import FrameBlock, PartialBlock
-from cdc.columnar import kernels
-from cdc.columnar.relations import (
+from tailrace.cdc.columnar import undecoded as kept
+from tailrace.cdc.columnar.protect import is_protected, protect, protected_columns
+from tailrace.cdc.columnar.relations import (
     Conflict,
     Describe,
     EventsRoute,
@@ -30,18 +30,20 @@ from cdc.columnar.relations import (
     SchemaChange,
     TableRoute,
 )
-from cdc.columnar.routes import RouteTable
-from cdc.columnar.rows import Places, event_rows, message_rows, table_rows
-from cdc.columnar.scan import Found, Scan
-from cdc.policy import Policies
-from cdc.protect import is_protected, protect, protected_columns
-from cdc.wire import pgoutput
-from cdc.wire.buffer import HINT
-from cdc.wire.replication import UNIX_EPOCH_MICROS
-from eventstore import failpoints
-from eventstore.errors import OperatorError, ProtocolError, TailraceError, TransientError
-from eventstore.model import TopicId, TopicRows
-from eventstore.schema import EVENT_SCHEMA, MESSAGE_SCHEMA, TopicSchema
+from tailrace.cdc.columnar.routes import RouteTable
+from tailrace.cdc.columnar.rows import Places, event_rows, message_rows, table_rows
+from tailrace.cdc.columnar.scan import Found, Scan
+from tailrace.cdc.kernels import rows as kernels
+from tailrace.cdc.kernels import transactions
+from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.stream.assemble import FrameBlock, PartialBlock
+from tailrace.cdc.wire import ddl_message, pgoutput
+from tailrace.cdc.wire.buffer import HINT
+from tailrace.cdc.wire.replication import UNIX_EPOCH_MICROS
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.errors import OperatorError, ProtocolError, TailraceError, TransientError
+from tailrace.eventstore.model.model import TopicId, TopicRows
+from tailrace.eventstore.model.schema import EVENT_SCHEMA, MESSAGE_SCHEMA, TopicSchema
 
 _BROKEN = {kernels.EMPTY, kernels.OUTSIDE, kernels.NESTED, kernels.BEGIN_WRONG, kernels.COMMIT_WRONG}
 _OID_END = 5  # of a table, behind the tag
@@ -105,8 +107,10 @@ def prepare() -> None:
     scan.begin(b"", array("q"))
     scan.run(RouteTable().arrays())
     message_rows(TopicId.messages("none"), [(b"", b"\\x")], [0], np.zeros((1, 3), np.int64))
-    none, state = np.zeros(0, np.int32), np.zeros(gather.STATE_SIZE, np.int64)
-    gather.take(np.frombuffer(b"", np.uint8), np.zeros(0, np.int64), state, np.zeros(0, np.uint8), state)
+    none, state = np.zeros(0, np.int32), np.zeros(transactions.STATE_SIZE, np.int64)
+    transactions.take(
+        np.frombuffer(b"", np.uint8), np.zeros(0, np.int64), state, np.zeros(0, np.uint8), state
+    )
     kernels.count_unsent(kernels.Cells(none, none), none, 0, np.zeros(1, np.int32))
     kernels.find_unsent(kernels.Cells(none, none), none, 0, none)
 
@@ -312,8 +316,8 @@ class BlockDecoder:
             work.control.append(
                 ControlMessage(message.prefix, message.content, scan.lsn, scan.xid, scan.ordinal, commit_ts)
             )
-            if message.prefix == ddl.PREFIX:
-                told = ddl.parse(message.content)
+            if message.prefix == ddl_message.PREFIX:
+                told = ddl_message.parse(message.content)
                 self._keep_told(told, frame)
                 self._tell(told)
                 self._routes.forget_all()  # tables may have other versions now
@@ -323,7 +327,7 @@ class BlockDecoder:
             work.messages.append((message.prefix.encode(), b"\\x" + message.content.hex().encode()))
             work.message_stamps.append(scan.next_stamp())
 
-    def _tell(self, told: ddl.DdlMessage) -> None:
+    def _tell(self, told: ddl_message.DdlMessage) -> None:
         try:
             self._relations.tell(told, self._scan.lsn)
         except Conflict as conflict:
@@ -332,7 +336,7 @@ class BlockDecoder:
             # Without the message: defaults of protected columns may stand in it.
             raise Undecodable(topic, conflict.error, self._scan.lsn, None) from None
 
-    def _keep_told(self, told: ddl.DdlMessage, frame: bytes) -> None:
+    def _keep_told(self, told: ddl_message.DdlMessage, frame: bytes) -> None:
         """A message of the event trigger has the defaults of columns in it: not for the disk where any is protected."""
         for topic in self._aside:
             if not self._relations.concerns(told, topic):

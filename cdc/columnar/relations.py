@@ -12,15 +12,15 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from cdc import ddl
-from cdc.columnar.identify import identify
-from cdc.policy import Policies
-from cdc.wire.buffer import HINT
-from cdc.wire.pgoutput import Relation, RelationColumn
-from eventstore.assembly import STATE_NAMES
-from eventstore.errors import OperatorError, ProtocolError
-from eventstore.model import TopicId, TopicKind
-from eventstore.schema import EVENT_SCHEMA, Column, TopicSchema
+from tailrace.cdc.columnar.column_identity import identify
+from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.wire import ddl_message
+from tailrace.cdc.wire.buffer import HINT
+from tailrace.cdc.wire.pgoutput import Relation, RelationColumn
+from tailrace.eventstore.errors import OperatorError, ProtocolError
+from tailrace.eventstore.model.model import TopicId, TopicKind
+from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column, TopicSchema
+from tailrace.eventstore.state.assembly import STATE_NAMES
 
 EVENTS_TABLE = ("tailrace", "events")
 _CATEGORY = "category"
@@ -153,10 +153,10 @@ class Relations:
     def schema(self, topic: TopicId) -> TopicSchema:
         return next(schema for known, schema in self._known.values() if known == topic)
 
-    def concerns(self, message: ddl.DdlMessage, topic: TopicId) -> bool:
+    def concerns(self, message: ddl_message.DdlMessage, topic: TopicId) -> bool:
         """Whether a message of the event trigger says something of a topic."""
         return (
-            message.change is ddl.Change.FAILED
+            message.change is ddl_message.Change.FAILED
             or message.label == topic.parts[1:]
             or any(self._known[relid][0] == topic for relid in message.relids if relid in self._known)
         )
@@ -204,27 +204,29 @@ class Relations:
         self.changes.append(SchemaChange(topic, previous, current, kinds, label, commit_lsn, exact, guessed))
         return TableRoute(topic, current)
 
-    def tell(self, message: ddl.DdlMessage, commit_lsn: int) -> None:
+    def tell(self, message: ddl_message.DdlMessage, commit_lsn: int) -> None:
         """What the event trigger said at this place of the stream. Adds to ``changes``; the next row of the table is
         to be resolved again. Raises Conflict."""
-        if message.change is ddl.Change.FAILED:
+        if message.change is ddl_message.Change.FAILED:
             self._told.clear()  # somewhere there is a table that is not what was said of it
             return
         notes = {
-            ddl.Change.REWRITTEN: ChangeKind.REWRITTEN,
-            ddl.Change.REVALUED: ChangeKind.REVALUED,
-            ddl.Change.REPARTITIONED: ChangeKind.REPARTITIONED,
-            ddl.Change.DROPPED: ChangeKind.GONE,
+            ddl_message.Change.REWRITTEN: ChangeKind.REWRITTEN,
+            ddl_message.Change.REVALUED: ChangeKind.REVALUED,
+            ddl_message.Change.REPARTITIONED: ChangeKind.REPARTITIONED,
+            ddl_message.Change.DROPPED: ChangeKind.GONE,
         }
         # A partition of which no root is captured has its rows in the stream whomever it belongs to.
-        moved = message.change is ddl.Change.REPARTITIONED
+        moved = message.change is ddl_message.Change.REPARTITIONED
         if message.change in notes and not (moved and self._known.keys().isdisjoint(message.roots)):
             for relid in message.relids:
                 self._note(relid, notes[message.change], message.label, commit_lsn)
         if message.schema is not None:
             self._take_description(message, message.schema, commit_lsn)
 
-    def _take_description(self, message: ddl.DdlMessage, described: TopicSchema, commit_lsn: int) -> None:
+    def _take_description(
+        self, message: ddl_message.DdlMessage, described: TopicSchema, commit_lsn: int
+    ) -> None:
         for relid, (topic, _) in self._known.items():
             if relid != message.relid and topic.parts[1:] == message.label:
                 self._note(relid, ChangeKind.TAKEN, message.label, commit_lsn)
@@ -244,7 +246,7 @@ class Relations:
             except OperatorError as error:
                 raise Conflict(error) from error
             kinds |= _kinds(previous, current)
-        if ddl.same(current, previous):
+        if ddl_message.same(current, previous):
             current = previous
         elif not message.command:
             kinds |= {ChangeKind.UNTOLD}

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cdc.columnar import kernels
-from cdc.columnar.relations import EventsRoute, IgnoredRoute, Route, TableRoute
-from cdc.columnar.values import require_key
+from tailrace.cdc.columnar.relations import EventsRoute, IgnoredRoute, Route, TableRoute
+from tailrace.cdc.columnar.values import require_key
+from tailrace.cdc.kernels import rows
 
 
 class RouteTable:
@@ -20,7 +20,7 @@ class RouteTable:
         self._routes: list[Route] = []
         self._numbers: dict[int, int] = {}  # by table oid
         self._counts = np.zeros(0, np.int64)
-        self._arrays: kernels.Routes | None = None
+        self._arrays: rows.Routes | None = None
 
     def __iter__(self) -> Iterator[Route]:
         return iter(self._routes)
@@ -36,7 +36,7 @@ class RouteTable:
             self._routes = [self._routes[number] for number in taken]
             self._numbers = {relid: places[number] for relid, number in self._numbers.items()}
             self._arrays = None
-        self._counts = np.zeros(kernels.COUNTS * len(self._routes), np.int64)
+        self._counts = np.zeros(rows.COUNTS * len(self._routes), np.int64)
         if self._arrays is not None:
             self._arrays = self._arrays._replace(counts=self._counts)
 
@@ -61,7 +61,7 @@ class RouteTable:
                 require_key(route.schema, route.topic.text)
             number = len(self._routes)
             self._routes.append(route)
-            self._counts = np.concatenate([self._counts, np.zeros(kernels.COUNTS, np.int64)])
+            self._counts = np.concatenate([self._counts, np.zeros(rows.COUNTS, np.int64)])
         self._numbers[relid] = number
         self._arrays = None
         return number
@@ -78,7 +78,7 @@ class RouteTable:
                     self._numbers = {r: n for r, n in self._numbers.items() if n != number}
         return same
 
-    def arrays(self) -> kernels.Routes:
+    def arrays(self) -> rows.Routes:
         if self._arrays is None:
             relids = sorted(self._numbers)
             keys = [
@@ -87,7 +87,7 @@ class RouteTable:
                 else []
                 for route in self._routes
             ]
-            self._arrays = kernels.Routes(
+            self._arrays = rows.Routes(
                 relids=np.array(relids, np.int64),
                 numbers=np.array([self._numbers[relid] for relid in relids], np.int32),
                 kinds=np.array([_kind(route) for route in self._routes], np.uint8),
@@ -100,29 +100,29 @@ class RouteTable:
 
     def has_unsent(self, number: int) -> bool:
         """Whether a row of this route has cells that were not sent."""
-        return bool(self._counts[number * kernels.COUNTS + kernels.COUNT_UNSENT])
+        return bool(self._counts[number * rows.COUNTS + rows.COUNT_UNSENT])
 
     def counted(self, number: int) -> Counter[str]:
         """Changes of this route that became no row, by reason."""
-        counts = self._counts[number * kernels.COUNTS :]
+        counts = self._counts[number * rows.COUNTS :]
         route = self._routes[number]
         found: dict[str, int] = {}
         if isinstance(route, IgnoredRoute):
-            found["table " + ".".join(route.table)] = int(counts[kernels.COUNT_IGNORED])
+            found["table " + ".".join(route.table)] = int(counts[rows.COUNT_IGNORED])
         elif isinstance(route, EventsRoute):
-            found["event updated"] = int(counts[kernels.COUNT_UPDATED])
-            found["event deleted"] = int(counts[kernels.COUNT_DELETED])
+            found["event updated"] = int(counts[rows.COUNT_UPDATED])
+            found["event deleted"] = int(counts[rows.COUNT_DELETED])
         return Counter({reason: count for reason, count in found.items() if count})
 
 
 def _kind(route: Route) -> int:
     match route:
         case TableRoute():
-            return kernels.TABLE
+            return rows.TABLE
         case EventsRoute():
-            return kernels.EVENTS
+            return rows.EVENTS
         case IgnoredRoute():
-            return kernels.IGNORED
+            return rows.IGNORED
 
 
 def _width(route: Route) -> int:

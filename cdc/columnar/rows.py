@@ -9,18 +9,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cdc.columnar import kernels
-from cdc.columnar.kernels import Cells, Ints, Ints32
-from cdc.columnar.relations import EventsRoute, TableRoute
-from cdc.columnar.scan import Found
-from cdc.columnar.values import raw_column, struct_of, type_columns
-from cdc.policy import Policies
-from cdc.wire.buffer import HINT
-from cdc.wire.replication import UNIX_EPOCH_MICROS
-from eventstore import keys
-from eventstore.errors import ProtocolError
-from eventstore.model import Op, TopicId, TopicRows
-from eventstore.schema import EVENT_SCHEMA, MESSAGE_SCHEMA, TopicSchema, change_schema
+from tailrace.cdc.columnar.relations import EventsRoute, TableRoute
+from tailrace.cdc.columnar.scan import Found
+from tailrace.cdc.columnar.values import raw_column, struct_of, type_columns
+from tailrace.cdc.kernels import rows as kernels
+from tailrace.cdc.kernels.rows import Cells, Ints, Ints32
+from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.wire.buffer import HINT
+from tailrace.cdc.wire.replication import UNIX_EPOCH_MICROS
+from tailrace.eventstore.errors import ProtocolError
+from tailrace.eventstore.model import keys
+from tailrace.eventstore.model.model import Op, TopicId, TopicRows
+from tailrace.eventstore.model.schema import EVENT_SCHEMA, MESSAGE_SCHEMA, TopicSchema, change_schema
 
 Raw = dict[int, list[tuple[int, bytes]]]
 Places = NDArray[np.intp]

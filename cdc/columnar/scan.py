@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdc.columnar import kernels
-from cdc.columnar.kernels import Bytes, Cells, Ints, Routes, Rows
-from cdc.wire import pgoutput
-from cdc.wire.buffer import HINT
-from eventstore.errors import ProtocolError
+from tailrace.cdc.kernels import rows as kernels
+from tailrace.cdc.kernels.rows import Bytes, Cells, Ints, Routes, Rows
+from tailrace.cdc.wire import pgoutput
+from tailrace.cdc.wire.buffer import HINT
+from tailrace.eventstore.errors import ProtocolError
 
 Data = bytes | memoryview
 _BLOCK_BYTES_MAX = (1 << 31) - 1  # positions of cells are 32 bits

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.columnar import arrays
-from cdc.columnar.copied import hash_columns
-from cdc.policy import Policies
-from eventstore.errors import OperatorError
-from eventstore.model import Op
-from eventstore.schema import Column, TopicSchema, change_schema
+from tailrace.cdc.columnar import array_literals
+from tailrace.cdc.kernels.copy_text import hash_columns
+from tailrace.cdc.policy.policies import Policies
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.model.model import Op
+from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
 
 _INTEGER = r"^-?[0-9]+$"
 _FLOAT = r"^(-?([0-9]+(\.[0-9]+)?(e[-+][0-9]+)?|Infinity)|NaN)$"
@@ -193,7 +193,7 @@ _CASTERS: dict[int, tuple[Cast, str]] = {
 
 def _list(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Unfit]:
     """One-dimensional arrays: split the literals, type all elements as one column, hang them up again."""
-    offsets, elements, valid, unfit = arrays.split(texts)
+    offsets, elements, valid, unfit = array_literals.split(texts)
     typed, bad_elements = _convert(elements, kind.value_type)
     if bad_elements:  # one element that does not fit makes its whole cell unfit
         owners = np.searchsorted(offsets, np.asarray(bad_elements), side="right") - 1

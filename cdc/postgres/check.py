@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
-from cdc.postgres.connect import Address, connect_replication, translated
-from cdc.postgres.slot import read_slot
-from cdc.postgres.stream import identify
-from eventstore.position import parse_lsn
+from tailrace.cdc.postgres.connect import Address, connect_replication, translated
+from tailrace.cdc.postgres.replication import identify
+from tailrace.cdc.postgres.slot import read_slot
+from tailrace.eventstore.model.position import parse_lsn
 
 Row = tuple[object, ...]
 

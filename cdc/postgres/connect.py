@@ -20,10 +20,10 @@ from typing import LiteralString, Self
 import psycopg
 from psycopg import conninfo, pq
 
-from cdc.postgres import problems
-from eventstore.addresses import misread
-from eventstore.errors import OperatorError
-from eventstore.settings import SourceSettings
+from tailrace.cdc.postgres import errors
+from tailrace.eventstore.addresses import misread
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.settings import SourceSettings
 
 SESSION = {
     "DateStyle": "ISO, YMD",
@@ -138,9 +138,9 @@ class Address:
         try:
             parsed = conninfo.conninfo_to_dict(dsn)
         except psycopg.ProgrammingError:
-            raise problems.bad_dsn() from None
+            raise errors.bad_dsn() from None
         if misread(dsn) or not str(parsed.get("port") or "0").replace(",", "").isdigit():
-            raise problems.bad_dsn()
+            raise errors.bad_dsn()
         return cls({name: str(value) for name, value in parsed.items() if value is not None})
 
     @property
@@ -174,7 +174,7 @@ def connect(address: Address, application: str = "tailrace") -> psycopg.Connecti
     try:
         connection = _Connection.connect(autocommit=True, **address.with_defaults(application))  # type: ignore[arg-type]
     except psycopg.Error as error:
-        raise problems.refusal(str(error), address.text, address.secret) from None
+        raise errors.refusal(str(error), address.text, address.secret) from None
     if address.lines is not None:
         address.lines.add(connection)
     try:
@@ -195,7 +195,7 @@ def connect_replication(address: Address, application: str = "tailrace") -> pq.a
     problem = _establish(connection, parameters["connect_timeout"])
     if problem is not None:
         connection.finish()
-        raise problems.refusal(problem, address.text, address.secret)
+        raise errors.refusal(problem, address.text, address.secret)
     try:
         _check_version(connection.server_version, address)
         settings = SESSION | {"client_encoding": encoding_of(connection)}
@@ -227,7 +227,7 @@ def command(connection: pq.abc.PGconn, text: str, doing: str, address: Address) 
     """Run one simple query or replication command; its rows as text. Raises as ``problems.failure``."""
     result = execute(connection, text, doing, address)
     if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-        raise problems.from_result(result, doing, address.text)
+        raise errors.from_result(result, doing, address.text)
     return [
         [_text(result.get_value(row, column)) for column in range(result.nfields)]
         for row in range(result.ntuples)
@@ -243,16 +243,16 @@ def execute(connection: pq.abc.PGconn, text: str, doing: str, address: Address) 
         connection.send_query(text.encode())
         while connection.is_busy():
             if not select.select([connection.socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise problems.failure(None, "no answer", doing, address.text)
+                raise errors.failure(None, "no answer", doing, address.text)
             connection.consume_input()
         result = connection.get_result()
         if result is not None and result.status != pq.ExecStatus.COPY_BOTH:
             while connection.get_result() is not None:
                 pass
     except psycopg.OperationalError as error:
-        raise problems.failure(None, str(error), doing, address.text) from None
+        raise errors.failure(None, str(error), doing, address.text) from None
     if result is None:
-        raise problems.failure(None, "no answer", doing, address.text)
+        raise errors.failure(None, "no answer", doing, address.text)
     return result
 
 
@@ -282,7 +282,7 @@ def translated(doing: str, address: Address) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        raise problems.from_psycopg(error, doing, address.text) from error
+        raise errors.from_psycopg(error, doing, address.text) from error
 
 
 def quote(name: str) -> str:

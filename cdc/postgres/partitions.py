@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from psycopg import Connection
 
-from cdc.postgres.connect import Address, translated
-from cdc.postgres.describe import Table
+from tailrace.cdc.postgres.connect import Address, translated
+from tailrace.cdc.postgres.tables import Table
 
 Row = tuple[object, ...]
 TREE = """

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from psycopg import Connection, sql
 
-from cdc.postgres.connect import Address, quote, translated
-from cdc.postgres.identity import Identity, Leaf
+from tailrace.cdc.postgres.connect import Address, quote, translated
+from tailrace.cdc.postgres.identity import Identity, Leaf
 
 Row = tuple[object, ...]
 

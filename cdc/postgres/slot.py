@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import Connection, pq
 
-from cdc.postgres import problems
-from cdc.postgres.connect import Address, quote, translated
-from cdc.postgres.problems import REPAIR_HINT, SlotActive, SlotLost
-from eventstore.errors import OperatorError, TransientError
-from eventstore.position import parse_lsn
+from tailrace.cdc.postgres import errors
+from tailrace.cdc.postgres.connect import Address, quote, translated
+from tailrace.cdc.postgres.errors import REPAIR_HINT, SlotActive, SlotLost
+from tailrace.eventstore.errors import OperatorError, TransientError
+from tailrace.eventstore.model.position import parse_lsn
 
 _PG15 = 150000
 _CANCEL_SECONDS = 5.0
@@ -46,7 +46,7 @@ class Exported:
 
 
 def slot_name(store: str, source: str) -> str:
-    """Of at most 63 characters, lower case: both names are ``eventstore.settings.Name``."""
+    """Of at most 63 characters, lower case: both names are ``tailrace.eventstore.settings.Name``."""
     return f"{store}_{source}"
 
 
@@ -135,7 +135,7 @@ def create_exported(
     result = connection.get_result()
     assert result is not None
     if result.status != pq.ExecStatus.TUPLES_OK:
-        raise problems.from_result(result, f"creating the replication slot {name}", address.text)
+        raise errors.from_result(result, f"creating the replication slot {name}", address.text)
     point, snapshot = result.get_value(0, 1), result.get_value(0, 2)
     assert point is not None and snapshot is not None
     return Exported(name, parse_lsn(point.decode()), snapshot.decode())
@@ -146,7 +146,7 @@ def _busy(connection: pq.abc.PGconn, address: Address) -> bool:
         connection.consume_input()
         return bool(connection.is_busy())
     except psycopg.OperationalError as error:
-        raise problems.failure(None, str(error), "creating the replication slot", address.text) from None
+        raise errors.failure(None, str(error), "creating the replication slot", address.text) from None
 
 
 def _cancel(connection: pq.abc.PGconn, address: Address) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from psycopg import Connection, sql
 
-from cdc.postgres.connect import Address, translated
-from cdc.postgres.describe import Table
+from tailrace.cdc.postgres.connect import Address, translated
+from tailrace.cdc.postgres.tables import Table
 
 Row = tuple[object, ...]
 FENCES, LIVE = "tailrace_fences", "tailrace_live"

@@ -1,8 +1,9 @@
 """Values as their types' send functions give them: where they stand in a message, and the text of the plain kinds.
 
 Source: PostgreSQL documentation, "Logical Replication Message Formats" (TupleData), and COPY, "Binary Format". Rows
-are asked for in this form only where their text exceeds what the server can send (``cdc.astext``,
-``cdc.postgres.snapshot``). Types that are not plain have their text from the server (``cdc.postgres.rendering``).
+are asked for in this form only where their text exceeds what the server can send (``tailrace.cdc.stream.binary_mode``,
+``tailrace.cdc.snapshot.copy``). Types that are not plain have their text from the server
+(``tailrace.cdc.postgres.value_text``).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cdc.wire.buffer import HINT
-from eventstore.errors import ProtocolError
+from tailrace.cdc.wire.buffer import HINT
+from tailrace.eventstore.errors import ProtocolError
 
 _HEADER = 25  # of an XLogData frame
 _UINT16, _INT32, _UINT32 = struct.Struct(">H"), struct.Struct(">i"), struct.Struct(">I")

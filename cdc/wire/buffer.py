@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from eventstore.errors import ProtocolError
+from tailrace.eventstore.errors import ProtocolError
 
 _INT16 = struct.Struct(">H")
 _INT32 = struct.Struct(">i")

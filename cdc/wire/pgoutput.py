@@ -1,7 +1,7 @@
 """The reference decoder of pgoutput, protocol version 1: one message of bytes in, one frozen value out.
 
 Source: PostgreSQL documentation, "Logical Replication Message Formats". This is the readable specification; rows on
-the fast way into the log are decoded by ``cdc.columnar``, which must agree with it message by message.
+the fast way into the log are decoded by ``tailrace.cdc.columnar``, which must agree with it message by message.
 
 It does not know relations: a tuple is as many cells as the server sent. It does not decode streamed transactions
 (protocol 2 and later), only their abort, which servers 18 send unasked under version 1.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from cdc.wire.buffer import Reader
+from tailrace.cdc.wire.buffer import Reader
 
 
 class Absent(Enum):

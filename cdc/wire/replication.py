@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from cdc.wire.buffer import Reader
+from tailrace.cdc.wire.buffer import Reader
 
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 UNIX_EPOCH_MICROS = 946_684_800_000_000  # 2000-01-01 in µs since 1970-01-01

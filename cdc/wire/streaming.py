@@ -2,7 +2,7 @@
 
 Source: PostgreSQL documentation, "Logical Replication Message Formats". Between Stream Start and Stream Stop every
 message carries, behind its tag, the id of the (sub)transaction it belongs to; Origin alone does not. Blocks of
-different transactions follow each other and never nest. Everything else is version 1 (``cdc.wire.pgoutput``).
+different transactions follow each other and never nest. Everything else is version 1 (``tailrace.cdc.wire.pgoutput``).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from cdc.wire.buffer import Reader
-from cdc.wire.pgoutput import StreamAbort
+from tailrace.cdc.wire.buffer import Reader
+from tailrace.cdc.wire.pgoutput import StreamAbort
 
 _BEGIN = struct.Struct(">cQqI")
 _COMMIT = struct.Struct(">cBQQq")

@@ -15,17 +15,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from eventstore import archived, registry
-from eventstore.integrity import contents, picture, structure
-from eventstore.integrity.findings import Finding, Problem, Verified
-from eventstore.integrity.picture import Named, Picture, Topic
-from eventstore.maintain import leases, orphans
-from eventstore.model import TopicId
-from eventstore.segment import folder_of
-from eventstore.storage.places import MARKER
+from tailrace.eventstore.catalog import leases
+from tailrace.eventstore.integrity import catalog_snapshot, check_catalog, check_files
+from tailrace.eventstore.integrity.catalog_snapshot import Named, Picture, Topic
+from tailrace.eventstore.integrity.findings import Finding, Problem, Verified
+from tailrace.eventstore.maintenance.files import orphans
+from tailrace.eventstore.metadata import archived
+from tailrace.eventstore.metadata import topics as registry
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.segment.segment import folder_of
+from tailrace.eventstore.storage.open import MARKER
 
 if TYPE_CHECKING:
-    from eventstore.log import Store
+    from tailrace.eventstore.store import Store
 
 Report = Callable[[str], None]
 # Files of derived steps, and what a storage writes to see whether it may.
@@ -70,12 +72,12 @@ class _Verification:
         if not self._quick:
             self._blobs()
         with self._store.catalog.read() as connection:
-            seen = picture.take(connection)
+            seen = catalog_snapshot.take(connection)
         chosen = self._chosen(seen.topics)
         self._report("the catalog")
         for topic in chosen:
-            self._findings += structure.tiles(topic, seen.epoch)
-            self._findings += structure.lineage(topic)
+            self._findings += check_catalog.tiles(topic, seen.epoch)
+            self._findings += check_catalog.lineage(topic)
         if not self._topics:
             self._whole(seen, listed)
         self._contents(seen, chosen)
@@ -107,7 +109,7 @@ class _Verification:
                     yield Finding(Problem.MISSING, each.place, "retention archived it")
                 continue
             self._bytes += each.bytes
-            for finding in contents.checked(archive, Named(each.path, each.checksum, each.bytes)):
+            for finding in check_files.checked(archive, Named(each.path, each.checksum, each.bytes)):
                 yield replace(finding, place=each.place)
 
     def _chosen(self, topics: Mapping[int, Topic]) -> list[Topic]:
@@ -119,8 +121,8 @@ class _Verification:
         after = 0
         while after < head:
             with self._store.catalog.read() as connection:
-                topics = self._chosen(picture.topics_of(connection))
-                after, found, size = contents.blobs(connection, topics, after, head)
+                topics = self._chosen(catalog_snapshot.topics_of(connection))
+                after, found, size = check_files.blobs(connection, topics, after, head)
             self._findings += found
             self._bytes += size
             self._report(f"epoch {after:,} of {head:,}")
@@ -129,12 +131,12 @@ class _Verification:
         """What is no single topic's: epochs, derived steps, and files that nothing names."""
         folded: str | None = ""
         if seen.epoch_files:
-            folded = contents.last_hash(self._store.storage, seen.epoch_files[-1])
-        self._findings += structure.epochs(seen, folded)
-        self._findings += structure.appended_files(seen)
-        self._findings += structure.steps(seen)
-        self._findings += structure.redactions(seen)
-        self._findings += structure.repartitions(seen)
+            folded = check_files.last_hash(self._store.storage, seen.epoch_files[-1])
+        self._findings += check_catalog.epochs(seen, folded)
+        self._findings += check_catalog.appended_files(seen)
+        self._findings += check_catalog.steps(seen)
+        self._findings += check_catalog.redactions(seen)
+        self._findings += check_catalog.repartitions(seen)
         named = seen.named
         folders = {f"{folder_of(topic.name, topic.id)}/" for topic in seen.topics.values()}
         for path in listed:
@@ -156,13 +158,13 @@ class _Verification:
             for row in topic.segments:
                 if self._whole_file(Named(row.path, row.checksum, row.bytes), total):
                     memory = self._store.settings.upkeep.memory_bytes
-                    self._findings += contents.segment_rows(self._store.storage, topic, row, memory)
+                    self._findings += check_files.segment_rows(self._store.storage, topic, row, memory)
         for named in others:
             self._whole_file(named, total)
         rows = sum(row.rows for row in seen.epochs)
         for row in epochs:
             if self._whole_file(Named(row.path, row.checksum, row.bytes), total):
-                found, brought = contents.epoch_file(self._store.storage, row)
+                found, brought = check_files.epoch_file(self._store.storage, row)
                 self._findings += found
                 rows += brought
         held = sum(sum(topic.ends) for topic in chosen)
@@ -178,7 +180,7 @@ class _Verification:
             if not storage.exists(named.path):
                 self._findings.append(Finding(Problem.MISSING, named.path, "the catalog names it"))
             return False
-        found = list(contents.checked(storage, named))
+        found = list(check_files.checked(storage, named))
         self._findings += found
         self._bytes += named.bytes or 0
         self._report(f"file {self._files:,} of {total:,}")
@@ -190,7 +192,7 @@ class _Verification:
             yield from findings
             return
         with self._store.catalog.read() as connection:
-            now = picture.take(connection)
+            now = catalog_snapshot.take(connection)
         named = now.named - now.retired
         before = {path for path in (finding.place for finding in findings) if "/" in path}
         for finding in findings:

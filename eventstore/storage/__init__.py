@@ -1,9 +1,9 @@
 """Where the log's files are: a folder of this machine, or an object store that speaks S3."""
 
-from eventstore.storage.base import Storage, StoredFile
-from eventstore.storage.folder import PARTIAL, LocalStorage
-from eventstore.storage.memory import MemoryStorage
-from eventstore.storage.objects import ObjectStorage
+from tailrace.eventstore.storage.base import Storage, StoredFile
+from tailrace.eventstore.storage.local import PARTIAL, LocalStorage
+from tailrace.eventstore.storage.memory import MemoryStorage
+from tailrace.eventstore.storage.object_store import ObjectStorage
 
 __all__ = [
     "PARTIAL",

@@ -17,7 +17,7 @@ from typing import BinaryIO, ClassVar
 
 import pyarrow as pa
 
-from eventstore.errors import IntegrityError, MissingFile
+from tailrace.eventstore.errors import IntegrityError, MissingFile
 
 _PART = re.compile(r"[A-Za-z0-9_.\-=]+")
 NAME_BYTES_MAX = 512  # S3 allows 1,024 with the prefix

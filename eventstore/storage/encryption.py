@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from eventstore.errors import OperatorError
-from eventstore.storage import refusals
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.storage import s3_errors
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -61,9 +61,9 @@ class EncryptedUploads:
                     hint="unset store.s3.encryption, and set the bucket's default encryption if it has one",
                 )
         except ClientError as error:
-            raise refusals.explained(_as_arrow_says_it(error), place) from None
+            raise s3_errors.explained(_as_arrow_says_it(error), place) from None
         except BotoCoreError as error:
-            raise refusals.explained(str(error), place) from None
+            raise s3_errors.explained(str(error), place) from None
 
 
 def _as_arrow_says_it(error: ClientError) -> str:

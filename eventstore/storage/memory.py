@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import pyarrow as pa
 
-from eventstore.storage.base import Storage, StoredFile, checked, missing, taken
+from tailrace.eventstore.storage.base import Storage, StoredFile, checked, missing, taken
 
 
 @dataclass(slots=True)

@@ -12,10 +12,18 @@ They reach the log through the write-ahead log like every other change: no secon
 and the event of one transaction stand in one epoch.
 """
 
-from eventstore.streams.append import ANY, NO_STREAM, STREAM_EXISTS, Appended, Conflict, Expected, append
-from eventstore.streams.events import EventType, declared, event, event_type_of
-from eventstore.streams.load import Recorded, load
-from eventstore.streams.stream import Stream
+from tailrace.eventstore.streams.append import (
+    ANY,
+    NO_STREAM,
+    STREAM_EXISTS,
+    Appended,
+    Conflict,
+    Expected,
+    append,
+)
+from tailrace.eventstore.streams.event_types import EventType, declared, event, event_type_of
+from tailrace.eventstore.streams.load import Recorded, load
+from tailrace.eventstore.streams.stream import Stream
 
 __all__ = [
     "ANY",

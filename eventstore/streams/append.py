@@ -11,10 +11,10 @@ from uuid import UUID, uuid4
 
 from pydantic import BaseModel
 
-from eventstore.errors import UsageError
-from eventstore.streams.connection import AnyConnection, run
-from eventstore.streams.events import encode, event_type_of, has_nul
-from eventstore.streams.stream import Stream
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.streams.connection import AnyConnection, run
+from tailrace.eventstore.streams.event_types import encode, event_type_of, has_nul
+from tailrace.eventstore.streams.stream import Stream
 
 # One call is one statement whose argument the server holds in memory several times over.
 EVENTS_MAX = 10_000

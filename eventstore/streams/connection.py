@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from eventstore.errors import OperatorError, TailraceError, UsageError
+from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError
 
 AnyConnection = psycopg.Connection[Any] | Connection | Session
 

@@ -10,9 +10,9 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from eventstore.streams.connection import AnyConnection, run
-from eventstore.streams.events import EventType, Model, decode
-from eventstore.streams.stream import Stream
+from tailrace.eventstore.streams.connection import AnyConnection, run
+from tailrace.eventstore.streams.event_types import EventType, Model, decode
+from tailrace.eventstore.streams.stream import Stream
 
 _LOAD = """
 SELECT version, type, schema_version, CAST(data AS text), CAST(metadata AS text), event_id, recorded_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eventstore.errors import UsageError
+from tailrace.eventstore.errors import UsageError
 
 # CHECK constraints of tailrace.streams, in bytes: together well below what an index row can hold.
 CATEGORY_BYTES_MAX = 200

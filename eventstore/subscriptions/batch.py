@@ -12,13 +12,13 @@ from uuid import UUID
 import pyarrow as pa
 from pydantic import BaseModel
 
-from eventstore.erased import ERASED, Erased, erased_ids
-from eventstore.model import Op, TopicId
-from eventstore.schema import EVENT_SCHEMA
-from eventstore.streams.events import EventType, Model, decode, event_type_of
-from eventstore.streams.load import Recorded
-from eventstore.streams.stream import Stream
-from eventstore.values import dicts
+from tailrace.eventstore.model.model import Op, TopicId
+from tailrace.eventstore.model.redacted import ERASED, Erased, erased_ids
+from tailrace.eventstore.model.schema import EVENT_SCHEMA
+from tailrace.eventstore.streams.event_types import EventType, Model, decode, event_type_of
+from tailrace.eventstore.streams.load import Recorded
+from tailrace.eventstore.streams.stream import Stream
+from tailrace.eventstore.subscriptions.values import dicts
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

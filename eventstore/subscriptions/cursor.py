@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from eventstore.position import Cut
-from eventstore.subscriptions import positions
-from eventstore.subscriptions.assignment import Slot
-from eventstore.subscriptions.batch import Batch
-from eventstore.subscriptions.membership import Start
-from eventstore.subscriptions.selection import Filter
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.subscriptions import offsets as positions
+from tailrace.eventstore.subscriptions.assignment import Slot
+from tailrace.eventstore.subscriptions.batch import Batch
+from tailrace.eventstore.subscriptions.filter import Filter
+from tailrace.eventstore.subscriptions.membership import Start
 
 if TYPE_CHECKING:
-    from eventstore.log import Store
+    from tailrace.eventstore.store import Store
 
 BATCH_ROWS = 10_000
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from eventstore.model import Op, TopicId, TopicKind
-from eventstore.subscriptions import parking
-from eventstore.subscriptions.assignment import Slot
-from eventstore.subscriptions.batch import Batch, Change, change, column_names, recorded
-from eventstore.subscriptions.parking import Failed, Parked
-from eventstore.values import dicts
+from tailrace.eventstore.model.model import Op, TopicId, TopicKind
+from tailrace.eventstore.subscriptions import dead_letters
+from tailrace.eventstore.subscriptions.assignment import Slot
+from tailrace.eventstore.subscriptions.batch import Batch, Change, change, column_names, recorded
+from tailrace.eventstore.subscriptions.dead_letters import Failed, Parked
+from tailrace.eventstore.subscriptions.values import dicts
 
 if TYPE_CHECKING:
-    from eventstore.streams.load import Recorded
-    from eventstore.subscriptions.member import Member
+    from tailrace.eventstore.streams.load import Recorded
+    from tailrace.eventstore.subscriptions.member import Member
 
 Handler = Callable[["Change | Recorded[Any]"], None]
 
@@ -67,7 +67,7 @@ class Delivery:
 
     def batch(self, batch: Batch, stop: threading.Event) -> list[Failed] | None:
         """Handle a batch; what is to be parked. None when ``stop`` came first: the batch is not done."""
-        held = parking.held_keys(self._member.database, self._member.group.name, batch.topic)
+        held = dead_letters.held_keys(self._member.database, self._member.group.name, batch.topic)
         failed: list[Failed] = []
         for run in _between_truncates(self._events(batch)):
             keys: dict[int, list[_Event]] = {}
@@ -125,7 +125,7 @@ class Delivery:
     def replay(self, stop: threading.Event) -> None:
         """Give again what was asked for, of our keys, each oldest first."""
         group, database = self._member.group, self._member.database
-        asked = parking.parked(database, group.name, replay=True)
+        asked = dead_letters.parked(database, group.name, replay=True)
         keys: dict[tuple[Slot, int], list[Parked]] = {}
         for each in asked:
             ours = self._member.answers_for(each.slot, each.key_hash)
@@ -139,10 +139,10 @@ class Delivery:
                 with database.write() as connection:
                     self._member.require(connection, ours)
                     if error is None:
-                        parking.done(connection, each.id)
+                        dead_letters.done(connection, each.id)
                     else:
                         ids = [one.id for one in events[at:]]
-                        parking.failed_again(connection, ids, each.id, self._retries.attempts, error)
+                        dead_letters.failed_again(connection, ids, each.id, self._retries.attempts, error)
                 if error is not None:
                     break
 

@@ -25,9 +25,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError as Duplicate
 
-from eventstore.errors import OperatorError, UsageError
-from eventstore.subscriptions.assignment import Slot
-from eventstore.subscriptions.membership import Holding, Start, stale
+from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.subscriptions.assignment import Slot
+from tailrace.eventstore.subscriptions.membership import Holding, Start, stale
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -15,28 +15,29 @@ from typing import TYPE_CHECKING, Literal, Self, get_args
 from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError as Duplicate
 
-from eventstore import registry
-from eventstore.errors import HistoryGone, UsageError
-from eventstore.model import Op, TopicId, TopicInfo
-from eventstore.partitioning import Partitioning
-from eventstore.position import Cut
-from eventstore.subscriptions import membership, parking, positions
-from eventstore.subscriptions import tables as group_tables
-from eventstore.subscriptions.assignment import Slot
-from eventstore.subscriptions.cursor import BATCH_ROWS
-from eventstore.subscriptions.effects import Effects
-from eventstore.subscriptions.member import Member, Options
-from eventstore.subscriptions.membership import Start
-from eventstore.subscriptions.parking import Parked
-from eventstore.subscriptions.selection import Filter, check_patterns, matches, matching
-from eventstore.subscriptions.tail import check_offsets, offsets_in
-from eventstore.times import from_micros, now_micros
+from tailrace.eventstore.catalog import group_tables as group_tables
+from tailrace.eventstore.errors import HistoryGone, UsageError
+from tailrace.eventstore.metadata import topics as registry
+from tailrace.eventstore.model.model import Op, TopicId, TopicInfo
+from tailrace.eventstore.model.partitioning import Partitioning
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.time import from_micros, now_micros
+from tailrace.eventstore.subscriptions import dead_letters, membership
+from tailrace.eventstore.subscriptions import offsets as positions
+from tailrace.eventstore.subscriptions.assignment import Slot
+from tailrace.eventstore.subscriptions.cursor import BATCH_ROWS
+from tailrace.eventstore.subscriptions.dead_letters import Parked
+from tailrace.eventstore.subscriptions.effects import Effects
+from tailrace.eventstore.subscriptions.filter import Filter, check_patterns, matches, matching
+from tailrace.eventstore.subscriptions.member import Member, Options
+from tailrace.eventstore.subscriptions.membership import Start
+from tailrace.eventstore.subscriptions.tail import check_offsets, offsets_in
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from eventstore.catalog import Catalog
-    from eventstore.log import Store
+    from tailrace.eventstore.catalog.database import Catalog
+    from tailrace.eventstore.store import Store
 
 AsOf = str | int | datetime
 Delivery = Literal["at least once", "at most once"]
@@ -309,15 +310,15 @@ class Group:
 
     def parked(self) -> list[Parked]:
         """Events that were put aside, oldest first per partition."""
-        return parking.parked(self._database, self.name)
+        return dead_letters.parked(self._database, self.name)
 
     def replay(self, ids: Collection[int] | None = None) -> int:
         """Ask the members to try parked events again: these with all of their keys, or all. Gives how many."""
-        return parking.ask_replay(self._database, self.name, ids)
+        return dead_letters.ask_replay(self._database, self.name, ids)
 
     def discard(self, ids: Collection[int]) -> int:
         """Forget parked events for good. Gives how many."""
-        return parking.discard(self._database, self.name, ids)
+        return dead_letters.discard(self._database, self.name, ids)
 
     # upkeep
 

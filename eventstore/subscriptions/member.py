@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from sqlalchemy import Connection
 
-from eventstore import failpoints
-from eventstore.catalog import Catalog
-from eventstore.errors import Fenced, TransientError, UsageError
-from eventstore.subscriptions import membership, parking
-from eventstore.subscriptions.assignment import Slot
-from eventstore.subscriptions.batch import Batch
-from eventstore.subscriptions.cursor import Cursor
-from eventstore.subscriptions.delivery import Delivery, Handler, Retries
-from eventstore.subscriptions.effects import Effects, went_back
-from eventstore.subscriptions.membership import Holding, Start, Watch
-from eventstore.subscriptions.parking import Failed
-from eventstore.subscriptions.readahead import AheadCursor, ReadAhead
-from eventstore.subscriptions.selection import Filter
-from eventstore.wake import Deadline
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog.database import Catalog
+from tailrace.eventstore.errors import Fenced, TransientError, UsageError
+from tailrace.eventstore.log.wakeup import Deadline
+from tailrace.eventstore.subscriptions import dead_letters, membership
+from tailrace.eventstore.subscriptions.assignment import Slot
+from tailrace.eventstore.subscriptions.batch import Batch
+from tailrace.eventstore.subscriptions.cursor import Cursor
+from tailrace.eventstore.subscriptions.dead_letters import Failed
+from tailrace.eventstore.subscriptions.delivery import Delivery, Handler, Retries
+from tailrace.eventstore.subscriptions.effects import Effects, went_back
+from tailrace.eventstore.subscriptions.filter import Filter
+from tailrace.eventstore.subscriptions.membership import Holding, Start, Watch
+from tailrace.eventstore.subscriptions.read_ahead import AheadCursor, ReadAhead
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from eventstore.model import TopicId
-    from eventstore.subscriptions.group import Bounds, Group
+    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.subscriptions.group import Bounds, Group
 
 _POLL_SECONDS = 1.0
 _NEVER = 1 << 62
@@ -213,7 +213,7 @@ class Member:
         following = Start(batch.end_offset, batch.last_epoch)
         with self.database.write() as connection:
             if failed:
-                parking.park(connection, self.group.name, held.holding.slot, failed)
+                dead_letters.park(connection, self.group.name, held.holding.slot, failed)
             membership.commit(
                 connection, self.group.name, self.name, held.holding, held.committed.next_offset, following
             )

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
 
-from eventstore.errors import Fenced, UsageError
-from eventstore.model import TopicId
-from eventstore.subscriptions import tables
-from eventstore.subscriptions.assignment import Slot, assign
-from eventstore.times import now_micros
+from tailrace.eventstore.catalog import group_tables
+from tailrace.eventstore.errors import Fenced, UsageError
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.time import now_micros
+from tailrace.eventstore.subscriptions.assignment import Slot, assign
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Watch:
 def join(connection: Connection, group: str, member: str, token: str) -> None:
     """Become ``member``. Another process that has the name is out: what it owns gets a new generation."""
     lock(connection, group)
-    table = tables.members
+    table = group_tables.members
     mine = (table.c.group_name == group, table.c.member == member)
     taken = connection.execute(update(table).where(*mine).values(token=token, beat=table.c.beat + 1))
     if taken.rowcount:
@@ -79,7 +79,7 @@ def join(connection: Connection, group: str, member: str, token: str) -> None:
 def leave(connection: Connection, group: str, member: str, token: str) -> None:
     """Give everything back. Nothing happens when the name is another's by now."""
     lock(connection, group)
-    table = tables.members
+    table = group_tables.members
     left = connection.execute(
         delete(table).where(table.c.group_name == group, table.c.member == member, table.c.token == token)
     )
@@ -89,7 +89,7 @@ def leave(connection: Connection, group: str, member: str, token: str) -> None:
 
 def beat(connection: Connection, group: str, member: str, token: str) -> None:
     """Raises Fenced when this process is not the member any more."""
-    table = tables.members
+    table = group_tables.members
     mine = (table.c.group_name == group, table.c.member == member, table.c.token == token)
     if connection.execute(update(table).where(*mine).values(beat=table.c.beat + 1)).rowcount != 1:
         raise Fenced(
@@ -119,7 +119,7 @@ def share_out(
         known[slot] = None
     for slot in finished(connection, group, closed):
         del known[slot]
-    table = tables.members
+    table = group_tables.members
     alive = set(connection.scalars(select(table.c.member).where(table.c.group_name == group)))
     for slot, owner in assign(known, alive).items():
         current = known[slot]
@@ -131,7 +131,7 @@ def share_out(
 
 
 def holdings(connection: Connection, group: str, member: str) -> list[Holding]:
-    table = tables.partitions
+    table = group_tables.partitions
     query = select(table).where(table.c.group_name == group, table.c.owner == member)
     return [
         Holding(
@@ -148,7 +148,7 @@ def holdings(connection: Connection, group: str, member: str) -> list[Holding]:
 
 def finished(connection: Connection, group: str, closed: Mapping[Slot, int]) -> set[Slot]:
     """Of closed partitions, those that the group is done with: at their end, and given back by who came there."""
-    table = tables.partitions
+    table = group_tables.partitions
     query = select(table.c.topic, table.c.partition, table.c.next_offset).where(
         table.c.group_name == group,
         table.c.topic.in_({slot.topic.text for slot in closed}),
@@ -162,7 +162,7 @@ def finished(connection: Connection, group: str, closed: Mapping[Slot, int]) -> 
 def finish(connection: Connection, group: str, member: str, holding: Holding, end: Start) -> None:
     """Give back a closed partition whose end was reached. Nothing when it is not ours any more."""
     report(connection, group, member, holding, end)
-    table = tables.partitions
+    table = group_tables.partitions
     connection.execute(
         update(table)
         .where(of_slot(group, holding.slot), table.c.owner == member)
@@ -173,7 +173,7 @@ def finish(connection: Connection, group: str, member: str, holding: Holding, en
 
 def give_up(connection: Connection, group: str, member: str, holding: Holding) -> None:
     """Hand a partition to the member that it is wanted for. Nothing when it is not ours any more."""
-    table = tables.partitions
+    table = group_tables.partitions
     connection.execute(
         update(table)
         .where(of_slot(group, holding.slot), table.c.owner == member)
@@ -186,7 +186,7 @@ def commit(
     connection: Connection, group: str, member: str, holding: Holding, previous: int, following: Start
 ) -> None:
     """Move a partition's position, by compare-and-set. Raises Fenced when it is not ours any more."""
-    table = tables.partitions
+    table = group_tables.partitions
     moved = connection.execute(
         update(table)
         .where(of_slot(group, holding.slot), table.c.owner == member)
@@ -199,7 +199,7 @@ def commit(
 
 def require(connection: Connection, group: str, member: str, holding: Holding) -> None:
     """Raises Fenced unless the partition is ours, until this transaction ends."""
-    table = tables.partitions
+    table = group_tables.partitions
     held = connection.execute(
         update(table)
         .where(of_slot(group, holding.slot), table.c.owner == member)
@@ -212,7 +212,7 @@ def require(connection: Connection, group: str, member: str, holding: Holding) -
 
 def report(connection: Connection, group: str, member: str, holding: Holding, reached: Start) -> None:
     """Write down a position that the consumer's own database holds. Nothing when the partition is not ours any more."""
-    table = tables.partitions
+    table = group_tables.partitions
     connection.execute(
         update(table)
         .where(of_slot(group, holding.slot), table.c.owner == member)
@@ -228,7 +228,7 @@ def set_positions(
     than any which consumers' databases have seen, also when this one was restored from a backup: generations rise by
     one, so the number of microseconds since 1970 is one."""
     known = _owners(connection, group)
-    table = tables.partitions
+    table = group_tables.partitions
     last = connection.scalar(select(func.max(table.c.generation)).where(table.c.group_name == group)) or 0
     generation = max(last + 1, now_micros())
     for slot, start in wanted.items():
@@ -264,14 +264,14 @@ def stale(group: str, slot: Slot) -> Fenced:
 
 def lock(connection: Connection, group: str) -> None:
     """One change of a group at a time (Postgres; SQLite has one writer anyway). Raises UsageError: no such group."""
-    table = tables.groups
+    table = group_tables.groups
     query = select(table.c.name).where(table.c.name == group).with_for_update()
     if connection.scalar(query) is None:
         raise UsageError(f"there is no group {group!r}", hint="`tailrace group list` shows those there are")
 
 
 def of_slot(group: str, slot: Slot) -> ColumnElement[bool]:
-    table = tables.partitions
+    table = group_tables.partitions
     return and_(
         table.c.group_name == group,
         table.c.topic == slot.topic.text,
@@ -280,13 +280,13 @@ def of_slot(group: str, slot: Slot) -> ColumnElement[bool]:
 
 
 def _owners(connection: Connection, group: str) -> dict[Slot, str | None]:
-    table = tables.partitions
+    table = group_tables.partitions
     query = select(table.c.topic, table.c.partition, table.c.owner).where(table.c.group_name == group)
     return {Slot(TopicId.parse(row.topic), row.partition): row.owner for row in connection.execute(query)}
 
 
 def _remove_silent(connection: Connection, group: str, watch: Watch, now: float) -> None:
-    table = tables.members
+    table = group_tables.members
     rows = connection.execute(select(table).where(table.c.group_name == group)).all()
     for member, seen in watch.silent({row.member: (row.token, row.beat) for row in rows}, now).items():
         gone = connection.execute(
@@ -297,7 +297,7 @@ def _remove_silent(connection: Connection, group: str, watch: Watch, now: float)
 
 
 def _raise_generation(connection: Connection, group: str, member: str, owner: str | None) -> None:
-    table = tables.partitions
+    table = group_tables.partitions
     connection.execute(
         update(table)
         .where(table.c.group_name == group, table.c.owner == member)
@@ -306,7 +306,7 @@ def _raise_generation(connection: Connection, group: str, member: str, owner: st
 
 
 def _hand_over(connection: Connection, group: str, slot: Slot, owner: str) -> None:
-    table = tables.partitions
+    table = group_tables.partitions
     connection.execute(
         update(table)
         .where(of_slot(group, slot))
@@ -315,14 +315,14 @@ def _hand_over(connection: Connection, group: str, slot: Slot, owner: str) -> No
 
 
 def _want(connection: Connection, group: str, slot: Slot, owner: str | None) -> None:
-    table = tables.partitions
+    table = group_tables.partitions
     differs = table.c.wanted.is_not(None) if owner is None else table.c.wanted.is_distinct_from(owner)
     connection.execute(update(table).where(of_slot(group, slot), differs).values(wanted=owner))
 
 
 def _add(connection: Connection, group: str, slot: Slot, start: Start) -> None:
     connection.execute(
-        insert(tables.partitions).values(
+        insert(group_tables.partitions).values(
             group_name=group,
             topic=slot.topic.text,
             partition=slot.partition,

@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.errors import UsageError
-from eventstore.model import TopicId, TopicInfo
-from eventstore.position import Cut
-from eventstore.subscriptions.batch import Rows
-from eventstore.subscriptions.positions import end_of
-from eventstore.subscriptions.selection import Filter, check_patterns, matching
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.model.model import TopicId, TopicInfo
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.subscriptions.batch import Rows
+from tailrace.eventstore.subscriptions.filter import Filter, check_patterns, matching
+from tailrace.eventstore.subscriptions.offsets import end_of
 
 if TYPE_CHECKING:
-    from eventstore.log import Store
+    from tailrace.eventstore.store import Store
 
 AsOf = str | int | datetime
 _OFFSETS = re.compile(r"\s*\d+:\d+\s*(,\s*\d+:\d+\s*)*", re.ASCII)

@@ -1,1 +1,1 @@
-"""Migrations of the catalog: ``eventstore.tables``."""
+"""Migrations of the catalog: ``tailrace.eventstore.catalog.tables``."""

@@ -1,1 +1,1 @@
-"""Migrations of the tables of consumer groups: ``eventstore.subscriptions.tables``."""
+"""Migrations of the tables of consumer groups: ``tailrace.eventstore.catalog.group_tables``."""

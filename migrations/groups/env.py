@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from eventstore.subscriptions.tables import VERSION_TABLE, metadata
+from tailrace.eventstore.catalog.group_tables import VERSION_TABLE, metadata
 
 context.configure(
     connection=context.config.attributes["connection"], target_metadata=metadata, version_table=VERSION_TABLE

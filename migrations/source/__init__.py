@@ -12,7 +12,7 @@ from typing import LiteralString
 
 import psycopg
 
-from eventstore.errors import OperatorError, TransientError, UsageError
+from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
 
 _HERE = Path(__file__).parent
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('tailrace.migrations', 0))"

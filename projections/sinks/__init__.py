@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from projections.sinks.base import Load, Sink, Target, open_sink
+from tailrace.projections.sinks.contract import Load, Sink, Target, open_sink
 
 __all__ = ["Load", "Sink", "Target", "open_sink"]

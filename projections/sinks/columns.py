@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.errors import UsageError
+from tailrace.eventstore.errors import UsageError
 
 _FIRST_DAY = (
     -719_162

@@ -1,547 +1,342 @@
-"""What every sink must keep, as a suite of tests: our sinks pass it, and so can a user's own.
+"""The contract of a sink: one generation of a projection takes one derived step after the other, each exactly once.
 
-    class TestMySink(SinkContract):
-        @pytest.fixture(autouse=True)
-        def place(self, my_server):
-            self.opener = functools.partial(MySink, my_server.url)
+A step leads from one fence to the next. Applying it is ``load`` → ``write`` per bucket → ``commit``. The bytes of a
+step never change (the catalog commits them by compare-and-set), so a step that was cut off is simply applied again.
 
-``opener`` opens the sink anew, as another process would; it must pickle, because the suite kills processes of its own
-in the middle of a step. The tests are plain functions with asserts: any runner that calls ``test_*`` will do. A sink
-that holds fewer types sets ``schema`` to what it holds; ``process`` may be another ``Popen``, which starts Python
-faster.
+``atomic`` sinks show a step's rows and its fence at once or not at all. ``monotonic`` sinks show rows as they come;
+each row carries the epoch that wrote it, an older epoch never overwrites a newer one, and the fence comes last.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
-import random
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from time import sleep
-from typing import Any, ClassVar
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from eventstore import keys
-from eventstore.errors import Fenced, TailraceError, UsageError
-from eventstore.position import Fence
-from projections.sinks.base import InMotion, ResumableLoad, Sink, SnapshotSink, Target
-from projections.sinks.contract_rows import AWKWARD, SCHEMA, value_of
+from tailrace.eventstore.errors import Fenced, OperatorError, TransientError, UsageError
+from tailrace.eventstore.model import keys
+from tailrace.eventstore.model.position import Fence
+from tailrace.projections.sinks.columns import unsupported
 
-Row = dict[str, Any]
-CHILD_SECONDS = 120  # for a process that starts, imports and applies one small step
-BEGINS = b"begins\n"
+if TYPE_CHECKING:
+    from tailrace.eventstore.settings import Settings, SinkKind, SinkSettings
+    from tailrace.projections.sinks.specs import SinkSpec
+
+RESERVED = frozenset(
+    {"_hash", "_op", "_bucket", "_epoch", "_deleted"}
+)  # of derived files and of stamped rows
+
+
+class CannotBuild(OperatorError):
+    """A generation's columns do not fit its sink, or something there is in the way: all that was found, each a
+    sentence."""
+
+    def __init__(self, message: str, problems: Sequence[str] = (), *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.problems = tuple(problems)
+
+
+class HeldByReaders(TransientError):
+    """Readers, or another promotion, are in the way of what is to be shown. Readers see what they saw before; trying
+    again later works."""
+
+
+class NoSink(UsageError):
+    """What is named as a sink is not there: no entry of ``[sinks]``, no class that loads."""
+
+
+class InMotion(TransientError):
+    """A sink was read while a step was on its way into it, or while what was read was removed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One derived step: rows by key that are put, keys that go."""
+class Target:
+    """One generation of one projection. ``store`` is the store's name and starts every physical name.
 
-    to: Fence
-    upserts: tuple[Row, ...] = ()
-    deletes: tuple[Row, ...] = ()
+    ``schema`` are the output columns in order; ``key`` some of them. ``partitions`` and ``split`` place a key hash in
+    its bucket (``tailrace.eventstore.model.keys.bucket_of``). ``preview``: it is never promoted, so that nothing
+    has to fit what
+    readers see now.
+    """
+
+    store: str
+    projection: str
+    generation: int
+    key: tuple[str, ...]
+    schema: pa.Schema
+    partitions: int
+    split: int = 1
+    preview: bool = False
+
+    @property
+    def buckets(self) -> int:
+        return self.partitions * self.split
+
+    def __str__(self) -> str:
+        return f"generation {self.generation} of projection {self.projection!r}"
 
 
-class SinkContract:
-    """Subclass it, set ``opener``, and let a test runner find the subclass."""
+class Load(Protocol):
+    """One derived step on its way into one generation. Not for use from several threads at once."""
 
-    opener: Callable[[], Sink]
-    schema: ClassVar[pa.Schema] = SCHEMA
-    key: ClassVar[tuple[str, ...]] = ("region", "id")
-    partitions: ClassVar[int] = 2
-    split: ClassVar[int] = 2
-    process: ClassVar[type[subprocess.Popen[Any]]] = subprocess.Popen
+    def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
+        """Rows of one bucket, possibly in several calls. A key occurs at most once in a step.
 
-    # What the tests are made of.
+        ``upserts`` has the target's columns and ``_hash``, ``deletes`` the key columns and ``_hash``. Deleting a key
+        that is not there is no error. Raises UsageError for a row that the sink cannot hold.
+        """
 
-    def target(self, generation: int = 1, projection: str = "totals") -> Target:
-        return Target("acme", projection, generation, self.key, self.schema, self.partitions, self.split)
+    def commit(self) -> None:
+        """The fence last. A load that is left without ``commit`` has not happened: its step is applied again, at most
+        without the buckets that a ``ResumableLoad`` keeps.
 
-    def fence(self, target: Target, epoch: int, *, log: str = "log-1", hash: str = "") -> Fence:
-        return Fence(log, target.projection, target.generation, epoch, hash or f"hash-{epoch}")
+        Raises Fenced when another process has moved the fence since, TransientError when the outcome is unknown:
+        ``Sink.fence`` then tells.
+        """
 
-    def row(self, number: int, seed: int = 0) -> Row:
-        """A row with the key that ``number`` stands for; its other cells are drawn."""
-        draw = random.Random(f"{number}/{seed}")
-        row = {field.name: value_of(field, draw) for field in self.schema}
-        return row | self.key_of(number)
 
-    def key_of(self, number: int) -> Row:
-        cells = {}
-        for name in self.key:
-            kind = self.schema.field(name).type
-            values = AWKWARD["region"]
-            cells[name] = (
-                number if pa.types.is_integer(kind) else f"{values[number % len(values)]}{number // 7}"
-            )
-        return cells
+@runtime_checkable
+class ResumableLoad(Protocol):
+    """What a load can do besides, so that one that was cut off is gone on with by bucket."""
 
-    def apply(self, target: Target, expected: Fence | None, step: Step) -> None:
-        with self.opener().load(target, expected, step.to) as load:
-            for bucket, upserts, deletes in pieces(target, step):
-                load.write(bucket, upserts, deletes)
-            load.commit()
+    @property
+    def done(self) -> Collection[int]:
+        """Buckets of this very step that are in the sink since an earlier load of it: they are not written again."""
 
-    def filled(self, target: Target, numbers: Iterable[int] = range(20), epoch: int = 10) -> Step:
-        """Create a generation and apply a first step to it."""
-        self.opener().create(target)
-        step = Step(self.fence(target, epoch), tuple(self.row(number) for number in numbers))
-        self.apply(target, None, step)
-        return step
+    def bucket_done(self, bucket: int) -> None:
+        """All rows of a bucket were written: they stay, whatever becomes of the load. Raises what ``commit`` does."""
 
-    def content(self, target: Target) -> list[str]:
-        """All rows in a form that tells -0.0 from 0.0 and takes NaN as itself."""
-        tables = [pa.table(batch) for batch in self.opener().scan(target)]
-        for table in tables:
-            assert table.schema.equals(target.schema), f"scan gave {table.schema}"
-        return sorted(repr(row) for table in tables for row in table.to_pylist())
 
-    def assert_holds(self, target: Target, rows: Iterable[Row], fence: Fence | None) -> None:
-        expected = pa.Table.from_pylist(list(rows), target.schema).to_pylist()
-        assert self.content(target) == sorted(map(repr, expected))
-        assert self.opener().fence(target) == fence
+class Sink(Protocol):
+    """A place for generations. Holds no connection between calls; raises OperatorError (the hint says what to
+    change) and TransientError (out of reach) from every method."""
 
-    # The tests.
+    kind: Literal["atomic", "monotonic"]
 
-    def test_check_finds_nothing_and_writes_nothing(self) -> None:
-        target = self.target()
-        self.opener().check(target)
-        assert self.opener().fence(target) is None
-        assert self.opener().live(target.store, target.projection) is None
-        assert self.content(target) == []
+    def check(self, target: Target) -> list[str]:
+        """Everything that would go wrong, before anything is built; writes nothing. Returns remarks that do not
+        hinder. Raises OperatorError with all problems found."""
 
-    def test_check_names_every_column_that_no_sink_can_hold(self) -> None:
-        bad = [pa.field("nested", pa.struct([("x", pa.int32())])), pa.field("_epoch", pa.int64())]
-        target = replace(self.target(), schema=pa.schema([*self.schema, *bad]), key=(*self.key, "absent"))
-        with raises(TailraceError) as caught:
-            self.opener().check(target)
-        assert all(name in str(caught[0]) for name in ("nested", "_epoch", "absent"))
+    def create(self, target: Target) -> None:
+        """An empty generation that nobody reads. May be called again."""
 
-    def test_an_empty_generation_shows_nothing(self) -> None:
-        target = self.target()
-        self.opener().create(target)
-        self.assert_holds(target, [], None)
-        assert self.opener().live(target.store, target.projection) is None
+    def load(self, target: Target, expected: Fence | None, to: Fence) -> AbstractContextManager[Load]:
+        """Begin the step from fence ``expected`` (None: the first step) to ``to``.
 
-    def test_every_value_comes_back_as_it_was(self) -> None:
-        target = self.target()
-        self.opener().create(target)
-        step = Step(self.fence(target, 1), tuple(self.row(number) for number in range(120)))
-        self.apply(target, None, step)
-        self.assert_holds(target, step.upserts, step.to)
+        Raises Fenced when the sink does not stand at ``expected``. A step that ended half-way, even by kill -9 of
+        the process, can be begun again.
+        """
 
-    def test_creating_again_changes_nothing(self) -> None:
-        target = self.target()
-        first = self.filled(target)
-        self.opener().create(target)
-        self.assert_holds(target, first.upserts, first.to)
+    def fence(self, target: Target) -> Fence | None:
+        """Where the generation stands: every step up to it is in completely. None: no step is, or no generation."""
 
-    def test_an_untouched_generation_may_get_other_columns(self) -> None:
-        target = self.target()
-        more = self.schema.append(pa.field("dropped_later", pa.int64()))
-        self.opener().create(replace(target, schema=more))
-        first = self.filled(target)
-        self.assert_holds(target, first.upserts, first.to)
+    def promote(self, target: Target, expected_live: int | None) -> None:
+        """Show this generation to readers, atomically. Succeeds without effect when it is live already.
 
-    def test_a_step_changes_its_rows_and_no_others(self) -> None:
-        target = self.target()
-        first = self.filled(target, range(20))
-        second = Step(
-            self.fence(target, 11),
-            upserts=(self.row(3, seed=1), self.row(50)),
-            deletes=(self.key_of(4), self.key_of(99)),  # the last was never there
+        Raises Fenced when the live generation is not ``expected_live``, UsageError when no step was ever committed,
+        HeldByReaders, after a second at most, where it would have to wait for them: who promotes tries again.
+        """
+
+    def live(self, store: str, projection: str) -> int | None:
+        """The generation that readers see."""
+
+    def drop(self, target: Target) -> None:
+        """Remove a generation and its fence; may be called again. Raises UsageError when it is live."""
+
+    def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
+        """All rows as readers find them, in no particular order, in ``target.schema`` exactly.
+
+        Raises DifferenceFound for rows that no step wrote so and that the schema cannot hold, InMotion (monotonic
+        sinks) while a step is half in, or when what is read is removed meanwhile: the next call may do better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Where a generation stands, and its rows there as ``Sink.scan`` gives them: both of one position."""
+
+    fence: Fence | None
+    rows: Iterator[pa.RecordBatch]
+
+
+@runtime_checkable
+class SnapshotSink(Protocol):
+    """What an atomic sink can do besides, so that it is compared with the log while it is refreshed all the time. One
+    that cannot is read between two looks at its fence, again and again until no step came."""
+
+    def snapshot(self, target: Target) -> AbstractContextManager[Snapshot]:
+        """The rows are read inside the block; steps that are applied meanwhile change neither them nor the fence.
+        Raises what ``scan`` raises, also as its rows are read."""
+
+
+@runtime_checkable
+class MovingSink(Protocol):
+    """What a monotonic sink can do besides, so that it is compared with the log while it is refreshed all the time."""
+
+    def scan_in_motion(self, target: Target) -> Iterator[pa.RecordBatch]:
+        """``scan`` that takes rows of steps on their way for rows: each as it is when it is read. A row that no step
+        touches meanwhile comes exactly once."""
+
+    def read(self, target: Target, keys: pa.Table) -> Iterator[pa.RecordBatch]:
+        """The rows of some keys (key columns and ``_hash``), as ``scan`` gives them. Raises what ``scan`` raises."""
+
+
+def open_sink(spec: SinkSpec, settings: Settings) -> Sink:
+    """The sink a projection's spec names. Connects to nothing yet.
+
+    Raises NoSink for a name that ``[sinks]`` does not have, UsageError for one of another kind, OperatorError when the
+    optional part (``redis``, ``search``) is not installed.
+    """
+    from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex
+
+    match spec:
+        case PostgresTable():
+            from tailrace.projections.sinks.postgres.sink import PostgresSink
+
+            return PostgresSink(spec, sink_settings(settings, spec.sink, "postgres"))
+        case RedisCache():
+            with optional_part("redis"):
+                from tailrace.projections.sinks.redis.sink import RedisSink
+
+            return RedisSink(spec, sink_settings(settings, spec.sink, "redis"))
+        case SearchIndex():
+            with optional_part("search"):
+                from tailrace.projections.sinks.search.sink import SearchSink
+
+            return SearchSink(spec, sink_settings(settings, spec.sink, "search"))
+        case ParquetFolder():
+            from tailrace.projections.sinks.parquet.sink import ParquetSink
+
+            return ParquetSink(spec, sink_settings(settings, spec.sink, "parquet"))
+        case _:
+            return spec.open_sink(settings)
+
+
+def sink_settings(settings: Settings, name: str, kind: SinkKind) -> SinkSettings:
+    """The entry of ``[sinks]``, of the right kind and with the value that kind needs."""
+    from tailrace.eventstore.settings import SINK_ADDRESS
+
+    found = settings.sinks.get(name)
+    if found is None:
+        known = ", ".join(sorted(settings.sinks)) or "none"
+        raise NoSink(
+            f"there is no sink {name!r}", hint=f"add [sinks.{name}] to tailrace.toml; known sinks: {known}"
         )
-        self.apply(target, first.to, second)
-        expected = [self.row(n) for n in range(20) if n not in (3, 4)] + list(second.upserts)
-        self.assert_holds(target, expected, second.to)
-
-    def test_a_deleted_row_can_come_back(self) -> None:
-        target = self.target()
-        first = self.filled(target, range(3))
-        gone = Step(self.fence(target, 11), deletes=tuple(self.key_of(n) for n in range(3)))
-        self.apply(target, first.to, gone)
-        self.assert_holds(target, [], gone.to)
-        back = Step(self.fence(target, 12), upserts=(self.row(1, seed=5),))
-        self.apply(target, gone.to, back)
-        self.assert_holds(target, back.upserts, back.to)
-
-    def test_a_step_without_rows_moves_the_fence(self) -> None:
-        target = self.target()
-        self.opener().create(target)
-        empty = Step(self.fence(target, 1))
-        self.apply(target, None, empty)
-        self.assert_holds(target, [], empty.to)
-        self.apply(target, empty.to, Step(self.fence(target, 2)))
-        self.assert_holds(target, [], self.fence(target, 2))
-
-    def test_many_steps_equal_a_dictionary(self) -> None:
-        target = self.target()
-        self.opener().create(target)
-        draw = random.Random(20)
-        state: dict[int, Row] = {}
-        fence: Fence | None = None
-        for epoch in range(1, 13):
-            touched = draw.sample(range(40), draw.randrange(25))
-            gone = {number for number in touched if draw.random() < 0.4}
-            put = {number: self.row(number, epoch) for number in touched if number not in gone}
-            step = Step(
-                self.fence(target, epoch),
-                upserts=tuple(put.values()),
-                deletes=tuple(self.key_of(number) for number in sorted(gone)) if fence else (),
-            )
-            self.apply(target, fence, step)
-            fence = step.to
-            state = {n: row for n, row in {**state, **put}.items() if n not in gone}
-            self.assert_holds(target, state.values(), fence)
-
-    def test_a_step_from_another_fence_is_refused(self) -> None:
-        target = self.target()
-        first = self.filled(target)
-        wrong = [
-            None,
-            self.fence(target, 9),
-            self.fence(target, 10, log="another log"),
-            self.fence(target, 10, hash="another history"),
-        ]
-        for expected in wrong:
-            with raises(Fenced):
-                self.apply(target, expected, Step(self.fence(target, 11), upserts=(self.row(1, seed=9),)))
-        self.assert_holds(target, first.upserts, first.to)
-
-    def test_the_fence_of_another_generation_is_refused(self) -> None:
-        target = self.target()
-        first = self.filled(target)
-        with raises(UsageError):
-            self.apply(target, first.to, Step(self.fence(self.target(2), 11)))
-        self.assert_holds(target, first.upserts, first.to)
-
-    def test_a_step_cannot_go_in_twice(self) -> None:
-        target = self.target()
-        first = self.filled(target)
-        second = Step(self.fence(target, 11), upserts=(self.row(1, seed=1),), deletes=(self.key_of(2),))
-        self.apply(target, first.to, second)
-        before = self.content(target)
-        with raises(Fenced):
-            self.apply(target, first.to, second)
-        assert self.content(target) == before
-        assert self.opener().fence(target) == second.to
-
-    def test_a_step_left_without_commit_has_not_happened_and_is_applied_again(self) -> None:
-        target = self.target()
-        first = self.filled(target)
-        second = Step(
-            self.fence(target, 11), tuple(self.row(n, seed=1) for n in range(5, 30)), (self.key_of(1),)
+    if found.kind != kind:
+        raise UsageError(
+            f"sink {name!r} is of kind {found.kind}, the projection needs {kind}",
+            hint=f"name another sink in the projection, or change kind in [sinks.{name}]",
         )
-        with self.opener().load(target, first.to, second.to) as load:
-            for bucket, upserts, deletes in list(pieces(target, second))[:-1]:
-                load.write(bucket, upserts, deletes)
-        assert self.opener().fence(target) == first.to
-        if self.opener().kind == "atomic":
-            self.assert_holds(target, first.upserts, first.to)
-        self.apply(target, first.to, second)
-        expected = [self.row(n) for n in range(5) if n != 1] + list(second.upserts)
-        self.assert_holds(target, expected, second.to)
-
-    def test_a_first_step_killed_anywhere_gives_the_same_when_applied_again(self) -> None:
-        target = self.target()
-        step = Step(self.fence(target, 10), tuple(self.row(number) for number in range(30)))
-        for writes in (1, target.buckets):
-            self.opener().create(target)
-            self.die(target, None, step, writes)
-            assert self.opener().fence(target) is None
-            if self.opener().kind == "atomic":
-                assert self.content(target) == []
-        self.apply(target, None, step)
-        self.assert_holds(target, step.upserts, step.to)
-
-    def test_a_later_step_killed_anywhere_gives_the_same_when_applied_again(self) -> None:
-        target = self.target()
-        first = self.filled(target)
-        step = Step(
-            self.fence(target, 11),
-            upserts=tuple(self.row(number, seed=1) for number in range(10, 30)),
-            deletes=tuple(self.key_of(number) for number in range(10)),
-        )
-        for writes in (1, target.buckets):
-            self.die(target, first.to, step, writes)
-            assert self.opener().fence(target) == first.to
-            if self.opener().kind == "atomic":
-                self.assert_holds(target, first.upserts, first.to)
-        self.apply(target, first.to, step)
-        self.assert_holds(target, step.upserts, step.to)
-
-    def test_a_first_step_that_is_cut_off_goes_on_behind_the_buckets_that_were_done(self) -> None:
-        """Of a sink whose loads keep them; any other begins again."""
-        target = self.target()
-        self.opener().create(target)
-        step = Step(self.fence(target, 10), tuple(self.row(number) for number in range(60)))
-        parts = list(pieces(target, step))
-        kept: set[int] = set()
-        for bucket, _, _ in parts[:-1]:
-            with self.opener().load(target, None, step.to) as load:
-                if not isinstance(load, ResumableLoad):
-                    return
-                assert set(load.done) == kept
-                for part in [each for each in parts if each[0] == bucket]:
-                    load.write(*part)
-                load.bucket_done(bucket)
-                kept.add(bucket)
-                load.write(*parts[-1])  # which is not done
-            assert self.opener().fence(target) is None
-            self.opener().create(target)
-        with self.opener().load(target, None, step.to) as load:
-            load.write(*parts[-1])
-            load.commit()
-        self.assert_holds(target, step.upserts, step.to)
-        last = Step(self.fence(target, 11), (self.row(3, seed=1),), (self.key_of(4),))
-        self.apply(target, step.to, last)
-        expected = [self.row(n) for n in range(60) if n not in (3, 4)] + list(last.upserts)
-        self.assert_holds(target, expected, last.to)
-
-    def test_buckets_of_another_first_step_are_not_gone_on_with(self) -> None:
-        target = self.target()
-        self.opener().create(target)
-        left = Step(self.fence(target, 10, hash="another history"), tuple(map(self.row, range(60))))
-        step = Step(self.fence(target, 10), tuple(self.row(number, seed=1) for number in range(20)))
-        with self.opener().load(target, None, left.to) as load:
-            for part in pieces(target, left):
-                load.write(*part)
-                if isinstance(load, ResumableLoad):
-                    load.bucket_done(part[0])
-        if self.opener().kind == "monotonic":
-            return  # whose rows are there already; what is built is never computed twice at one epoch
-        self.opener().create(target)
-        self.apply(target, None, step)
-        self.assert_holds(target, step.upserts, step.to)
-
-    def test_a_step_killed_at_any_moment_is_in_or_can_be_applied_again(self) -> None:
-        target = self.target()
-        first = self.filled(target)
-        step = Step(
-            self.fence(target, 11),
-            upserts=tuple(self.row(number, seed=1) for number in range(10, 400)),
-            deletes=tuple(self.key_of(number) for number in range(10)),
-        )
-        draw = random.Random(type(self).__name__)
-        for _ in range(3):
-            self.kill_soon(target, first.to, step, after=draw.uniform(0, 0.1))
-            if self.opener().fence(target) == step.to:
-                break
-            if self.opener().kind == "atomic":
-                self.assert_holds(target, first.upserts, first.to)
-        if self.opener().fence(target) != step.to:
-            self.apply(target, first.to, step)
-        self.assert_holds(target, step.upserts, step.to)
-        last = Step(self.fence(target, 12), deletes=tuple(self.key_of(n) for n in range(10, 400)))
-        self.apply(target, step.to, last)
-        self.assert_holds(target, [], last.to)
-
-    def test_a_scan_may_be_left_early(self) -> None:
-        target = self.target()
-        first = self.filled(target, range(200))
-        scan = self.opener().scan(target)
-        next(iter(scan))
-        del scan
-        self.assert_holds(target, first.upserts, first.to)
-
-    def test_a_snapshot_is_of_one_position_whatever_is_applied_meanwhile(self) -> None:
-        """Of a sink that has them; what it shows may be removed meanwhile, which it says."""
-        sink, target = self.opener(), self.target()
-        if not isinstance(sink, SnapshotSink):
-            return
-        with sink.snapshot(target) as found:
-            assert (found.fence, list(found.rows)) == (None, [])
-        first = self.filled(target)
-        second = Step(self.fence(target, 11), (self.row(3, seed=1), self.row(50)), (self.key_of(4),))
-        with sink.snapshot(target) as found:
-            self.apply(target, first.to, second)
-            assert found.fence == first.to
-            with suppress(InMotion):
-                rows = [repr(row) for batch in found.rows for row in batch.to_pylist()]
-                expected = pa.Table.from_pylist(list(first.upserts), target.schema).to_pylist()
-                assert sorted(rows) == sorted(map(repr, expected))
-        with sink.snapshot(target) as found:
-            assert found.fence == second.to
-            assert sum(batch.num_rows for batch in found.rows) == len(first.upserts)
-
-    def test_a_writer_that_fell_asleep_changes_nothing(self) -> None:
-        """Only a monotonic sink lets two writers in at once; an atomic one refuses the second at its fence."""
-        if self.opener().kind == "atomic":
-            self.test_a_step_cannot_go_in_twice()
-            return
-        target = self.target()
-        first = self.filled(target)
-        old = Step(self.fence(target, 11), tuple(self.row(n, seed=1) for n in range(10)), (self.key_of(15),))
-        new = Step(self.fence(target, 12), tuple(self.row(n, seed=2) for n in range(4)), (self.key_of(5),))
-        with raises(Fenced), self.opener().load(target, first.to, old.to) as asleep:
-            parts = list(pieces(target, old))
-            asleep.write(*parts[0])
-            self.apply(target, first.to, old)
-            self.apply(target, old.to, new)
-            before = self.content(target)
-            for part in parts:
-                asleep.write(*part)
-            assert self.content(target) == before
-            asleep.commit()
-        assert self.content(target) == before
-        assert self.opener().fence(target) == new.to
-
-    def test_a_row_without_a_key_is_refused(self) -> None:
-        target = self.target()
-        first = self.filled(target)
-        for name in self.key:
-            nameless = Step(self.fence(target, 11), (self.row(1) | {name: None},))
-            with raises(UsageError):
-                self.apply(target, first.to, nameless)
-        assert self.opener().fence(target) == first.to
-
-    def test_a_step_into_a_generation_that_was_never_created_is_refused(self) -> None:
-        target = self.target(7)
-        with raises(UsageError):
-            self.apply(target, None, Step(self.fence(target, 1)))
-
-    def test_promotion_is_a_compare_and_set(self) -> None:
-        one, two = self.target(1), self.target(2)
-        self.filled(one)
-        self.filled(two, range(5))
-        sink = self.opener()
-        sink.promote(one, None)
-        assert self.opener().live("acme", "totals") == 1
-        with raises(Fenced):
-            sink.promote(two, None)
-        with raises(Fenced):
-            sink.promote(two, 5)
-        assert self.opener().live("acme", "totals") == 1
-        sink.promote(two, 1)
-        assert self.opener().live("acme", "totals") == 2
-        sink.promote(two, 1)  # the first try's answer was lost
-        assert self.opener().live("acme", "totals") == 2
-
-    def test_an_unfilled_generation_is_never_shown(self) -> None:
-        target = self.target()
-        self.opener().create(target)
-        with raises(UsageError):
-            self.opener().promote(target, None)
-        assert self.opener().live("acme", "totals") is None
-
-    def test_going_back_shows_the_older_generation_unchanged(self) -> None:
-        one, two = self.target(1), self.target(2)
-        first = self.filled(one)
-        self.filled(two, range(5))
-        self.opener().promote(one, None)
-        self.opener().promote(two, 1)
-        self.opener().promote(one, 2)
-        assert self.opener().live("acme", "totals") == 1
-        self.assert_holds(one, first.upserts, first.to)
-
-    def test_generations_and_projections_do_not_touch_each_other(self) -> None:
-        one, two = self.target(1), self.target(2)
-        first, second = self.filled(one), self.filled(two, range(10, 40))
-        self.apply(
-            two, second.to, Step(self.fence(two, 11), deletes=tuple(self.key_of(n) for n in range(40)))
-        )
-        self.assert_holds(one, first.upserts, first.to)
-        self.opener().drop(two)
-        self.assert_holds(one, first.upserts, first.to)
-        self.assert_holds(two, [], None)
-
-    def test_the_live_generation_is_not_dropped(self) -> None:
-        target = self.target()
-        first = self.filled(target)
-        self.opener().promote(target, None)
-        with raises(UsageError):
-            self.opener().drop(target)
-        self.assert_holds(target, first.upserts, first.to)
-
-    def test_a_dropped_generation_is_gone_and_can_be_built_anew(self) -> None:
-        target = self.target()
-        self.filled(target)
-        self.opener().drop(target)
-        self.opener().drop(target)
-        self.assert_holds(target, [], None)
-        again = self.filled(target, range(3), epoch=4)
-        self.assert_holds(target, again.upserts, again.to)
-
-    def die(self, target: Target, expected: Fence | None, step: Step, writes: int) -> None:
-        """Apply a step in a process of its own that is killed with -9 after so many writes, before the commit."""
-        with self._child(target, expected, step, writes) as child:
-            _, said = child.communicate(timeout=CHILD_SECONDS)
-        assert child.returncode == -signal.SIGKILL, said.decode(errors="replace")
-
-    def kill_soon(self, target: Target, expected: Fence | None, step: Step, after: float) -> None:
-        """Apply a step in a process of its own that is killed with -9 so many seconds after it began."""
-        with self._child(target, expected, step, None) as child:
-            assert child.stdout is not None
-            assert child.stdout.readline() == BEGINS, child.communicate()[1].decode(errors="replace")
-            sleep(after)
-            child.kill()
-            child.communicate(timeout=CHILD_SECONDS)
-
-    def _child(
-        self, target: Target, expected: Fence | None, step: Step, writes: int | None
-    ) -> subprocess.Popen[bytes]:
-        child = self.process(
-            [sys.executable, "-m", "projections.sinks.contract"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        assert child.stdin is not None
-        parts = list(pieces(target, step))
-        pickle.dump((self.opener, target, expected, step.to, parts, writes), child.stdin)
-        child.stdin.flush()
-        return child
-
-
-def pieces(target: Target, step: Step) -> Iterator[tuple[int, pa.Table, pa.Table]]:
-    """A step cut by bucket: (bucket, upserts, deletes) for every bucket, as a derived segment is."""
-    upserts = _hashed(target, pa.Table.from_pylist(list(step.upserts), target.schema))
-    key_schema = pa.schema([target.schema.field(name) for name in target.key])
-    deletes = _hashed(target, pa.Table.from_pylist(list(step.deletes), key_schema))
-    for bucket in range(target.buckets):
-        yield bucket, _of_bucket(target, upserts, bucket), _of_bucket(target, deletes, bucket)
-
-
-def _hashed(target: Target, rows: pa.Table) -> pa.Table:
-    columns = [keys.texts(rows.column(name).combine_chunks()) for name in target.key]
-    return rows.append_column("_hash", keys.hash_columns(columns))
-
-
-def _of_bucket(target: Target, rows: pa.Table, bucket: int) -> pa.Table:
-    buckets = keys.buckets_of(rows.column("_hash").combine_chunks(), target.partitions, target.split)
-    return rows.filter(pa.array(buckets == bucket))
+    needed = SINK_ADDRESS[kind]
+    if getattr(found, needed) is None:
+        raise UsageError(f"sink {name!r} has no {needed}", hint=f"set {needed} in [sinks.{name}]")
+    return found
 
 
 @contextmanager
-def raises(kind: type[TailraceError]) -> Iterator[list[TailraceError]]:
-    """The block must raise ``kind``; what it raised is put into the list."""
-    caught: list[TailraceError] = []
+def optional_part(extra: Literal["redis", "search"]) -> Iterator[None]:
+    """Around an import that needs an extra of the distribution."""
     try:
-        yield caught
-    except kind as error:
-        caught.append(error)
-    assert caught, f"{kind.__name__} was expected, nothing was raised"
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("msgpack", "redis", "tantivy"):
+            raise
+        raise OperatorError(
+            f"this sink needs {error.name}, which is not installed", hint=f"pip install 'tailrace[{extra}]'"
+        ) from None
 
 
-def apply_in_a_child() -> None:
-    """Apply a step that comes pickled on standard input; with ``writes``, die after so many of them."""
-    opener, target, expected, to, parts, writes = pickle.load(sys.stdin.buffer)
-    sink = opener()
-    sys.stdout.buffer.write(BEGINS)
-    sys.stdout.flush()
-    with sink.load(target, expected, to) as load:
-        for part in parts if writes is None else parts[:writes]:
-            load.write(*part)
-        if writes is not None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        load.commit()
+def column_problems(target: Target) -> list[str]:
+    """What no sink can hold: key columns that are not there, reserved or repeated names, unsupported types."""
+    names = target.schema.names
+    problems = [f"the key column {name!r} is not in the output" for name in target.key if name not in names]
+    problems += [f"the column name {name!r} is reserved" for name in names if name in RESERVED]
+    problems += [
+        f"the output has two columns {name!r}" for name in sorted({n for n in names if names.count(n) > 1})
+    ]
+    if not target.key:
+        problems.append("the projection has no key")
+    return problems + unsupported(target.schema)
 
 
-if __name__ == "__main__":
-    apply_in_a_child()
+def raise_problems(target: Target, problems: Sequence[str], hint: str = "") -> None:
+    """Raise CannotBuild with all problems, if there are any."""
+    if problems:
+        listed = "".join(f"\n  - {problem}" for problem in problems)
+        message = f"{target} cannot be built:{listed}"
+        raise CannotBuild(message, problems, hint=hint or "mend these, then build again")
+
+
+def rows_for(target: Target, upserts: pa.Table) -> pa.Table:
+    """The upserts as the target's columns in order. Raises UsageError when a row's key has a NULL."""
+    rows = upserts.select(target.schema.names).cast(target.schema)
+    keys_for(target, rows)
+    return rows
+
+
+def keys_for(target: Target, rows: pa.Table) -> pa.Table:
+    """The key columns of rows. Raises UsageError when one holds a NULL: such a row could not be addressed."""
+    for name in target.key:
+        if rows.column(name).null_count:
+            nulls = rows.column(name).null_count
+            raise UsageError(
+                f"projection {target.projection!r}: {nulls} rows have NULL in key column {name!r}",
+                hint="filter them out, or give them a value with coalesce",
+            )
+    schema = pa.schema([target.schema.field(name) for name in target.key])
+    return rows.select(list(target.key)).cast(schema)
+
+
+def key_texts(target: Target, rows: pa.Table) -> list[str]:
+    """One text per row that identifies its key inside a generation: see ``join_key``."""
+    return list(key_column(target, rows).to_pylist())
+
+
+def key_column(target: Target, rows: pa.Table) -> pa.StringArray:
+    """``key_texts`` as an array."""
+    columns = [keys.texts(rows.column(name).combine_chunks()).cast(pa.string()) for name in target.key]
+    if len(columns) == 1:
+        return columns[0]
+    for escaped in ("\\", ":"):
+        columns = [pc.replace_substring(column, escaped, f"\\{escaped}") for column in columns]
+    return pc.binary_join_element_wise(*columns, ":")
+
+
+def join_key(cells: Sequence[str]) -> str:
+    """The texts of a key's columns as one: a single one as it is, several joined by ``:`` (inside a text: ``\\:``)."""
+    if len(cells) == 1:
+        return cells[0]
+    return ":".join(cell.replace("\\", "\\\\").replace(":", "\\:") for cell in cells)
+
+
+def require_filled(target: Target, fence: Fence | None) -> None:
+    """What is shown to readers has a fence. Raises UsageError."""
+    if fence is None:
+        raise UsageError(f"{target} was never filled", hint="rebuild the projection, then promote it")
+
+
+def check_step(target: Target, found: Fence | None, expected: Fence | None, to: Fence) -> None:
+    """Raises Fenced unless the sink stands where the step begins, UsageError for another target's fence."""
+    if (to.projection, to.generation) != (target.projection, target.generation):
+        raise UsageError(
+            f"a fence of generation {to.generation} of {to.projection!r} cannot end a step of {target}",
+            hint="take fence and target from the same generation",
+        )
+    if found != expected:
+        raise refuse_fence(target, found, expected)
+
+
+def refuse_fence(target: Target, found: Fence | None, expected: Fence | None) -> Fenced:
+    """The error for a sink that does not stand where the step begins."""
+
+    def said(fence: Fence | None) -> str:
+        return "nothing" if fence is None else f"epoch {fence.epoch} of log {fence.log_id}"
+
+    return Fenced(
+        f"{target}: the sink holds {said(found)}, this step starts from {said(expected)}",
+        hint="another process applies this projection, or sink and log were restored apart; "
+        "in that case rebuild the projection",
+    )

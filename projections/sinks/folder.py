@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from eventstore.errors import Fenced, OperatorError, UsageError
-from eventstore.position import Fence
-from projections.sinks.base import Target, require_filled
+from tailrace.eventstore.errors import Fenced, OperatorError, UsageError
+from tailrace.eventstore.model.position import Fence
+from tailrace.projections.sinks.contract import Target, require_filled
 
 _LOCK = ".promote.lock"
 

@@ -10,7 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from projections.sinks.columns import from_json, from_texts, is_bytes, is_list, is_text, to_json, to_texts
+from tailrace.projections.sinks.columns import (
+    from_json,
+    from_texts,
+    is_bytes,
+    is_list,
+    is_text,
+    to_json,
+    to_texts,
+)
 
 
 def dump(value: object) -> str:

@@ -8,26 +8,14 @@ from typing import Annotated
 import typer
 
 from tailrace import __version__
-from tailrace.cli import (
-    capture,
-    demo,
-    doctor,
-    group,
-    init,
-    journal,
-    log,
-    plan,
-    projection,
-    refresh,
-    replay,
-    source,
-    status,
-    store,
-    topic,
-    verify,
-)
+from tailrace.cli import group, log_handler, topic
+from tailrace.cli.daily import capture, demo, doctor, init, plan, replay, run, status, verify
 from tailrace.cli.invocation import Invocation
-from tailrace.cli.output import Output
+from tailrace.cli.log import show as log
+from tailrace.cli.projection import list as projection
+from tailrace.cli.source import list as source
+from tailrace.cli.store import info as store
+from tailrace.terminal import Output
 
 EPILOG = (
     "Global options may stand anywhere on the line. Exit codes: 0 done, 1 bug, 2 usage, 3 nothing to do "
@@ -70,7 +58,7 @@ def tailrace(
 ) -> None:
     """Tail the Postgres write-ahead log into an event store; rebuild caches, search indexes and views from it."""
     output = Output(json=json)
-    journal.install(output, verbose=verbose)
+    log_handler.install(output, verbose=verbose)
     context.obj = Invocation(output, config=config, env=env, verbose=verbose, yes=yes)
 
 
@@ -78,7 +66,7 @@ DAILY = "Daily"
 PARTS = "The parts"
 
 for verb in (
-    init.init, doctor.doctor, capture.capture, status.status, plan.plan, refresh.run, refresh.rebuild, verify.verify,
+    init.init, doctor.doctor, capture.capture, status.status, plan.plan, run.run, run.rebuild, verify.verify,
     replay.replay, demo.demo,
 ):  # fmt: skip
     app.command(rich_help_panel=DAILY)(verb)

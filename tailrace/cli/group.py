@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.cli.invocation import of
-from tailrace.cli.output import count as plural
-from tailrace.cli.output import duration, size, when
+from tailrace.terminal import count as plural
+from tailrace.terminal import duration, size, when
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.maintain.cutoff import Held
-    from eventstore.subscriptions.group import Group, PartitionProgress
+    from tailrace.eventstore.maintenance.retention.plan import Held
+    from tailrace.eventstore.subscriptions.group import Group, PartitionProgress
 
 app = typer.Typer(help="Consumer groups: how far they are, what they put aside.")
 
@@ -26,7 +26,7 @@ Force = Annotated[bool, typer.Option("--force", help="Although it has members: t
 @app.command("list")
 def list_groups(context: typer.Context) -> None:
     """List groups, with their lag, and what retention each holds back."""
-    from eventstore.maintain.cutoff import held_back
+    from tailrace.eventstore.maintenance.retention.plan import held_back
 
     invocation = of(context)
     with invocation.store() as store:
@@ -44,7 +44,7 @@ def list_groups(context: typer.Context) -> None:
 @app.command()
 def show(context: typer.Context, group: Name) -> None:
     """Show a group's partitions: who has them, where they are, what is left, what retention it holds back."""
-    from eventstore.maintain.cutoff import held_back
+    from tailrace.eventstore.maintenance.retention.plan import held_back
 
     invocation = of(context)
     with invocation.store() as store:

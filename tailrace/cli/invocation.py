@@ -10,15 +10,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eventstore.errors import TailraceError, UsageError
-from tailrace.cli.output import Output
+from tailrace.eventstore.errors import TailraceError, UsageError
+from tailrace.terminal import Output
 
 if TYPE_CHECKING:
     import typer
 
-    from eventstore.log import Store
-    from eventstore.settings import Settings, SourceSettings
-    from tailrace.config import Configuration
+    from tailrace.config.load import Configuration
+    from tailrace.eventstore.settings import Settings, SourceSettings
+    from tailrace.eventstore.store import Store
 
 NOTHING_TO_DO = 3
 
@@ -35,7 +35,7 @@ class Invocation:
 
     @cached_property
     def configuration(self) -> Configuration:
-        from tailrace.config import load_configuration
+        from tailrace.config.load import load_configuration
 
         return load_configuration(self.config, self.env)
 
@@ -46,7 +46,7 @@ class Invocation:
     @contextmanager
     def store(self, *, create: bool = False) -> Iterator[Store]:
         """The open store. Raises OperatorError when there is none yet (the hint names ``tailrace init``)."""
-        from eventstore.log import Store
+        from tailrace.eventstore.store import Store
 
         with Store.open(self.settings.store, create=create, root=self.configuration.folder) as store:
             yield store

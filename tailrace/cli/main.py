@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from eventstore.disclosure import showing
-from tailrace.cli import journal
-from tailrace.cli.failure import INTERRUPTED, Edge
-from tailrace.cli.output import Output
+from tailrace.cli import log_handler
+from tailrace.cli.errors import INTERRUPTED, Edge
+from tailrace.eventstore.disclosure import showing
+from tailrace.terminal import Output
 
 # Global options may stand anywhere on the line: `tailrace status --json` is what people type.
 _FLAGS = {"--json", "--show-values", "--verbose", "--yes"}
@@ -24,7 +24,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     output = Output(json="--json" in ordered)
     signal.signal(signal.SIGTERM, _terminated)
     edge = Edge(output, verbose="--verbose" in ordered)
-    with journal.restored(), showing("--show-values" in ordered), edge:
+    with log_handler.restored(), showing("--show-values" in ordered), edge:
         from tailrace.cli.app import app
 
         code = app(args=ordered, prog_name="tailrace", standalone_mode=False)

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.cli.invocation import of
-from tailrace.cli.log import TopicArgument
-from tailrace.cli.output import count as plural
-from tailrace.cli.output import size
+from tailrace.cli.log.show import TopicArgument
+from tailrace.terminal import count as plural
+from tailrace.terminal import size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.archived import ArchivedFile
-    from eventstore.model import TopicInfo
-    from eventstore.partitioning import Partitioning, TopicIncarnation
-    from eventstore.schema import Column
+    from tailrace.eventstore.metadata.archived import ArchivedFile
+    from tailrace.eventstore.model.model import TopicInfo
+    from tailrace.eventstore.model.partitioning import Partitioning, TopicIncarnation
+    from tailrace.eventstore.model.schema import Column
 
 app = typer.Typer(help="The streams in the log.")
 
@@ -55,8 +55,8 @@ def show(
     topic: TopicArgument,
 ) -> None:
     """Show a topic's columns in all versions."""
-    from eventstore.model import TopicId
-    from eventstore.position import format_lsn
+    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.position import format_lsn
 
     invocation = of(context)
     with invocation.store() as store:
@@ -96,7 +96,7 @@ def files(
     ] = False,
 ) -> None:
     """List a topic's Parquet files, for DuckDB, pandas, Spark and others. `tailrace store seal` brings what is new."""
-    from eventstore.model import TopicId
+    from tailrace.eventstore.model.model import TopicId
 
     invocation = of(context)
     with invocation.store() as store:
@@ -132,8 +132,8 @@ def repartition(
     The rows there are keep their partitions and offsets; later ones are in new partitions, whose numbers go on.
     Consumer groups finish the old ones first, so that each key stays in order.
     """
-    from eventstore.maintain.repartition import repartition as carry_out
-    from eventstore.model import TopicId
+    from tailrace.eventstore.maintenance.repartition import repartition as carry_out
+    from tailrace.eventstore.model.model import TopicId
 
     invocation = of(context)
     wanted = TopicId.parse(topic)

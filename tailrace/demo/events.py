@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from pydantic import BaseModel
 
-from eventstore.streams import Stream, append, event
+from tailrace.eventstore.streams import Stream, append, event
 
 CATEGORY = "order"
 Connection = psycopg.Connection[Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import time
 
-from tailrace.cli.output import Output
 from tailrace.demo.workspace import Workspace
+from tailrace.terminal import Output
 
 _PLAY = (
     ("tailrace status", "how far everything is; try it twice, the shop sells on"),

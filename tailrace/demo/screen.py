@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from eventstore.errors import DifferenceFound
-from tailrace.cli.output import Output
+from tailrace.eventstore.errors import DifferenceFound
+from tailrace.terminal import Output
 
 
 @dataclass

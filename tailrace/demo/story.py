@@ -12,21 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from eventstore.errors import OperatorError, TailraceError
-from eventstore.log import Store
-from eventstore.position import parse_lsn
-from projections import lifecycle
-from projections.context import ProjectionContext
-from projections.definition import load_projections
-from tailrace.cli.output import Output, count
 from tailrace.demo import keeping
 from tailrace.demo.screen import Screen
 from tailrace.demo.workload import Workload, seed, wait_for
 from tailrace.demo.workspace import Workspace, workspace
+from tailrace.eventstore.errors import OperatorError, TailraceError
+from tailrace.eventstore.model.position import parse_lsn
+from tailrace.eventstore.store import Store
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.load import load_projections
+from tailrace.projections.lifecycle import build
+from tailrace.projections.lifecycle.build import Outcome
+from tailrace.terminal import Output, count
 
 if TYPE_CHECKING:
-    from eventstore.settings import Settings
     from tailrace.embedded.process import ServerProcess
+    from tailrace.eventstore.settings import Settings
 
 SOURCE = "shop"
 WAIT_SECONDS = 120.0
@@ -201,7 +202,7 @@ class Story:
         screen.figure(f"Spark session in {time.monotonic() - started:.1f} s; all that follows uses it")
         for name in definitions:
             began = time.monotonic()
-            built = lifecycle.rebuild(self.context, name)
+            built = build.rebuild(self.context, name)
             seconds = time.monotonic() - began
             sink = type(definitions[name].sink).__name__
             screen.figure(
@@ -225,7 +226,7 @@ class Story:
             screen.figure(f"{outcome.projection}: {rows} to epoch {outcome.epoch:,}, {outcome.seconds:.1f} s")
 
     def read(self) -> None:
-        from projections.readers import open_reader
+        from tailrace.projections.sinks.reader import open_reader
 
         screen = self.screen
         screen.step("Read them", "As an application does: through small readers, without Spark.")
@@ -257,7 +258,7 @@ class Story:
             )
         screen.command("tailrace verify")
         for name in self.context.projections:
-            compared = lifecycle.verify(self.context, name)
+            compared = build.verify(self.context, name)
             text = f"{name} equals the log at epoch {compared.epoch:,}: {count(compared.rows, 'row')}"
             screen.check(compared.equal, text)
 
@@ -289,7 +290,7 @@ class Story:
         position = moment.at.isoformat()
         screen.command(f"tailrace rebuild customer_totals --as-of {position}")
         began = time.monotonic()
-        built = lifecycle.rebuild(self.context, "customer_totals", as_of=moment.at)
+        built = build.rebuild(self.context, "customer_totals", as_of=moment.at)
         found = self._generation_totals(built.generation)
         total = sum((amount for _, amount in found.values()), Decimal(0))
         screen.figure(f"{count(built.rows, 'row')} as of {position} in {time.monotonic() - began:.1f} s")
@@ -306,7 +307,7 @@ class Story:
             "Somebody lost the filter on cancelled orders; the new code runs and is wrong.",
         )
         before = _sum(self._live_totals())
-        bad = lifecycle.rebuild(self._with_bad_code(), "customer_totals")
+        bad = build.rebuild(self._with_bad_code(), "customer_totals")
         wrong = _sum(self._live_totals())
         screen.check(
             wrong > before,
@@ -394,8 +395,8 @@ class Story:
         target = self._server_lsn()
         self._until(lambda: self._through() >= target, "catching up")
 
-    def _refreshed(self) -> list[lifecycle.Outcome]:
-        outcomes = lifecycle.refresh(self.context, list(self.context.projections))
+    def _refreshed(self) -> list[Outcome]:
+        outcomes = build.refresh(self.context, list(self.context.projections))
         errors: list[TailraceError] = [outcome.error for outcome in outcomes if outcome.error is not None]
         if errors:
             raise errors[0]

@@ -19,11 +19,11 @@ from typing import Any
 
 import psycopg
 
-from eventstore.errors import OperatorError
-from eventstore.settings import Settings
-from tailrace.config import load_settings
+from tailrace.config.load import load_settings
 from tailrace.embedded import PostgresServer, RedisServer
 from tailrace.embedded.process import Guard, ServerProcess, tail_of, wait_until
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.settings import Settings
 
 COMMAND_SECONDS = 120
 STOP_SECONDS = 20

@@ -14,10 +14,10 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from eventstore.errors import OperatorError
 from tailrace.embedded.process import Guard, Owner, ServerProcess, reachable_by_others, tail_of
 from tailrace.embedded.server import START_SECONDS, EmbeddedServer, StopMode
 from tailrace.embedded.wheel import program, programs_of_wheel
+from tailrace.eventstore.errors import OperatorError
 
 DEFAULT_SETTINGS: Mapping[str, str] = {
     "wal_level": "logical",

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eventstore.errors import OperatorError
+from tailrace.eventstore.errors import OperatorError
 
 # Below the range from which kernels take ports of outgoing connections (32768 on Linux): a client that connects to a
 # stopped server's port can then neither take that port nor, by a simultaneous open, connect to itself.

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Literal, Self
 
-from eventstore.errors import OperatorError
 from tailrace.embedded.process import Guard, Owner, ServerProcess, free_port, tail_of, wait_until
+from tailrace.eventstore.errors import OperatorError
 
 StopMode = Literal["fast", "immediate"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from eventstore.errors import OperatorError
+from tailrace.eventstore.errors import OperatorError
 
 
 def programs_of_wheel(package: str, folder: str, example: str) -> Path:

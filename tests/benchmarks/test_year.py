@@ -10,8 +10,9 @@ import pytest
 from benchmarks.flushes import Flushes, store_in
 from benchmarks.forecast import Forecast, Held, Line, Load, Sizes
 from benchmarks.layout import lay_out
-from eventstore.maintain import fold, rundue, seal, tiers
-from eventstore.maintain.rounds import standing
+from tailrace.eventstore.maintenance.files import fold, seal, tiers
+from tailrace.eventstore.maintenance.rounds import standing
+from tailrace.eventstore.maintenance.state_runs import due
 
 MIB = 1 << 20
 SMALL = Load(
@@ -35,7 +36,7 @@ def test_it_says_what_real_upkeep_leaves(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(tiers, "TARGET_BYTES", 60_000)
     monkeypatch.setattr(tiers, "_SMALLEST_TIER", 8_000)
     monkeypatch.setattr(seal, "CHUNK_EPOCHS", 5)
-    monkeypatch.setattr(rundue, "GROWTH", 0.4)
+    monkeypatch.setattr(due, "GROWTH", 0.4)
     monkeypatch.setattr(fold, "CHUNK", 8)
     done: list[Held] = []
     with store_in(tmp_path, SMALL) as store:

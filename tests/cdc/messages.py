@@ -10,13 +10,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from cdc import ddl
-from cdc.assemble import Assembler, FrameBlock
-from cdc.columnar.decode import BlockDecoder
-from cdc.policy import Policies
-from cdc.wire import pgoutput as pg
-from eventstore.model import TopicId
-from eventstore.schema import Column, TopicSchema
+from tailrace.cdc.columnar.decode import BlockDecoder
+from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.stream.assemble import Assembler, FrameBlock
+from tailrace.cdc.wire import ddl_message
+from tailrace.cdc.wire import pgoutput as pg
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.schema import Column, TopicSchema
 
 HUGE = 1 << 40  # an Assembler with these limits never cuts by itself
 
@@ -205,7 +205,7 @@ def told(table: Table, ids: list[int] | None = None, **more: Any) -> pg.Message:
     data = {"v": 1, "command": "ALTER TABLE", "changed": "", "relid": table.relid, "schema": table.schema,
             "name": table.name, "identity": table.identity, "roots": [], "partial": False, "key": key,
             "columns": columns} | more  # fmt: skip
-    return pg.Message(True, 0, ddl.PREFIX, json.dumps(data).encode())
+    return pg.Message(True, 0, ddl_message.PREFIX, json.dumps(data).encode())
 
 
 @dataclass

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from cdc.added import AddedLoad
-from cdc.append import Appender
-from cdc.assemble import Assembler
-from cdc.directory import Topics, TopicsChanged
-from cdc.handover import Handover
-from cdc.load import Loaded
-from cdc.postgres.slot import Exported
-from cdc.task import Task
-from cdc.wire import pgoutput as pg
-from eventstore.log import Store
-from eventstore.model import EpochBatch
-from eventstore.settings import SourceSettings, StoreSettings
+from tailrace.cdc.context import Task
+from tailrace.cdc.postgres.slot import Exported
+from tailrace.cdc.snapshot.added_tables import AddedLoad
+from tailrace.cdc.snapshot.load import Loaded
+from tailrace.cdc.stream.append import Appender
+from tailrace.cdc.stream.assemble import Assembler
+from tailrace.cdc.stream.queue import Handover
+from tailrace.cdc.topics import Topics, TopicsChanged
+from tailrace.cdc.wire import pgoutput as pg
+from tailrace.eventstore.model.model import EpochBatch
+from tailrace.eventstore.settings import SourceSettings, StoreSettings
+from tailrace.eventstore.store import Store
 from tests.cdc.messages import HUGE, INT4, INT8, SOURCE, TEXT, Stream, Table, decoder, told
 from tests.support.capturing import rows
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.assemble import TRANSITIONS, Action, Assembler, FrameBlock, PartialBlock, State
-from cdc.wire import pgoutput as pg
-from cdc.wire.replication import moment
-from eventstore.errors import ProtocolError
+from tailrace.cdc.stream.assemble import TRANSITIONS, Action, Assembler, FrameBlock, PartialBlock, State
+from tailrace.cdc.wire import pgoutput as pg
+from tailrace.cdc.wire.replication import moment
+from tailrace.eventstore.errors import ProtocolError
 from tests.cdc.messages import HUGE, encode
 
 RELATION = pg.Relation(1, "public", "t", "d", (pg.RelationColumn("id", 23, -1, True),))

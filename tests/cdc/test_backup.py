@@ -18,14 +18,14 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
-from cdc.repair import repair_source
-from eventstore.errors import OperatorError
-from eventstore.log import Store
-from eventstore.maintain import tiers
-from eventstore.model import TopicId
-from eventstore.position import Cut
-from eventstore.settings import StoreSettings, UpkeepSettings
+from tailrace.cdc.repair.repair import repair_source
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.maintenance.files import tiers
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
+from tailrace.eventstore.store import Store
 from tests.fixtures.databases import Databases
 from tests.support.capturing import RunningCapture, Site, assert_equals_source, execute
 

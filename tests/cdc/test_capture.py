@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from eventstore.maintain.repartition import repartition
-from eventstore.model import TopicId
+from tailrace.eventstore.maintenance.repartition import repartition
+from tailrace.eventstore.model.model import TopicId
 from tests.support import workload
 from tests.support.capturing import (
     SOURCE,

@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from eventstore.errors import Fenced
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.errors import Fenced
 from tests.fixtures.scale import Scale
 from tests.support import workload
 from tests.support.capturing import (

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from eventstore.errors import OperatorError
-from eventstore.settings import SourceSettings, StoreSettings
-from eventstore.storage import PARTIAL
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.settings import SourceSettings, StoreSettings
+from tailrace.eventstore.storage import PARTIAL
 from tests.support.capturing import (
     RunningCapture,
     Site,

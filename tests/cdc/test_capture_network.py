@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from cdc.postgres import silence
-from cdc.status import Phase
-from eventstore.position import format_lsn
+from tailrace.cdc.postgres import liveness
+from tailrace.cdc.status import Phase
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.model.position import format_lsn
 from tests.fixtures.proxy import Proxy
 from tests.support import workload
 from tests.support.capturing import (
@@ -181,8 +181,8 @@ def test_a_load_whose_connections_died_without_a_word_is_begun_again(
     site: Site, proxy: Proxy, later: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """COPY has no keepalives of its own; the proxy holds the connections open on both sides."""
-    monkeypatch.setattr(silence, "_FIRST_SECONDS", 0.5)
-    monkeypatch.setattr(silence, "_LATE_SECONDS", 0.2)
+    monkeypatch.setattr(liveness, "_FIRST_SECONDS", 0.5)
+    monkeypatch.setattr(liveness, "_LATE_SECONDS", 0.2)
     if later:
         site.init()
         with RunningCapture(site) as capture:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.settings import StoreSettings, UpkeepSettings
+from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
 from tests.support import workload
 from tests.support.capturing import RunningCapture, Site, assert_equals_source, assert_sound, execute
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from eventstore.log import Store
+from tailrace.eventstore.store import Store
 from tests.support import workload
 from tests.support.capturing import (
     RunningCapture,

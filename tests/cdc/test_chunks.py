@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.chunks import Snapshot, Touched, surviving
-from eventstore.model import TopicId, TopicRows
+from tailrace.cdc.snapshot.chunk_merge import Snapshot, Touched, surviving
+from tailrace.eventstore.model.model import TopicId, TopicRows
 
 TOPIC = TopicId.table("shop", "public", "t")
 KEYS = range(6)

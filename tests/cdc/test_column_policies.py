@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.errors import OperatorError
-from eventstore.log import Store
-from eventstore.maintain.seal import seal
-from eventstore.state import state
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.maintenance.files.seal import seal
+from tailrace.eventstore.state.state import state
+from tailrace.eventstore.store import Store
 from tests.fixtures.scale import Scale
 from tests.support.capturing import (
     RunningCapture,

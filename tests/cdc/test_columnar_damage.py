@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.assemble import Assembler, FrameBlock, PartialBlock
-from cdc.wire import pgoutput as pg
-from eventstore.errors import ProtocolError
+from tailrace.cdc.stream.assemble import Assembler, FrameBlock, PartialBlock
+from tailrace.cdc.wire import pgoutput as pg
+from tailrace.eventstore.errors import ProtocolError
 from tests.cdc.messages import EVENT_ROW, EVENTS, FULL, HUGE, KEYED, N, U, decoder, encode
 
 SAMPLES: list[pg.PgOutput] = [

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.assemble import Assembler
-from cdc.columnar.decode import DecodedEpoch
-from cdc.columnar.values import table_rows
-from cdc.policy import Policies
-from cdc.wire import pgoutput as pg
-from eventstore.errors import OperatorError
-from eventstore.keys import hash_texts
-from eventstore.model import TopicId
-from eventstore.schema import EVENT_SCHEMA, MESSAGE_SCHEMA, change_schema
+from tailrace.cdc.columnar.decode import DecodedEpoch
+from tailrace.cdc.columnar.values import table_rows
+from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.stream.assemble import Assembler
+from tailrace.cdc.wire import pgoutput as pg
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.model.keys import hash_texts
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.schema import EVENT_SCHEMA, MESSAGE_SCHEMA, change_schema
 from tests.cdc.messages import (
     DATE,
     EVENT_ROW,

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.columnar import compiled, kernels
-from cdc.wire import pgoutput as pg
-from eventstore.errors import OperatorError
-from eventstore.keys import hash_texts
+from tailrace.cdc.kernels import compiler, rows
+from tailrace.cdc.wire import pgoutput as pg
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.model.keys import hash_texts
 from tests.cdc.messages import encode, messages
 from tests.fuzz.decoders import check, pack, seeds
 from tests.fuzz.reference import TABLES
@@ -91,15 +91,15 @@ def test_the_seeds_of_fuzzing_are_whole(name: str) -> None:
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=100)), min_size=1, max_size=4))
 def test_a_key_has_the_hash_that_everybody_computes(key: list[bytes | None]) -> None:
-    sizes = np.array([kernels.NULL if cell is None else len(cell) for cell in key], np.int32)
+    sizes = np.array([rows.NULL if cell is None else len(cell) for cell in key], np.int32)
     ends = np.cumsum(np.maximum(sizes, 0))
-    found = kernels.Cells((ends - np.maximum(sizes, 0)).astype(np.int32), sizes)
+    found = rows.Cells((ends - np.maximum(sizes, 0)).astype(np.int32), sizes)
     data = np.frombuffer(b"".join(cell or b"" for cell in key), np.uint8)
     hashes = np.empty(2, np.int64)
     first, places = np.array([0, -1], np.int32), np.arange(len(key), dtype=np.int32)
     small = np.empty(3, np.uint8)
-    assert kernels.hash_keys(data, found, first, places, small, hashes) == 4 * len(key) + ends[-1]
-    assert kernels.hash_keys(data, found, first, places, np.empty(500, np.uint8), hashes) == 0
+    assert rows.hash_keys(data, found, first, places, small, hashes) == 4 * len(key) + ends[-1]
+    assert rows.hash_keys(data, found, first, places, np.empty(500, np.uint8), hashes) == 0
     assert hashes.tolist() == [hash_texts(key), 0]
 
 
@@ -113,17 +113,17 @@ def test_a_table_much_wider_than_guessed_finds_room() -> None:
 
 def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, compiled.__name__)
+    monkeypatch.delitem(sys.modules, compiler.__name__)
     with pytest.raises(OperatorError, match="numba") as caught:
-        importlib.import_module(compiled.__name__)
+        importlib.import_module(compiler.__name__)
     assert "tailrace[capture]" in caught.value.hint
 
 
 def test_machine_code_is_kept_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compiled.cache_folder() == tmp_path / "tailrace" / "kernels"
+    assert compiler.cache_folder() == tmp_path / "tailrace" / "kernels"
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert compiled.cache_folder() is None
-    assert not list(Path(compiled.__file__).parent.glob("__pycache__/kernels*.nb?"))
+    assert compiler.cache_folder() is None
+    assert not list(Path(compiler.__file__).parent.glob("__pycache__/kernels*.nb?"))

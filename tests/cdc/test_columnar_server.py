@@ -11,14 +11,14 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from cdc.assemble import Assembler
-from cdc.columnar.decode import BlockDecoder, DecodedEpoch
-from cdc.columnar.relations import ChangeKind
-from cdc.columnar.values import table_rows
-from cdc.policy import Policies
-from cdc.wire import pgoutput as pg
-from eventstore.model import TopicId
-from eventstore.schema import Column, TopicSchema
+from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch
+from tailrace.cdc.columnar.relations import ChangeKind
+from tailrace.cdc.columnar.values import table_rows
+from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.stream.assemble import Assembler
+from tailrace.cdc.wire import pgoutput as pg
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.schema import Column, TopicSchema
 from tests.cdc.messages import HUGE, SOURCE, encode
 from tests.cdc.test_values_postgres import SESSION
 from tests.fixtures.scale import Scale

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from cdc import ddl
-from cdc.columnar.decode import BlockDecoder, DecodedEpoch
-from cdc.columnar.relations import ChangeKind
-from cdc.policy import Policies
-from cdc.wire import pgoutput as pg
-from eventstore.schema import Column
-from eventstore.settings import SourceSettings
+from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch
+from tailrace.cdc.columnar.relations import ChangeKind
+from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.wire import ddl_message
+from tailrace.cdc.wire import pgoutput as pg
+from tailrace.eventstore.model.schema import Column
+from tailrace.eventstore.settings import SourceSettings
 from tests.cdc.messages import INT4, INT8, SOURCE, TEXT, Stream, Table, decoder, told
 
 T = Table(500, "t", [("id", INT8, -1, True), ("a", TEXT, -1, False), ("b", TEXT, -1, False)])
@@ -26,7 +26,7 @@ OTHER = Table(501, "other", [("id", INT8, -1, True)])
 
 def happened(change: str, relid: int, **more: Any) -> pg.Message:
     data = {"v": 1, "command": "ALTER TABLE", "changed": change, "relid": relid} | more
-    return pg.Message(True, 0, ddl.PREFIX, json.dumps(data).encode())
+    return pg.Message(True, 0, ddl_message.PREFIX, json.dumps(data).encode())
 
 
 def kinds(decoded: DecodedEpoch) -> list[set[ChangeKind]]:
@@ -154,17 +154,17 @@ JSON = st.recursive(st.none() | st.integers() | st.text(), st.lists)
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_message_is_understood_or_failed(content: bytes) -> None:
     """Everybody may emit a logical message: none stops the stream."""
-    assert ddl.parse(content).change is ddl.Change.FAILED
+    assert ddl_message.parse(content).change is ddl_message.Change.FAILED
 
 
 def test_a_message_that_is_not_the_triggers_changes_nothing() -> None:
     stream = Stream()
-    stream.transaction(pg.Message(True, 0, ddl.PREFIX, b"{}"))
+    stream.transaction(pg.Message(True, 0, ddl_message.PREFIX, b"{}"))
     assert not no_catalog(T).decode(stream.block()).changes
 
 
 def test_a_message_of_a_later_version_says_so() -> None:
-    assert "version 2" in ddl.parse(b'{"v": 2}').error
+    assert "version 2" in ddl_message.parse(b'{"v": 2}').error
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_message_of_a_later_version_says_so() -> None:
 def test_which_changes_of_type_keep_stored_values(
     old: tuple[int, int], new: tuple[int, int], kept: bool
 ) -> None:
-    assert ddl.keeps_values(Column(1, "c", *old), Column(1, "c", *new)) is kept
+    assert ddl_message.keeps_values(Column(1, "c", *old), Column(1, "c", *new)) is kept
 
 
 def test_what_is_left_out_stays_left_out_under_its_new_name() -> None:

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc import ddl
-from cdc.choice import Level
-from cdc.postgres.connect import Address, connect
-from cdc.postgres.trigger import Trigger, install_trigger, read_trigger, remove_trigger
+from tailrace.cdc.postgres.connect import Address, connect
+from tailrace.cdc.postgres.ddl_trigger import Trigger, install_trigger, read_trigger, remove_trigger
+from tailrace.cdc.setup.table_choice import Level
+from tailrace.cdc.wire import ddl_message
 from tailrace.embedded import PostgresServer
 from tests.support.capturing import (
     RunningCapture,
@@ -49,15 +49,15 @@ class Told:
             install_trigger(connection, self.address)
         self.messages()
 
-    def messages(self) -> list[ddl.DdlMessage]:
-        """Decoded by the server as ``cdc.postgres.stream`` asks for it; only our messages."""
+    def messages(self) -> list[ddl_message.DdlMessage]:
+        """Decoded by the server as ``tailrace.cdc.postgres.replication`` asks for it; only our messages."""
         found = query(
             self.dsn,
             "SELECT data FROM pg_logical_slot_get_binary_changes('told', NULL, NULL, 'proto_version', '1',"
             " 'publication_names', 'told', 'messages', 'true') WHERE substr(data, 1, 1) = 'M'",
         )
         # M, flags, LSN (8 bytes), prefix up to a zero, length (4 bytes), content
-        return [ddl.parse(data[data.index(b"\0", 10) + 5 :]) for (data,) in found]
+        return [ddl_message.parse(data[data.index(b"\0", 10) + 5 :]) for (data,) in found]
 
     def after(self, *statements: str) -> set[tuple[str, str]]:
         """(change, table) of the messages that statements lead to."""
@@ -116,12 +116,12 @@ def test_rows_of_a_table_as_values_of_another_and_partitions_are_told(told: Told
     assert [root.label[1], leaf.label[1]] == ["root", "leaf"] and leaf.roots == (root.relid,)
     assert root.schema is not None and root.schema.columns[2].fill == "9"
     execute(told.dsn, "ALTER TABLE public.root ALTER a TYPE text USING upper(a)")
-    rewritten = [message for message in told.messages() if message.change is ddl.Change.REWRITTEN]
+    rewritten = [message for message in told.messages() if message.change is ddl_message.Change.REWRITTEN]
     assert [message.relids for message in rewritten] == [(leaf.relid, root.relid)]
     execute(
         told.dsn, "ALTER TABLE public.root DETACH PARTITION public.leaf", "ALTER TABLE public.leaf SET LOGGED"
     )
-    detached = [message for message in told.messages() if message.change is ddl.Change.REPARTITIONED]
+    detached = [message for message in told.messages() if message.change is ddl_message.Change.REPARTITIONED]
     assert [message.relids for message in detached] == [(leaf.relid, root.relid)]
     execute(
         told.dsn,
@@ -130,7 +130,9 @@ def test_rows_of_a_table_as_values_of_another_and_partitions_are_told(told: Told
     )
     told.messages()
     execute(told.dsn, "ALTER TABLE public.root ATTACH PARTITION public.middle FOR VALUES FROM (0) TO (10)")
-    (attached,) = [message for message in told.messages() if message.change is ddl.Change.REPARTITIONED]
+    (attached,) = [
+        message for message in told.messages() if message.change is ddl_message.Change.REPARTITIONED
+    ]
     assert attached.relids == (leaf.relid, root.relid) and attached.label == ("public", "leaf")
 
 
@@ -165,7 +167,7 @@ def test_it_never_makes_a_command_fail(told: Told) -> None:
     execute(told.dsn, "DROP FUNCTION tailrace.ddl_tell(oid[], text, text)")
     told.messages()
     execute(told.dsn, "ALTER TABLE public.plain ADD COLUMN b int")
-    assert [message.change for message in told.messages()] == [ddl.Change.FAILED]
+    assert [message.change for message in told.messages()] == [ddl_message.Change.FAILED]
     execute(told.dsn, "DROP FUNCTION tailrace.ddl_say(oid, text, text, jsonb)")
     execute(told.dsn, "ALTER TABLE public.plain ADD COLUMN c int", "ALTER TYPE public.mood ADD VALUE 'more'")
     assert told.messages() == []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc.directory import Topics
-from eventstore.log import Store
-from eventstore.model import EpochBatch, TopicId
-from eventstore.schema import Column, TopicSchema
-from eventstore.settings import StoreSettings
+from tailrace.cdc.topics import Topics
+from tailrace.eventstore.model.model import EpochBatch, TopicId
+from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
 
 COLUMNS = (Column(1, "id", 23, type_name="integer", key=True),)
 

@@ -11,14 +11,14 @@ import pytest
 from psycopg import pq
 from pydantic import BaseModel, ConfigDict
 
-from cdc.ddl import parse
-from cdc.postgres import problems
-from eventstore import disclosure
-from eventstore.errors import TailraceError
-from eventstore.streams import event
-from eventstore.streams.events import decode, encode, event_type_of
-from projections.readers.keycells import key_name
-from projections.sinks import postgres_place
+from tailrace.cdc.postgres import errors
+from tailrace.cdc.wire.ddl_message import parse
+from tailrace.eventstore import disclosure
+from tailrace.eventstore.errors import TailraceError
+from tailrace.eventstore.streams import event
+from tailrace.eventstore.streams.event_types import decode, encode, event_type_of
+from tailrace.projections.sinks.keys import key_name
+from tailrace.projections.sinks.postgres import connect
 from tests.support.capturing import RunningCapture, Site, execute
 
 MARK = "Zq7mark"
@@ -102,9 +102,9 @@ def test_what_a_server_complains_about_quotes_values_only_when_they_are_shown(
                 continue
             quoted += 1
             for error in (
-                problems.from_psycopg(raised.value, "reading", "shop"),
-                problems.from_result(result, "reading", "shop"),
-                postgres_place.explain("sink", raised.value),
+                errors.from_psycopg(raised.value, "reading", "shop"),
+                errors.from_result(result, "reading", "shop"),
+                connect.explain("sink", raised.value),
             ):
                 assert marked(str(error)) == shown, f"{statement}: {error}"
     assert quoted > 30
@@ -115,13 +115,13 @@ def test_lines_of_a_copy_and_its_context_are_not_repeated(database: str, shown: 
     with psycopg.connect(database) as connection, pytest.raises(psycopg.Error) as raised:  # noqa: SIM117
         with connection.cursor().copy("COPY numbers FROM STDIN") as copy:
             copy.write(f"1\t{MARK}\n".encode())
-    said = str(postgres_place.explain("sink", raised.value))
+    said = str(connect.explain("sink", raised.value))
     assert_told(said, shown, of="COPY")
     assert "column n" in said
 
 
 def test_what_a_libpq_connection_says_has_no_values_and_is_told_whole() -> None:
-    error = problems.failure(None, "server closed the connection unexpectedly", "reading", "shop")
+    error = errors.failure(None, "server closed the connection unexpectedly", "reading", "shop")
     assert "server closed the connection unexpectedly" in error.message
 
 
@@ -134,7 +134,7 @@ def test_names_of_the_schema_are_told(database: str) -> None:
         ):
             with pytest.raises(psycopg.Error) as raised:
                 connection.execute(statement.encode())
-            assert name in problems.from_psycopg(raised.value, "reading", "shop").message
+            assert name in errors.from_psycopg(raised.value, "reading", "shop").message
 
 
 def test_a_first_load_that_fails_on_a_value_does_not_tell_it(

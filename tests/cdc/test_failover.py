@@ -11,10 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc.found import TopicRepair
-from cdc.identity import Mismatch
-from cdc.postgres.problems import SlotLost
-from cdc.repair import repair_source
+from tailrace.cdc.postgres.errors import SlotLost
+from tailrace.cdc.repair.repair import repair_source
+from tailrace.cdc.repair.report import TopicRepair
+from tailrace.cdc.setup.continuity import Mismatch
 from tailrace.embedded import PostgresServer
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.servers import ServerFactory

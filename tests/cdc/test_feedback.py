@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cdc.feedback import THROUGH_INTERVAL, Feedback, Status
+from tailrace.cdc.stream.feedback import THROUGH_INTERVAL, Feedback, Status
 
 
 def idle_keepalive(feedback: Feedback, wal_end: int, *, received_end: int = 0, reply: bool = False) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.assemble import Assembler, FrameBlock, PartialBlock
-from cdc.wire import pgoutput as pg
-from eventstore.errors import ProtocolError
+from tailrace.cdc.stream.assemble import Assembler, FrameBlock, PartialBlock
+from tailrace.cdc.wire import pgoutput as pg
+from tailrace.eventstore.errors import ProtocolError
 from tests.cdc.messages import encode
 
 KEEPALIVE = struct.pack(">cQqB", b"k", 1, 0, 0)

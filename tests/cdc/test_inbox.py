@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg import pq
 
-from cdc.postgres.inbox import Inbox, Outcome, functions
+from tailrace.cdc.snapshot.copy_buffer import Inbox, Outcome, functions
 
 WAYS = pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "psycopg"])
 # Rows of 1 to 60,000 bytes, and one that is larger than libpq's buffer and any room below.

@@ -7,16 +7,16 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc.choice import Level
-from cdc.postgres.connect import Address, connect, connect_replication
-from cdc.source import prepare_source
-from eventstore.errors import OperatorError, UsageError
-from eventstore.log import Store
-from eventstore.model import TopicId
-from eventstore.settings import SinkSettings, SourceSettings, StoreSettings
-from projections.sinks.postgres import PostgresSink
-from projections.specs import PostgresTable
+from tailrace.cdc.postgres.connect import Address, connect, connect_replication
+from tailrace.cdc.setup.prepare import prepare_source
+from tailrace.cdc.setup.table_choice import Level
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.settings import SinkSettings, SourceSettings, StoreSettings
+from tailrace.eventstore.store import Store
+from tailrace.projections.sinks.postgres.sink import PostgresSink
+from tailrace.projections.sinks.specs import PostgresTable
 from tests.projections.sink_data import fill, target
 from tests.support.capturing import (
     SOURCE,

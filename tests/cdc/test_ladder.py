@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.postgres.ladder import Ladder
+from tailrace.cdc.postgres.progress import Ladder
 
 MIB = 1 << 20
 EVEN = Ladder(

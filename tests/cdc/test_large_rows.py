@@ -14,8 +14,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc.postgres.problems import RowTooLarge
-from cdc.repair import repair_source
+from tailrace.cdc.postgres.errors import RowTooLarge
+from tailrace.cdc.repair.repair import repair_source
 from tests.fixtures.scale import Scale
 from tests.support.capturing import (
     SOURCE,

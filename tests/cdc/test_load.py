@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from cdc.columnar.copied import hash_columns
-from cdc.first import first_load
-from cdc.identity import check_start
-from cdc.postgres.connect import Address, connect
-from cdc.postgres.describe import read_tables
-from cdc.postgres.publication import Publication
-from cdc.postgres.snapshot import (
+from tailrace.cdc.context import Stopped, Task
+from tailrace.cdc.kernels.copy_text import hash_columns
+from tailrace.cdc.postgres.connect import Address, connect
+from tailrace.cdc.postgres.publication import Publication
+from tailrace.cdc.postgres.tables import read_tables
+from tailrace.cdc.setup.continuity import check_start
+from tailrace.cdc.snapshot.copy import (
     Form,
     TableChanged,
     Unit,
@@ -32,12 +32,13 @@ from cdc.postgres.snapshot import (
     plan_units,
     snapshot_session,
 )
-from cdc.task import Stopped, Task
-from cdc.waiting import for_locks
-from eventstore import failpoints, keys
-from eventstore.errors import IntegrityError, TransientError
-from eventstore.log import Store
-from eventstore.model import SourceState
+from tailrace.cdc.snapshot.first_load import first_load
+from tailrace.cdc.waiting import for_locks
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.errors import IntegrityError, TransientError
+from tailrace.eventstore.model import keys
+from tailrace.eventstore.model.model import SourceState
+from tailrace.eventstore.store import Store
 from tests.support.capturing import (
     SOURCE,
     RunningCapture,
@@ -210,7 +211,7 @@ def test_a_transaction_that_truncates_several_tables_is_never_ended_by_a_load(
 def test_a_load_that_waits_for_a_lock_says_so_and_ends_when_it_is_stopped(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cdc.waiting._TELL_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr("tailrace.cdc.waiting._TELL_AFTER_SECONDS", 0.3)
     execute(site.dsn, "CREATE TABLE t (id int PRIMARY KEY)")
     ((relid,),) = query(site.dsn, "SELECT 't'::regclass::oid::bigint")
     told = 'reading waits for another session to end: could not obtain lock on relation "public.t"'

@@ -10,14 +10,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc.postgres import together
-from cdc.postgres.chunk import Piece, chunk, open_session, plan_ranges, read_keyset
-from cdc.postgres.connect import Address, connect
-from cdc.postgres.snapshot import TableChanged
-from cdc.postgres.together import Lock, lock_together
-from cdc.postgres.trigger import install_trigger
-from cdc.source import install_events
-from eventstore.errors import TransientError
+from tailrace.cdc.postgres import locks
+from tailrace.cdc.postgres.connect import Address, connect
+from tailrace.cdc.postgres.ddl_trigger import install_trigger
+from tailrace.cdc.postgres.locks import Lock, lock_together
+from tailrace.cdc.setup.prepare import install_events
+from tailrace.cdc.snapshot.chunk_query import Piece, chunk, open_session, plan_ranges, read_keyset
+from tailrace.cdc.snapshot.copy import TableChanged
+from tailrace.eventstore.errors import TransientError
 from tests.support.capturing import RunningCapture, Site, execute, query, wait_until
 
 pytestmark = pytest.mark.versions
@@ -80,8 +80,8 @@ def test_init_publishes_domain_events_that_a_migration_appends(site: Site) -> No
 def test_init_gives_up_what_is_locked_for_long_and_changes_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cdc.source._LOCKED_SECONDS", 0.0)
-    monkeypatch.setattr(together, "_WAIT", "50ms")
+    monkeypatch.setattr("tailrace.cdc.setup.prepare._LOCKED_SECONDS", 0.0)
+    monkeypatch.setattr(locks, "_WAIT", "50ms")
     execute(site.dsn, *TABLES)
     with psycopg.connect(site.dsn) as user:
         user.execute("CREATE INDEX ON b (id)")

@@ -7,9 +7,9 @@ import sys
 
 CAPTURE = """
 import sys
-from cdc.memory import keep_small
+from tailrace.cli.daily.capture_memory import keep_small
 keep_small()
-import cdc.capture, pyarrow
+import tailrace.cdc.capture, pyarrow
 print("pandas" in sys.modules, pyarrow.default_memory_pool().backend_name)
 import pandas
 """

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.policy import Policies
-from eventstore.errors import OperatorError, UsageError
-from eventstore.schema import Column, TopicSchema
-from eventstore.settings import SourceSettings
+from tailrace.cdc.policy.policies import Policies
+from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.settings import SourceSettings
 
 KEY = "a key of at least sixteen bytes"
 TABLE = ("public", "customers")

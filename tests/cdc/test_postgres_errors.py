@@ -11,10 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc.postgres.connect import Address, connect, connect_replication
-from cdc.postgres.problems import RowTooLarge, SlotActive, SlotLost, failure, refusal
-from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
+from tailrace.cdc.postgres.connect import Address, connect, connect_replication
+from tailrace.cdc.postgres.errors import RowTooLarge, SlotActive, SlotLost, failure, refusal
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
 from tests.support.capturing import (
     RunningCapture,
     Site,

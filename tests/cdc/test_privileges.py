@@ -10,16 +10,16 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc.asked import SNAPSHOT
-from cdc.postgres.connect import Address
-from cdc.postgres.ladder import read_ladder
-from cdc.repair import repair_source
-from cdc.source import prepare_source
-from eventstore.errors import OperatorError
-from eventstore.requests import RequestState
-from tailrace.doctor import of_source
-from tailrace.doctor_slots import of_slots
+from tailrace.cdc.postgres.connect import Address
+from tailrace.cdc.postgres.progress import read_ladder
+from tailrace.cdc.repair.repair import repair_source
+from tailrace.cdc.setup.prepare import prepare_source
+from tailrace.cdc.stream.requests import SNAPSHOT
+from tailrace.doctor.doctor import of_source
+from tailrace.doctor.slots import of_slots
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.catalog.requests import RequestState
+from tailrace.eventstore.errors import OperatorError
 from tests.fixtures.servers import FAST_SETTINGS
 from tests.support.capturing import (
     REPOSITORY,

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.columnar.decode import BlockDecoder
-from cdc.policy import Policies
-from cdc.protect import protect, protected_columns
-from cdc.wire import pgoutput as pg
-from eventstore.errors import ProtocolError
-from eventstore.settings import SourceSettings
+from tailrace.cdc.columnar.decode import BlockDecoder
+from tailrace.cdc.columnar.protect import protect, protected_columns
+from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.wire import pgoutput as pg
+from tailrace.eventstore.errors import ProtocolError
+from tailrace.eventstore.settings import SourceSettings
 from tests.cdc.messages import SOURCE, TEXT, Stream, Table, encode
 
 COLUMNS = ("id", "email", "phone", "name")

@@ -7,8 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc.postgres.connect import Address, connect
-from cdc.postgres.publication import read_publication
+from tailrace.cdc.postgres.connect import Address, connect
+from tailrace.cdc.postgres.publication import read_publication
 from tests.support.capturing import RunningCapture, Site, connected, execute, query, server_version
 
 pytestmark = pytest.mark.versions

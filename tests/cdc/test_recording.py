@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.recording import FRAME, Recording
-from eventstore.errors import UsageError
+from tailrace.cdc.recording.file import FRAME, Recording
+from tailrace.eventstore.errors import UsageError
 from tests.support.capturing import Site
 from tests.support.recordings import GOLDEN, SCENARIOS, SECRET, played, record
 

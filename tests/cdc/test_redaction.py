@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdc.found import TopicRepair
-from cdc.repair import repair_source
-from eventstore.log import Store
-from eventstore.maintain.receipts import Receipt
-from eventstore.maintain.redact import Request, redact
-from eventstore.model import TopicId
-from eventstore.settings import UpkeepSettings
-from eventstore.state import state
-from eventstore.streams import Stream, append
+from tailrace.cdc.repair.repair import repair_source
+from tailrace.cdc.repair.report import TopicRepair
+from tailrace.eventstore.maintenance.redaction.receipts import Receipt
+from tailrace.eventstore.maintenance.redaction.redact import Request, redact
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.settings import UpkeepSettings
+from tailrace.eventstore.state.state import state
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.streams import Stream, append
 from tests.cdc.test_repair import Opened
 from tests.support.capturing import SOURCE, RunningCapture, Site, execute, rows, table, wait_until
 

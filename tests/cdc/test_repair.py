@@ -11,17 +11,17 @@ import psycopg
 import pytest
 from pydantic import BaseModel
 
-from cdc.found import TopicRepair
-from cdc.identity import Mismatch
-from cdc.postgres.problems import SlotLost
-from cdc.repair import Repaired, repair_source
-from eventstore.log import Store
-from eventstore.model import TopicId
-from eventstore.position import format_lsn
-from eventstore.state import state
-from eventstore.streams import Stream, append, event
+from tailrace.cdc.postgres.errors import SlotLost
+from tailrace.cdc.repair.repair import Repaired, repair_source
+from tailrace.cdc.repair.report import TopicRepair
+from tailrace.cdc.setup.continuity import Mismatch
 from tailrace.embedded import PostgresServer
 from tailrace.embedded.wheel import programs_of_wheel
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.position import format_lsn
+from tailrace.eventstore.state.state import state
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.streams import Stream, append, event
 from tests.support.capturing import (
     SOURCE,
     CaptureProcess,

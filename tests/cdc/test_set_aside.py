@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc import kept
-from eventstore import failpoints
-from eventstore.errors import IncompleteTopic
-from eventstore.log import Store
-from eventstore.model import TopicId
-from eventstore.requests import RequestState
-from eventstore.state import state
+from tailrace.cdc.columnar import undecoded
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog.requests import RequestState
+from tailrace.eventstore.errors import IncompleteTopic
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.state.state import state
+from tailrace.eventstore.store import Store
 from tests.support.capturing import (
     CaptureProcess,
     RunningCapture,
@@ -204,7 +204,7 @@ def test_what_is_kept_of_protected_columns_is_protected(site: Site, broken: Call
         assert aside.keeps
         found = store.first_kept(ORDERS)
         assert found is not None
-        plain = kept.unpack(found[1]).data
+        plain = undecoded.unpack(found[1]).data
         assert secret.encode() not in plain
         assert b"7654321" not in plain
         assert b"Zq" in plain

@@ -17,16 +17,16 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc.asked import SNAPSHOT
-from cdc.chunked import ChunkedLoad
-from cdc.task import Task
-from eventstore.log import Store
-from eventstore.model import TopicId
-from eventstore.requests import RequestState
-from tailrace.cli.output import Output
-from tailrace.cli.pace import Pace, Reporter
-from tailrace.cli.snapshot import tell_how_far
+from tailrace.cdc.context import Task
+from tailrace.cdc.snapshot.chunk_load import ChunkedLoad
+from tailrace.cdc.stream.requests import SNAPSHOT
+from tailrace.cli.progress import Pace, Reporter
+from tailrace.cli.source.snapshot import tell_how_far
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.catalog.requests import RequestState
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.store import Store
+from tailrace.terminal import Output
 from tests.fixtures.scale import Scale
 from tests.support.capturing import (
     SOURCE,

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.overflow import Overflow
-from cdc.spool import Spool, SpooledStream
-from cdc.wire import pgoutput as pg
-from cdc.wire.streaming import StreamCommit, StreamStart, StreamStop, control, unwrap
-from eventstore.errors import OperatorError, ProtocolError, TransientError
+from tailrace.cdc.stream.spool import Spool, SpooledStream
+from tailrace.cdc.stream.spool_file import Overflow
+from tailrace.cdc.wire import pgoutput as pg
+from tailrace.cdc.wire.streaming import StreamCommit, StreamStart, StreamStop, control, unwrap
+from tailrace.eventstore.errors import OperatorError, ProtocolError, TransientError
 from tests.cdc.messages import encode
 from tests.support.plaintext import nameless_files
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc.choice import Level
-from cdc.postgres.identity import Identity
-from cdc.verify import TopicComparison
-from eventstore.state import state
+from tailrace.cdc.postgres.identity import Identity
+from tailrace.cdc.repair.verify import TopicComparison
+from tailrace.cdc.setup.table_choice import Level
+from tailrace.eventstore.state.state import state
 from tests.fixtures.databases import Databases
 from tests.support.capturing import RunningCapture, Site, execute, query, server_version, table, wait_until
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from cdc.postgres.connect import Address, connect, connect_replication
-from eventstore.errors import OperatorError
+from tailrace.cdc.postgres.connect import Address, connect, connect_replication
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.errors import OperatorError
 from tests.fixtures.databases import drop_database
 from tests.fixtures.servers import FAST_SETTINGS
 from tests.support.capturing import CaptureProcess, Site, assert_equals_source, assert_sound, execute, query

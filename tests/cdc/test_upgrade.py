@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc.found import TopicRepair
-from cdc.identity import Mismatch
-from cdc.postgres.connect import Address, connect
-from cdc.postgres.trigger import Trigger, read_trigger
-from cdc.repair import repair_source
+from tailrace.cdc.postgres.connect import Address, connect
+from tailrace.cdc.postgres.ddl_trigger import Trigger, read_trigger
+from tailrace.cdc.repair.repair import repair_source
+from tailrace.cdc.repair.report import TopicRepair
+from tailrace.cdc.setup.continuity import Mismatch
 from tailrace.embedded import PostgresServer
 from tailrace.embedded.postgres import DEFAULT_SETTINGS, reachable_bin_folder
 from tailrace.embedded.process import ServerProcess, tail_of

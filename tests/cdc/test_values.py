@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.columnar.arrays import parse
-from cdc.columnar.values import convert, table_rows
-from cdc.policy import Policies
-from eventstore.errors import OperatorError
-from eventstore.schema import Column, TopicSchema, change_schema
+from tailrace.cdc.columnar.array_literals import parse
+from tailrace.cdc.columnar.values import convert, table_rows
+from tailrace.cdc.policy.policies import Policies
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, FLOAT4, FLOAT8, CHAR, VARCHAR = (
     16,

@@ -8,10 +8,10 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 
-from cdc.columnar.values import convert
-from cdc.postgres.connect import SESSION, Address, connect
-from eventstore.schema import Column, arrow_type
+from tailrace.cdc.columnar.values import convert
+from tailrace.cdc.postgres.connect import SESSION, Address, connect
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.model.schema import Column, arrow_type
 from tests.cdc.every_type import EDGES, EDGES_BY_TYPMOD
 
 PAGE = Path(__file__).parents[2] / "docs" / "capture.md"

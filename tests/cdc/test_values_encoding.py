@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from eventstore.errors import UnreadableCell
-from eventstore.state import state
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.errors import UnreadableCell
+from tailrace.eventstore.state.state import state
 from tests.fixtures.databases import drop_database
 from tests.support.capturing import RunningCapture, Site, assert_equals_source, execute, rows, table
 

@@ -21,19 +21,19 @@ import pytest
 from psycopg import pq, sql
 from psycopg.pq import Format
 
-from cdc.astext import TextStream
-from cdc.postgres.connect import Address, connect
-from cdc.postgres.describe import read_tables
-from cdc.postgres.rendering import Renderer
-from cdc.postgres.snapshot import Form, Unit, copy_chunks
-from cdc.wire import binary
-from cdc.wire.pgoutput import Relation, decode
-from eventstore import keys
-from eventstore.errors import TransientError
-from eventstore.log import Store
-from eventstore.render import postgres_texts
-from eventstore.schema import TopicSchema, arrow_type
+from tailrace.cdc.postgres.connect import Address, connect
+from tailrace.cdc.postgres.tables import read_tables
+from tailrace.cdc.postgres.value_text import Renderer
+from tailrace.cdc.snapshot.copy import Form, Unit, copy_chunks
+from tailrace.cdc.stream.binary_mode import TextStream
+from tailrace.cdc.wire import binary
+from tailrace.cdc.wire.pgoutput import Relation, decode
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.errors import TransientError
+from tailrace.eventstore.model import keys
+from tailrace.eventstore.model.postgres_text import postgres_texts
+from tailrace.eventstore.model.schema import TopicSchema, arrow_type
+from tailrace.eventstore.store import Store
 from tests.cdc.every_type import EDGES_OF_VECTORS, NO_INPUT, USER_TYPES, Catalog, Kind
 from tests.fixtures.databases import drop_database
 from tests.fixtures.scale import Scale

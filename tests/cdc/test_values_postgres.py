@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 from psycopg.pq import Format
 
-from cdc.columnar.values import convert
-from eventstore.schema import Column, arrow_type
+from tailrace.cdc.columnar.values import convert
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.model.schema import Column, arrow_type
 from tests.fixtures.scale import Scale
 
 Random = random.Random

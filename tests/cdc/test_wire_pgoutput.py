@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.wire import pgoutput as pg
-from eventstore.errors import ProtocolError
+from tailrace.cdc.wire import pgoutput as pg
+from tailrace.eventstore.errors import ProtocolError
 from tests.cdc import messages
 from tests.cdc.messages import encode
 

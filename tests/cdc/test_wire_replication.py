@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.wire.replication import Keepalive, XLogData, micros, moment, parse, status_update
-from eventstore.errors import ProtocolError
+from tailrace.cdc.wire.replication import Keepalive, XLogData, micros, moment, parse, status_update
+from tailrace.eventstore.errors import ProtocolError
 
 uint64 = st.integers(0, 2**64 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)

@@ -8,9 +8,9 @@ from contextlib import closing
 import pyarrow.parquet as pq
 from sqlalchemy import insert, select
 
-from eventstore import tables
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
 from tests.cli.conftest import Project
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, writer
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from eventstore.derived import GenerationState
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
-from projections.generation import spec_to_text
-from projections.specs import ParquetFolder
+from tailrace.eventstore.metadata.generations import GenerationState
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
+from tailrace.projections.generations.generation import spec_to_text
+from tailrace.projections.sinks.specs import ParquetFolder
 from tests.cli.conftest import Project
 
 

@@ -10,8 +10,8 @@ import sys
 import psycopg
 import pytest
 
-from eventstore.streams import Stream, append
 from tailrace.demo.events import OrderPaid
+from tailrace.eventstore.streams import Stream, append
 from tests.cli.conftest import Project, until
 
 COMMANDS = [

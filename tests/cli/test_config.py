@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventstore.errors import UsageError
-from eventstore.settings import Settings
-from tailrace.config import load_configuration, load_settings
+from tailrace.config.load import load_configuration, load_settings
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.settings import Settings
 
 # TOML basic strings are JSON strings as far as these characters go.
 _CHARACTERS = st.characters(exclude_categories=["Cs", "Cc"])

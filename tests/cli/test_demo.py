@@ -10,12 +10,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from eventstore.errors import DifferenceFound
-from tailrace.cli.output import Output
 from tailrace.demo import story
 from tailrace.demo.screen import Screen
 from tailrace.demo.workload import Workload, seed, wait_for
 from tailrace.demo.workspace import workspace
+from tailrace.eventstore.errors import DifferenceFound
+from tailrace.terminal import Output
 from tests.cli.conftest import Project
 
 

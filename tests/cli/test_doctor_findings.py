@@ -12,15 +12,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from eventstore import failpoints
-from eventstore.settings import SinkSettings
-from projections.sinks.postgres import PostgresSink
-from projections.specs import PostgresTable
-from tailrace.checks import Check
-from tailrace.doctor import of_source, set_aside_of_source
-from tailrace.doctor_slots import of_slots, one_machine
+from tailrace.doctor.check import Check
+from tailrace.doctor.doctor import of_source, set_aside_of_source
+from tailrace.doctor.slots import of_slots, one_machine
 from tailrace.embedded import PostgresServer
 from tailrace.embedded.process import free_port
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.settings import SinkSettings
+from tailrace.projections.sinks.postgres.sink import PostgresSink
+from tailrace.projections.sinks.specs import PostgresTable
 from tests.projections.sink_data import fill, target
 from tests.support.capturing import SOURCE, RunningCapture, Site, execute, query, wait_until
 

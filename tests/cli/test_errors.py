@@ -12,7 +12,11 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from eventstore.errors import (
+from tailrace.cli import errors
+from tailrace.cli.daily import run, verify
+from tailrace.cli.invocation import Invocation
+from tailrace.cli.projection.context import Asked
+from tailrace.eventstore.errors import (
     DifferenceFound,
     Fenced,
     OperatorError,
@@ -20,12 +24,9 @@ from eventstore.errors import (
     TransientError,
     UsageError,
 )
-from projections import lifecycle
-from projections.refresh import Outcome
-from tailrace.cli import failure, refresh, verify
-from tailrace.cli.invocation import Invocation
-from tailrace.cli.lifecycle import Asked
-from tailrace.cli.output import Output
+from tailrace.projections.lifecycle import build
+from tailrace.projections.refresh.refresh import Outcome
+from tailrace.terminal import Output
 from tests.cli.conftest import SCHEMA, Done, Project, streams, until
 from tests.fixtures.servers import ServerFactory
 
@@ -150,9 +151,9 @@ def test_an_unforeseen_exception_is_called_a_bug_and_shown_on_request(
     project: Project, tmp_path: Path
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import tailrace.config\n"
+        "import tailrace.config.load\n"
         "def broken(*arguments):\n    raise ZeroDivisionError('on purpose')\n"
-        "tailrace.config.load_configuration = broken\n"
+        "tailrace.config.load.load_configuration = broken\n"
     )
     house = str(Path(__file__).parents[2])
     broken = {"PYTHONPATH": f"{tmp_path}:{house}"}
@@ -203,16 +204,16 @@ def test_of_several_failures_what_waiting_cannot_mend_is_told_by_the_exit_code(
     of_broken = [Outcome("other", None, "failed", each.message, error=each) for each in broken]
     found = Asked([str(each) for each in met], {str(each): each for each in broken})
     invocation, context = Invocation(Output(json=True)), nullcontext()
-    monkeypatch.setattr(refresh, "tell_outcome", lambda *_: None)
-    monkeypatch.setattr(lifecycle, "refresh", lambda *_: outcome)
-    assert refresh._once(invocation, cast("Any", context), None, of_broken, detailed=True) == (code or 3)
+    monkeypatch.setattr(run, "tell_outcome", lambda *_: None)
+    monkeypatch.setattr(build, "refresh", lambda *_: outcome)
+    assert run._once(invocation, cast("Any", context), None, of_broken, detailed=True) == (code or 3)
     assert found.report(invocation) == (2 if broken else 0)
 
     monkeypatch.setattr(verify, "projecting", lambda *_, **__: context)
     monkeypatch.setattr(verify, "asked", lambda *_: found)
-    monkeypatch.setattr(lifecycle, "verify", meets)
+    monkeypatch.setattr(build, "verify", meets)
     assert verify.verify_projections(invocation, None) == verified
 
 
 def test_a_bug_is_told_before_all_other_failures() -> None:
-    assert failure.code_of_all([0, 7, failure.BUG, 2]) == failure.BUG
+    assert errors.code_of_all([0, 7, errors.BUG, 2]) == errors.BUG

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
-from eventstore.subscriptions.batch import Change
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.subscriptions.batch import Change
 from tests.cli.conftest import Project
 from tests.eventstore.shop import ORDERS, batch, writer
 

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 import tailrace
-from projections import versions
-from projections.versions import Versions, differing
 from tailrace.cli import main
+from tailrace.projections.spark import versions
+from tailrace.projections.spark.versions import Versions, differing
 
 CONFIGURATION = """
 [store]

@@ -10,10 +10,10 @@ from contextlib import closing
 
 import pytest
 
-from eventstore.log import Store
-from eventstore.model import EpochBatch, TopicId, TopicRows
-from eventstore.schema import Column, TopicSchema
-from eventstore.settings import StoreSettings
+from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
 from tests.cli.conftest import Project
 from tests.eventstore.shop import at, batch, rows, writer
 

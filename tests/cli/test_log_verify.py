@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
 from tests.cli.conftest import Project
 from tests.eventstore.test_log_seal import fill
 

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from eventstore.position import parse_lsn
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.model.position import parse_lsn
 from tests.cli.conftest import Project, until
 
 RUNGS = ("head", "sent", "received", "durable")

@@ -8,11 +8,11 @@ import re
 
 import pytest
 
-from cdc.status import Progress
-from tailrace.cli.capture import load_facts, summary
-from tailrace.cli.move import tell_how_far
-from tailrace.cli.output import Output
-from tailrace.cli.pace import Pace, Reporter
+from tailrace.cdc.status import Progress
+from tailrace.cli.daily.capture import load_facts, summary
+from tailrace.cli.progress import Pace, Reporter
+from tailrace.cli.store.move import tell_how_far
+from tailrace.terminal import Output
 
 
 def test_a_load_shows_rows_rate_and_the_time_that_is_left() -> None:
@@ -90,7 +90,7 @@ def test_elsewhere_than_on_a_terminal_a_line_is_written_each_five_seconds_of_eac
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines, seconds = io.StringIO(), 100.0
-    monkeypatch.setattr("tailrace.cli.output.time.monotonic", lambda: seconds)
+    monkeypatch.setattr("tailrace.terminal.time.monotonic", lambda: seconds)
     with Output(stderr=lines).progress("capture") as progress:
         for _ in range(12):
             for source in ("shop", "crm"):

@@ -211,7 +211,7 @@ def test_a_mistake_in_one_definition_does_not_stop_the_others(projecting: Projec
 
 
 READING = """
-from projections import PostgresTable, Result, State, projection
+from tailrace.projections import PostgresTable, Result, State, projection
 
 @projection(key="customer_id", sink=PostgresTable("mart", "of_totals", schema="mart"), totals=Result("totals"))
 def of_totals(totals):

@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
 from tests.cli.conftest import Project
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, writer
 

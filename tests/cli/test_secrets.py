@@ -17,13 +17,13 @@ from psycopg import sql
 from sqlalchemy import text as sql_text
 from typer.main import get_command
 
-from eventstore.log import Store
 from tailrace.cli.app import app
 from tailrace.cli.main import run
-from tailrace.config import load_settings
-from tailrace.doctor import of_sink
+from tailrace.config.load import load_settings
+from tailrace.doctor.doctor import of_sink
 from tailrace.embedded import PostgresServer
-from tailrace.metrics import Collector, serve
+from tailrace.eventstore.store import Store
+from tailrace.metrics.capture import Collector, serve
 from tests.cli.conftest import SCHEMA, files_with
 from tests.fixtures.servers import FAST_SETTINGS
 from tests.support.processes import watching

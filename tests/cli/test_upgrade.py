@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
 from tests.cli.conftest import Project
 
 

@@ -16,9 +16,9 @@ import psycopg
 import pytest
 import redis as redis_client
 
-from eventstore.errors import OperatorError
 from tailrace.embedded import PostgresServer, RedisServer
 from tailrace.embedded.process import free_port
+from tailrace.eventstore.errors import OperatorError
 from tests.fixtures.servers import RedisFactory, ServerFactory
 
 

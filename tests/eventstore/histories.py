@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from eventstore import keys
-from eventstore.arrange import arrange
-from eventstore.blob import encode_part
-from eventstore.model import PartitionRange, SegmentRef, TopicId
-from eventstore.partitioning import Partitioning
-from eventstore.schema import Column, TopicSchema, change_schema
-from eventstore.state import StateInput
+from tailrace.eventstore.model import keys
+from tailrace.eventstore.model.model import PartitionRange, SegmentRef, TopicId
+from tailrace.eventstore.model.partitioning import Partitioning
+from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
+from tailrace.eventstore.segment.blob import encode_part
+from tailrace.eventstore.segment.row_order import arrange
+from tailrace.eventstore.state.state import StateInput
 
 TOPIC = TopicId.table("shop", "public", "notes")
 ID = Column(1, "id", 20, type_name="bigint", key=True)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from eventstore.keys import hash_texts
-from eventstore.log import Store
-from eventstore.model import EpochBatch, TopicId, TopicRows
-from eventstore.position import Cut
-from eventstore.schema import Column, TopicSchema, change_schema
-from eventstore.writer import SourceWriter
+from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.model.keys import hash_texts
+from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
+from tailrace.eventstore.store import Store
 
 ORDERS = TopicId.table("shop", "public", "orders")
 CUSTOMERS = TopicId.table("shop", "public", "customers")

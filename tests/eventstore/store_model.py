@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from eventstore.keys import hash_texts, partition_of
-from eventstore.settings import TopicSettings
+from tailrace.eventstore.model.keys import hash_texts, partition_of
+from tailrace.eventstore.settings import TopicSettings
 
 PARTITIONS = 3
 

@@ -12,16 +12,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from eventstore import failpoints, segment
-from eventstore.errors import Fenced, IntegrityError, OperatorError, UsageError
-from eventstore.integrity.findings import Problem
-from eventstore.log import Store
-from eventstore.maintain import cutoff, retain
-from eventstore.maintain.redact import Request, redact
-from eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
-from eventstore.state import state
-from eventstore.storage.places import MARKER
-from eventstore.times import to_micros
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.errors import Fenced, IntegrityError, OperatorError, UsageError
+from tailrace.eventstore.integrity.findings import Problem
+from tailrace.eventstore.maintenance.redaction.redact import Request, redact
+from tailrace.eventstore.maintenance.retention import apply, plan
+from tailrace.eventstore.model.time import to_micros
+from tailrace.eventstore.segment import segment
+from tailrace.eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
+from tailrace.eventstore.state.state import state
+from tailrace.eventstore.storage.open import MARKER
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, content, writer
 from tests.support import forking
 
@@ -56,7 +57,7 @@ def fill(store: Store, first: int, last: int) -> None:
 @pytest.fixture
 def at_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retention's clock stands at the last epoch: rows up to epoch 14 are older than 10 seconds."""
-    monkeypatch.setattr(cutoff, "now_micros", lambda: to_micros(at(LAST)))
+    monkeypatch.setattr(plan, "now_micros", lambda: to_micros(at(LAST)))
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def test_erasing_rows_names_the_archive_that_still_has_them(store: Store, at_las
 MAINTAINER = """
 import sys
 from pathlib import Path
-from eventstore.log import Store
+from tailrace.eventstore.store import Store
 from tests.eventstore.test_archive import settings
 with Store.open(settings("cold", "1d"), root=Path(sys.argv[1])) as store:
     store.maintain()
@@ -193,7 +194,7 @@ def test_a_copy_that_rows_were_erased_behind_is_named_by_the_receipt_and_removed
                     failpoints, "hit", lambda name, times=1: erase() if name == "archive_copied" else None
                 )
                 with pytest.raises(Fenced, match="another retain began"):
-                    list(retain.retain(upkeep))
+                    list(apply.retain(upkeep))
         (copy,) = (root / "cold").rglob("*.parquet")
         assert any(row["after"]["note"] for row in rows_of_one(copy))
         copy.with_name(f"{copy.name}.partial").write_bytes(b"of one who was killed while it was copied")
@@ -236,11 +237,11 @@ def test_nothing_is_removed_while_the_archive_is_out_of_reach_and_other_topics_g
 def test_a_folder_that_is_empty_all_at_once_is_no_archive_to_go_on_in(
     store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cutoff, "now_micros", lambda: to_micros(at(16)))
+    monkeypatch.setattr(plan, "now_micros", lambda: to_micros(at(16)))
     store.maintain()
     start = store.log_start(ORDERS).epoch
     (root / "cold").rename(root / "unmounted")
-    monkeypatch.setattr(cutoff, "now_micros", lambda: to_micros(at(LAST + 9)))
+    monkeypatch.setattr(plan, "now_micros", lambda: to_micros(at(LAST + 9)))
     with pytest.raises(OperatorError, match="mount it"):
         store.maintain()
     assert store.log_start(ORDERS).epoch == start > 0
@@ -284,7 +285,7 @@ def test_a_file_under_the_name_of_one_to_archive_is_not_trusted(
 ) -> None:
     before = live_rows(store)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(retain, "_swap", refuse)
+        patched.setattr(apply, "_swap", refuse)
         with pytest.raises(ZeroDivisionError):
             store.maintain()
     (copy,) = (root / "cold").rglob("*.parquet")

@@ -13,11 +13,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import update
 
-from eventstore import attempts, tables
-from eventstore.derived import GenerationState
-from eventstore.log import Store
-from eventstore.maintain import leases
-from eventstore.times import now_micros
+from tailrace.eventstore.catalog import leases, tables
+from tailrace.eventstore.metadata import attempts
+from tailrace.eventstore.metadata.generations import GenerationState
+from tailrace.eventstore.model.time import now_micros
+from tailrace.eventstore.store import Store
 from tests.eventstore.test_log_derived import FILES, generation
 from tests.fixtures.stores import StoreFactory
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from eventstore import failpoints
-from eventstore.backup import backup
-from eventstore.errors import IntegrityError, UsageError
-from eventstore.integrity.findings import Problem
-from eventstore.log import Store
-from eventstore.maintain import tiers
-from eventstore.position import Cut
-from eventstore.settings import StoreSettings, UpkeepSettings
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.errors import IntegrityError, UsageError
+from tailrace.eventstore.integrity.findings import Problem
+from tailrace.eventstore.maintenance.files import tiers
+from tailrace.eventstore.maintenance.move.backup import backup
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import ORDERS, batch, content, writer
 from tests.fixtures.stores import StoreFactory
 from tests.support import forking
@@ -27,9 +27,9 @@ AT_ONCE = UpkeepSettings(keep_seconds=0, keep_epochs=4)
 COPIER = """
 import sys
 from pathlib import Path
-from eventstore.backup import backup
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
+from tailrace.eventstore.maintenance.move.backup import backup
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.settings import StoreSettings
 with Store.open(StoreSettings(catalog=sys.argv[1], segments=Path("segments")), root=Path(sys.argv[2])) as store:
     backup(store, Path(sys.argv[3]))
 """

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.chosen import TooLarge, changed_keys, keys_with, state_of_keys
-from eventstore.model import SegmentRef
-from eventstore.segment import read_segment
-from eventstore.state import StateInput, readable_state
-from eventstore.storage import LocalStorage
+from tailrace.eventstore.model.model import SegmentRef
+from tailrace.eventstore.segment.segment import read_segment
+from tailrace.eventstore.state.key_lookup import TooLarge, changed_keys, keys_with, state_of_keys
+from tailrace.eventstore.state.state import StateInput, readable_state
+from tailrace.eventstore.storage import LocalStorage
 from tests.eventstore.histories import History, Row
 from tests.eventstore.test_compaction import CELLS, KEYS, NOWHERE, STEPS, TEXTS, UNSENT, history_of
 
@@ -81,7 +81,7 @@ def test_keys_that_are_known_by_value_are_read_from_the_end_and_have_the_rows_th
         return pc.is_in(columns[0], value_set=ids).to_numpy(zero_copy_only=False)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("eventstore.chosen._ROWS_PER_UNIT", at_once)
+        patch.setattr("tailrace.eventstore.state.key_lookup._ROWS_PER_UNIT", at_once)
         found = state_of_keys(STORAGE, wanted, hashes, PLENTY, has_one)
     assert by_id(found.to_pylist()) == by_id([row for row in whole(wanted) if row["id"] in chosen])
 
@@ -95,14 +95,14 @@ def test_what_lies_before_a_keys_last_whole_row_is_not_read(monkeypatch: pytest.
     history.cut()
     history.put(3, {"body": "new"}, unchanged=["extra"])
     wanted = history.state_input(1, 1)
-    monkeypatch.setattr("eventstore.chosen._ROWS_PER_UNIT", 1)
+    monkeypatch.setattr("tailrace.eventstore.state.key_lookup._ROWS_PER_UNIT", 1)
     read = list[SegmentRef]()
 
     def watched(storage: LocalStorage, ref: SegmentRef, **more: Any) -> pa.Table:
         read.append(ref)
         return read_segment(storage, ref, **more)
 
-    monkeypatch.setattr("eventstore.chosen.read_segment", watched)
+    monkeypatch.setattr("tailrace.eventstore.state.key_lookup.read_segment", watched)
 
     def rows_of(key: int) -> list[Any]:
         def has_it(columns: Any) -> Any:

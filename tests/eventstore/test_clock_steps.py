@@ -8,14 +8,14 @@ from itertools import cycle
 import pytest
 from sqlalchemy import select, update
 
-from eventstore import tables
-from eventstore.log import Store
-from eventstore.maintain import leases, tiers
-from eventstore.maintain.retired import collect_retired
-from eventstore.settings import UpkeepSettings
-from eventstore.subscriptions import group as groups
-from eventstore.subscriptions import membership
-from eventstore.times import now_micros
+from tailrace.eventstore.catalog import leases, tables
+from tailrace.eventstore.maintenance.files import tiers
+from tailrace.eventstore.maintenance.files.retired import collect_retired
+from tailrace.eventstore.model.time import now_micros
+from tailrace.eventstore.settings import UpkeepSettings
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.subscriptions import group as groups
+from tailrace.eventstore.subscriptions import membership
 from tests.eventstore.shop import batch, writer
 from tests.eventstore.subscriptions.test_group import all_rows, drain, fill, seen
 from tests.fixtures.stores import StoreFactory

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore import arrange, segment
-from eventstore.compaction import compact
-from eventstore.conform import Layout
-from eventstore.errors import IntegrityError, UsageError
-from eventstore.passes import passes
-from eventstore.schema import Column, TopicSchema, change_schema
-from eventstore.segment import read_segment
-from eventstore.state import StateInput, compute_state, partition_reader, readable_state
-from eventstore.storage import LocalStorage, Storage
-from eventstore.storage.memory import MemoryStorage
+from tailrace.eventstore.errors import IntegrityError, UsageError
+from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
+from tailrace.eventstore.segment import row_order, segment
+from tailrace.eventstore.segment.segment import read_segment
+from tailrace.eventstore.state.bucket_passes import passes
+from tailrace.eventstore.state.compaction import compact
+from tailrace.eventstore.state.row_layout import Layout
+from tailrace.eventstore.state.state import StateInput, compute_state, partition_reader, readable_state
+from tailrace.eventstore.storage import LocalStorage, Storage
+from tailrace.eventstore.storage.memory import MemoryStorage
 from tests.eventstore.histories import BODY, EXTRA, FIRST, ID, SIZE, History, Row, state_input
 
 NOWHERE = Path("/nonexistent")
@@ -145,7 +145,7 @@ def in_files(wanted: StateInput, storage: Storage) -> StateInput:
             with pa.ipc.open_stream(ref.inline) as reader:
                 rows = reader.read_all()
             counts = tuple((piece.partition, piece.rows) for piece in ref.ranges)
-            arranged = arrange.Arranged(rows, None, counts, None, None)
+            arranged = row_order.Arranged(rows, None, counts, None, None)
             made = segment.write_arranged(storage, ref.topic, ref.version, arranged, f"{number}")
             refs.append(replace(ref, path=made.path, inline=None, bytes=made.bytes, checksum=made.checksum))
     return replace(wanted, refs=tuple(refs))

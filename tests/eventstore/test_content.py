@@ -13,10 +13,10 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventstore import content
-from eventstore.content import Content, content_of
-from eventstore.schema import Column, TopicSchema
-from eventstore.segment import stored_schema
+from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.segment import content_hash
+from tailrace.eventstore.segment.content_hash import Content, content_of
+from tailrace.eventstore.segment.segment import stored_schema
 from tests.fixtures.scale import Scale
 
 ALL = (1 << 64) - 1
@@ -69,8 +69,8 @@ def definition(rows: pa.Table) -> Content:
     total = Content()
     for at in range(rows.num_rows):
         row = sum(cell(rows[name][at], name) for name in rows.column_names)
-        first = mixed(row & ALL, content._MIX)
-        total += Content(first, mixed(first, content._SECOND))
+        first = mixed(row & ALL, content_hash._MIX)
+        total += Content(first, mixed(first, content_hash._SECOND))
     return total
 
 
@@ -93,7 +93,7 @@ def cell(scalar: Any, path: str) -> int:
             for at, field in enumerate(scalar.type)
         ]
         return (key(path) + sum(inner)) & ALL
-    return mixed((value(scalar) + content._PRESENT) * key(path) & ALL, content._MIX)
+    return mixed((value(scalar) + content_hash._PRESENT) * key(path) & ALL, content_hash._MIX)
 
 
 def value(scalar: Any) -> int:
@@ -108,7 +108,7 @@ def value(scalar: Any) -> int:
         return polynomial(data) if len(data) <= 64 else xxhash.xxh3_64_intdigest(data)
     if pa.types.is_decimal(kind):
         unscaled = int(scalar.as_py().scaleb(kind.scale)) & (1 << 128) - 1
-        return ((unscaled & ALL) * content._SECOND & ALL) ^ unscaled >> 64
+        return ((unscaled & ALL) * content_hash._SECOND & ALL) ^ unscaled >> 64
     if pa.types.is_floating(kind):
         bits = np.array([scalar.as_py()], f"f{kind.bit_width // 8}").view(f"i{kind.bit_width // 8}")
         return int(bits[0]) & ALL
@@ -122,12 +122,12 @@ def pairs(scalar: Any) -> tuple[pa.Array, pa.Array]:
 
 
 def element(scalar: Any, path: str) -> int:
-    return cell(scalar, path) if scalar.is_valid else content._NULL_ELEMENT
+    return cell(scalar, path) if scalar.is_valid else content_hash._NULL_ELEMENT
 
 
 def polynomial(terms: Any) -> int:
-    powers: int = sum(term * pow(content._BASE, at, 1 << 64) for at, term in enumerate(terms))
-    return (powers + len(terms) * content._SECOND) & ALL
+    powers: int = sum(term * pow(content_hash._BASE, at, 1 << 64) for at, term in enumerate(terms))
+    return (powers + len(terms) * content_hash._SECOND) & ALL
 
 
 def test_it_is_what_the_definition_says_however_rows_are_cut_and_stored(scale: Scale) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from itertools import combinations
 
-from eventstore.counting import Counted, rows_between
-from eventstore.model import TopicId
+from tailrace.eventstore.log.row_counts import Counted, rows_between
+from tailrace.eventstore.model.model import TopicId
 from tests.eventstore.shop import CUSTOMERS, ORDERS, content
 from tests.eventstore.test_log_seal import fill
 from tests.fixtures.stores import StoreFactory

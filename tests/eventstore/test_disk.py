@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from eventstore.backup import backup
-from eventstore.errors import OperatorError
-from eventstore.log import Store
-from eventstore.maintain import fold, merge, retain, seal, tiers
-from eventstore.maintain.receipts import receipts
-from eventstore.maintain.redact import Request, redact
-from eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
-from eventstore.storage import PARTIAL
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.maintenance.files import fold, merge, seal, tiers
+from tailrace.eventstore.maintenance.move.backup import backup
+from tailrace.eventstore.maintenance.redaction.receipts import receipts
+from tailrace.eventstore.maintenance.redaction.redact import Request, redact
+from tailrace.eventstore.maintenance.retention import apply
+from tailrace.eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
+from tailrace.eventstore.storage import PARTIAL
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, content, writer
 from tests.eventstore.test_backup import copy_of
 from tests.eventstore.test_move import move
@@ -64,7 +65,7 @@ STEPS: dict[str, Callable[[Store], object]] = {
     "seal": lambda store: store.seal(),
     "merge": lambda store: list(merge.merge(store, store.settings.upkeep.memory_bytes)),
     "state runs": lambda store: store.compact(),
-    "retention": lambda store: list(retain.retain(store)),
+    "retention": lambda store: list(apply.retain(store)),
     "fold": lambda store: list(fold.fold(store, 1)),
     "all": lambda store: store.maintain(),
 }

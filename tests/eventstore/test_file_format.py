@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from eventstore import encoding, timeline
-from eventstore.errors import OperatorError
-from eventstore.log import Store
-from eventstore.maintain import fold, tiers
-from eventstore.model import PartitionRange, SegmentRef, TopicId
-from eventstore.settings import StoreSettings, UpkeepSettings
-from eventstore.storage import LocalStorage
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.maintenance.files import fold, tiers
+from tailrace.eventstore.metadata import epochs as timeline
+from tailrace.eventstore.model.model import PartitionRange, SegmentRef, TopicId
+from tailrace.eventstore.segment import encoding
+from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
+from tailrace.eventstore.storage import LocalStorage
+from tailrace.eventstore.store import Store
 from tests.eventstore.golden.make import GOLDEN, as_json, rows_of
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, content, writer
 

@@ -12,14 +12,15 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import func, select
 
-from eventstore import failpoints, tables
-from eventstore.errors import Fenced, IncompleteTopic, IntegrityError, OperatorError, UsageError
-from eventstore.log import Store
-from eventstore.model import EpochBatch, SegmentRef, TopicId, TopicKind, TopicRows
-from eventstore.schema import EVENT_SCHEMA, Column, TopicSchema, change_schema
-from eventstore.segment import read_segment
-from eventstore.settings import StoreSettings
-from eventstore.storage import LocalStorage
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.errors import Fenced, IncompleteTopic, IntegrityError, OperatorError, UsageError
+from tailrace.eventstore.model.model import EpochBatch, SegmentRef, TopicId, TopicKind, TopicRows
+from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column, TopicSchema, change_schema
+from tailrace.eventstore.segment.segment import read_segment
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.storage import LocalStorage
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import (
     CUSTOMERS,
     ORDERS,

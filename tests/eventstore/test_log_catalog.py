@@ -20,16 +20,22 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, UniqueConstraint, column, insert, inspect, table, text, update
 
-from eventstore import formats, tables
-from eventstore.catalog import Catalog
-from eventstore.errors import IntegrityError, OperatorError, TailraceError, TransientError, UsageError
-from eventstore.formats import Step
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
-from eventstore.subscriptions import tables as group_tables
-from eventstore.subscriptions.database import GROUPS
-from migrations.run import Tables, config, downgrade, upgrade
 from tailrace.embedded import PostgresServer
+from tailrace.eventstore.catalog import formats, tables
+from tailrace.eventstore.catalog import group_tables as group_tables
+from tailrace.eventstore.catalog.database import Catalog
+from tailrace.eventstore.catalog.formats import Step
+from tailrace.eventstore.catalog.open import GROUPS
+from tailrace.eventstore.errors import (
+    IntegrityError,
+    OperatorError,
+    TailraceError,
+    TransientError,
+    UsageError,
+)
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
+from tailrace.migrations.run import Tables, config, downgrade, upgrade
 from tests.eventstore.shop import batch, content, register, writer
 from tests.fixtures.stores import StoreFactory
 
@@ -395,7 +401,7 @@ def test_opening_does_not_import_alembic(tmp_path: Path) -> None:
     """Readers open stores in short commands; migrations are needed by ``init`` alone."""
     Store.open(create=True, root=tmp_path).close()
     code = (
-        "import sys, pathlib; from eventstore.log import Store;"
+        "import sys, pathlib; from tailrace.eventstore.store import Store;"
         f"Store.open(root=pathlib.Path({str(tmp_path)!r})).close(); print('alembic' in sys.modules)"
     )
     done = subprocess.run(

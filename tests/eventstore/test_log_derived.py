@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from eventstore.derived import DerivedCatalog, GenerationState
-from eventstore.errors import Fenced, UsageError
+from tailrace.eventstore.errors import Fenced, UsageError
+from tailrace.eventstore.metadata.generations import DerivedCatalog, GenerationState
 from tests.fixtures.stores import StoreFactory
 
 FILES = [{"path": "derived/totals/1/a.parquet", "rows": 3}]

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from eventstore import failpoints, tables, timeline
-from eventstore.errors import Fenced, IntegrityError
-from eventstore.log import Store
-from eventstore.maintain import fold, terms, tiers
-from eventstore.model import EpochBatch
-from eventstore.settings import UpkeepSettings
-from eventstore.subscriptions.positions import first_commit_after
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import tables, terms
+from tailrace.eventstore.errors import Fenced, IntegrityError
+from tailrace.eventstore.maintenance.files import fold, tiers
+from tailrace.eventstore.metadata import epochs
+from tailrace.eventstore.model.model import EpochBatch
+from tailrace.eventstore.settings import UpkeepSettings
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.subscriptions.offsets import first_commit_after
 from tests.eventstore.shop import ORDERS, at, batch, register
 from tests.eventstore.test_log_seal import everything, fill
 from tests.fixtures.stores import StoreFactory
@@ -26,9 +28,9 @@ from tests.support import forking
 FOLDER = """
 import sys
 from pathlib import Path
-from eventstore.log import Store
-from eventstore.maintain import fold
-from eventstore.settings import StoreSettings, UpkeepSettings
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.maintenance import fold
+from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
 fold.CHUNK = 4
 upkeep = UpkeepSettings(keep_seconds=0, keep_epochs=5)
 settings = StoreSettings(catalog=sys.argv[1], segments=Path("segments"), upkeep=upkeep)
@@ -122,13 +124,13 @@ def test_a_look_up_opens_only_files_that_can_hold_the_answer(
     fill(store, 40)
     store.maintain()
     opened: list[str] = []
-    real: Callable[..., Any] = timeline.open_file
+    real: Callable[..., Any] = epochs.open_file
 
     def counted(storage: Any, row: Any, **how: Any) -> Any:
         opened.append(row.path)
         return real(storage, row, **how)
 
-    monkeypatch.setattr(timeline, "open_file", counted)
+    monkeypatch.setattr(epochs, "open_file", counted)
     for look in (lambda: store.cut(17), lambda: store.epochs(20, 1), lambda: store.cut(at(9))):
         opened.clear()
         look()

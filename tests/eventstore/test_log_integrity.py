@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, select, update
 
-from eventstore import tables
-from eventstore.errors import IntegrityError
-from eventstore.integrity import picture
-from eventstore.integrity.findings import Finding, Problem
-from eventstore.log import Store
-from eventstore.maintain import fold, rewrite, seal, tiers
-from eventstore.settings import UpkeepSettings
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.errors import IntegrityError
+from tailrace.eventstore.integrity import catalog_snapshot
+from tailrace.eventstore.integrity.findings import Finding, Problem
+from tailrace.eventstore.maintenance.files import fold, seal, tiers
+from tailrace.eventstore.segment import merge
+from tailrace.eventstore.settings import UpkeepSettings
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, writer
 from tests.eventstore.test_log_seal import fill
 from tests.fixtures.scale import Scale
@@ -89,7 +90,7 @@ def test_it_is_clean_after_every_step_of_upkeep(new_store: StoreFactory) -> None
 @one_catalog
 def test_a_byte_that_is_another_is_found_wherever_it_is(store: Store, scale: Scale) -> None:
     with store.catalog.read() as connection:
-        named = picture.take(connection)
+        named = catalog_snapshot.take(connection)
         blob, epoch = connection.execute(
             select(tables.blobs, tables.epochs.c.epoch).join(
                 tables.epochs, tables.epochs.c.append_id == tables.blobs.c.append_id
@@ -252,18 +253,18 @@ def test_nothing_is_replaced_by_a_file_with_other_rows(
     fill(store, 24)
     store.seal()
     before = [row.path for row in segments(store)]
-    add = rewrite._Groups.add
+    add = merge._Groups.add
 
     def wrong(groups: Any, piece: Any) -> None:
         at = piece.schema.get_field_index("_txn")
         add(groups, piece.set_column(at, piece.schema.field(at), pc.add(piece["_txn"], 1)))
 
     with monkeypatch.context() as faulty:
-        faulty.setattr(rewrite._Groups, "add", wrong)
+        faulty.setattr(merge._Groups, "add", wrong)
         with pytest.raises(IntegrityError, match="does not hold the rows"):
             store.merge()
         assert [row.path for row in segments(store)] == before
-        faulty.setattr(rewrite, "require_content", lambda *_: None)
+        faulty.setattr(merge, "require_content", lambda *_: None)
         with pytest.raises(IntegrityError, match="does not hold the content"):
             store.merge()  # the next merge would take what the first one made
     made = {row.path for row in segments(store)} - set(before)

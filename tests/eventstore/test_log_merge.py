@@ -13,15 +13,16 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import func, select, update
 
-from eventstore import failpoints, tables
-from eventstore.errors import Fenced, MissingFile
-from eventstore.log import Store
-from eventstore.maintain import leases, seal, terms, tiers
-from eventstore.maintain.merge import merge
-from eventstore.maintain.retired import collect_retired
-from eventstore.maintain.rounds import is_due
-from eventstore.model import EpochBatch, TopicId, TopicRows
-from eventstore.settings import UpkeepSettings
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import leases, tables, terms
+from tailrace.eventstore.errors import Fenced, MissingFile
+from tailrace.eventstore.maintenance.files import seal, tiers
+from tailrace.eventstore.maintenance.files.merge import merge
+from tailrace.eventstore.maintenance.files.retired import collect_retired
+from tailrace.eventstore.maintenance.rounds import is_due
+from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.settings import UpkeepSettings
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import CUSTOMERS, ORDERS, assert_dense, at, batch, content, rows, writer
 from tests.eventstore.test_log_seal import everything, fill
 from tests.fixtures.scale import Scale
@@ -33,9 +34,9 @@ AT_ONCE = UpkeepSettings(keep_seconds=0)
 MAINTAINER = """
 import sys
 from pathlib import Path
-from eventstore.log import Store
-from eventstore.maintain import seal, tiers
-from eventstore.settings import StoreSettings, UpkeepSettings
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.maintenance import seal, tiers
+from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
 seal.CHUNK_EPOCHS, tiers.FAN_IN = 2, 4
 settings = StoreSettings(catalog=sys.argv[1], segments=Path("segments"), upkeep=UpkeepSettings(keep_seconds=0))
 with Store.open(settings, root=Path(sys.argv[2])) as store:

@@ -20,13 +20,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from eventstore.errors import Fenced, UsageError
-from eventstore.log import Store
-from eventstore.maintain import fold, seal, tiers
-from eventstore.model import EpochBatch, TopicId, TopicRows
-from eventstore.position import format_lsn
-from eventstore.settings import StoreSettings, UpkeepSettings
-from eventstore.writer import SourceWriter
+from tailrace.eventstore.errors import Fenced, UsageError
+from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.maintenance.files import fold, seal, tiers
+from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.position import format_lsn
+from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import assert_dense, at, content, register, rows
 from tests.fixtures.scale import Scale
 from tests.support.machines import run_machine

@@ -11,13 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from eventstore import index
-from eventstore.errors import IncompleteTopic, UsageError
-from eventstore.log import Store
-from eventstore.model import EpochBatch, EpochInfo, TopicId, TopicRows
-from eventstore.position import Cut
-from eventstore.settings import StoreSettings
-from eventstore.writer import SourceWriter
+from tailrace.eventstore.errors import IncompleteTopic, UsageError
+from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.metadata import segment_index
+from tailrace.eventstore.model.model import EpochBatch, EpochInfo, TopicId, TopicRows
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import (
     CUSTOMERS,
     ORDERS,
@@ -180,7 +180,7 @@ def test_large_partitions_are_read_by_themselves(new_store: StoreFactory) -> Non
 
 
 def test_a_long_log_is_read_page_by_page(new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "_PAGE_EPOCHS", 4)
+    monkeypatch.setattr(segment_index, "_PAGE_EPOCHS", 4)
     store = new_store(inline_bytes=2500)  # small epochs are blobs, the others files
     capture = writer(store)
     for lsn in range(1, 40):
@@ -193,7 +193,7 @@ def test_a_long_log_is_read_page_by_page(new_store: StoreFactory, monkeypatch: p
     assert {ref.path is None for ref in refs} == {True, False}
     store.seal(20)
     assert notes(store) == whole
-    monkeypatch.setattr(index, "_PAGE_BYTES", 1)
+    monkeypatch.setattr(segment_index, "_PAGE_BYTES", 1)
     assert notes(store) == whole
 
 

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from eventstore import failpoints, index, tables
-from eventstore.errors import Fenced
-from eventstore.log import Store
-from eventstore.maintain import seal, terms
-from eventstore.model import EpochBatch, TopicRows
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import tables, terms
+from tailrace.eventstore.errors import Fenced
+from tailrace.eventstore.maintenance.files import seal
+from tailrace.eventstore.metadata import segment_index
+from tailrace.eventstore.model.model import EpochBatch, TopicRows
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import (
     CUSTOMERS,
     ORDERS,
@@ -34,8 +36,8 @@ SEALER = """
 import sys
 from pathlib import Path
 from typing import Any
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.settings import StoreSettings
 settings = StoreSettings(catalog=sys.argv[1], segments=Path("segments"))
 with Store.open(settings, root=Path(sys.argv[2])) as store:
     store.seal()
@@ -100,7 +102,7 @@ def test_a_writer_goes_on_after_sealing(new_store: StoreFactory) -> None:
 
 
 def test_a_reader_in_the_middle_goes_on(new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "_PAGE_EPOCHS", 3)
+    monkeypatch.setattr(segment_index, "_PAGE_EPOCHS", 3)
     monkeypatch.setattr(seal, "CHUNK_EPOCHS", 7)
     store = new_store()
     fill(store)

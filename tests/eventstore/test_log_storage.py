@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from eventstore import failpoints
-from eventstore.errors import OperatorError, UsageError
-from eventstore.storage import PARTIAL, LocalStorage
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.storage import PARTIAL, LocalStorage
 
 
 def test_content_is_synced_before_it_has_its_name_and_the_folder_after(

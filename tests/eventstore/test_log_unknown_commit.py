@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from eventstore import catalog as catalogs
-from eventstore import writer as writers
-from eventstore.errors import Fenced, TransientError
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
+from tailrace.eventstore.catalog import database as catalogs
+from tailrace.eventstore.errors import Fenced, TransientError
+from tailrace.eventstore.log import writer as writers
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import ORDERS, assert_dense, batch, content, writer
 from tests.fixtures.proxy import AtCommit, Proxy
 from tests.fixtures.stores import StoreFactory

@@ -10,14 +10,22 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from eventstore import failpoints, tables
-from eventstore.errors import Fenced, IntegrityError, MissingFile, OperatorError, TailraceError, UsageError
-from eventstore.log import Store
-from eventstore.model import TopicId
-from eventstore.move import files
-from eventstore.move.move import Moved, moving
-from eventstore.runrecords import RunRecord
-from eventstore.settings import StoreSettings
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.errors import (
+    Fenced,
+    IntegrityError,
+    MissingFile,
+    OperatorError,
+    TailraceError,
+    UsageError,
+)
+from tailrace.eventstore.maintenance.move import files
+from tailrace.eventstore.maintenance.move.move import Moved, moving
+from tailrace.eventstore.metadata.run_records import RunRecord
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import CUSTOMERS, ORDERS, SCHEMA, at, batch, content
 from tests.eventstore.test_log_seal import everything, fill
 from tests.support.folders import segments_folder

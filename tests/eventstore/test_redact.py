@@ -15,23 +15,25 @@ import pytest
 from pydantic import BaseModel
 from sqlalchemy import update
 
-from eventstore import failpoints, tables
-from eventstore.erased import ERASED, Erased
-from eventstore.errors import Fenced, UsageError
-from eventstore.keys import hash_texts
-from eventstore.log import Store
-from eventstore.maintain import cutoff, leases, retired, terms
-from eventstore.maintain.erase import erased
-from eventstore.maintain.leases import Busy
-from eventstore.maintain.receipts import receipts
-from eventstore.maintain.redact import Request, plan, redact
-from eventstore.model import EpochBatch, TopicId, TopicRows
-from eventstore.schema import EVENT_SCHEMA, Column, TopicSchema, change_schema
-from eventstore.settings import TopicSettings, UpkeepSettings
-from eventstore.state import state
-from eventstore.streams import event
-from eventstore.subscriptions.batch import Batch, change, column_names
-from eventstore.times import to_micros
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import leases, tables, terms
+from tailrace.eventstore.catalog.leases import Busy
+from tailrace.eventstore.errors import Fenced, UsageError
+from tailrace.eventstore.maintenance.files import retired
+from tailrace.eventstore.maintenance.redaction.erase_cells import erased
+from tailrace.eventstore.maintenance.redaction.receipts import receipts
+from tailrace.eventstore.maintenance.redaction.redact import Request, plan, redact
+from tailrace.eventstore.maintenance.retention import plan as cutoff
+from tailrace.eventstore.model.keys import hash_texts
+from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.redacted import ERASED, Erased
+from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column, TopicSchema, change_schema
+from tailrace.eventstore.model.time import to_micros
+from tailrace.eventstore.settings import TopicSettings, UpkeepSettings
+from tailrace.eventstore.state.state import state
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.streams import event
+from tailrace.eventstore.subscriptions.batch import Batch, change, column_names
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, content, writer
 from tests.fixtures.stores import StoreFactory
 from tests.support import forking
@@ -172,9 +174,9 @@ def test_replaced_files_go_when_no_reader_needs_them_or_at_once(new_store: Store
 REDACTOR = """
 import sys
 from pathlib import Path
-from eventstore.log import Store
-from eventstore.maintain.redact import Request, redact
-from eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.maintenance.redaction.redact import Request, redact
+from tailrace.eventstore.settings import StoreSettings
 from tests.eventstore.shop import ORDERS
 with Store.open(StoreSettings(catalog=sys.argv[1], segments=Path("segments")), root=Path(sys.argv[2])) as store:
     redact(store, Request(ORDERS, ["7"]))

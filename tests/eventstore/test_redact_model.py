@@ -13,14 +13,14 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from eventstore.errors import UsageError
-from eventstore.log import Store
-from eventstore.maintain.redact import Request, redact
-from eventstore.maintain.repartition import repartition
-from eventstore.model import EpochBatch, TopicId, TopicRows
-from eventstore.schema import change_schema
-from eventstore.settings import UpkeepSettings
-from eventstore.state import compute_state, plan_state
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.maintenance.redaction.redact import Request, redact
+from tailrace.eventstore.maintenance.repartition import repartition
+from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.schema import change_schema
+from tailrace.eventstore.settings import UpkeepSettings
+from tailrace.eventstore.state.state import compute_state, plan_state
+from tailrace.eventstore.store import Store
 from tests.eventstore.histories import FIRST, SECOND, History, Row, state_input
 from tests.eventstore.test_compaction import KEYS, NOWHERE, STEPS
 from tests.fixtures.scale import Scale

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from eventstore.render import float_text, postgres_texts
+from tailrace.eventstore.model.postgres_text import float_text, postgres_texts
 
 DAYS = st.dates(date(1, 1, 1), date(9999, 12, 31))
 MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))  # noqa: DTZ001 - timestamp without time zone

@@ -13,18 +13,19 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, update
 
-from eventstore import failpoints, tables
-from eventstore.errors import UsageError
-from eventstore.keys import hash_texts, partition_of
-from eventstore.log import Store
-from eventstore.maintain.repartition import repartition
-from eventstore.model import TopicId
-from eventstore.partitioning import Partitioning
-from eventstore.retention import Retention
-from eventstore.settings import TopicSettings, UpkeepSettings
-from eventstore.state import state
-from eventstore.subscriptions.batch import Change
-from eventstore.subscriptions.positions import end_of
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.maintenance.repartition import repartition
+from tailrace.eventstore.model.keys import hash_texts, partition_of
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.partitioning import Partitioning
+from tailrace.eventstore.model.retention import Retention
+from tailrace.eventstore.settings import TopicSettings, UpkeepSettings
+from tailrace.eventstore.state.state import state
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.subscriptions.batch import Change
+from tailrace.eventstore.subscriptions.offsets import end_of
 from tests.eventstore.shop import CUSTOMERS, ORDERS, assert_dense, batch, content, rows, writer
 from tests.fixtures.stores import StoreFactory
 from tests.support import forking
@@ -177,10 +178,10 @@ def test_it_is_refused_before_anything_is_done_and_twice_is_once(new_store: Stor
 REPARTITIONER = """
 import sys
 from pathlib import Path
-from eventstore.log import Store
-from eventstore.maintain.repartition import repartition
-from eventstore.model import TopicId
-from eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.maintenance.repartition import repartition
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.settings import StoreSettings
 with Store.open(StoreSettings(catalog=sys.argv[1], segments=Path("segments")), root=Path(sys.argv[2])) as store:
     repartition(store, TopicId.parse("shop.public.orders"), 6)
 """

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from eventstore import failpoints
-from eventstore.errors import Fenced, OperatorError, TailraceError
-from eventstore.log import Store
-from eventstore.maintain import retain
-from eventstore.maintain.repartition import repartition
-from eventstore.model import TopicId
-from eventstore.retention import Retention
-from eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.errors import Fenced, OperatorError, TailraceError
+from tailrace.eventstore.maintenance.repartition import repartition
+from tailrace.eventstore.maintenance.retention import apply
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.retention import Retention
+from tailrace.eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import CUSTOMERS, ORDERS, content
 from tests.eventstore.test_move import move
 from tests.eventstore.test_repartition import expected, fill, state_of
@@ -86,7 +86,7 @@ def test_retention_that_is_overtaken_removes_nothing_and_the_next_round_does_it(
     before = content(store)
     at(place, lambda: repartition(store, ORDERS, 7))
     with pytest.raises(Fenced, match="nothing was changed"):
-        list(retain.retain(store))
+        list(apply.retain(store))
     assert content(store) == before
     assert_right(store)
 
@@ -97,7 +97,7 @@ def test_retention_and_a_repartition_in_the_middle_of_its_commit(
     store, other = retained(new_store, tmp_path), new_store()
     going: list[threading.Thread] = []
     said: list[TailraceError] = []
-    at("repartition_written", lambda: going.append(started(lambda: list(retain.retain(store)), said)))
+    at("repartition_written", lambda: going.append(started(lambda: list(apply.retain(store)), said)))
     repartition(other, ORDERS, 7)
     going[0].join()
     assert [type(each) for each in said] in ([], [Fenced])

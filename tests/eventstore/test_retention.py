@@ -13,21 +13,24 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import func, select
 
-from cdc.eventsrepair import not_removed
-from eventstore import failpoints, index, tables
-from eventstore.counting import rows_between
-from eventstore.derived import InputNeed
-from eventstore.errors import Fenced, HistoryGone, UsageError
-from eventstore.keys import hash_texts
-from eventstore.log import Store
-from eventstore.maintain import cutoff, retain, seal, terms
-from eventstore.maintain.rounds import is_due
-from eventstore.model import EpochBatch, TopicId, TopicRows
-from eventstore.retention import Retention
-from eventstore.schema import EVENT_SCHEMA, change_schema
-from eventstore.settings import TopicSettings, UpkeepSettings
-from eventstore.state import state
-from eventstore.times import to_micros
+from tailrace.cdc.repair.events import not_removed
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import tables, terms
+from tailrace.eventstore.errors import Fenced, HistoryGone, UsageError
+from tailrace.eventstore.log.row_counts import rows_between
+from tailrace.eventstore.maintenance.files import seal
+from tailrace.eventstore.maintenance.retention import apply, plan
+from tailrace.eventstore.maintenance.rounds import is_due
+from tailrace.eventstore.metadata import segment_index
+from tailrace.eventstore.metadata.generations import InputNeed
+from tailrace.eventstore.model.keys import hash_texts
+from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.retention import Retention
+from tailrace.eventstore.model.schema import EVENT_SCHEMA, change_schema
+from tailrace.eventstore.model.time import to_micros
+from tailrace.eventstore.settings import TopicSettings, UpkeepSettings
+from tailrace.eventstore.state.state import state
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, content, rows, writer
 from tests.fixtures.stores import StoreFactory
 from tests.support import forking
@@ -42,7 +45,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
     """Retention's clock: a row of LSN n committed at second n."""
 
     def set_to(seconds: float) -> None:
-        monkeypatch.setattr(cutoff, "now_micros", lambda: to_micros(at(seconds)))
+        monkeypatch.setattr(plan, "now_micros", lambda: to_micros(at(seconds)))
 
     return set_to
 
@@ -122,11 +125,11 @@ def test_the_oldest_files_beyond_a_size_go(new_store: StoreFactory, monkeypatch:
     limit = whole // 2
     before = states(store, *range(4, 41, 4))
     limited = opened(new_store, orders={"retention": Retention(bytes=limit)})
-    (removed,) = [each for each in retain.retain(limited) if isinstance(each, retain.Removed)]
+    (removed,) = [each for each in apply.retain(limited) if isinstance(each, apply.Removed)]
     assert limit <= stored_bytes(store)[0] < limit + largest
     assert removed.epoch == store.log_start(ORDERS).epoch > 0
     assert states(store, removed.epoch, 40) == {epoch: before[epoch] for epoch in (removed.epoch, 40)}
-    assert not retain.is_due(limited)
+    assert not apply.is_due(limited)
     assert store.verify().findings == ()
 
 
@@ -238,7 +241,7 @@ def test_nothing_goes_that_a_group_has_not_done_and_whom_one_forces_past_is_told
     (held,) = done.held
     assert (held.topic, held.reader) == ("shop.public.orders", "group invoicing")
     assert held.events > 0
-    assert [(each.topic, each.reader) for each in cutoff.held_back(store)] == [(held.topic, held.reader)]
+    assert [(each.topic, each.reader) for each in plan.held_back(store)] == [(held.topic, held.reader)]
     with group.join(member="one", batch_rows=10) as member:
         for _ in range(4):
             found = member.poll()
@@ -359,9 +362,9 @@ def test_a_load_holds_the_rows_that_it_is_put_together_of(
 MAINTAINER = """
 import sys
 from pathlib import Path
-from eventstore.keys import hash_texts
-from eventstore.log import Store
-from eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
+from tailrace.eventstore.model.keys import hash_texts
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
 settings = StoreSettings(catalog=sys.argv[1], segments=Path("segments"), upkeep=UpkeepSettings(keep_seconds=0),
                          topics={"shop.public.orders": TopicSettings(retention="1d")})
 with Store.open(settings, root=Path(sys.argv[2])) as store:
@@ -407,14 +410,14 @@ def test_of_two_maintainers_the_earlier_is_fenced_and_changes_nothing(
 
     monkeypatch.setattr(failpoints, "hit", overtaken)
     with pytest.raises(Fenced):
-        list(retain.retain(store))
+        list(apply.retain(store))
     assert content(store) == before
 
 
 def test_a_reader_in_the_middle_gets_all_or_an_error_never_less(
     new_store: StoreFactory, set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "_PAGE_EPOCHS", 4)
+    monkeypatch.setattr(segment_index, "_PAGE_EPOCHS", 4)
     store = opened(new_store, orders={"retention": "5s"})
     fill(store, 1, 30)
     everything = content(store)

@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventstore import blob
-from eventstore.maintain.staterun import among, survivors, unsent_columns
-from eventstore.model import PartitionRange, SegmentRef
-from eventstore.schema import Column, TopicSchema, unify
-from eventstore.segment import read_segment
-from eventstore.state import StateInput, compute_state
-from eventstore.storage import LocalStorage
+from tailrace.eventstore.maintenance.state_runs.write import among, survivors, unsent_columns
+from tailrace.eventstore.model.model import PartitionRange, SegmentRef
+from tailrace.eventstore.model.schema import Column, TopicSchema, unify
+from tailrace.eventstore.segment import blob
+from tailrace.eventstore.segment.segment import read_segment
+from tailrace.eventstore.state.state import StateInput, compute_state
+from tailrace.eventstore.storage import LocalStorage
 from tests.eventstore.histories import state_input
 from tests.eventstore.test_compaction import KEYS, STEPS, change, history_of
 

@@ -13,18 +13,18 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import text
 
-from eventstore import roles, tables
-from eventstore.errors import OperatorError
-from eventstore.log import Store
-from eventstore.maintain.receipts import receipts
-from eventstore.maintain.redact import Request, plan, redact
-from eventstore.maintain.repartition import repartition
-from eventstore.maintain.tiers import FAN_IN
-from eventstore.requests import RequestState
-from eventstore.roles import PRIVILEGES, Role
-from eventstore.settings import StoreSettings
-from eventstore.state import state
-from eventstore.subscriptions import tables as group_tables
+from tailrace.eventstore.catalog import group_tables as group_tables
+from tailrace.eventstore.catalog import roles, tables
+from tailrace.eventstore.catalog.requests import RequestState
+from tailrace.eventstore.catalog.roles import PRIVILEGES, Role
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.maintenance.files.tiers import FAN_IN
+from tailrace.eventstore.maintenance.redaction.receipts import receipts
+from tailrace.eventstore.maintenance.redaction.redact import Request, plan, redact
+from tailrace.eventstore.maintenance.repartition import repartition
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.state.state import state
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import ORDERS, batch, register, writer
 
 AS = Callable[..., Store]  # of roles

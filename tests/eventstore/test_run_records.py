@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from eventstore import runrecords
-from eventstore.runrecords import RunRecord
+from tailrace.eventstore.metadata import run_records
+from tailrace.eventstore.metadata.run_records import RunRecord
 from tests.fixtures.stores import StoreFactory
 
 
@@ -59,7 +59,7 @@ def test_of_each_projections_runs_the_newest_are_kept(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A runner that refreshes again and again does not fill the catalog."""
-    monkeypatch.setattr(runrecords, "STEPS_KEPT", 3)
+    monkeypatch.setattr(run_records, "STEPS_KEPT", 3)
     records = new_store().run_records
     moment = datetime(2026, 1, 1, 12, tzinfo=UTC)
     for epoch in range(1, 7):
@@ -73,8 +73,8 @@ def test_of_each_projections_runs_the_newest_are_kept(
 def test_steps_push_out_no_comparison_nor_build(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runrecords, "STEPS_KEPT", 3)
-    monkeypatch.setattr(runrecords, "OTHERS_KEPT", 2)
+    monkeypatch.setattr(run_records, "STEPS_KEPT", 3)
+    monkeypatch.setattr(run_records, "OTHERS_KEPT", 2)
     records = new_store().run_records
     moment = datetime(2026, 1, 1, 12, tzinfo=UTC)
     for kind in ("verify", "verify", "verify", "build", "full", *["incremental"] * 3):

@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eventstore.encoding import coded_paths
-from eventstore.maintain.rewrite import rewrite
-from eventstore.model import PartitionRange, SegmentRef, TopicId
-from eventstore.schema import Column, TopicSchema, change_schema
-from eventstore.segment import read_segment, write_segment
-from eventstore.storage import LocalStorage
+from tailrace.eventstore.model.model import PartitionRange, SegmentRef, TopicId
+from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
+from tailrace.eventstore.segment.encoding import coded_paths
+from tailrace.eventstore.segment.merge import rewrite
+from tailrace.eventstore.segment.segment import read_segment, write_segment
+from tailrace.eventstore.storage import LocalStorage
 
 TOPIC = TopicId.table("shop", "public", "orders")
 INT8, TEXT, TEXTS, FLOAT = 20, 25, 1009, 701

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from eventstore.disclosure import showing
-from eventstore.errors import IncompleteTopic, UnknownCell, UnreadableCell, UsageError
-from eventstore.log import Store
-from eventstore.model import EpochBatch, TopicRows
-from eventstore.position import Cut
-from eventstore.schema import Column, TopicSchema
-from eventstore.state import OnUnreadable, compute_state, plan_state, readable_state, state
+from tailrace.eventstore.disclosure import showing
+from tailrace.eventstore.errors import IncompleteTopic, UnknownCell, UnreadableCell, UsageError
+from tailrace.eventstore.model.model import EpochBatch, TopicRows
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.state.state import OnUnreadable, compute_state, plan_state, readable_state, state
+from tailrace.eventstore.store import Store
 from tests.eventstore import shop
 from tests.fixtures.stores import StoreFactory
 from tests.support.folders import segments_folder

@@ -10,20 +10,22 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from eventstore import failpoints, runs, tables
-from eventstore.errors import Fenced
-from eventstore.log import Store
-from eventstore.maintain import rundue, terms
-from eventstore.maintain.repartition import repartition
-from eventstore.maintain.rounds import is_due
-from eventstore.maintain.rundue import Span
-from eventstore.maintain.staterun import Here
-from eventstore.model import SegmentRef, TopicId
-from eventstore.partitioning import Partitioning
-from eventstore.runs import Run
-from eventstore.settings import TopicSettings, UpkeepSettings
-from eventstore.starts import LogStart
-from eventstore.state import plan_state, state
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import tables, terms
+from tailrace.eventstore.errors import Fenced
+from tailrace.eventstore.maintenance.repartition import repartition
+from tailrace.eventstore.maintenance.rounds import is_due
+from tailrace.eventstore.maintenance.state_runs import due
+from tailrace.eventstore.maintenance.state_runs.due import Span
+from tailrace.eventstore.maintenance.state_runs.write import Here
+from tailrace.eventstore.metadata import state_runs
+from tailrace.eventstore.metadata.log_start import LogStart
+from tailrace.eventstore.metadata.state_runs import Run
+from tailrace.eventstore.model.model import SegmentRef, TopicId
+from tailrace.eventstore.model.partitioning import Partitioning
+from tailrace.eventstore.settings import TopicSettings, UpkeepSettings
+from tailrace.eventstore.state.state import plan_state, state
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, content, writer
 from tests.fixtures.stores import StoreFactory
 from tests.support import forking
@@ -34,8 +36,8 @@ SQLITE = pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
 MAINTAINER = """
 import sys
 from pathlib import Path
-from eventstore.log import Store
-from eventstore.settings import StoreSettings, UpkeepSettings
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
 
 upkeep = UpkeepSettings(keep_seconds=0, state_bytes=1)
 settings = StoreSettings(catalog=sys.argv[1], segments=Path("segments"), upkeep=upkeep)
@@ -66,7 +68,7 @@ def runs_of(store: Store, topic: TopicId = ORDERS) -> list[tuple[int, int]]:
     with store.catalog.read() as connection:
         topic_id = connection.scalar(select(tables.topics.c.id).where(tables.topics.c.name == topic.text))
         assert topic_id is not None
-        return [(run.after, run.epoch) for run in runs.of_topic(connection, topic, topic_id)]
+        return [(run.after, run.epoch) for run in state_runs.of_topic(connection, topic, topic_id)]
 
 
 def test_upkeep_makes_runs_that_say_what_all_rows_say(new_store: StoreFactory) -> None:
@@ -93,14 +95,14 @@ def test_upkeep_makes_runs_that_say_what_all_rows_say(new_store: StoreFactory) -
 
 def test_a_run_goes_on_from_the_one_before_when_it_is_small_against_it() -> None:
     """So what is read again for runs is a few times what is new."""
-    assert rundue.begin([], 10) == 0
-    assert rundue.begin([Span(0, 9, 1000)], 10) == 9
-    assert rundue.begin([Span(0, 9, 1000), Span(9, 12, 40)], 10) == 9
-    assert rundue.begin([Span(0, 9, 200), Span(9, 12, 40)], 10) == 0
+    assert due.begin([], 10) == 0
+    assert due.begin([Span(0, 9, 1000)], 10) == 9
+    assert due.begin([Span(0, 9, 1000), Span(9, 12, 40)], 10) == 9
+    assert due.begin([Span(0, 9, 200), Span(9, 12, 40)], 10) == 0
     spans: list[Span] = []
     read = 0
     for step in range(1, 2001):  # nothing is ever overwritten: the most that there can be to read
-        after = rundue.begin(spans, 1)
+        after = due.begin(spans, 1)
         gone = [span for span in spans if span.after >= after]
         size = 1 + sum(span.bytes for span in gone)
         spans = [span for span in spans if span.after < after] + [Span(after, step, size)]
@@ -114,7 +116,7 @@ def test_a_new_run_reads_only_what_is_new(new_store: StoreFactory, monkeypatch: 
     store = new_store(upkeep=EAGER)
     fill(store, 1, 40)
     store.compact()
-    monkeypatch.setattr(rundue, "GROWTH", 0)
+    monkeypatch.setattr(due, "GROWTH", 0)
     fill(store, 41, 60)
     before = state_of(store)
     (made,) = store.compact([ORDERS])
@@ -126,22 +128,24 @@ def test_a_new_run_reads_only_what_is_new(new_store: StoreFactory, monkeypatch: 
 @SQLITE
 def test_retention_beside_runs(new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may cut behind, before and through them; its own run stays until it makes the next."""
-    monkeypatch.setattr(rundue, "GROWTH", 0)
+    monkeypatch.setattr(due, "GROWTH", 0)
     store = new_store(
         upkeep=EAGER,
         topics={"shop.public.orders": TopicSettings(retention="1 s")},
     )
-    monkeypatch.setattr("eventstore.maintain.cutoff.plan", lambda *_: (None, [], set()))
+    monkeypatch.setattr("tailrace.eventstore.maintenance.retention.plan.plan", lambda *_: (None, [], set()))
     fill(store, 1, 20)
     store.maintain()
     fill(store, 21, 40)
     store.maintain()
     assert runs_of(store) == [(0, 20), (20, 40)]
     monkeypatch.undo()
-    monkeypatch.setattr(rundue, "GROWTH", 0)
+    monkeypatch.setattr(due, "GROWTH", 0)
     for cut, left in ((10, [(0, 10), (0, 20), (20, 40)]), (30, [(0, 30), (20, 40)]), (40, [(0, 40)])):
         before = {epoch: state_of(store, epoch) for epoch in range(cut, 41, 3)}
-        monkeypatch.setattr("eventstore.maintain.cutoff.older_than", lambda *_, cut=cut: cut)
+        monkeypatch.setattr(
+            "tailrace.eventstore.maintenance.retention.plan.older_than", lambda *_, cut=cut: cut
+        )
         assert [each.epoch for each in store.maintain().removed] == [cut]
         assert runs_of(store) == left
         assert {epoch: state_of(store, epoch) for epoch in before} == before
@@ -188,7 +192,7 @@ def test_runs_beside_a_repartition_are_of_one_incarnation_or_begin_with_the_log(
 ) -> None:
     """Made in shares of partitions."""
     store = new_store(upkeep=EAGER)
-    monkeypatch.setattr(rundue, "GROWTH", 0)
+    monkeypatch.setattr(due, "GROWTH", 0)
     workers = Here(shares=3)
 
     def compact() -> list[tuple[int, int]]:
@@ -208,7 +212,7 @@ def test_runs_beside_a_repartition_are_of_one_incarnation_or_begin_with_the_log(
     fill(store, 67, 88)
     assert compact() == [(0, 22), (22, 45), (45, 67), (67, 89)]
     rows = rows_read(store)
-    monkeypatch.setattr(rundue, "GROWTH", 100)
+    monkeypatch.setattr(due, "GROWTH", 100)
     fill(store, 89, 89)
     assert compact() == [(0, 90)]
     assert rows_read(store) < rows
@@ -225,8 +229,8 @@ def test_a_run_that_would_reach_across_a_repartition_begins_there() -> None:
             for after, end, size in made
         ]
         start = LogStart(0, (), ())
-        held = rundue.Holdings(start, (), [rundue.File(end, 10, 10) for end in files], ran)
-        found = rundue.stretch(ORDERS, held, partitioning, least, bag=False)
+        held = due.Holdings(start, (), [due.File(end, 10, 10) for end in files], ran)
+        found = due.stretch(ORDERS, held, partitioning, least, bag=False)
         return None if found is None else (found.after, found.epoch)
 
     assert planned([20, 40, 50]) == (0, 50)
@@ -282,6 +286,9 @@ def test_a_chain_of_runs_begins_with_the_longest_that_needs_nothing_before(new_s
     fill(store, 1, 9)
     start, cut = store.log_start(ORDERS), store.cut
     found = [Run(0, 4, ()), Run(0, 6, ()), Run(5, 8, ())]
-    assert [(run.after, run.epoch) for run in runs.chain(found, ORDERS, start, cut(9))] == [(0, 6), (6, 8)]
-    assert [(run.after, run.epoch) for run in runs.chain(found, ORDERS, start, cut(5))] == [(0, 4)]
-    assert runs.chain(found, ORDERS, start, cut(3)) == []
+    assert [(run.after, run.epoch) for run in state_runs.chain(found, ORDERS, start, cut(9))] == [
+        (0, 6),
+        (6, 8),
+    ]
+    assert [(run.after, run.epoch) for run in state_runs.chain(found, ORDERS, start, cut(5))] == [(0, 4)]
+    assert state_runs.chain(found, ORDERS, start, cut(3)) == []

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from eventstore.errors import IntegrityError, MissingFile, OperatorError, TransientError
-from eventstore.storage import LocalStorage, MemoryStorage, ObjectStorage, Storage
-from eventstore.storage.encryption import EncryptedUploads, Encryption
+from tailrace.eventstore.errors import IntegrityError, MissingFile, OperatorError, TransientError
+from tailrace.eventstore.storage import LocalStorage, MemoryStorage, ObjectStorage, Storage
+from tailrace.eventstore.storage.encryption import EncryptedUploads, Encryption
 from tests.support.object_store import S3Server
 
 LARGE = bytes(range(256)) * (

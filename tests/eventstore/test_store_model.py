@@ -21,22 +21,23 @@ from hypothesis.stateful import (
     rule,
 )
 
-from eventstore import index
-from eventstore.backup import backup
-from eventstore.derived import InputNeed
-from eventstore.errors import HistoryGone, UsageError
-from eventstore.log import Store
-from eventstore.maintain import cutoff, fold, seal, tiers
-from eventstore.maintain.repartition import repartition
-from eventstore.maintain.rounds import Round
-from eventstore.model import EpochBatch, TopicId, TopicRows
-from eventstore.move.move import moving
-from eventstore.position import format_lsn
-from eventstore.retention import Retention
-from eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
-from eventstore.state import state
-from eventstore.subscriptions.assignment import Slot
-from eventstore.times import to_micros
+from tailrace.eventstore.errors import HistoryGone, UsageError
+from tailrace.eventstore.maintenance.files import fold, seal, tiers
+from tailrace.eventstore.maintenance.move.backup import backup
+from tailrace.eventstore.maintenance.move.move import moving
+from tailrace.eventstore.maintenance.repartition import repartition
+from tailrace.eventstore.maintenance.retention import plan
+from tailrace.eventstore.maintenance.rounds import Round
+from tailrace.eventstore.metadata import segment_index
+from tailrace.eventstore.metadata.generations import InputNeed
+from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.position import format_lsn
+from tailrace.eventstore.model.retention import Retention
+from tailrace.eventstore.model.time import to_micros
+from tailrace.eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
+from tailrace.eventstore.state.state import state
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.subscriptions.assignment import Slot
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, register, rows
 from tests.eventstore.store_model import PARTITIONS, Row, TopicModel, last_rows
 from tests.fixtures.scale import Scale
@@ -477,9 +478,9 @@ def test_the_store_equals_its_model(
     monkeypatch.setattr(tiers, "FAN_IN", 2)  # so that a few epochs are merged in several tiers
     monkeypatch.setattr(seal, "CHUNK_EPOCHS", 3)
     monkeypatch.setattr(fold, "CHUNK", 2)
-    monkeypatch.setattr(index, "_PAGE_EPOCHS", 3)
-    monkeypatch.setattr(cutoff, "WORTH", 0.0)  # a step is taken as soon as there is one
-    monkeypatch.setattr(cutoff, "now_micros", lambda: to_micros(at(_clock[0])))
+    monkeypatch.setattr(segment_index, "_PAGE_EPOCHS", 3)
+    monkeypatch.setattr(plan, "WORTH", 0.0)  # a step is taken as soon as there is one
+    monkeypatch.setattr(plan, "now_micros", lambda: to_micros(at(_clock[0])))
     numbers = itertools.count()
 
     def place(which: int) -> tuple[Path, StoreSettings]:

@@ -13,11 +13,10 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import insert, update
 
-from eventstore import tables
-from eventstore.log import Store
-from eventstore.maintain import leases
-from eventstore.maintain.leases import AtWork, workers, working
-from eventstore.maintain.rounds import standing
+from tailrace.eventstore.catalog import leases, tables
+from tailrace.eventstore.catalog.leases import AtWork, workers, working
+from tailrace.eventstore.maintenance.rounds import standing
+from tailrace.eventstore.store import Store
 from tests.fixtures.stores import StoreFactory
 
 TOTALS = {"run:totals": "projection 'totals' is being refreshed"}

@@ -8,10 +8,10 @@ from array import array
 from datetime import UTC, datetime
 from typing import Any
 
-from cdc.assemble import FrameBlock
-from cdc.columnar.decode import DecodedEpoch
-from cdc.wire import pgoutput as pg
-from eventstore.errors import OperatorError, ProtocolError
+from tailrace.cdc.columnar.decode import DecodedEpoch
+from tailrace.cdc.stream.assemble import FrameBlock
+from tailrace.cdc.wire import pgoutput as pg
+from tailrace.eventstore.errors import OperatorError, ProtocolError
 from tests.cdc.messages import decoder, encode
 from tests.fuzz.reference import TABLES, Reference
 

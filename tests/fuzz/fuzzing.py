@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cdc.columnar import decode, relations, scan
-from cdc.wire import buffer, pgoutput
+from tailrace.cdc.columnar import decode, relations, scan
+from tailrace.cdc.wire import buffer, pgoutput
 from tests.fuzz import decoders, reference
 
 CORPUS = Path(__file__).with_name("corpus")

@@ -1,6 +1,8 @@
-"""A second decoder of blocks, slow and plain: ``cdc.wire.pgoutput``, message by message, and the rules on top of it.
+"""A second decoder of blocks, slow and plain: ``tailrace.cdc.wire.pgoutput``, message by message, and the rules on
+top of it.
 
-All columns are text, so a row is what the server sent. Written from the rules in ``cdc.columnar.decode``, not from its
+All columns are text, so a row is what the server sent. Written from the rules in ``tailrace.cdc.columnar.decode``,
+not from its
 code.
 """
 
@@ -9,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from cdc.columnar.relations import IgnoredRoute, Relations, TableRoute
-from cdc.policy import Policies
-from cdc.wire import pgoutput as pg
-from eventstore.errors import ProtocolError
-from eventstore.keys import hash_texts
+from tailrace.cdc.columnar.relations import IgnoredRoute, Relations, TableRoute
+from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.wire import pgoutput as pg
+from tailrace.eventstore.errors import ProtocolError
+from tailrace.eventstore.model.keys import hash_texts
 from tests.cdc.messages import SOURCE, TEXT, Table
 
 KEYED = Table(1, "keyed", [("id", TEXT, -1, True), ("a", TEXT, -1, False), ("b", TEXT, -1, False)])

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventstore.derived import DerivedRun
-from eventstore.log import Store
-from eventstore.position import Cut
-from eventstore.schema import Column, TopicSchema
-from eventstore.settings import Settings
-from projections import Projection, load_projections
-from projections.analysis import Analysis, analyse
-from projections.generation import Generation
-from projections.lifecycle import ProjectionContext
-from projections.plan import Full
-from projections.steps import take_step
+from tailrace.eventstore.metadata.generations import DerivedRun
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.settings import Settings
+from tailrace.eventstore.store import Store
+from tailrace.projections import Projection, load_projections
+from tailrace.projections.analysis.analyse import Analysis, analyse
+from tailrace.projections.generations.generation import Generation
+from tailrace.projections.lifecycle.build import ProjectionContext
+from tailrace.projections.refresh.plan import Full
+from tailrace.projections.refresh.step import take_step
 from tests.projections.shoplog import ShopLog, settings_in, standing_still, topic
 
 if TYPE_CHECKING:

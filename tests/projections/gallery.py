@@ -6,7 +6,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from projections import Changes, Events, ParquetFolder, Result, State, Through, projection
+from tailrace.projections import Changes, Events, ParquetFolder, Result, State, Through, projection
 
 LAKE = ParquetFolder("lake")
 CUSTOMERS = "shop.public.customers"

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from projections import Events, ParquetFolder, PostgresTable, State, projection
+from tailrace.projections import Events, ParquetFolder, PostgresTable, State, projection
 
 LAKE = ParquetFolder("lake")
 CUSTOMERS = State("shop.public.customers", affects={"customer_id": "id"})

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from eventstore.schema import Column, TopicSchema
+from tailrace.eventstore.model.schema import Column, TopicSchema
 from tests.projections.shoplog import TABLES, Change, Row, ShopLog
 
 _KEYS = {"customers": 6, "products": 4, "orders": 12}

@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from eventstore.keys import hash_texts
-from eventstore.log import Store
-from eventstore.model import EpochBatch, TopicId, TopicRows
-from eventstore.schema import EVENT_SCHEMA, Column, TopicSchema, change_schema
-from eventstore.settings import Settings, SinkSettings, StoreSettings
-from eventstore.writer import SourceWriter
+from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.model.keys import hash_texts
+from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column, TopicSchema, change_schema
+from tailrace.eventstore.settings import Settings, SinkSettings, StoreSettings
+from tailrace.eventstore.store import Store
 from tests.fixtures.spark import SPARK
 
 Row = dict[str, Any]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from eventstore.position import Fence
-from projections.sinks import Sink, Target
-from projections.sinks.contract import Step, pieces
+from tailrace.eventstore.model.position import Fence
+from tailrace.projections.sinks.contract import Sink, Target
+from tailrace.testing.sink_contract import Step, pieces
 
 SCHEMA = pa.schema(
     [

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from eventstore import keys
-from eventstore.keys import hash_texts
-from projections.affected import KeySet, family
+from tailrace.eventstore.model import keys
+from tailrace.eventstore.model.keys import hash_texts
+from tailrace.projections.generations.key_set import KeySet, family
 
 
 def test_one_family_is_one_key_whatever_the_width() -> None:

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from eventstore.schema import Column, TopicSchema
-from projections import ProjectionFailed
-from projections.check import check
-from projections.context import ProjectionContext
-from projections.examine import Examined, examine
-from projections.lifecycle import rebuild, refresh, verify
+from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.projections import ProjectionFailed
+from tailrace.projections.analysis.check import Examined, examine
+from tailrace.projections.analysis.check_names import check
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.lifecycle.build import rebuild, refresh, verify
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import TABLES, ShopLog
 from tests.projections.test_lifecycle import rows_of
 
 HEAD = """
     from pyspark.sql import functions as F
-    from projections import PostgresTable, State, projection
+    from tailrace.projections import PostgresTable, State, projection
 
     def customers(*columns):
         return State("shop.public.customers", affects={"id": "id"}, columns=columns or None)

@@ -19,13 +19,13 @@ import psycopg
 import pyspark
 import pytest
 
-from eventstore.log import Store
-from eventstore.settings import Settings
-from projections.derived import folder_of
-from projections.generation import files_of
-from projections.java import java_home
 from tailrace import __version__
 from tailrace.cli import main
+from tailrace.eventstore.settings import Settings
+from tailrace.eventstore.store import Store
+from tailrace.projections.generations.generation import files_of
+from tailrace.projections.generations.step_files import folder_of
+from tailrace.projections.spark.java import java_home
 from tests.projections.shoplog import ShopLog, settings_in
 from tests.support.capturing import wait_until
 

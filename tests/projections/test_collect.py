@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from eventstore import tables
-from eventstore.errors import UsageError
-from eventstore.maintain import leases
-from eventstore.times import now_micros
-from projections.lifecycle import ProjectionContext, gc, rebuild, refresh, verify
+from tailrace.eventstore.catalog import leases, tables
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.model.time import now_micros
+from tailrace.projections.lifecycle.build import ProjectionContext, gc, rebuild, refresh, verify
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 from tests.projections.test_lifecycle import TOTALS, rows_of

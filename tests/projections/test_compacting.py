@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eventstore.model import SegmentRef
-from eventstore.schema import change_schema
-from eventstore.settings import UpkeepSettings
-from eventstore.state import StateInput, compute_state
-from projections.compacting import SparkWorkers
+from tailrace.eventstore.model.model import SegmentRef
+from tailrace.eventstore.model.schema import change_schema
+from tailrace.eventstore.settings import UpkeepSettings
+from tailrace.eventstore.state.state import StateInput, compute_state
+from tailrace.projections.compute.state_runs import SparkWorkers
 from tests.eventstore.histories import FIRST, History
 from tests.eventstore.test_retention_model import NOWHERE, at_epoch, run_of
 from tests.eventstore.test_state_runs import fill, rows_read, state_of

@@ -15,14 +15,20 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from eventstore import keys
-from eventstore.storage import LocalStorage
-from projections import PostgresTable, Projection, ProjectionFailed, State, projection
-from projections.bucket import BucketOutcome, BucketTask, Placement
-from projections.compute import compute, define, output_schema
-from projections.context import Report, silent
-from projections.derived import BucketFiles, StepFiles, next_files, read_delta, read_result
-from projections.progress import BucketCount, buckets_reported
+from tailrace.eventstore.model import keys
+from tailrace.eventstore.storage import LocalStorage
+from tailrace.projections import PostgresTable, Projection, ProjectionFailed, State, projection
+from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, Placement
+from tailrace.projections.compute.compute import compute, define, output_schema
+from tailrace.projections.compute.progress import BucketCount, buckets_reported
+from tailrace.projections.context import Report, silent
+from tailrace.projections.generations.step_files import (
+    BucketFiles,
+    StepFiles,
+    next_files,
+    read_delta,
+    read_result,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -134,7 +140,7 @@ def test_each_bucket_with_rows_is_counted_by_the_task_that_settles_it(
     def report(step: str, done: int, total: int | None, unit: str) -> None:
         told.append((step, done, total, unit))
 
-    monkeypatch.setattr("projections.compute.buckets_reported", kept)
+    monkeypatch.setattr("tailrace.projections.compute.compute.buckets_reported", kept)
     generation = Generation(spark, LocalStorage(tmp_path), totals, {}, report)
     outcomes = generation.refresh(orders([(key, "1.00") for key in range(6)]))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from eventstore.runrecords import RunRecord
-from projections.costs import LATEST, too_costly
+from tailrace.eventstore.metadata.run_records import RunRecord
+from tailrace.projections.refresh.costs import LATEST, too_costly
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = 10**9

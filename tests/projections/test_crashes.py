@@ -22,19 +22,19 @@ import pytest
 import redis as redis_client
 from pydantic import SecretStr
 
-from eventstore import failpoints
-from eventstore.derived import GenerationState
-from eventstore.errors import Fenced, OperatorError, TransientError
-from eventstore.log import Store
-from eventstore.settings import Settings
-from projections import load_projections
-from projections.apply import apply
-from projections.atwork import building
-from projections.bucket import RECEIPT
-from projections.collect import gc
-from projections.derived import folder_of
-from projections.generation import files_of
-from projections.lifecycle import (
+from tailrace.cli import main
+from tailrace.cli.projection.status import projection_statuses
+from tailrace.embedded import PostgresServer, RedisServer
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.errors import Fenced, OperatorError, TransientError
+from tailrace.eventstore.metadata.generations import GenerationState
+from tailrace.eventstore.settings import Settings
+from tailrace.eventstore.store import Store
+from tailrace.projections import load_projections
+from tailrace.projections.compute.bucket import RECEIPT
+from tailrace.projections.generations.generation import files_of
+from tailrace.projections.generations.step_files import folder_of
+from tailrace.projections.lifecycle.build import (
     ProjectionContext,
     plans,
     promote,
@@ -44,15 +44,15 @@ from projections.lifecycle import (
     rollback,
     verify,
 )
-from projections.plan import Incremental, Nothing
-from projections.promotion import Promoted
-from projections.refresh import Outcome
-from projections.runner import run
-from projections.sinklooks import SinkLooks
-from projections.standing import failing, standings
-from tailrace.cli import main
-from tailrace.cli.projection_status import projection_statuses
-from tailrace.embedded import PostgresServer, RedisServer
+from tailrace.projections.lifecycle.collect import gc
+from tailrace.projections.lifecycle.progress import failing, standings
+from tailrace.projections.lifecycle.promote import Promoted
+from tailrace.projections.lifecycle.sinklooks import SinkLooks
+from tailrace.projections.refresh.apply import apply
+from tailrace.projections.refresh.lock import building
+from tailrace.projections.refresh.plan import Incremental, Nothing
+from tailrace.projections.refresh.refresh import Outcome
+from tailrace.projections.runner import run
 from tests.fixtures.scale import Scale
 from tests.fixtures.servers import RedisFactory, ServerFactory
 from tests.projections.conftest import Deploy, commit_step
@@ -320,10 +320,10 @@ def test_a_killed_rebuild_is_finished_under_its_number(
 PROMOTE = """
 import sys
 from pathlib import Path
-from eventstore.log import Store
-from projections.context import ProjectionContext
-from projections.lifecycle import promote, rollback
-from tailrace.config import load_settings
+from tailrace.eventstore.store import Store
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.lifecycle.build import promote, rollback
+from tailrace.config.load import load_settings
 
 settings = load_settings(Path(sys.argv[1]))
 with Store.open(settings.store) as store:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.errors import UsageError
-from projections import PostgresTable, State, load_projections, projection
-from projections.definition import gathering
-from projections.fingerprint import fingerprint
+from tailrace.eventstore.errors import UsageError
+from tailrace.projections import PostgresTable, State, load_projections, projection
+from tailrace.projections.definition.fingerprint import fingerprint
+from tailrace.projections.definition.load import gathering
 from tests.support import forking
 from tests.support.forking import REPOSITORY
 
 HEAD = """
-from projections import PostgresTable, State, projection
+from tailrace.projections import PostgresTable, State, projection
 import pricing
 from pricing import rounded as rounded_price
 
@@ -57,8 +57,8 @@ def load(folder: Path, module: str = "mine") -> str:
     """The fingerprint of ``totals``, in a process of its own as each deploy has."""
     code = textwrap.dedent(f"""
         from pathlib import Path
-        from projections import load_projections
-        from projections.fingerprint import fingerprint
+        from tailrace.projections import load_projections
+        from tailrace.projections.definition.fingerprint import fingerprint
         print(fingerprint(load_projections(["{module}"], root=Path({str(folder)!r}))["totals"]))
     """)
     done = forking.run([sys.executable, "-c", code], cwd=REPOSITORY, timeout=60)
@@ -165,7 +165,7 @@ def test_a_definition_that_does_not_fit_together_names_file_and_line(tmp_path: P
         tmp_path,
         f"definition_{case}",
         f"""
-        from projections import PostgresTable, State, Through, projection
+        from tailrace.projections import PostgresTable, State, Through, projection
 
         @projection(key="id", sink=PostgresTable("mart", "t"), {inputs})
         {signature}:
@@ -227,7 +227,7 @@ def test_values_of_a_wrong_type_are_named_where_they_are_written_and_stop_no_oth
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     lines = [
-        "from projections import ParquetFolder, PostgresTable, RedisCache, Result, SearchIndex, State, projection",
+        "from tailrace import ParquetFolder, PostgresTable, RedisCache, Result, SearchIndex, State, projection",
         'LAKE = ParquetFolder("lake")',
     ]
     for number, (arguments, _what, _hint) in enumerate([*VALUES.values(), ('key="id", sink=LAKE', "", "")]):
@@ -259,7 +259,7 @@ def test_a_module_that_does_not_import_is_named_with_the_place_of_the_mistake(tm
 
 def test_two_projections_of_one_name_are_refused(tmp_path: Path) -> None:
     text = """
-        from projections import PostgresTable, State, projection
+        from tailrace.projections import PostgresTable, State, projection
 
         @projection(key="id", sink=PostgresTable("mart", "t"), orders=State("s.p.t"))
         def twice(orders): ...
@@ -281,7 +281,7 @@ def test_a_module_that_wants_spark_at_import_is_told_where_to_call_it(tmp_path: 
     (tmp_path / "eager_views.py").write_text(
         "from pyspark.sql import functions as F\nTOTAL = F.sum('amount')\n"
     )
-    load = "import sys, pathlib; from projections.definition import load_projections as load; "
+    load = "import sys, pathlib; from tailrace.projections.definition.load import load_projections as load; "
     load += "load(['eager_views'], root=pathlib.Path(sys.argv[1]))"
     # In a process of its own: here other tests may have started Spark.
     done = forking.run([sys.executable, "-c", load, str(tmp_path)], timeout=120)
@@ -294,7 +294,7 @@ def test_all_mistakes_of_all_modules_can_be_gathered_and_what_is_right_is_loaded
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "mistaken_views.py").write_text(
         textwrap.dedent("""
-            from projections import ParquetFolder, State, Through, projection
+            from tailrace.projections import ParquetFolder, State, Through, projection
 
             @projection(
                 key=(), sink="lake",

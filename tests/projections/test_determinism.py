@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.window import WindowSpec
 
-from projections import Changes, Projection, State, projection
+from tailrace.projections import Changes, Projection, State, projection
 from tests.projections.conftest import Analyse
 from tests.projections.gallery import CUSTOMERS, LAKE, ORDERS, PRODUCTS
 

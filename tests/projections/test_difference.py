@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore import keys
-from projections.difference import HASH, difference, equal, ordered, repeated, with_null_key
+from tailrace.eventstore.model import keys
+from tailrace.projections.generations.difference import (
+    HASH,
+    difference,
+    equal,
+    ordered,
+    repeated,
+    with_null_key,
+)
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("total", pa.float64())])
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from eventstore import disclosure
-from eventstore.errors import DifferenceFound, TailraceError
-from projections.lifecycle import rebuild, verify
+from tailrace.eventstore import disclosure
+from tailrace.eventstore.errors import DifferenceFound, TailraceError
+from tailrace.projections.lifecycle.build import rebuild, verify
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 
 MARK = "Zq7mark"
 HEAD = """
     from pyspark.sql import functions as F
-    from projections import PostgresTable, RedisCache, State, projection
+    from tailrace.projections import PostgresTable, RedisCache, State, projection
 
     CUSTOMERS = State("shop.public.customers")
 """

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 from pydantic import SecretStr
 
-from eventstore.errors import OperatorError, TailraceError
-from eventstore.log import Store
-from eventstore.settings import Settings, SinkSettings
-from projections import Projection
-from projections.generation import files_of
-from projections.lifecycle import ProjectionContext, Rebuilt, rebuild, refresh, verify
-from projections.sinks import open_sink
-from projections.specs import PostgresTable
+from tailrace.eventstore.errors import OperatorError, TailraceError
+from tailrace.eventstore.settings import Settings, SinkSettings
+from tailrace.eventstore.store import Store
+from tailrace.projections import Projection
+from tailrace.projections.generations.generation import files_of
+from tailrace.projections.lifecycle.build import ProjectionContext, Rebuilt, rebuild, refresh, verify
+from tailrace.projections.sinks.contract import open_sink
+from tailrace.projections.sinks.specs import PostgresTable
 from tests.fixtures.servers import ServerFactory
 from tests.projections.shoplog import ShopLog, settings_in
 from tests.projections.sink_data import apply, fence, rows_of, target

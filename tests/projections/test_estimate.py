@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from eventstore.counting import Counted
-from eventstore.runrecords import RunRecord
-from projections.estimate import Estimate, Number, estimate
-from projections.plan import Full, Incremental, Nothing, Plan
+from tailrace.eventstore.log.row_counts import Counted
+from tailrace.eventstore.metadata.run_records import RunRecord
+from tailrace.projections.refresh.estimate import Estimate, Number, estimate
+from tailrace.projections.refresh.plan import Full, Incremental, Nothing, Plan
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 STEP = Incremental(5, 9, "orders changed")

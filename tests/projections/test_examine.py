@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from eventstore.schema import Column, TopicSchema
-from projections import Projection
-from projections.context import ProjectionContext
-from projections.examine import examine
-from projections.findings import Finding
-from projections.lifecycle import rebuild
+from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.projections import Projection
+from tailrace.projections.analysis.check import examine
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.findings import Finding
+from tailrace.projections.lifecycle.build import rebuild
 from tests.projections import mistaken
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import TABLES, ShopLog
@@ -120,7 +120,7 @@ def test_unknown_names_a_missing_key_the_plan_and_the_sink_are_all_told_at_once(
 
 
 NUMERIC_TEXT = """
-from projections import ParquetFolder, Result, State, projection
+from tailrace.projections import ParquetFolder, Result, State, projection
 
 LAKE = ParquetFolder("lake")
 
@@ -183,7 +183,7 @@ def test_numeric_text_is_followed_through_the_results_of_other_projections(
 
 
 UNBUILT = """
-from projections import ParquetFolder, Result, State, projection
+from tailrace.projections import ParquetFolder, Result, State, projection
 
 LAKE = ParquetFolder("lake")
 

@@ -15,19 +15,21 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from eventstore import failpoints, tables
-from eventstore.errors import HistoryGone, TailraceError, TransientError
-from eventstore.log import Store
-from eventstore.maintain.redact import Request, redact
-from eventstore.model import TopicId
-from eventstore.settings import Settings, StoreSettings, TopicSettings, UpkeepSettings
-from eventstore.storage import Storage
-from projections import ProjectionFailed, apply
-from projections.bucket import RECEIPT
-from projections.collect import gc
-from projections.derived import DerivedFile, folder_of, read_delta
-from projections.generation import files_of
-from projections.lifecycle import ProjectionContext, Rebuilt, plans, rebuild, refresh, verify
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.errors import HistoryGone, TailraceError, TransientError
+from tailrace.eventstore.maintenance.redaction.redact import Request, redact
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.settings import Settings, StoreSettings, TopicSettings, UpkeepSettings
+from tailrace.eventstore.storage import Storage
+from tailrace.eventstore.store import Store
+from tailrace.projections import ProjectionFailed
+from tailrace.projections.compute.bucket import RECEIPT
+from tailrace.projections.generations.generation import files_of
+from tailrace.projections.generations.step_files import DerivedFile, folder_of, read_delta
+from tailrace.projections.lifecycle.build import ProjectionContext, Rebuilt, plans, rebuild, refresh, verify
+from tailrace.projections.lifecycle.collect import gc
+from tailrace.projections.refresh import apply
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog, settings_in
 from tests.projections.test_collect import a_year_ahead, before_its_commit
@@ -227,7 +229,7 @@ def test_a_build_that_retention_was_forced_past_is_given_up_and_the_next_compute
 
 OF_ORDERS = """
 from pyspark.sql import functions as F
-from projections import Changes, PostgresTable, projection
+from tailrace.projections import Changes, PostgresTable, projection
 
 @projection(key="order_id", sink=PostgresTable("mart", "of_orders"),
             changes=Changes("shop.public.orders", affects={"order_id": "id"}))

@@ -13,22 +13,28 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from eventstore.log import Store
-from eventstore.position import Cut
-from eventstore.state import plan_state, readable_states
-from projections import Projection, ProjectionFailed, Result, load_projections
-from projections.compute import define, output_schema
-from projections.context import ProjectionContext
-from projections.derived import read_result
-from projections.difference import HASH
-from projections.generation import Generation, files_of
-from projections.history import ChangesInput, local_frame, plan_reads, read_changes, shown_columns
-from projections.lifecycle import rebuild
-from projections.order import in_order
-from projections.plan import Nothing
-from projections.refresh import plan_generation
-from projections.results import ResultInput
-from projections.steps import Taken, take_step
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.state.state import plan_state, readable_states
+from tailrace.eventstore.store import Store
+from tailrace.projections import Projection, ProjectionFailed, Result, load_projections
+from tailrace.projections.compute.compute import define, output_schema
+from tailrace.projections.compute.read_plan import (
+    ChangesInput,
+    local_frame,
+    plan_reads,
+    read_changes,
+    shown_columns,
+)
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.order import in_order
+from tailrace.projections.generations.difference import HASH
+from tailrace.projections.generations.generation import Generation, files_of
+from tailrace.projections.generations.result_input import ResultInput
+from tailrace.projections.generations.step_files import read_result
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.refresh.plan import Nothing
+from tailrace.projections.refresh.refresh import plan_generation
+from tailrace.projections.refresh.step import Taken, take_step
 from tests.fixtures.scale import Scale
 from tests.projections import gallery
 from tests.projections.randomshop import ALTERABLE, TRUNCATE, RandomShop

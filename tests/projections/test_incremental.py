@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import Decimal
 
-from eventstore.schema import Column, TopicSchema
-from projections import ProjectionFailed
-from projections.guards import declared_against
-from projections.lifecycle import ProjectionContext, plans, refresh, verify
-from projections.plan import Full, Incremental
-from projections.refresh import Outcome
+from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.projections import ProjectionFailed
+from tailrace.projections.analysis.guards import declared_against
+from tailrace.projections.lifecycle.build import ProjectionContext, plans, refresh, verify
+from tailrace.projections.refresh.plan import Full, Incremental
+from tailrace.projections.refresh.refresh import Outcome
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import TABLES, Row, ShopLog, standing_still
 from tests.projections.test_lifecycle import TOTALS, rows_of
 
 HEAD = """
     from pyspark.sql import functions as F
-    from projections import Changes, Events, PostgresTable, State, Through, projection
+    from tailrace.projections import Changes, Events, PostgresTable, State, Through, projection
 """
 PER_CITY = (
     HEAD

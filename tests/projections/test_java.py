@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.errors import OperatorError
-from projections import java
+from tailrace.eventstore.errors import OperatorError
+from tailrace.projections.spark import java
 
 SPARK_JOB = """
 import os, sys
 from pathlib import Path
-from projections.java import describe, java_home
+from tailrace.projections.spark.java import describe, java_home
 
 os.environ["JAVA_HOME"] = str(java_home())
 os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.derived import GenerationState
-from eventstore.log import Store
-from eventstore.settings import Settings
-from projections.collect import gc
-from projections.derived import folder_of
-from projections.lifecycle import ProjectionContext, rebuild, reconcile, refresh, verify
+from tailrace.eventstore.metadata.generations import GenerationState
+from tailrace.eventstore.settings import Settings
+from tailrace.eventstore.store import Store
+from tailrace.projections.generations.step_files import folder_of
+from tailrace.projections.lifecycle.build import ProjectionContext, rebuild, reconcile, refresh, verify
+from tailrace.projections.lifecycle.collect import gc
 from tests.fixtures.scale import Scale
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog

@@ -16,10 +16,10 @@ import redis as redis_client
 from psycopg import sql
 from pydantic import SecretStr
 
-from eventstore import failpoints
-from eventstore.counting import Counted
-from eventstore.derived import Behind, GenerationState
-from eventstore.errors import (
+from tailrace.cli.projection.status import projection_statuses, unshown_words
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import terms
+from tailrace.eventstore.errors import (
     Fenced,
     IncompleteTopic,
     OperatorError,
@@ -27,18 +27,20 @@ from eventstore.errors import (
     UnreadableCell,
     UsageError,
 )
-from eventstore.log import Store
-from eventstore.maintain import terms
-from eventstore.maintain.redact import Request, redact
-from eventstore.maintain.repartition import repartition
-from eventstore.model import TopicId
-from eventstore.schema import Column, TopicSchema
-from eventstore.settings import Settings
-from projections import Projection, ProjectionFailed, history, lifecycle, promotion
-from projections.atwork import AtWork, refreshing
-from projections.estimate import Estimate, Number
-from projections.generation import files_of
-from projections.lifecycle import (
+from tailrace.eventstore.log.row_counts import Counted
+from tailrace.eventstore.maintenance.redaction.redact import Request, redact
+from tailrace.eventstore.maintenance.repartition import repartition
+from tailrace.eventstore.metadata.generations import Behind, GenerationState
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.settings import Settings
+from tailrace.eventstore.store import Store
+from tailrace.projections import Projection, ProjectionFailed
+from tailrace.projections.compute import read_plan
+from tailrace.projections.generations.generation import files_of
+from tailrace.projections.lifecycle import build
+from tailrace.projections.lifecycle import promote as promotion
+from tailrace.projections.lifecycle.build import (
     ProjectionContext,
     gc,
     generations,
@@ -50,22 +52,23 @@ from projections.lifecycle import (
     rollback,
     verify,
 )
-from projections.plan import Full, Incremental, Nothing
-from projections.promotion import NotLevel, NotShowable, NotShown
-from projections.refresh import Outcome
-from projections.runner import run
-from projections.sinklooks import SinkLooks
-from projections.sinks import postgres_view
-from projections.standing import standings
-from projections.verify import DifferentRow
-from tailrace.cli.projection_status import projection_statuses, unshown_words
+from tailrace.projections.lifecycle.progress import standings
+from tailrace.projections.lifecycle.promote import NotLevel, NotShowable, NotShown
+from tailrace.projections.lifecycle.sinklooks import SinkLooks
+from tailrace.projections.lifecycle.verify import DifferentRow
+from tailrace.projections.refresh.estimate import Estimate, Number
+from tailrace.projections.refresh.lock import AtWork, refreshing
+from tailrace.projections.refresh.plan import Full, Incremental, Nothing
+from tailrace.projections.refresh.refresh import Outcome
+from tailrace.projections.runner import run
+from tailrace.projections.sinks.postgres import view as postgres_view
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.shoplog import TABLES, Row, ShopLog
 
 NAMES = ("customer_totals", "order_cache", "product_search")
 TOTALS = """
     from pyspark.sql import functions as F
-    from projections import PostgresTable, State, projection
+    from tailrace.projections import PostgresTable, State, projection
 
     @projection(
         key="customer_id", sink=PostgresTable("mart", "totals"),
@@ -205,7 +208,7 @@ def test_a_function_sees_null_for_what_was_erased_and_the_names_when_it_asks(
     ctx = deploy(
         """
         from pyspark.sql import functions as F
-        from projections import PostgresTable, State, projection
+        from tailrace.projections import PostgresTable, State, projection
 
         @projection(
             key="id", sink=PostgresTable("mart", "people"),
@@ -448,7 +451,7 @@ def test_a_generation_is_promoted_at_the_position_of_the_live_one_or_later(
 def test_a_generation_that_the_live_one_outruns_is_kept_ready_and_finished_by_the_next_build_or_promotion(
     shop: ShopLog, deploy: Deploy, overtaken: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifecycle, "_LEVEL_ROUNDS", 2)
+    monkeypatch.setattr(build, "_LEVEL_ROUNDS", 2)
     new = deploy(BAD_TOTALS)
 
     def outrun() -> None:
@@ -826,7 +829,7 @@ def test_events_and_changes_are_read_beside_state_and_the_clock_is_the_logs(
     )  # fmt: skip
     ctx = deploy("""
         from pyspark.sql import functions as F
-        from projections import Changes, Events, PostgresTable, projection
+        from tailrace.projections import Changes, Events, PostgresTable, projection
 
         @projection(key="id", sink=PostgresTable("mart", "audit"),
                     changes=Changes("shop.public.orders"), events=Events("shop.order"))
@@ -860,7 +863,7 @@ def test_cells_the_typed_column_cannot_hold_are_an_error_null_or_text_as_the_rea
     def built(table: str, column: str, option: str) -> Any:
         """The value of ``column`` in the sink's row 500."""
         ctx = deploy(f"""
-            from projections import PostgresTable, State, projection
+            from tailrace.projections import PostgresTable, State, projection
 
             @projection(key="id", sink=PostgresTable("mart", "{table}"), orders=State("shop.public.orders"{option}))
             def {table}(orders):
@@ -887,7 +890,7 @@ def test_cells_the_typed_column_cannot_hold_are_an_error_null_or_text_as_the_rea
 
 def test_floats_within_the_declared_tolerance_are_left_alone(shop: ShopLog, deploy: Deploy) -> None:
     ctx = deploy("""
-        from projections import PostgresTable, State, projection
+        from tailrace.projections import PostgresTable, State, projection
 
         @projection(key="id", sink=PostgresTable("mart", "doubles"), tolerance={"amount": 0.5},
                     orders=State("shop.public.orders"))
@@ -917,7 +920,7 @@ def test_blobs_beyond_what_tasks_may_carry_are_sealed_first_also_when_upkeep_sea
     shop.work()
     topic = ctx.projection("totals").topics[0]
     assert any(ref.inline for ref in ctx.store.segments(topic, ctx.store.cut()))
-    monkeypatch.setattr(history, "INLINE_LIMIT", 1)
+    monkeypatch.setattr(read_plan, "INLINE_LIMIT", 1)
     passed = failpoints.hit
     overtaken: list[int] = []
 
@@ -942,7 +945,7 @@ def test_an_added_input_column_freezes_nobody_unless_the_output_shows_it(
         'groupBy("customer_id").agg(', 'groupBy("customer_id").agg(F.count("*").alias("n"), '
     )
     everything = """
-        from projections import Changes, PostgresTable, State, projection
+        from tailrace.projections import Changes, PostgresTable, State, projection
 
         @projection(key="id", sink=PostgresTable("mart", "everything"), orders=State("shop.public.orders"))
         def everything(orders):
@@ -1003,7 +1006,7 @@ def test_names_that_the_log_or_the_settings_do_not_have_are_told_before_spark_st
 ) -> None:
     for topic, option, sink, words in WRONG.values():
         wrong = define(f"""
-            from projections import PostgresTable, State, projection
+            from tailrace.projections import PostgresTable, State, projection
 
             @projection(key="customer_id", sink=PostgresTable("{sink}", "t"), orders=State("{topic}"{option}))
             def totals(orders):

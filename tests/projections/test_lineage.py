@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from projections import PostgresTable, Projection, State, Through
-from projections.lineage import Direct, Lineage, Link, lineage_of
-from projections.model import Affects
+from tailrace.projections import PostgresTable, Projection, State, Through
+from tailrace.projections.definition.lineage import Direct, Lineage, Link, lineage_of
+from tailrace.projections.definition.model import Affects
 
 
 def of(key: Sequence[str], **affects: Affects) -> Lineage:

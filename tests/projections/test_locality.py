@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from projections import Projection, State, Through, load_projections, projection
+from tailrace.projections import Projection, State, Through, load_projections, projection
 from tests.projections import gallery
 from tests.projections.conftest import Analyse
 from tests.projections.gallery import CUSTOMERS, LAKE, ORDERS, PRODUCTS

@@ -14,18 +14,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-from eventstore.errors import DifferenceFound, TailraceError
-from eventstore.position import Fence
-from eventstore.settings import Settings
-from projections import sinklooks
-from projections.generation import Generation, spec_to_text
-from projections.lifecycle import ProjectionContext, rebuild, refresh, verify
-from projections.sinklooks import SinkLooks
-from projections.specs import PostgresTable
-from projections.standing import SinkLook
-from tailrace.cli.projection_status import projection_statuses
-from tailrace.metrics import serve
-from tailrace.projection_metrics import ProjectionCollector
+from tailrace.cli.projection.status import projection_statuses
+from tailrace.eventstore.errors import DifferenceFound, TailraceError
+from tailrace.eventstore.model.position import Fence
+from tailrace.eventstore.settings import Settings
+from tailrace.metrics.capture import serve
+from tailrace.metrics.projections import ProjectionCollector
+from tailrace.projections.generations.generation import Generation, spec_to_text
+from tailrace.projections.lifecycle import sinklooks
+from tailrace.projections.lifecycle.build import ProjectionContext, rebuild, refresh, verify
+from tailrace.projections.lifecycle.progress import SinkLook
+from tailrace.projections.lifecycle.sinklooks import SinkLooks
+from tailrace.projections.sinks.specs import PostgresTable
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.shoplog import ShopLog
 from tests.projections.test_lifecycle import TOTALS
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 LABELS = ("rung", "kind", "cause", "status")
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 BAD = """
-    from projections import PostgresTable, State, projection
+    from tailrace.projections import PostgresTable, State, projection
 
     @projection(key="id", sink=PostgresTable("mart", "bad"), orders=State("shop.public.orders"))
     def bad(orders):

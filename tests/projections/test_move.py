@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from eventstore.log import Store
-from eventstore.move.move import moving
-from eventstore.settings import Settings
-from projections.lifecycle import ProjectionContext, refresh, verify
+from tailrace.eventstore.maintenance.move.move import moving
+from tailrace.eventstore.settings import Settings
+from tailrace.eventstore.store import Store
+from tailrace.projections.lifecycle.build import ProjectionContext, refresh, verify
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 from tests.projections.test_runner import TOTALS

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from eventstore.errors import OperatorError
-from eventstore.log import Store
-from eventstore.settings import Settings, UpkeepSettings
-from eventstore.state import plan_state, state
-from projections.compacting import SparkWorkers
-from projections.lifecycle import rebuild, refresh, verify
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.settings import Settings, UpkeepSettings
+from tailrace.eventstore.state.state import plan_state, state
+from tailrace.eventstore.store import Store
+from tailrace.projections.compute.state_runs import SparkWorkers
+from tailrace.projections.lifecycle.build import rebuild, refresh, verify
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import Row, ShopLog, settings_in, topic
 from tests.projections.test_lifecycle import TOTALS, rows_of

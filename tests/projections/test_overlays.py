@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from eventstore.keys import hash_texts
-from eventstore.storage import LocalStorage
-from projections.bucket import BucketTask, Placement
-from projections.derived import (
+from tailrace.eventstore.model.keys import hash_texts
+from tailrace.eventstore.storage import LocalStorage
+from tailrace.projections.compute.bucket import BucketTask, Placement
+from tailrace.projections.generations.difference import HASH, Mask
+from tailrace.projections.generations.step_files import (
     NO_FILES,
     OVERLAYS_MOST,
     BucketFiles,
@@ -23,7 +24,6 @@ from projections.derived import (
     read_result,
     read_some,
 )
-from projections.difference import HASH, Mask
 from tests.fixtures.scale import Scale
 
 SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
@@ -79,7 +79,7 @@ class Bucket:
 def test_after_any_steps_the_bucket_is_what_the_steps_made_of_it(
     tmp_path: Path, scale: Scale, keys: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("projections.derived._GROUP_ROWS", 50)
+    monkeypatch.setattr("tailrace.projections.generations.step_files._GROUP_ROWS", 50)
     random = Random(keys)
     bucket = Bucket(tmp_path)
     for _ in range(scale.pick(smoke=25, full=600)):
@@ -114,7 +114,7 @@ def test_a_small_change_of_a_large_bucket_leaves_the_run_alone(tmp_path: Path) -
 def test_of_a_large_run_only_the_parts_with_the_keys_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("projections.derived._GROUP_ROWS", 100)
+    monkeypatch.setattr("tailrace.projections.generations.step_files._GROUP_ROWS", 100)
     bucket = Bucket(tmp_path)
     bucket.step({key: f"row {key}" for key in range(5000)})
     decoded = list[int]()

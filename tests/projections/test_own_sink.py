@@ -11,18 +11,26 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from eventstore.derived import InputNeed
-from eventstore.errors import UsageError
-from eventstore.log import Store
-from eventstore.settings import Settings
 from examples import sqlite_sink
 from examples.sqlite_sink import SqliteFile
-from projections import open_reader
-from projections.generation import spec_to_text
-from projections.lifecycle import ProjectionContext, gc, generations, rebuild, refresh, undefined, verify
-from projections.sinklooks import SinkLooks
-from projections.sinks.contract import SinkContract
-from projections.standing import standings
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.metadata.generations import InputNeed
+from tailrace.eventstore.settings import Settings
+from tailrace.eventstore.store import Store
+from tailrace.projections import open_reader
+from tailrace.projections.generations.generation import spec_to_text
+from tailrace.projections.lifecycle.build import (
+    ProjectionContext,
+    gc,
+    generations,
+    rebuild,
+    refresh,
+    undefined,
+    verify,
+)
+from tailrace.projections.lifecycle.progress import standings
+from tailrace.projections.lifecycle.sinklooks import SinkLooks
+from tailrace.testing.sink_contract import SinkContract
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 from tests.support.forking import Forked
@@ -30,7 +38,7 @@ from tests.support.forking import Forked
 TOTALS = """
     from pyspark.sql import functions as F
     from examples.sqlite_sink import SqliteFile
-    from projections import State, projection
+    from tailrace.projections import State, projection
 
     @projection(
         key="customer_id", sink=SqliteFile("{file}"),

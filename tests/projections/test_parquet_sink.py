@@ -14,13 +14,19 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset
 
-from eventstore.errors import DifferenceFound, IntegrityError, OperatorError, TransientError, UsageError
-from eventstore.settings import Settings, SinkSettings
-from projections.readers import open_reader
-from projections.readers.parquet import ParquetReader
-from projections.sinks import Sink, open_sink
-from projections.sinks.parquet_snapshot import MANIFEST
-from projections.specs import ParquetFolder
+from tailrace.eventstore.errors import (
+    DifferenceFound,
+    IntegrityError,
+    OperatorError,
+    TransientError,
+    UsageError,
+)
+from tailrace.eventstore.settings import Settings, SinkSettings
+from tailrace.projections.sinks.contract import Sink, open_sink
+from tailrace.projections.sinks.parquet.reader import ParquetReader
+from tailrace.projections.sinks.parquet.snapshot import MANIFEST
+from tailrace.projections.sinks.reader import open_reader
+from tailrace.projections.sinks.specs import ParquetFolder
 from tests.projections.sink_data import apply, fence, fill, rows_of, target
 
 ANNA = {"customer_id": 1, "name": "Anna Blum", "total": Decimal("10.50")}

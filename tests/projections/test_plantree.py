@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from projections.lineage import Direct, Lineage
-from projections.locality import MARK, prove
-from projections.plantree import read
-from projections.proof import InputFacts
+from tailrace.projections.analysis.locality import MARK, prove
+from tailrace.projections.analysis.plan_tree import read
+from tailrace.projections.analysis.proof import InputFacts
+from tailrace.projections.definition.lineage import Direct, Lineage
 
 PACKAGE = "org.apache.spark.sql.catalyst."
 

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from eventstore.errors import OperatorError
-from projections.sinks import Sink
+from tailrace.eventstore.errors import OperatorError
+from tailrace.projections.sinks.contract import Sink
 from tests.projections.sink_data import fill, target
 from tests.projections.test_postgres_sink import ANNA, BERT, WITH_CITY, query, sink_at
 

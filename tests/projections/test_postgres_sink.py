@@ -15,7 +15,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pydantic import SecretStr
 
-from eventstore.errors import (
+from tailrace.eventstore.errors import (
     DifferenceFound,
     Fenced,
     OperatorError,
@@ -23,13 +23,13 @@ from eventstore.errors import (
     TransientError,
     UsageError,
 )
-from eventstore.settings import Settings, SinkSettings
-from projections.sinks import Sink, open_sink, postgres_view
-from projections.sinks.base import HeldByReaders, ResumableLoad
-from projections.sinks.contract import Step, pieces
-from projections.sinks.postgres_check import published_by
-from projections.sinks.postgres_place import begin, explain
-from projections.specs import PostgresTable
+from tailrace.eventstore.settings import Settings, SinkSettings
+from tailrace.projections.sinks.contract import HeldByReaders, ResumableLoad, Sink, open_sink
+from tailrace.projections.sinks.postgres import view
+from tailrace.projections.sinks.postgres.check import published_by
+from tailrace.projections.sinks.postgres.connect import begin, explain
+from tailrace.projections.sinks.specs import PostgresTable
+from tailrace.testing.sink_contract import Step, pieces
 from tests.fixtures.servers import ServerFactory
 from tests.projections.sink_data import SCHEMA, apply, fence, fill, rows_of, target
 
@@ -420,7 +420,7 @@ def test_a_second_writer_waits_and_is_refused(sink: Sink) -> None:
 def test_a_view_held_by_a_reader_is_waited_for_and_nothing_changes(
     sink: Sink, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_view, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(view, "LOCK_SECONDS", 0.05)
     fill(sink, target(1), [ANNA])
     fill(sink, target(2), [BERT])
     sink.promote(target(1), None)
@@ -429,7 +429,7 @@ def test_a_view_held_by_a_reader_is_waited_for_and_nothing_changes(
         with pytest.raises(HeldByReaders, match="held by open transactions"):
             sink.promote(target(2), 1)
         assert sink.live("acme", "customer_totals") == 1
-        monkeypatch.setattr(postgres_view, "LOCK_SECONDS", 60)
+        monkeypatch.setattr(view, "LOCK_SECONDS", 60)
         timer = threading.Timer(0.1, reader.rollback)
         timer.start()
         sink.promote(target(2), 1)
@@ -440,8 +440,8 @@ def test_a_view_held_by_a_reader_is_waited_for_and_nothing_changes(
 def test_a_promotion_never_queues_behind_a_long_reader_where_everybody_else_would_wait_for_it(
     sink: Sink, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_view, "LOCK_SECONDS", 3600)  # the wait that there is not
-    monkeypatch.setattr(postgres_view, "LONG_SECONDS", 0)
+    monkeypatch.setattr(view, "LOCK_SECONDS", 3600)  # the wait that there is not
+    monkeypatch.setattr(view, "LONG_SECONDS", 0)
     fill(sink, target(1), [ANNA])
     fill(sink, target(2), [BERT])
     sink.promote(target(1), None)
@@ -457,7 +457,7 @@ def test_a_promotion_never_queues_behind_a_long_reader_where_everybody_else_woul
 def test_a_promotion_beside_another_one_says_so_and_blames_no_reader(
     sink: Sink, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_view, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(view, "LOCK_SECONDS", 0.05)
     fill(sink, target(1), [ANNA])
     with psycopg.connect(database) as other:
         other.execute("LOCK TABLE tailrace_live IN SHARE ROW EXCLUSIVE MODE")
@@ -603,7 +603,7 @@ def test_of_two_that_load_a_generation_one_is_fenced_and_its_rows_are_there_once
             waiting.join()
         begin(connection)
 
-    monkeypatch.setattr("projections.sinks.postgres_loading.begin", begin_after_the_other)
+    monkeypatch.setattr("tailrace.projections.sinks.postgres.load_progress.begin", begin_after_the_other)
 
     def mine() -> None:
         with sink.load(of, None, step.to) as load:

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.derived import GenerationState
-from eventstore.errors import UsageError
-from eventstore.keys import bucket_of
-from eventstore.settings import Settings
-from projections.diff import Sample, Spread, diff, sharing
-from projections.lifecycle import ProjectionContext, gc, generations, promote, rebuild, refresh
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.metadata.generations import GenerationState
+from tailrace.eventstore.model.keys import bucket_of
+from tailrace.eventstore.settings import Settings
+from tailrace.projections.lifecycle.build import ProjectionContext, gc, generations, promote, rebuild, refresh
+from tailrace.projections.lifecycle.diff import Sample, Spread, diff, sharing
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 from tests.projections.test_metrics import sink_away
 
 TOTALS = """
     from pyspark.sql import functions as F
-    from projections import PostgresTable, State, projection
+    from tailrace.projections import PostgresTable, State, projection
 
     @projection(
         key="customer_id", sink=PostgresTable("mart", "totals"),

@@ -18,16 +18,22 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from eventstore import disclosure
-from eventstore.errors import OperatorError, UsageError
-from eventstore.settings import Settings, SinkSettings
 from examples.sqlite_sink import SqliteFile
-from projections.readers import GenerationMovedBack, Reader, Row, open_reader
-from projections.readers.base import Followed, in_utc
-from projections.sinks import Sink, Target, open_sink
-from projections.sinks.contract import SinkContract
-from projections.sinks.contract_rows import SCHEMA
-from projections.specs import FieldKind, ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
+from tailrace.eventstore import disclosure
+from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.settings import Settings, SinkSettings
+from tailrace.projections.sinks.contract import Sink, Target, open_sink
+from tailrace.projections.sinks.reader import Followed, GenerationMovedBack, Reader, Row, in_utc, open_reader
+from tailrace.projections.sinks.specs import (
+    FieldKind,
+    ParquetFolder,
+    PostgresTable,
+    RedisCache,
+    SearchIndex,
+    SinkSpec,
+)
+from tailrace.testing.sink_contract import SinkContract
+from tailrace.testing.sink_rows import SCHEMA
 from tests.fixtures.servers import ServerFactory
 from tests.projections.sink_data import apply, fill, target
 
@@ -535,7 +541,7 @@ class Blocker(importlib.abc.MetaPathFinder):
         if name.partition(".")[0] in blocked:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocker())
-from projections.readers import open_reader
+from tailrace.projections.sinks import open_reader
 settings, spec = pickle.load(sys.stdin.buffer)
 """
 
@@ -561,8 +567,8 @@ def test_a_reader_works_where_spark_and_the_rest_are_not_installed(place: Place)
 
 def test_a_sink_whose_part_is_not_installed_says_which() -> None:
     program = (
-        "from eventstore.errors import OperatorError\n"
-        "from projections.sinks import open_sink\n"
+        "from tailrace.eventstore.errors import OperatorError\n"
+        "from tailrace.projections.sinks import open_sink\n"
         "for open_it in (lambda: open_reader(settings, 'acme', 'p', spec), lambda: open_sink(spec, settings)):\n"
         "    try: open_it()\n"
         "    except OperatorError as error: print(error.hint)\n"

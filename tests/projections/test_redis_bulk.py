@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from eventstore.settings import Settings, SinkSettings
-from projections.sinks import Sink, Target, open_sink, redis_bulk, resp
-from projections.sinks.base import ResumableLoad, join_key, key_texts
-from projections.sinks.contract import Step, pieces
-from projections.sinks.contract_rows import SCHEMA, value_of
-from projections.sinks.encoding import encoded_ahead
-from projections.sinks.rows import joined_bytes
-from projections.specs import RedisCache
+from tailrace.eventstore.settings import Settings, SinkSettings
+from tailrace.projections.sinks.contract import ResumableLoad, Sink, Target, join_key, key_texts, open_sink
+from tailrace.projections.sinks.encoding import encoded_ahead
+from tailrace.projections.sinks.redis import bulk_load, resp
+from tailrace.projections.sinks.rows import joined_bytes
+from tailrace.projections.sinks.specs import RedisCache
+from tailrace.testing.sink_contract import Step, pieces
+from tailrace.testing.sink_rows import SCHEMA, value_of
 from tests.projections.sink_data import apply, fence, fill, rows_of, target
 
 pytestmark = pytest.mark.valkey
@@ -67,7 +67,7 @@ def commands(client: Any) -> dict[str, int]:
 def test_plain_commands_leave_what_scripts_leave(
     redis_url: str, client: Any, format: Any, ttl_seconds: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_bulk, "_ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(bulk_load, "_ROWS_AT_ONCE", 7)
     sink, draw = sink_at(redis_url, format, ttl_seconds), random.Random(1)
     rows = [
         {field.name: value_of(field, draw) for field in SCHEMA} | {"region": f"r{n}:", "id": n}
@@ -78,7 +78,7 @@ def test_plain_commands_leave_what_scripts_leave(
     fill(sink, plain, rows)
     assert commands(client)["exec"] >= len(rows) // 7
     sink.create(scripted)
-    monkeypatch.setattr(redis_bulk.BulkLoad, "write", lambda *_: 0)
+    monkeypatch.setattr(bulk_load.BulkLoad, "write", lambda *_: 0)
     apply(sink, scripted, None, 10, rows)
     assert held(client, 1) == held(client, 2)
     there = client.keys("*}:*")
@@ -91,10 +91,10 @@ def test_a_first_writer_that_fell_asleep_changes_nothing(
 ) -> None:
     """Not between two writes, and not between its look at a bucket's fence and the rows it then sends."""
 
-    monkeypatch.setattr(redis_bulk, "_ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(bulk_load, "_ROWS_AT_ONCE", 7)
 
     def asleep(rows: pa.Table, encode: Any) -> Iterator[Any]:
-        monkeypatch.setattr(redis_bulk, "encoded_ahead", encoded_ahead)
+        monkeypatch.setattr(bulk_load, "encoded_ahead", encoded_ahead)
         apply(sink, target(), None, 10, BEFORE)
         apply(sink, target(), 10, 11, NEW, GONE)
         yield from encoded_ahead(rows, encode)
@@ -102,7 +102,7 @@ def test_a_first_writer_that_fell_asleep_changes_nothing(
     sink.create(target())
     parts = list(pieces(target(), Step(fence(target(), 10), tuple(BEFORE))))
     with sink.load(target(), None, fence(target(), 10)) as load:
-        monkeypatch.setattr(redis_bulk, "encoded_ahead", asleep)
+        monkeypatch.setattr(bulk_load, "encoded_ahead", asleep)
         load.write(*parts[0])
         after = held(client, 1)
         for part in parts:
@@ -116,14 +116,14 @@ def test_every_bucket_of_a_load_goes_in_by_plain_commands(
 ) -> None:
     """Also those after a bucket that is done, whose fence moved under the connections that watched it."""
     taken: list[tuple[int, int]] = []
-    write = redis_bulk.BulkLoad.write
+    write = bulk_load.BulkLoad.write
 
-    def counted(bulk: redis_bulk.BulkLoad, tag: str, rows: pa.Table) -> int:
+    def counted(bulk: bulk_load.BulkLoad, tag: str, rows: pa.Table) -> int:
         done = write(bulk, tag, rows)
         taken.append((done, rows.num_rows))
         return done
 
-    monkeypatch.setattr(redis_bulk.BulkLoad, "write", counted)
+    monkeypatch.setattr(bulk_load.BulkLoad, "write", counted)
     of = replace(target(), partitions=4, split=2)
     sink.create(of)
     with sink.load(of, None, fence(of, 10)) as load:
@@ -155,15 +155,15 @@ def test_words_of_a_column_are_those_of_each_cell(cells: list[bytes | None], pre
     assert lines.to_pylist() == expected
 
 
-@given(st.lists(st.integers(0, 3 * redis_bulk._BYTES_AT_ONCE // 2), max_size=6), st.integers(0, 2500))
+@given(st.lists(st.integers(0, 3 * bulk_load._BYTES_AT_ONCE // 2), max_size=6), st.integers(0, 2500))
 def test_a_transaction_is_bounded_in_rows_and_bytes(sizes: list[int], small: int) -> None:
     rows = pa.array([b"x" * size for size in sizes] + [b"y"] * small, pa.binary())
     end = 0
-    for first, following in redis_bulk._bounds(rows):
-        assert first == end < following <= first + redis_bulk._ROWS_AT_ONCE
+    for first, following in bulk_load._bounds(rows):
+        assert first == end < following <= first + bulk_load._ROWS_AT_ONCE
         end = following
         taken = sum(len(cell.as_py()) for cell in rows[first:following])
-        assert following == first + 1 or taken <= redis_bulk._BYTES_AT_ONCE
+        assert following == first + 1 or taken <= bulk_load._BYTES_AT_ONCE
     assert end == len(rows)
 
 

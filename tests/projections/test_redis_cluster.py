@@ -12,12 +12,12 @@ import pytest
 import redis as redis_client
 from pydantic import SecretStr
 
-from eventstore.errors import OperatorError, TransientError
-from eventstore.settings import Settings, SinkSettings
-from projections.readers import open_reader
-from projections.sinks import Target, open_sink
-from projections.specs import RedisCache
 from tailrace.embedded import RedisServer
+from tailrace.eventstore.errors import OperatorError, TransientError
+from tailrace.eventstore.settings import Settings, SinkSettings
+from tailrace.projections.sinks.contract import Target, open_sink
+from tailrace.projections.sinks.reader import open_reader
+from tailrace.projections.sinks.specs import RedisCache
 from tests.fixtures.servers import clustered
 from tests.projections.sink_data import SCHEMA, apply, fence, fill, rows_of
 from tests.projections.test_sink_contract import ForkedContract

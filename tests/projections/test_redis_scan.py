@@ -12,13 +12,12 @@ import pytest
 import redis as redis_client
 from pydantic import SecretStr
 
-from eventstore.errors import DifferenceFound, IntegrityError
-from eventstore.settings import Settings, SinkSettings
-from projections.readers import open_reader
-from projections.sinks import Sink, open_sink
-from projections.sinks.base import InMotion
-from projections.sinks.contract import Step, pieces
-from projections.specs import RedisCache
+from tailrace.eventstore.errors import DifferenceFound, IntegrityError
+from tailrace.eventstore.settings import Settings, SinkSettings
+from tailrace.projections.sinks.contract import InMotion, Sink, open_sink
+from tailrace.projections.sinks.reader import open_reader
+from tailrace.projections.sinks.specs import RedisCache
+from tailrace.testing.sink_contract import Step, pieces
 from tests.projections.sink_data import apply, fence, fill, rows_of, target
 
 pytestmark = [pytest.mark.valkey, pytest.mark.usefixtures("values_shown")]
@@ -125,7 +124,7 @@ def test_a_row_that_no_manifest_names_is_seen_as_readers_see_it(
 
 
 def _bucket(row: int) -> int:
-    from eventstore.keys import bucket_of, hash_texts
+    from tailrace.eventstore.model.keys import bucket_of, hash_texts
 
     return bucket_of(hash_texts([str(row)]), target().partitions, target().split)
 

@@ -13,13 +13,13 @@ import pytest
 import redis as redis_client
 from pydantic import SecretStr
 
-from eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
-from eventstore.settings import Settings, SinkSettings
-from projections.sinks import Sink, open_sink
-from projections.sinks import redis as redis_sink
-from projections.sinks.contract import Step, pieces
-from projections.sinks.redis_place import run
-from projections.specs import RedisCache, RedisFormat
+from tailrace.eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
+from tailrace.eventstore.settings import Settings, SinkSettings
+from tailrace.projections.sinks.contract import Sink, open_sink
+from tailrace.projections.sinks.redis import sink as redis_sink
+from tailrace.projections.sinks.redis.connect import run
+from tailrace.projections.sinks.specs import RedisCache, RedisFormat
+from tailrace.testing.sink_contract import Step, pieces
 from tests.fixtures.servers import RedisFactory
 from tests.projections.sink_data import apply, fence, fill, rows_of, target
 

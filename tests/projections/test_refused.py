@@ -7,24 +7,24 @@ from typing import Any
 
 import pytest
 
-from eventstore.derived import GenerationState
-from eventstore.errors import UsageError
-from projections.lifecycle import ProjectionContext, rebuild, refresh, verify
-from projections.refresh import Outcome
-from projections.runner import run
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.metadata.generations import GenerationState
+from tailrace.projections.lifecycle.build import ProjectionContext, rebuild, refresh, verify
+from tailrace.projections.refresh.refresh import Outcome
+from tailrace.projections.runner import run
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 from tests.projections.test_lifecycle import rows_of
 
 LAKE = """
-    from projections import ParquetFolder, State, projection
+    from tailrace.projections import ParquetFolder, State, projection
 
     @projection(key="id", sink=ParquetFolder("lake", partition_by=("city",)), customers=State("shop.public.customers"))
     def by_city(customers):
         return customers.select("id", "name", "city")
 """
 MART = """
-    from projections import PostgresTable, State, projection
+    from tailrace.projections import PostgresTable, State, projection
 
     @projection(key="id", sink=PostgresTable("mart", "by_city", indexes=(("city",),)),
         customers=State("shop.public.customers"))

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eventstore.errors import OperatorError, UsageError
-from eventstore.log import Store
-from eventstore.settings import Settings
-from projections import Projection, load_projections
-from projections import refresh as refreshes
-from projections.definition import gathering
-from projections.examine import examine
-from projections.lifecycle import ProjectionContext, plans, rebuild, refresh, verify
-from projections.model import ProjectionFailed
-from projections.order import circle_of, in_order
-from projections.plan import Full, Incremental, Nothing
-from projections.results import standing_at
+from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.settings import Settings
+from tailrace.eventstore.store import Store
+from tailrace.projections import Projection, load_projections
+from tailrace.projections.analysis.check import examine
+from tailrace.projections.definition.load import gathering
+from tailrace.projections.definition.model import ProjectionFailed
+from tailrace.projections.definition.order import circle_of, in_order
+from tailrace.projections.generations.result_input import standing_at
+from tailrace.projections.lifecycle.build import ProjectionContext, plans, rebuild, refresh, verify
+from tailrace.projections.refresh import refresh as refreshes
+from tailrace.projections.refresh.plan import Full, Incremental, Nothing
 from tests.projections.randomshop import RandomShop
 from tests.projections.shoplog import ShopLog, settings_in, standing_still
 from tests.projections.test_crashes import job, killed, settings_file
@@ -250,7 +250,7 @@ def test_they_are_refreshed_behind_what_they_read_and_a_circle_is_a_mistake(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "circular_views.py").write_text(
         """
-from projections import ParquetFolder, Result, projection
+from tailrace.projections import ParquetFolder, Result, projection
 
 @projection(key="id", sink=ParquetFolder("lake"), b=Result("second", affects="id"))
 def first(b): ...

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import event
 
-from eventstore.errors import UsageError
-from eventstore.log import Store
-from eventstore.settings import Settings
-from projections import PostgresTable
-from projections.derived import schema_bytes
-from projections.generation import spec_to_text
-from projections.lifecycle import (
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.settings import Settings
+from tailrace.eventstore.store import Store
+from tailrace.projections import PostgresTable
+from tailrace.projections.generations.generation import spec_to_text
+from tailrace.projections.generations.step_files import schema_bytes
+from tailrace.projections.lifecycle.build import (
     ProjectionContext,
     gc,
     generations,
@@ -28,8 +28,8 @@ from projections.lifecycle import (
     rollback,
     verify,
 )
-from projections.refresh import Outcome
-from projections.runner import run
+from tailrace.projections.refresh.refresh import Outcome
+from tailrace.projections.runner import run
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog, settings_in
 from tests.support.capturing import RunningCapture, Site
@@ -37,7 +37,7 @@ from tests.support.capturing import RunningCapture, Site
 OWN_HEAD = """
     from pathlib import Path
     from pyspark.sql import functions as F
-    from projections import PostgresTable, State, projection
+    from tailrace.projections import PostgresTable, State, projection
 """
 TOTALS = f"""{OWN_HEAD}
     @projection(key="customer_id", sink=PostgresTable("mart", "totals"), orders=State("shop.public.orders"))
@@ -184,7 +184,7 @@ def test_a_name_that_nobody_knows_is_no_success(store: Store, settings: Settings
 
 FRESH = """
     from pyspark.sql import functions as F
-    from projections import PostgresTable, State, projection
+    from tailrace.projections import PostgresTable, State, projection
 
     ORDERS = State("shop.public.orders", affects="customer_id")
 

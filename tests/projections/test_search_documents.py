@@ -14,9 +14,9 @@ import tantivy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projections.sinks.search_documents import documents, json_documents
-from projections.sinks.search_folder import KEY, KIND, ROW
-from projections.specs import FieldKind
+from tailrace.projections.sinks.search.documents import documents, json_documents
+from tailrace.projections.sinks.search.folder import KEY, KIND, ROW
+from tailrace.projections.sinks.specs import FieldKind
 
 TEXT = st.text(st.characters(codec="utf-8"))
 FLOATS = st.floats() | st.integers(-(10**6), 10**6).map(lambda n: n / 100)

@@ -13,10 +13,16 @@ import pyarrow as pa
 import pytest
 import tantivy
 
-from eventstore.errors import DifferenceFound, IntegrityError, OperatorError, TransientError, UsageError
-from eventstore.settings import Settings, SinkSettings
-from projections.sinks import Sink, open_sink
-from projections.specs import FieldKind, SearchIndex
+from tailrace.eventstore.errors import (
+    DifferenceFound,
+    IntegrityError,
+    OperatorError,
+    TransientError,
+    UsageError,
+)
+from tailrace.eventstore.settings import Settings, SinkSettings
+from tailrace.projections.sinks.contract import Sink, open_sink
+from tailrace.projections.sinks.specs import FieldKind, SearchIndex
 from tests.projections.sink_data import apply, fence, fill, rows_of, target
 from tests.support import forking
 

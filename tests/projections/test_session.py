@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from eventstore.errors import OperatorError, UsageError
-from eventstore.log import Store
-from eventstore.settings import Settings, SparkSettings, StoreSettings
-from projections.compacting import SparkWorkers
-from projections.context import ProjectionContext
-from projections.master import parallelism_of
-from projections.progress import buckets_reported
-from projections.session import check_master, open_session
-from projections.versions import disagreements
+from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.settings import Settings, SparkSettings, StoreSettings
+from tailrace.eventstore.store import Store
+from tailrace.projections.compute.progress import buckets_reported
+from tailrace.projections.compute.state_runs import SparkWorkers
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.spark.master import parallelism_of
+from tailrace.projections.spark.session import check_master, open_session
+from tailrace.projections.spark.versions import disagreements
 from tests.fixtures.spark import SPARK
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_workers_run_this_interpreter_and_find_the_projects_modules(
     spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import projections
+        import tailrace.projections as projections
 
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"python": [sys.executable], "home": [projections.__file__]})
@@ -90,12 +90,12 @@ def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
         """
         import logging, os, signal
         from pyspark import SparkContext
-        from eventstore.errors import TransientError
-        from eventstore.log import Store
-        from eventstore.settings import Settings, StoreSettings
-        from projections import PostgresTable, ProjectionFailed, State, projection
-        from projections.context import ProjectionContext
-        from projections.failure import explained
+        from tailrace.eventstore.errors import TransientError
+        from tailrace.eventstore.store import Store
+        from tailrace.eventstore.settings import Settings, StoreSettings
+        from tailrace.projections import PostgresTable, ProjectionFailed, State, projection
+        from tailrace.projections.context import ProjectionContext
+        from tailrace.projections.spark.errors import explained
         from tests.fixtures.spark import SPARK
 
         @projection(key="id", sink=PostgresTable("mart", "t"), rows=State("shop.public.t"))
@@ -138,9 +138,9 @@ def test_a_jvm_that_is_killed_while_it_starts_is_told_and_replaced(tmp_path: Pat
         """
         import logging, os, signal
         from pyspark import SparkContext
-        from eventstore.errors import TransientError
-        from eventstore.settings import Settings
-        from projections import session
+        from tailrace.eventstore.errors import TransientError
+        from tailrace.eventstore.settings import Settings
+        from tailrace.projections.spark import session
         from tests.fixtures.spark import SPARK
 
         configure = session._configure

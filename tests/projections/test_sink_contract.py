@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from eventstore.settings import Settings, SinkSettings
-from projections.sinks import open_sink
-from projections.sinks.contract import SinkContract
-from projections.specs import FieldKind, ParquetFolder, PostgresTable, RedisCache, SearchIndex
+from tailrace.eventstore.settings import Settings, SinkSettings
+from tailrace.projections.sinks.contract import open_sink
+from tailrace.projections.sinks.specs import FieldKind, ParquetFolder, PostgresTable, RedisCache, SearchIndex
+from tailrace.testing.sink_contract import SinkContract
 from tests.support.forking import Forked
 
 

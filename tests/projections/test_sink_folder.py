@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.errors import UsageError
-from projections.sinks.base import Sink
-from projections.sinks.folder import GenerationsFolder
+from tailrace.eventstore.errors import UsageError
+from tailrace.projections.sinks.contract import Sink
+from tailrace.projections.sinks.folder import GenerationsFolder
 from tests.projections import test_parquet_sink, test_search_sink
 from tests.projections.sink_data import fill, target
 from tests.projections.test_search_sink import ANNA

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from eventstore.errors import UsageError
-from projections.sinks.columns import from_json, from_texts, to_json, to_texts, unsupported
-from projections.sinks.packed import from_packed, to_packed
-from projections.sinks.postgres_binary import write_digits
-from projections.sinks.postgres_copy import column_type, copy_in, copy_out
-from projections.sinks.rows import (
+from tailrace.eventstore.errors import UsageError
+from tailrace.projections.sinks.columns import from_json, from_texts, to_json, to_texts, unsupported
+from tailrace.projections.sinks.postgres.binary_copy import write_digits
+from tailrace.projections.sinks.postgres.copy import column_type, copy_in, copy_out
+from tailrace.projections.sinks.redis.msgpack import from_packed, to_packed
+from tailrace.projections.sinks.rows import (
     dump,
     from_fields,
     from_objects,

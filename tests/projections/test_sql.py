@@ -11,14 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.errors import UsageError
 from examples.sqlite_sink import SqliteFile
-from projections import Changes, ParquetFolder, PostgresTable, Projection, State, Through, load_projections
-from projections.definition import gathering
-from projections.examine import Examined, examine, of_mistakes
-from projections.fingerprint import fingerprint
-from projections.lifecycle import ProjectionContext, plans, rebuild, refresh, verify
-from projections.plan import Incremental, Nothing
+from tailrace.eventstore.errors import UsageError
+from tailrace.projections import (
+    Changes,
+    ParquetFolder,
+    PostgresTable,
+    Projection,
+    State,
+    Through,
+    load_projections,
+)
+from tailrace.projections.analysis.check import Examined, examine, of_mistakes
+from tailrace.projections.definition.fingerprint import fingerprint
+from tailrace.projections.definition.load import gathering
+from tailrace.projections.lifecycle.build import ProjectionContext, plans, rebuild, refresh, verify
+from tailrace.projections.refresh.plan import Incremental, Nothing
 from tests.projections.conftest import Analyse, Deploy
 from tests.projections.shoplog import ShopLog, standing_still
 
@@ -353,7 +361,8 @@ def test_a_header_that_is_no_header_is_told(written: Written) -> None:
         with pytest.raises(UsageError, match=words):
             written(text)
     with pytest.raises(
-        UsageError, match=r"there is no file or folder 'nowhere', which projections.sql names"
+        UsageError,
+        match=r"there is no file or folder 'nowhere', which projections.sql names",
     ):
         load_projections([], None, ["nowhere"])
 

@@ -6,9 +6,9 @@ import psycopg
 import pytest
 import redis as redis_client
 
-from eventstore.settings import Settings
-from projections.context import ProjectionContext
-from projections.lifecycle import refresh, verify
+from tailrace.eventstore.settings import Settings
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.lifecycle.build import refresh, verify
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 from tests.projections.test_lifecycle import TOTALS

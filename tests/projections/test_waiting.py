@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from eventstore.errors import OperatorError, UsageError
-from eventstore.position import format_lsn
-from projections.lifecycle import promote, rebuild, refresh
-from projections.readers.waiting import NotYet, wait_for
+from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.model.position import format_lsn
+from tailrace.projections.generations.wait import NotYet, wait_for
+from tailrace.projections.lifecycle.build import promote, rebuild, refresh
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 from tests.projections.test_lifecycle import TOTALS

@@ -5,10 +5,10 @@ from __future__ import annotations
 import psycopg
 from psycopg import sql
 
-from eventstore.log import Store
-from eventstore.model import TopicId
-from eventstore.position import Cut
-from eventstore.state import state
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.state.state import state
+from tailrace.eventstore.store import Store
 
 SETTINGS = (
     "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=postgres -c extra_float_digits=3 -c bytea_output=hex"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import psycopg
 
-from eventstore.log import Store
-from eventstore.model import TopicId
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.store import Store
 
 SCHEMA = """
 CREATE TABLE public.ledger (id bigserial PRIMARY KEY, tx bigint NOT NULL, leg int NOT NULL, amount bigint NOT NULL);

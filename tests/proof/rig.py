@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psycopg
 
-from eventstore.log import Store
-from eventstore.position import parse_lsn
-from eventstore.settings import StoreSettings
+from tailrace.eventstore.model.position import parse_lsn
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
 from tests.support import forking
 from tests.support.forking import Forked
 

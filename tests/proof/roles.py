@@ -29,12 +29,12 @@ from sqlalchemy import (
     update,
 )
 
-from eventstore.errors import TailraceError, TransientError
-from eventstore.log import Store
-from eventstore.subscriptions.batch import Batch
-from eventstore.subscriptions.group import Group
-from eventstore.subscriptions.member import Member
-from tailrace.config import load_settings
+from tailrace.config.load import load_settings
+from tailrace.eventstore.errors import TailraceError, TransientError
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.subscriptions.batch import Batch
+from tailrace.eventstore.subscriptions.group import Group
+from tailrace.eventstore.subscriptions.member import Member
 from tests.proof.counting import Ints, follow_on
 
 EFFECTS = "effects.db"

@@ -26,7 +26,7 @@ from tests.proof.victims import Victims
 PROJECTION = """
 from pyspark.sql import DataFrame, functions as F
 
-from projections import PostgresTable, State, projection
+from tailrace.projections import PostgresTable, State, projection
 
 
 @projection(

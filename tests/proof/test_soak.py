@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from projections import load_projections
-from projections.lifecycle import ProjectionContext, refresh
-from projections.verify import verify
-from tailrace.config import load_settings
+from tailrace.config.load import load_settings
+from tailrace.projections import load_projections
+from tailrace.projections.lifecycle.build import ProjectionContext, refresh
+from tailrace.projections.lifecycle.verify import verify
 from tests.fixtures.scale import Scale
 from tests.fixtures.servers import ServerFactory
 from tests.proof.counting import ACCOUNTS, Ints, changing, counted, follow_on, prepare
@@ -56,7 +56,7 @@ shuffle_partitions = 2
 PROJECTION = """
 from pyspark.sql import DataFrame, functions as F
 
-from projections import PostgresTable, State, projection
+from tailrace.projections import PostgresTable, State, projection
 
 
 @projection(

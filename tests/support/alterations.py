@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 import psycopg
 from psycopg import sql
 
-from cdc.directory import Topics
-from cdc.postgres.connect import Address, connect
-from cdc.postgres.describe import Table, read_tables
-from eventstore.log import Store
-from eventstore.model import TopicId
-from eventstore.state import state
+from tailrace.cdc.postgres.connect import Address, connect
+from tailrace.cdc.postgres.tables import Table, read_tables
+from tailrace.cdc.topics import Topics
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.state.state import state
+from tailrace.eventstore.store import Store
 from tests.support.capturing import SOURCE, RunningCapture, wait_until
 
 SCHEMA = """

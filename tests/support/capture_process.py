@@ -8,10 +8,10 @@ import signal
 import sys
 import threading
 
-from cdc.capture import Capture
-from cdc.repair import repair_source
-from eventstore.errors import TailraceError
-from eventstore.log import Store
+from tailrace.cdc.capture import Capture
+from tailrace.cdc.repair.repair import repair_source
+from tailrace.eventstore.errors import TailraceError
+from tailrace.eventstore.store import Store
 from tests.support.capturing import SOURCE, Site
 
 

@@ -23,15 +23,15 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import select
 
-from cdc.capture import Capture
-from cdc.source import Preparation, prepare_source
-from cdc.status import CaptureStatus, Phase
-from cdc.verify import TopicComparison, verify_source
-from eventstore import tables
-from eventstore.log import Store
-from eventstore.model import TopicId, TopicKind
-from eventstore.position import parse_lsn
-from eventstore.settings import SourceSettings, StoreSettings
+from tailrace.cdc.capture import Capture
+from tailrace.cdc.repair.verify import TopicComparison, verify_source
+from tailrace.cdc.setup.prepare import Preparation, prepare_source
+from tailrace.cdc.status import CaptureStatus, Phase
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.model.model import TopicId, TopicKind
+from tailrace.eventstore.model.position import parse_lsn
+from tailrace.eventstore.settings import SourceSettings, StoreSettings
+from tailrace.eventstore.store import Store
 from tests.support.forking import Forked
 
 REPOSITORY = Path(__file__).parents[2]

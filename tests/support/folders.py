@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eventstore.log import Store
-from eventstore.storage import LocalStorage
+from tailrace.eventstore.storage import LocalStorage
+from tailrace.eventstore.store import Store
 
 
 def segments_folder(store: Store) -> Path:

@@ -39,8 +39,10 @@ OF_SERVER = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 MODULES = (
-    "alembic.command", "cdc.capture", "cdc.repair", "cdc.source", "cdc.verify", "eventstore.maintain",
-    "eventstore.subscriptions", "projections.lifecycle", "tailrace.cli.app", "tailrace.config", "tailrace.doctor",
+    "alembic.command", "tailrace.cdc.capture", "tailrace.cdc.repair.repair", "tailrace.cdc.setup.prepare",
+    "tailrace.cdc.repair.verify", "tailrace.eventstore.maintenance",
+    "tailrace.eventstore.subscriptions", "tailrace.projections.lifecycle.build", "tailrace.cli.app",
+    "tailrace.config.load", "tailrace.doctor.doctor",
     "tailrace.upkeep", "tests.support.capturing", "typer.rich_utils",
 )  # fmt: skip
 MESSAGE_BYTES = 1 << 17
@@ -213,7 +215,7 @@ def reap(told: dict[int, int]) -> None:
 
 def become(request: Request, path: Sequence[str]) -> None:
     """In the child: be as a new interpreter is. ``path`` is where modules are found behind PYTHONPATH."""
-    from eventstore import failpoints
+    from tailrace.eventstore import failpoints
 
     for number in (signal.SIGCHLD, signal.SIGINT):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -258,7 +260,7 @@ def main() -> None:
     of_python = sys.path[1:]
     for name in MODULES:
         importlib.import_module(name)
-    from cdc.columnar.decode import prepare
+    from tailrace.cdc.columnar.decode import prepare
 
     prepare()
     gc.collect()

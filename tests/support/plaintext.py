@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eventstore.log import Store
+from tailrace.eventstore.store import Store
 
 
 def places_of(store: Store, root: Path, *texts: str) -> list[str]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cdc.playback import play
-from cdc.recording import Recording
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
+from tailrace.cdc.recording.file import Recording
+from tailrace.cdc.replay import play
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
 from tests.support.capturing import RunningCapture, Site, execute, rows
 
 GOLDEN = Path(__file__).parents[1] / "cdc" / "golden"

@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from eventstore.errors import OperatorError
-from projections.java import describe, java_home
+from tailrace.eventstore.errors import OperatorError
+from tailrace.projections.spark.java import describe, java_home
 
 # None lives long enough to earn back what the optimizing compiler costs.
 LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.python.daemon.module=tests.support.spark_daemon"
@@ -21,8 +21,8 @@ from pathlib import Path
 import tempfile
 from pyspark import SparkContext
 from pyspark.sql import functions as F
-from eventstore.settings import Settings
-from projections.session import open_session
+from tailrace.eventstore.settings import Settings
+from tailrace.projections.spark.session import open_session
 from tests.fixtures.spark import SPARK
 
 session = open_session(Settings(spark=SPARK))

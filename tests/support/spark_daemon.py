@@ -14,7 +14,13 @@ import threading
 
 from tests.support.forking import OF_SERVER
 
-MODULES = ("pandas", "projections.compacting", "projections.compute", "projections.history", "pyspark.worker")
+MODULES = (
+    "pandas",
+    "tailrace.projections.compute.state_runs",
+    "tailrace.projections.compute.compute",
+    "tailrace.projections.compute.read_plan",
+    "pyspark.worker",
+)
 
 
 def main() -> None:

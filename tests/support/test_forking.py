@@ -189,7 +189,9 @@ def test_many_at_once_do_not_get_in_each_others_way(start: Start, tmp_path: Path
 
 
 def test_fail_points_are_those_of_the_childs_environment(tmp_path: Path) -> None:
-    (tmp_path / "probe.py").write_text("from eventstore import failpoints\nfailpoints.hit('epoch_committed')")
+    (tmp_path / "probe.py").write_text(
+        "from tailrace.eventstore import failpoints\nfailpoints.hit('epoch_committed')"
+    )
     armed = {**os.environ, "TAILRACE_FAILPOINT": "epoch_committed:1"}
     assert run(Forked, tmp_path, env=armed).returncode == -signal.SIGKILL
     assert run(Forked, tmp_path).returncode == 0

@@ -18,13 +18,16 @@ from typing import Any
 import pyarrow as pa
 from sqlalchemy import select
 
-from eventstore import encoding, index, runs, segment, tables, timeline
-from eventstore.keys import hash_texts
-from eventstore.log import Store
-from eventstore.maintain import fold, tiers
-from eventstore.model import EpochBatch, SegmentRef, TopicId, TopicRows
-from eventstore.schema import Column, TopicSchema, change_schema
-from eventstore.settings import StoreSettings, UpkeepSettings
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.maintenance.files import fold, tiers
+from tailrace.eventstore.metadata import epochs as timeline
+from tailrace.eventstore.metadata import segment_index, state_runs
+from tailrace.eventstore.model.keys import hash_texts
+from tailrace.eventstore.model.model import EpochBatch, SegmentRef, TopicId, TopicRows
+from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
+from tailrace.eventstore.segment import encoding, segment
+from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
+from tailrace.eventstore.store import Store
 
 GOLDEN = Path(__file__).parent
 TOPIC = TopicId.table("shop", "public", "things")
@@ -116,10 +119,10 @@ def main() -> None:
             list(fold.fold(store, 1))
             store.compact([TOPIC])
             with store.catalog.read() as connection:
-                (run,) = runs.of_topic(connection, TOPIC, 1)
+                (run,) = state_runs.of_topic(connection, TOPIC, 1)
                 merged = connection.execute(select(tables.segments)).all()
                 epochs = connection.execute(select(tables.epoch_files)).one()
-            keep("merged", store, index.file_ref(TOPIC, merged[0]))
+            keep("merged", store, segment_index.file_ref(TOPIC, merged[0]))
             keep("state-run", store, run.refs[0])
             shutil.copy(store.storage.place(epochs.path), folder / "epochs.parquet")
             found = [

@@ -19,8 +19,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from eventstore.errors import IntegrityError, OperatorError, UsageError
-from eventstore.streams import (
+from tailrace.eventstore.errors import IntegrityError, OperatorError, UsageError
+from tailrace.eventstore.streams import (
     ANY,
     NO_STREAM,
     STREAM_EXISTS,
@@ -34,8 +34,8 @@ from eventstore.streams import (
     event,
     load,
 )
-from eventstore.streams.connection import AnyConnection
-from migrations.source import grants_script, install, steps, uninstall_script
+from tailrace.eventstore.streams.connection import AnyConnection
+from tailrace.migrations.source import grants_script, install, steps, uninstall_script
 
 
 @event("deposited")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.model import TopicId
-from eventstore.subscriptions.assignment import Slot, assign
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.subscriptions.assignment import Slot, assign
 
 TOPIC = TopicId.parse("shop.public.t")
 MEMBERS = st.sets(st.sampled_from("abcdefg"), min_size=1)

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 from pydantic import BaseModel
 
-from eventstore.errors import UsageError
-from eventstore.keys import hash_texts
-from eventstore.log import Store
-from eventstore.model import EpochBatch, Op, TopicId, TopicRows
-from eventstore.schema import EVENT_SCHEMA, change_schema
-from eventstore.streams import Recorded, event
-from eventstore.subscriptions.batch import Change
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.model.keys import hash_texts
+from tailrace.eventstore.model.model import EpochBatch, Op, TopicId, TopicRows
+from tailrace.eventstore.model.schema import EVENT_SCHEMA, change_schema
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.streams import Recorded, event
+from tailrace.eventstore.subscriptions.batch import Change
 from tests.eventstore.shop import ORDERS, at, batch, writer
 from tests.fixtures.stores import StoreFactory
 

@@ -23,15 +23,16 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, Text, create_engine, insert, select, update
 from sqlalchemy.orm import Session
 
-from eventstore.errors import Fenced, UsageError
-from eventstore.log import Store
-from eventstore.model import Op
-from eventstore.position import Cut
-from eventstore.subscriptions import membership, tables
-from eventstore.subscriptions.assignment import Slot
-from eventstore.subscriptions.batch import Batch
-from eventstore.subscriptions.group import Group, Slow
-from eventstore.subscriptions.member import Member
+from tailrace.eventstore.catalog import group_tables
+from tailrace.eventstore.errors import Fenced, UsageError
+from tailrace.eventstore.model.model import Op
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.subscriptions import membership
+from tailrace.eventstore.subscriptions.assignment import Slot
+from tailrace.eventstore.subscriptions.batch import Batch
+from tailrace.eventstore.subscriptions.group import Group, Slow
+from tailrace.eventstore.subscriptions.member import Member
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, writer
 from tests.fixtures.stores import StoreFactory
 from tests.support.capturing import wait_until
@@ -441,9 +442,9 @@ def test_what_cannot_be_is_said(store: Store) -> None:
 CONSUMER = """
 import sys, time
 from pathlib import Path
-from eventstore.errors import Fenced, TransientError
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
+from tailrace.eventstore.errors import Fenced, TransientError
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.settings import StoreSettings
 
 def consume(member, file):
     for batch in member:
@@ -559,7 +560,7 @@ def test_a_member_that_gives_partitions_up_and_a_reset_are_in_no_deadlock(
     with group.join("first", lease=LEASE) as first, ThreadPoolExecutor(2) as pool:
         drain(first)
         with store.groups_database.write() as connection:
-            connection.execute(update(tables.partitions).values(wanted="second"))
+            connection.execute(update(group_tables.partitions).values(wanted="second"))
         for held in first._held.values():
             held.holding = replace(held.holding, wanted="second")
         monkeypatch.setattr(membership, "give_up", slowly)

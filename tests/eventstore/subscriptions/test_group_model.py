@@ -20,16 +20,16 @@ from hypothesis.stateful import (
     rule,
 )
 
-from eventstore.errors import Fenced
-from eventstore.log import Store
-from eventstore.maintain.repartition import repartition
-from eventstore.model import TopicId
-from eventstore.settings import StoreSettings
-from eventstore.subscriptions.assignment import Slot
-from eventstore.subscriptions.batch import Batch
-from eventstore.subscriptions.group import Group, Slow
-from eventstore.subscriptions.member import Member
-from eventstore.subscriptions.positions import end_of
+from tailrace.eventstore.errors import Fenced
+from tailrace.eventstore.maintenance.repartition import repartition
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.subscriptions.assignment import Slot
+from tailrace.eventstore.subscriptions.batch import Batch
+from tailrace.eventstore.subscriptions.group import Group, Slow
+from tailrace.eventstore.subscriptions.member import Member
+from tailrace.eventstore.subscriptions.offsets import end_of
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, writer
 from tests.fixtures.scale import Scale
 from tests.support.machines import run_machine

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from eventstore import failpoints
-from eventstore.log import Store
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.store import Store
 from tests.eventstore.shop import ORDERS, batch, writer
 from tests.eventstore.subscriptions.test_group import all_rows
 from tests.fixtures.stores import StoreFactory
@@ -22,8 +22,8 @@ from tests.support import forking
 LOGS = """
 import sys
 from pathlib import Path
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.settings import StoreSettings
 with Store.open(StoreSettings(catalog=sys.argv[1], segments=Path("segments")), root=Path(sys.argv[2])) as store:
     with store.group("g").join("pod", batch_rows=3) as member, open(sys.argv[3], "a") as file:
         for batch in member.batches(0):
@@ -37,8 +37,8 @@ import sys
 from pathlib import Path
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
-from eventstore.log import Store
-from eventstore.settings import StoreSettings
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.settings import StoreSettings
 engine = create_engine(sys.argv[3])
 with Store.open(StoreSettings(catalog=sys.argv[1], segments=Path("segments")), root=Path(sys.argv[2])) as store:
     with store.group("g").join("pod", effects=engine, batch_rows=3) as member:

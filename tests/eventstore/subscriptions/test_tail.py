@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from eventstore import segment
-from eventstore.errors import HistoryGone, UsageError
-from eventstore.keys import hash_texts, partition_of
-from eventstore.log import Store
-from eventstore.model import EpochBatch, TopicId, TopicRows
-from eventstore.position import Cut
-from eventstore.retention import Retention
-from eventstore.settings import StoreSettings, TopicSettings
-from eventstore.subscriptions.member import Member
-from eventstore.subscriptions.tail import Followed
+from tailrace.eventstore.errors import HistoryGone, UsageError
+from tailrace.eventstore.model.keys import hash_texts, partition_of
+from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.retention import Retention
+from tailrace.eventstore.segment import segment
+from tailrace.eventstore.settings import StoreSettings, TopicSettings
+from tailrace.eventstore.store import Store
+from tailrace.eventstore.subscriptions.member import Member
+from tailrace.eventstore.subscriptions.tail import Followed
 from tests.eventstore.shop import CUSTOMERS, ORDERS, SCHEMA, at, batch, content, rows, writer
 
 EPOCHS = 12

@@ -1,0 +1,102 @@
+"""Which column is which: the stream tells name and type of a relation's columns; attnums are known elsewhere. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from tailrace.cdc.wire.pgoutput import Relation, RelationColumn
+from tailrace.eventstore.model.schema import Column, TopicSchema
+
+
+def identify(relation: Relation, described: TopicSchema, older: TopicSchema | None) -> list[Column]:
+    """The relation's columns with their attnums.
+
+    By name from the catalog; by name from the version before (renamed or dropped since); by place and type from
+    either (renamed, and again since). A name of another type is the last that is believed: the column may have been
+    dropped since, and its name given to another. Attnums rise from column to column; where they would not, the
+    catalog is that much ahead, and the version before is asked first; those that break the order even then are not the
+    columns that bore their names (dropped and added again since). A column of which nobody knows any more was dropped
+    since: its attnum is one of the gaps after its left neighbour, and no other column will ever have it.
+    """
+    catalog_first = _found(relation, described, older)
+    if older is None:
+        found = _rising(catalog_first)
+    elif _rises(catalog_first):
+        found = catalog_first
+    else:
+        before_first = _found(relation, older, described)
+        found = before_first if _rises(before_first) else _rising(catalog_first)
+    used = {column.id for schema in (described, older) if schema for column in schema.columns}
+    columns: list[Column] = []
+    for at, sent in enumerate(relation.columns):
+        column = found.get(at)
+        if column is None:
+            number = columns[-1].id + 1 if columns else 1
+            while number in used:
+                number += 1
+            used.add(number)
+            column = Column(number, sent.name, sent.type_oid, sent.typmod)
+        columns.append(_as_sent(column, sent))
+    return columns
+
+
+def _found(relation: Relation, first: TopicSchema, second: TopicSchema | None) -> dict[int, Column]:
+    """Columns that one of two schemas knows, by their place in the relation."""
+    named = [_by_name(relation, schema) for schema in (first, second)]
+    sources = [
+        *(_of_type(relation, columns) for columns in named),
+        *named,
+        _by_place(relation, second),
+        _by_place(relation, first),
+    ]
+    found: dict[int, Column] = {}
+    used: set[int] = set()
+    for source in sources:
+        for at, column in enumerate(source):
+            if column is not None and at not in found and column.id not in used:
+                found[at] = column
+                used.add(column.id)
+    return found
+
+
+def _rises(found: Mapping[int, Column]) -> bool:
+    ids = [found[at].id for at in sorted(found)]
+    return all(left < right for left, right in pairwise(ids))
+
+
+def _rising(found: Mapping[int, Column]) -> dict[int, Column]:
+    """The most columns whose attnums rise from place to place."""
+    best: dict[int, list[int]] = {}  # by last place: the longest run that ends there
+    for at in sorted(found):
+        runs = [run for before, run in best.items() if found[before].id < found[at].id]
+        best[at] = [*max(runs, key=len, default=[]), at]
+    return {at: found[at] for at in max(best.values(), key=len, default=[])}
+
+
+def _by_name(relation: Relation, schema: TopicSchema | None) -> list[Column | None]:
+    return [schema.column(sent.name) if schema else None for sent in relation.columns]
+
+
+def _of_type(relation: Relation, columns: Sequence[Column | None]) -> list[Column | None]:
+    return [
+        column if column is not None and column.type_oid == sent.type_oid else None
+        for sent, column in zip(relation.columns, columns, strict=True)
+    ]
+
+
+def _by_place(relation: Relation, schema: TopicSchema | None) -> list[Column | None]:
+    if schema is None or len(relation.columns) != len(schema.columns):
+        return [None] * len(relation.columns)
+    return [
+        column if column.type_oid == sent.type_oid else None
+        for sent, column in zip(relation.columns, schema.columns, strict=True)
+    ]
+
+
+def _as_sent(column: Column, sent: RelationColumn) -> Column:
+    """The stream's word on name and type. The fill of another type's column is no value of this one."""
+    if (column.type_oid, column.typmod) == (sent.type_oid, sent.typmod):
+        return replace(column, name=sent.name)
+    return Column(column.id, sent.name, sent.type_oid, sent.typmod, key=column.key, policy=column.policy)

@@ -1,0 +1,105 @@
+"""Column policies on pgoutput messages: rows are written anew with the protected form of their cells. Pure.
+
+The same as ``tailrace.cdc.policy.policies`` does to columns of decoded rows, for frames that are stored before
+anybody decodes them. Who
+decodes them later must not apply the policies again (``Policies.as_applied``).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+
+from tailrace.cdc.columnar.relations import matches
+from tailrace.cdc.policy.policies import DROP, Policies
+from tailrace.cdc.wire.buffer import HINT, Reader
+from tailrace.cdc.wire.pgoutput import Message, Relation
+from tailrace.eventstore.errors import ProtocolError
+from tailrace.eventstore.model.schema import Column, TopicSchema
+
+_UINT32 = struct.Struct(">I")
+
+
+def is_protected(
+    label: tuple[str, str], relation: Relation | None, schema: TopicSchema, policies: Policies
+) -> bool:
+    """Whether any column of a table has, or may have, a policy."""
+    if any(column.policy for column in schema.sent):
+        return True
+    return relation is None or any(policies.configured((*label, sent.name)) for sent in relation.columns)
+
+
+def protected_columns(relation: Relation, schema: TopicSchema, policies: Policies) -> list[Column] | None:
+    """The columns of a relation, place by place, with their policies; ``schema`` is the topic's latest version.
+
+    None when that cannot be told: a protected column of the topic is not among them, so it may have another name.
+    """
+    if matches(relation, schema):
+        return list(schema.sent)
+    before = {column.name: column for column in schema.sent}
+    names = {sent.name for sent in relation.columns}
+    if any(column.policy and column.name not in names for column in schema.sent):
+        return None
+    found = []
+    for sent in relation.columns:
+        policy = policies.configured((relation.schema, relation.table, sent.name))
+        if policy is None:
+            policy = before[sent.name].policy if sent.name in before else ""
+        found.append(Column(0, sent.name, sent.type_oid, sent.typmod, policy=policy))
+    return found
+
+
+def protect(message: bytes, columns: Sequence[Column], policies: Policies) -> bytes:
+    """An Insert, Update or Delete with the protected form of its cells; any other message as it is.
+
+    Raises ProtocolError on a row that cannot be taken apart as one of these columns, or with a protected cell in
+    binary, OperatorError without the key that values are hashed with.
+    """
+    if message[:1] not in (b"I", b"U", b"D"):
+        return message
+    reader = Reader(message, "pgoutput message")
+    out = bytearray(reader.take(5))
+    while reader.left:
+        kind = reader.take(1)
+        if kind not in (b"K", b"O", b"N"):
+            raise reader.error(f"tuple kind {kind!r}")
+        out += kind
+        _tuple(reader, out, columns, policies)
+    return bytes(out)
+
+
+def _tuple(reader: Reader, out: bytearray, columns: Sequence[Column], policies: Policies) -> None:
+    count = reader.uint16()
+    if count != len(columns):
+        raise reader.error(f"{count} cells in a row of {len(columns)} columns")
+    out += count.to_bytes(2, "big")
+    for column in columns:
+        tag = reader.take(1)
+        if tag in (b"n", b"u"):
+            out += tag
+            continue
+        if tag not in (b"t", b"b"):
+            raise reader.error(f"unknown cell tag {tag!r}")
+        value = reader.take(reader.uint32())
+        if column.policy == DROP:
+            out += b"n"
+            continue
+        if column.policy:
+            if tag == b"b":
+                raise ProtocolError(f"a protected cell of column {column.name} in binary", hint=HINT)
+            value = policies.cell(column, value)
+        out += tag + _UINT32.pack(len(value)) + value
+
+
+def without_defaults(frame: bytes, message: Message) -> bytes:
+    """A message of the DDL trigger without the defaults of columns, which are values; as it is when it is none."""
+    try:
+        data = json.loads(message.content)
+        for column in data.get("columns", ()):
+            column["fill"] = None
+    except (ValueError, TypeError, AttributeError):
+        raise ProtocolError("a message of the DDL trigger that cannot be read", hint=HINT) from None
+    content = json.dumps(data).encode()
+    head = len(frame) - len(message.content) - _UINT32.size
+    return frame[:head] + _UINT32.pack(len(content)) + content

@@ -1,0 +1,1 @@
+"""Which tables and columns may be written, and in which form? Pure."""

@@ -1,0 +1,69 @@
+"""The optional event trigger that tells of DDL in the stream: whether a source has it, putting it in, taking it out."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import psycopg
+from psycopg import Connection
+
+from tailrace.cdc.postgres.connect import Address, translated
+from tailrace.eventstore.errors import OperatorError
+from tailrace.migrations.source.ddl import VERSION, install_script, remove_script
+
+Row = tuple[object, ...]
+
+_STATE = """
+SELECT count(*) FILTER (WHERE t.evtenabled IN ('O', 'A'))::int, count(*)::int,
+       max(pg_catalog.obj_description(t.oid, 'pg_event_trigger'))
+FROM pg_catalog.pg_event_trigger t
+WHERE t.evtname IN ('tailrace_ddl_start', 'tailrace_ddl_drop', 'tailrace_ddl_rewrite', 'tailrace_ddl_end')
+"""
+_TRIGGERS = 4
+
+
+class Trigger(Enum):
+    """What of it a database has."""
+
+    ABSENT = "is not installed"
+    ACTIVE = "is installed"
+    INACTIVE = "is there, but disabled, in parts or of another version"
+
+
+def read_trigger(connection: Connection[Row], address: Address) -> Trigger:
+    with translated("looking for the DDL trigger", address):
+        row = connection.execute(_STATE).fetchone()
+    assert row is not None
+    enabled, there, comment = row
+    if not there:
+        return Trigger.ABSENT
+    return (
+        Trigger.ACTIVE if (enabled, comment) == (_TRIGGERS, f"tailrace ddl {VERSION}") else Trigger.INACTIVE
+    )
+
+
+def install_trigger(connection: Connection[Row], address: Address) -> None:
+    """Make it, or make it anew, in one transaction. Raises OperatorError when the user may not."""
+    _run(connection, address, install_script())
+
+
+def remove_trigger(connection: Connection[Row], address: Address) -> None:
+    """Take it out. Raises OperatorError when the user may not."""
+    _run(connection, address, remove_script())
+
+
+def _run(connection: Connection[Row], address: Address, script: str) -> None:
+    with translated("changing the DDL trigger", address), connection.transaction():
+        try:
+            connection.execute(script.encode(), prepare=False)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise OperatorError(
+                f"the DDL trigger of {address.text} cannot be changed: {error.diag.message_primary}",
+                hint=PRIVILEGE_HINT,
+            ) from None
+
+
+PRIVILEGE_HINT = (
+    "event triggers need a superuser, or the role that your provider gives for it: let it run what"
+    " `tailrace init --ddl --dry-run` prints; capture itself needs no further privilege"
+)

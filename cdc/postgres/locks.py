@@ -1,0 +1,99 @@
+"""Locks of several tables at once, waiting for one only with no other in hand.
+
+Whoever holds one table and waits for another is in a deadlock with the transaction that takes both the other way round,
+and the server may end that one; and whoever waits for the first queues behind a wait of which it knows nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import LiteralString
+
+import psycopg
+from psycopg import Connection, sql
+
+from tailrace.cdc.postgres.connect import Address, translated
+from tailrace.eventstore.errors import TransientError
+
+Row = tuple[object, ...]
+_WAIT = "1500ms"  # longer than deadlock_timeout's default, after which the server ends an autovacuum that is in the way
+_WAIT_HOLDING = "200ms"  # shorter than any sensible deadlock_timeout
+POLL_SECONDS = 0.1  # no server tells when a lock is free, but to who waits for it in the queue
+_PAUSE_SECONDS = 0.5  # in which those go on who queued behind the wait
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A table's name and the mode, which is not taken of tables that inherit from it."""
+
+    label: tuple[str, str]
+    mode: LiteralString
+
+
+def lock_together(
+    connection: Connection[Row], address: Address, wanted: Sequence[Lock], seconds: float
+) -> None:
+    """Take all of these locks in the open transaction. Raises TransientError, with none of them, when they were not to
+    be had together within ``seconds``.
+
+    A table whose owner has taken the right to lock it from himself is left out: what follows in the transaction waits
+    for no lock longer than a moment."""
+    left = list(wanted)
+    until = time.monotonic() + seconds
+    while (refused := _refused(connection, address, left)) is not None:
+        lock, error = refused
+        left.remove(lock)
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            continue
+        left.insert(0, lock)
+        if time.monotonic() > until:
+            raise TransientError(
+                f"table {'.'.join(lock.label)} is locked by another session",
+                hint="nothing was changed: try again when that one has ended (pg_stat_activity)",
+            )
+        time.sleep(_PAUSE_SECONDS)
+    _limit(connection, address, _WAIT_HOLDING)
+
+
+def read_locks_refused(connection: Connection[Row], names: sql.Composable, tries: int = 1) -> str:
+    """Take the locks that reading takes, all of them or none, without waiting for one: "", or what the server said when
+    somebody was in the way each time. ``names`` are those of the tables. Raises the driver's other errors."""
+    said = ""
+    for attempt in range(tries):
+        if attempt:
+            time.sleep(POLL_SECONDS)
+        try:
+            with connection.transaction():
+                connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE NOWAIT").format(names))
+            return ""
+        except psycopg.errors.LockNotAvailable as error:
+            said = str(error.diag.message_primary)
+    return said
+
+
+def _refused(
+    connection: Connection[Row], address: Address, wanted: Sequence[Lock]
+) -> tuple[Lock, psycopg.Error] | None:
+    """The lock that was not to be had. Only for the first one it waits, for a moment."""
+    _limit(connection, address, _WAIT)
+    with translated("locking tables", address):
+        try:
+            with connection.transaction():
+                for place, lock in enumerate(wanted):
+                    connection.execute(_statement(lock, at_once=place > 0))
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege) as error:
+            return lock, error
+    return None
+
+
+def _limit(connection: Connection[Row], address: Address, wait: str) -> None:
+    with translated("locking tables", address):
+        connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(wait)))
+
+
+def _statement(lock: Lock, *, at_once: bool) -> sql.Composed:
+    return sql.SQL("LOCK TABLE ONLY {} IN {} MODE{}").format(
+        sql.Identifier(*lock.label), sql.SQL(lock.mode), sql.SQL(" NOWAIT" if at_once else "")
+    )

@@ -1,0 +1,212 @@
+"""Tables as the source's catalog describes them now: columns with identity and fill, key, what forbids capture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from psycopg import Connection
+
+from tailrace.cdc.postgres.connect import Address, translated
+from tailrace.cdc.postgres.publication import Entry, Publication
+from tailrace.eventstore.model.schema import Column, TopicSchema
+
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table. ``identity``: d default, n nothing, f full, i index. ``key`` are the names of the key columns: those
+    of the replica identity, under FULL those of the primary key; () when there is none that capture can use.
+    ``bag``: under FULL without a primary key all columns are the key, and equal rows are counted. ``columns`` are those
+    that are captured, ``generated`` those that are computed and not published. ``row_filter``: SQL that chooses the
+    rows that are published, "" all. ``published_badly``: why its publication makes the server refuse UPDATE and DELETE.
+    """
+
+    relid: int
+    schema: str
+    name: str
+    kind: str  # relkind: r table, p partitioned table
+    persistence: str  # p permanent, u unlogged, t temporary
+    roots: tuple[int, ...]  # of a partition: the tables that it is part of, directly or not
+    identity: str
+    key: tuple[str, ...]
+    key_problem: str
+    bag: bool
+    columns: tuple[Column, ...]
+    generated: tuple[Column, ...]
+    readable: bool
+    owned: bool
+    owner: str
+    filtered: bool  # row level security would hide rows from this user
+    file: int  # relfilenode as this snapshot knows it
+    blocks: int = 0  # where somebody measured it: that takes a lock
+    row_filter: str = ""
+    published_badly: str = ""
+
+    @property
+    def label(self) -> tuple[str, str]:
+        return self.schema, self.name
+
+    @property
+    def text(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    def topic_schema(self, version: int, from_lsn: int = 0) -> TopicSchema:
+        return TopicSchema(
+            version=version, columns=self.columns, from_lsn=from_lsn, relid=self.relid, bag=self.bag
+        )
+
+
+_CLASSES = """
+SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relpersistence::text,
+       CASE WHEN c.relispartition THEN ARRAY(SELECT a.relid::oid::bigint
+         FROM pg_catalog.pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid) ELSE '{}' END,
+       c.relreplident::text, coalesce(pg_catalog.has_table_privilege(c.oid, 'SELECT'), false)
+         AND pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+       pg_catalog.pg_has_role(c.relowner, 'USAGE'), pg_catalog.pg_get_userbyid(c.relowner)::text,
+       c.relrowsecurity AND NOT (SELECT r.rolsuper OR r.rolbypassrls FROM pg_catalog.pg_roles r
+         WHERE r.rolname = current_user)
+         AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(c.relowner, 'USAGE')),
+       c.relfilenode::bigint
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'f') AND c.relpersistence <> 't'
+  AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+  AND (%(relids)s::bigint[] IS NULL OR c.oid = ANY (%(relids)s::bigint[]::oid[]))
+ORDER BY n.nspname, c.relname
+"""
+_COLUMNS = """
+SELECT a.attrelid::bigint, a.attnum::int, a.attname, a.atttypid::bigint, a.atttypmod,
+       pg_catalog.format_type(a.atttypid, a.atttypmod), a.attgenerated::text,
+       CASE WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '') END
+FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = ANY (%(relids)s::bigint[]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum
+"""
+_KEYS = """
+SELECT i.indrelid::bigint, i.indisprimary, i.indisreplident, i.indimmediate, i.indisvalid,
+       (SELECT array_agg(k.attnum::int) FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, position)
+        WHERE k.position <= i.indnkeyatts)
+FROM pg_catalog.pg_index i
+WHERE i.indrelid = ANY (%(relids)s::bigint[]::oid[]) AND (i.indisprimary OR i.indisreplident)
+"""
+
+
+def read_tables(
+    connection: Connection[Row], address: Address, relids: Sequence[int] | None = None
+) -> list[Table]:
+    """All ordinary, partitioned and foreign tables outside the system's schemas, or those with these oids.
+
+    Waits for nobody: it takes no lock of a table, behind which a queue of DDL may stand."""
+    with translated("reading the catalog", address):
+        wanted = {"relids": None if relids is None else list(relids)}
+        classes = connection.execute(_CLASSES, wanted).fetchall()
+        found = {"relids": [row[0] for row in classes]}
+        columns: dict[int, list[Row]] = {}
+        for row in connection.execute(_COLUMNS, found).fetchall():
+            columns.setdefault(_int(row[0]), []).append(row)
+        indexes: dict[int, list[Row]] = {}
+        for row in connection.execute(_KEYS, found).fetchall():
+            indexes.setdefault(_int(row[0]), []).append(row)
+    return [_table(row, columns.get(_int(row[0]), []), indexes.get(_int(row[0]), [])) for row in classes]
+
+
+def _table(row: Row, columns: list[Row], indexes: list[Row]) -> Table:
+    relid, schema, name, kind, persistence, roots, identity, readable, owned, owner, filtered, file = row
+    numbers, problem = _key(str(identity), indexes)
+    stored = [column for column in columns if not column[6]]
+    hidden = [column for column in columns if column[6]]
+    if any(_int(column[1]) in numbers for column in hidden):
+        numbers, problem = set(), "a generated column is part of its key"
+    bag = identity == "f" and kind == "r" and not numbers
+    if bag:
+        numbers = {_int(column[1]) for column in stored}
+    return Table(
+        relid=_int(relid),
+        schema=str(schema),
+        name=str(name),
+        kind=str(kind),
+        persistence=str(persistence),
+        roots=tuple(_int(root) for root in roots),  # type: ignore[attr-defined]
+        identity=str(identity),
+        key=tuple(str(column[2]) for column in stored if _int(column[1]) in numbers),
+        key_problem=problem,
+        bag=bag,
+        columns=tuple(_column(column, _int(column[1]) in numbers) for column in stored),
+        generated=tuple(_column(column, False) for column in hidden),
+        readable=bool(readable),
+        owned=bool(owned),
+        owner=str(owner),
+        filtered=bool(filtered),
+        file=_int(file),
+    )
+
+
+def as_published(tables: Iterable[Table], publication: Publication | None) -> list[Table]:
+    """The tables as a publication sends them: with its column lists, generated columns and row filters. Those that it
+    does not hold stay as they are."""
+    entries = publication.entries if publication else {}
+    return [
+        _as_published(table, entries[table.relid]) if table.relid in entries else table for table in tables
+    ]
+
+
+def _as_published(table: Table, entry: Entry) -> Table:
+    everything = sorted((*table.columns, *table.generated), key=lambda column: column.id)
+    if entry.columns is None:
+        sent = table.columns
+    else:
+        sent = tuple(column for column in everything if column.name in entry.columns)
+    return replace(
+        table,
+        columns=sent,
+        generated=tuple(column for column in table.generated if column not in sent),
+        row_filter=entry.identity.row_filter,
+        published_badly=_published_badly(table, sent, entry),
+    )
+
+
+def _published_badly(table: Table, sent: Sequence[Column], entry: Entry) -> str:
+    """What the server checks at each UPDATE and DELETE of a published table (CheckCmdReplicaIdentity)."""
+    if table.identity == "f":
+        return "its column list does not go with REPLICA IDENTITY FULL" if entry.identity.column_list else ""
+    unsent = [column.name for column in table.columns if column.key and column not in sent]
+    if unsent:
+        return f"its column list leaves out {', '.join(unsent)} of the replica identity"
+    loose = [c.name for c in table.columns if c.id in entry.filter_columns and not c.key]
+    if loose:
+        return f"its row filter looks at {', '.join(loose)}, which the replica identity does not cover"
+    return ""
+
+
+def _key(identity: str, indexes: list[Row]) -> tuple[set[int], str]:
+    """Numbers of the key columns, or why there is no key that capture can use."""
+    primary = next((row for row in indexes if row[1]), None)
+    chosen = next((row for row in indexes if row[2]), None) if identity == "i" else primary
+    if identity == "n":
+        return set(), "REPLICA IDENTITY NOTHING"
+    if chosen is None:
+        return set(), "no primary key" if identity in "df" else "the replica identity's index is gone"
+    if not chosen[3]:
+        return set(), "its primary key is deferrable, which cannot identify rows"
+    if not chosen[4]:
+        return set(), "its key's index is not valid"
+    return {_int(number) for number in chosen[5]}, ""  # type: ignore[attr-defined]
+
+
+def _column(row: Row, key: bool) -> Column:
+    _, number, name, type_oid, typmod, type_name, _, fill = row
+    return Column(
+        id=_int(number),
+        name=str(name),
+        type_oid=_int(type_oid),
+        typmod=_int(typmod),
+        type_name=str(type_name),
+        key=key,
+        fill=None if fill is None else str(fill),
+    )
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,1 @@
+"""What capture received, in a file."""

@@ -1,0 +1,1 @@
+"""Log and source differ: what separates them, and the corrections that end it."""

@@ -1,0 +1,102 @@
+"""Repair of domain events: what the log has stays; what it misses is appended in the order of the streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.cdc.columnar.values import table_rows
+from tailrace.cdc.context import Task
+from tailrace.cdc.postgres.slot import Exported
+from tailrace.cdc.postgres.tables import Table
+from tailrace.cdc.repair.report import Found, TopicRepair
+from tailrace.cdc.snapshot.copy import Unit, copy_chunks, share_locks, snapshot_session
+from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.model.model import PreparedSegment, TopicId
+from tailrace.eventstore.model.schema import EVENT_SCHEMA
+from tailrace.eventstore.store import Store
+
+
+def not_removed(store: Store, topic: TopicId, recorded: pa.Array) -> pa.Array:
+    """Which events, by the text of their ``recorded_at``, retention has not removed from the log. An event is recorded
+    before it commits, and removed by its commit: so one that is recorded later than the last that went is still to be
+    there; of the others, those that are not there went."""
+    removed = store.removed_until(topic)
+    if removed is None:
+        return pa.array([True] * len(recorded), pa.bool_())
+    # Session settings print every time alike, in UTC: the order of texts is that of times.
+    return pc.greater(recorded.cast(pa.string()), f"{removed:%Y-%m-%d %H:%M:%S.%f}")
+
+
+class EventsRepair:
+    """Domain events: what the log has stays, also what the source has not; what it misses is appended in order."""
+
+    def __init__(
+        self, task: Task, writer: SourceWriter, exported: Exported, table: Table, micros: int
+    ) -> None:
+        self._task = task
+        self._store = task.store
+        self._writer = writer
+        self._exported = exported
+        self._table = table
+        self._micros = micros
+        self._known: dict[TopicId, set[str]] = {}
+        self._counts: dict[TopicId, list[int]] = {}
+
+    def run(self) -> list[Found]:
+        names = ["category", *(column.name for column in EVENT_SCHEMA.columns)]
+        unit = Unit(
+            self._table,
+            *self._table.label,
+            order=' ORDER BY "stream", "version"',
+            only=self._table.kind != "p",
+        )
+        ordinal = 0
+        files: dict[TopicId, list[PreparedSegment]] = {}
+        with snapshot_session(self._task.address, self._exported.snapshot) as connection:
+            share_locks(connection, self._task.address, [self._table])
+            for category, *texts in copy_chunks(connection, self._task.address, unit, names):
+                self._task.require_going()
+                for name in pc.unique(category).to_pylist():
+                    topic = TopicId.events(self._task.name, str(name))
+                    cells = [each.filter(pc.equal(category, name)) for each in texts]
+                    missing = self._missing(topic, cells)
+                    counts = self._counts.setdefault(topic, [0, 0])
+                    counts[0] += len(cells[0])
+                    counts[1] += len(missing[0])
+                    if len(missing[0]):
+                        rows = table_rows(
+                            missing,
+                            EVENT_SCHEMA,
+                            self._task.policies,
+                            lsn=self._exported.consistent_point - 1,
+                            commit_ts=self._micros,
+                            first_ordinal=ordinal,
+                        )
+                        ordinal += rows.num_rows
+                        file = self._writer.prepare(topic, EVENT_SCHEMA.version, rows)
+                        files.setdefault(topic, []).append(file)
+        return [
+            Found(TopicRepair(topic, rows=rows, added=added), files.get(topic, []))
+            for topic, (rows, added) in self._counts.items()
+        ]
+
+    def _missing(self, topic: TopicId, cells: Sequence[pa.Array]) -> list[pa.Array]:
+        names = [column.name for column in EVENT_SCHEMA.columns]
+        known = self._ids(topic)
+        missing = pa.array(
+            [text not in known for text in cells[names.index("event_id")].to_pylist()], pa.bool_()
+        )
+        mask = pc.and_(missing, not_removed(self._store, topic, cells[names.index("recorded_at")]))
+        return [each.filter(mask) for each in cells]
+
+    def _ids(self, topic: TopicId) -> set[str]:
+        if topic not in self._known:
+            self._store.register_topic(topic, EVENT_SCHEMA, reason="")  # nothing to do when it is there
+            ids: set[str] = set()
+            for batch in self._store.read(topic, columns=["after"]):
+                ids.update(batch.column("after").field("event_id").to_pylist())
+            self._known[topic] = ids
+        return self._known[topic]

@@ -1,0 +1,245 @@
+"""Repair of one table: its rows in the source's snapshot against the topic's state in the log, through hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+from psycopg import Connection
+
+from tailrace.cdc.columnar.emptied import truncate
+from tailrace.cdc.columnar.values import table_rows
+from tailrace.cdc.context import Task
+from tailrace.cdc.postgres.slot import Exported
+from tailrace.cdc.postgres.tables import Table
+from tailrace.cdc.repair.corrections import Correction
+from tailrace.cdc.repair.digests import DigestBuilder, Digests
+from tailrace.cdc.repair.redactions import ErasedCells
+from tailrace.cdc.repair.report import Found, TopicRepair
+from tailrace.cdc.snapshot.chunk_query import Keyset, Piece, read_keyset
+from tailrace.cdc.snapshot.copy import (
+    Form,
+    copy_chunks,
+    in_either_form,
+    plan_units,
+    share_locks,
+    snapshot_session,
+)
+from tailrace.cdc.topics import Topics, changed
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.maintenance.redaction.receipts import receipts
+from tailrace.eventstore.model.keys import hash_texts
+from tailrace.eventstore.model.model import PreparedSegment, TopicId
+from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.state.state import plan_state
+from tailrace.eventstore.state.state import state as state_of
+
+Row = tuple[object, ...]
+_KEYS_AT_ONCE = 500
+
+
+class TableRepair:
+    """One table's comparison, on a connection of its own."""
+
+    def __init__(
+        self,
+        task: Task,
+        tick: Callable[[str], None],
+        writer: SourceWriter,
+        exported: Exported,
+        topic: TopicId,
+        topics: Topics,
+        table: Table | None,
+        micros: int,
+    ) -> None:
+        self._task = task
+        self._tick = tick
+        self._store = task.store
+        self._address = task.address
+        self._writer = writer
+        self._exported = exported
+        self._topic = topic
+        self._table = table
+        self._latest = topics.schema(topic)
+        self._complete = topic not in topics.incomplete
+        self._micros = micros
+        self._lsn = exported.consistent_point - 1
+        self._form = Form.TEXT
+
+    def run(self) -> Found:
+        self._task.require_going()
+        self._tick(f"comparing {self._topic.text}")
+        if self._table is None:
+            return Found(TopicRepair(self._topic, skipped="no published table has its name"))
+        if not self._table.readable:
+            raise OperatorError(
+                f"the source's user may not read {self._table.text}",
+                hint="GRANT USAGE ON its SCHEMA and SELECT ON the table",
+            )
+        with snapshot_session(self._address, self._exported.snapshot) as connection:
+            share_locks(connection, self._address, [self._table])
+            schema = self._next_version(self._table)
+            return in_either_form(partial(self._found, connection, self._table, schema))
+
+    def _found(
+        self, connection: Connection[Row], table: Table, schema: TopicSchema | None, form: Form
+    ) -> Found:
+        self._form = form
+        reason = self._why_whole(schema or self._latest)
+        if reason:
+            return self._whole(connection, table, schema, reason)
+        return self._compared(connection, table, schema)
+
+    def _next_version(self, table: Table) -> TopicSchema | None:
+        """None when the table is what the log says. One of the same shape under another oid keeps what the log knows
+        of its columns: a server that was loaded from a dump has forgotten what filled old rows."""
+        schema = changed(table, self._latest, self._task.policies)
+        if schema is None or _shape(schema) != _shape(self._latest):
+            return schema
+        if schema.relid == self._latest.relid:
+            return None
+        return replace(self._latest, version=schema.version, relid=schema.relid)
+
+    def _why_whole(self, schema: TopicSchema) -> str:
+        if not self._complete:
+            return "it was incomplete"
+        if self._latest.bag or schema.bag:
+            return "it has no key"
+        if any(column.policy for column in schema.key):
+            return "its key is hashed, so no row of it can be looked up"
+        held = plan_state(self._store, self._topic, self._store.cut()).target
+        same = _shape(schema) == _shape(self._latest) == _shape(held)
+        return "" if same else "its columns or its key are others now"
+
+    def _whole(
+        self, connection: Connection[Row], table: Table, schema: TopicSchema | None, reason: str
+    ) -> Found:
+        """A truncate, then all rows."""
+        current = schema or self._latest
+        files = [self._prepare(current, truncate(current, self._lsn, self._micros))]
+        count = 0
+        erased = self._erased(current)
+        for texts in self._source_rows(connection, table, current):
+            erased.without(self._task.policies.texts(current.columns, texts))  # counts
+            rows = table_rows(
+                texts,
+                current,
+                self._task.policies,
+                lsn=self._lsn,
+                commit_ts=self._micros,
+                first_ordinal=count + 1,
+            )
+            files.append(self._prepare(current, erased.erase(rows, current)))
+            count += rows.num_rows
+        if erased and [column.id for column in current.key] != [column.id for column in self._latest.key]:
+            reason += " (what was erased of its rows is in the log again, under their new key)"
+        repair = TopicRepair(self._topic, rows=count, erased=erased.held, whole=reason)
+        return Found(repair, files, schema)
+
+    def _compared(self, connection: Connection[Row], table: Table, schema: TopicSchema | None) -> Found:
+        current = schema or self._latest
+        log = self._digests(current)
+        if log is None:
+            return self._whole(
+                connection, table, schema, "the log's rows cannot be told apart by their hashes"
+            )
+        erased = self._erased(current)
+        correction = Correction(
+            self._topic, current, self._task.policies, log, erased, lsn=self._lsn, commit_ts=self._micros
+        )
+        files = [
+            self._prepare(current, rows)
+            for texts in self._source_rows(connection, table, current)
+            if (rows := correction.chunk(texts)) is not None
+        ]
+        keyset = read_keyset(connection, self._address, self._writer.state.publication, table.relid)
+        assert keyset is not None
+        gone = correction.superfluous(
+            lambda: self._log_rows(current), lambda keys: self._existing(connection, keyset, keys)
+        )
+        files += [self._prepare(current, rows) for rows in gone]
+        repair = TopicRepair(
+            self._topic,
+            rows=correction.rows,
+            added=correction.added,
+            changed=correction.changed,
+            deleted=correction.deleted,
+            erased=erased.held,
+        )
+        return Found(repair, files, schema)
+
+    def _erased(self, schema: TopicSchema) -> ErasedCells:
+        """What was erased of the topic's rows: as its state says, and of keys that it has no row of, or of a state that
+        is not known, as the receipts say. A server that was restored may have them again."""
+        found = ErasedCells(schema.columns, [at for at, column in enumerate(schema.columns) if column.key])
+        given = receipts(self._store, [self._topic])
+        if not given:
+            return found
+        columns = [column for version in self._store.schemas(self._topic) for column in version.columns]
+        ids = {column.name: column.id for column in columns}
+        living = self._learnt(found, ids) if self._complete else frozenset()
+        for receipt in given:
+            gone = {column.id for column in columns if column.name in receipt.columns}
+            for key_hash in map(hash_texts, receipt.keys):
+                if key_hash not in living:
+                    found.add(key_hash, gone)
+        return found
+
+    def _learnt(self, found: ErasedCells, ids: Mapping[str, int]) -> Collection[int]:
+        """Tell ``found`` the erased cells of the topic's state; gives the hashes of its keys."""
+        living: set[int] = set()
+        for table in state_of(self._store, self._topic, self._store.cut(), on_unreadable="text"):
+            key = [table[column.name].combine_chunks() for column in self._latest.key]
+            found.learn(key, table["_erased"].combine_chunks(), ids)
+            living.update(table["_hash"].to_pylist())
+        return living
+
+    def _digests(self, schema: TopicSchema) -> Digests | None:
+        """Of the topic's rows in the log; None when two different keys have one hash."""
+        builder = DigestBuilder([at for at, column in enumerate(schema.columns) if column.key])
+        for texts in self._log_rows(schema):
+            builder.add(texts)
+        digests = builder.finish()
+        return None if (digests.key[1:] == digests.key[:-1]).any() else digests
+
+    def _log_rows(self, schema: TopicSchema) -> Iterator[Sequence[pa.Array]]:
+        for table in state_of(self._store, self._topic, self._store.cut(), on_unreadable="text"):
+            names = {
+                int(field.metadata[b"PARQUET:field_id"]): field.name
+                for field in table.schema
+                if field.metadata
+            }
+            yield [table[names[column.id]].combine_chunks() for column in schema.columns]
+
+    def _source_rows(
+        self, connection: Connection[Row], table: Table, schema: TopicSchema
+    ) -> Iterator[Sequence[pa.Array]]:
+        for unit in plan_units(connection, self._address, table, 1):
+            for texts in copy_chunks(
+                connection, self._address, unit, [column.name for column in schema.columns], self._form
+            ):
+                self._task.require_going()
+                yield texts
+
+    def _existing(
+        self, connection: Connection[Row], keyset: Keyset, keys: Sequence[tuple[str, ...]]
+    ) -> set[tuple[str, ...]]:
+        """Which of some keys the snapshot has."""
+        names = [column.name for column in self._latest.columns if column.key]
+        found: set[tuple[str, ...]] = set()
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            piece = Piece(keys=tuple(keys[start : start + _KEYS_AT_ONCE]))
+            for texts in copy_chunks(connection, self._address, piece.unit(keyset), names):
+                found.update(zip(*(cells.to_pylist() for cells in texts), strict=True))
+        return found
+
+    def _prepare(self, schema: TopicSchema, rows: pa.Table) -> PreparedSegment:
+        return self._writer.prepare(self._topic, schema.version, rows)
+
+
+def _shape(schema: TopicSchema) -> tuple[object, ...]:
+    columns = [(c.id, c.name, c.type_oid, c.typmod, c.key, c.policy) for c in schema.columns]
+    return schema.bag, columns

@@ -1,0 +1,388 @@
+"""The log against its source: our state of every table equals what a SELECT returns, at one exact position.
+
+A temporary slot exports a snapshot; its consistent point is the position: the snapshot holds exactly what commits
+below it. When the log has come that far, its state as of that LSN is compared with the snapshot's rows, cell by cell as
+Postgres' text (so also cells that the typed column could not hold). Rows are compared by two 64-bit hashes.
+Cells that were erased from the log are left out.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import Connection
+
+from tailrace.cdc.context import Task
+from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.postgres.connect import Address, connect, connect_replication
+from tailrace.cdc.postgres.publication import Publication, read_publication
+from tailrace.cdc.postgres.slot import create_exported, read_slot
+from tailrace.cdc.postgres.tables import Table, read_tables
+from tailrace.cdc.repair.digests import DigestBuilder, Digests, Ints, compare, keys_of
+from tailrace.cdc.repair.events import not_removed
+from tailrace.cdc.repair.redactions import ErasedCells
+from tailrace.cdc.setup.continuity import check_system, require_source
+from tailrace.cdc.snapshot.copy import (
+    Form,
+    TableChanged,
+    Unit,
+    copy_chunks,
+    in_either_form,
+    lock_tables,
+    plan_units,
+    snapshot_session,
+)
+from tailrace.cdc.topics import Topics, is_events
+from tailrace.cdc.waiting import for_locks, for_transactions
+from tailrace.eventstore.errors import IncompleteTopic, TransientError, UsageError
+from tailrace.eventstore.model.model import TopicId, TopicKind
+from tailrace.eventstore.model.position import format_lsn
+from tailrace.eventstore.model.postgres_text import postgres_texts
+from tailrace.eventstore.model.redacted import erased_ids
+from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column
+from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.state.state import source_texts
+from tailrace.eventstore.store import Store
+
+Row = tuple[object, ...]
+_WAIT_SECONDS = 60.0
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicComparison:
+    """One topic against its table at ``lsn``. Counts are of keys; samples are key texts, at most as many as asked for.
+
+    ``only_in_source_columns`` are not compared: a column that was added since the table's last change is not in the
+    log yet. ``only_in_log_columns`` were dropped since. ``skipped`` says why nothing was compared. ``erased`` rows of
+    the log have cells that were erased: these are not compared; in ``erased_held`` of them the source has a value.
+    """
+
+    topic: TopicId
+    lsn: int
+    source_rows: int = 0
+    log_rows: int = 0
+    only_in_source: int = 0
+    only_in_log: int = 0
+    different: int = 0
+    source_samples: tuple[tuple[str | None, ...], ...] = ()
+    log_samples: tuple[tuple[str | None, ...], ...] = ()
+    different_samples: tuple[tuple[str | None, ...], ...] = ()
+    only_in_source_columns: tuple[str, ...] = ()
+    only_in_log_columns: tuple[str, ...] = ()
+    erased: int = 0
+    erased_held: int = 0
+    skipped: str = ""
+
+    @property
+    def equal(self) -> bool:
+        return not (self.skipped or self.only_in_source or self.only_in_log or self.different)
+
+
+def verify_source(
+    store: Store,
+    name: str,
+    settings: SourceSettings,
+    topics: Sequence[TopicId] | None = None,
+    *,
+    timeout: float = _WAIT_SECONDS,
+    samples: int = 10,
+    stop: threading.Event | None = None,
+    report: Callable[[TopicId, int, int], None] = lambda topic, done, total: None,
+) -> list[TopicComparison]:
+    """Compare topics (default: all tables and domain events of the source) with their tables. ``report`` is told each
+    topic whose turn it is, how many are done, and of how many.
+
+    A capture must be running, or the log already be far enough. Raises TransientError when the log does not reach the
+    position within ``timeout`` seconds, UsageError for a topic that is no table or events of the source, OperatorError
+    (privileges, no free slot).
+    """
+    task = Task.of(store, name, settings, stop=stop)
+    address = task.address
+    source = require_source(store, name)
+    chosen = _chosen(store, name, topics)
+    waits_until = time.monotonic() + timeout
+    with connect(address, "tailrace verify") as control, store.pinned(f"verify --source {name}"):
+        check_system(control, source, address)
+        waiting = for_transactions(task, control)
+        while True:
+            replication = connect_replication(address, "tailrace verify")
+            try:
+                slot = f"{source.slot[:40]}_verify_{secrets.token_hex(4)}"
+                exported = create_exported(replication, slot, address, waiting=waiting, temporary=True)
+                with snapshot_session(address, exported.snapshot) as snapshot:
+                    # Before any lock: who truncates a table would wait as long, and its readers behind that.
+                    _wait_for(store, name, exported.consistent_point, control, address, waits_until, timeout)
+                    publication = read_publication(snapshot, source.publication, address)
+                    tables = _lock(task, snapshot, Topics.read(store, name), chosen, publication)
+                    verification = _Verification(
+                        store, name, task.policies, address, snapshot, exported.consistent_point, samples
+                    )
+                    return verification.run(chosen, tables, report)
+            except TableChanged:  # between the snapshot and our locks: again, with a new one
+                if time.monotonic() > waits_until:
+                    raise
+            finally:
+                replication.finish()
+
+
+def _chosen(store: Store, name: str, wanted: Sequence[TopicId] | None) -> list[TopicId]:
+    known = [info.id for info in store.topics(name) if info.kind is not TopicKind.MESSAGES]
+    for topic in wanted or ():
+        if topic not in known:
+            store.topic(topic)  # UsageError with names that come close
+            raise UsageError(
+                f"{topic} is not a table or a category of events of source {name}",
+                hint="logical messages leave nothing in the source to compare with",
+            )
+    return known if wanted is None else list(wanted)
+
+
+def _lock(
+    task: Task,
+    snapshot: Connection[Row],
+    topics: Topics,
+    chosen: Sequence[TopicId],
+    publication: Publication | None,
+) -> dict[int, Table]:
+    """The source's tables by oid (that of domain events by 0), locked against DDL until the comparison is over."""
+    wanted = {topics.relid(topic) for topic in chosen if topic in topics.tables}
+    if any(topic not in topics.tables for topic in chosen):
+        wanted |= {table.relid for table in read_tables(snapshot, task.address) if is_events(table)}
+    locked = lock_tables(snapshot, task.address, sorted(wanted), publication, waiting=for_locks(task))
+    return {0 if is_events(table) else table.relid: table for table in locked}
+
+
+def _wait_for(
+    store: Store,
+    name: str,
+    lsn: int,
+    control: Connection[Row],
+    address: Address,
+    deadline: float,
+    timeout: float,
+) -> None:
+    while (reached := require_source(store, name)).through_lsn < lsn:
+        if time.monotonic() > deadline:
+            slot = read_slot(control, reached.slot, address)
+            running = slot is not None and slot.active_pid is not None
+            raise TransientError(
+                f"the log of source {name} reaches {format_lsn(reached.through_lsn)}, {format_lsn(lsn)} is needed"
+                f" to compare it; it did not come within {timeout:.0f} s",
+                hint="capture is behind: wait and try again" if running else "start `tailrace capture`",
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+class _Verification:
+    """All comparisons at one position."""
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        policies: Policies,
+        address: Address,
+        snapshot: Connection[Row],
+        lsn: int,
+        samples: int,
+    ) -> None:
+        self._policies = policies
+        self._store = store
+        self._name = name
+        self._address = address
+        self._snapshot = snapshot
+        self._lsn = lsn
+        self._samples = samples
+        self._cut = store.cut(f"{name}={format_lsn(lsn)}")
+        self._topics = Topics.read(store, name)
+
+    def run(
+        self,
+        topics: Sequence[TopicId],
+        tables: Mapping[int, Table],
+        report: Callable[[TopicId, int, int], None],
+    ) -> list[TopicComparison]:
+        compared: list[TopicComparison] = []
+        for done, topic in enumerate(topics):
+            report(topic, done, len(topics))
+            compared.append(self._compare(topic, tables))
+        return compared
+
+    def _compare(self, topic: TopicId, tables: Mapping[int, Table]) -> TopicComparison:
+        if self._store.topic(topic).kind is TopicKind.EVENTS:
+            return self._events(topic, tables.get(0))
+        return self._table(topic, tables.get(self._topics.relid(topic)))
+
+    def _skip(self, topic: TopicId, reason: str) -> TopicComparison:
+        return TopicComparison(topic, self._lsn, skipped=reason)
+
+    def _table(self, topic: TopicId, table: Table | None) -> TopicComparison:
+        if topic in self._topics.incomplete:
+            return self._skip(topic, f"incomplete: {self._topics.tables[topic].reason}")
+        if table is None:
+            return self._skip(topic, "the source has no such table any more")
+        schema = self._topics.schema(topic)
+        here = {column.id: column for column in schema.columns}
+        there = {column.id: column for column in table.columns}
+        both = [number for number in here if number in there]
+        if not all(number in there for number, column in here.items() if column.key):
+            return self._skip(topic, "its key has other columns now")
+        columns = [here[number] for number in both]
+        hidden = {column.id for column in schema.left_out}
+        units = plan_units(self._snapshot, self._address, table, 1)
+        names = [there[number].name for number in both]
+        key_at = [at for at, column in enumerate(columns) if column.key]
+
+        def compared(form: Form) -> TopicComparison:
+            erased = ErasedCells(columns, key_at)
+            side = _Sides(
+                key_at=key_at,
+                source=lambda: self._protected_rows(units, names, columns, form),
+                log=lambda: self._log_rows(topic, columns, erased),
+                erased=erased,
+            )
+            return side.compare(
+                topic,
+                self._lsn,
+                self._samples,
+                only_in_source_columns=tuple(
+                    column.name
+                    for number, column in there.items()
+                    if number not in here and number not in hidden
+                ),
+                only_in_log_columns=tuple(
+                    column.name for number, column in here.items() if number not in there
+                ),
+            )
+
+        try:
+            return in_either_form(compared)
+        except IncompleteTopic as error:  # completed after the position
+            return self._skip(topic, error.message)
+
+    def _events(self, topic: TopicId, table: Table | None) -> TopicComparison:
+        """Events that the source has and the log has not, or not like that; the source may have pruned others, and
+        retention those that the log began with."""
+        if table is None:
+            return self._skip(topic, "the source has no table of domain events any more")
+        category = topic.parts[1]
+        units = [Unit(table, *table.label, only=table.kind != "p")]
+        names = ["category", *(column.name for column in EVENT_SCHEMA.columns)]
+
+        def of_category() -> Iterator[Sequence[pa.Array]]:
+            for first, *texts in self._source_rows(units, names):
+                mask = pa.array([cell == category for cell in first.to_pylist()])
+                mask = pc.and_(mask, not_removed(self._store, topic, texts[-1]))  # recorded_at
+                yield [cells.filter(mask) for cells in texts]
+
+        key_at = [0, 1]  # stream and version
+        erased = ErasedCells(EVENT_SCHEMA.columns, key_at)
+        side = _Sides(
+            key_at=key_at,
+            source=of_category,
+            log=lambda: self._logged_events(topic, erased),
+            erased=erased,
+            prunes=True,
+        )
+        return side.compare(topic, self._lsn, self._samples)
+
+    def _source_rows(
+        self, units: Sequence[Unit], names: Sequence[str], form: Form = Form.TEXT
+    ) -> Iterator[Sequence[pa.Array]]:
+        for unit in units:
+            yield from copy_chunks(self._snapshot, self._address, unit, names, form)
+
+    def _protected_rows(
+        self, units: Sequence[Unit], names: Sequence[str], columns: Sequence[Column], form: Form
+    ) -> Iterator[Sequence[pa.Array]]:
+        """The source's rows as capture writes them."""
+        for texts in self._source_rows(units, names, form):
+            yield self._policies.texts(columns, texts)
+
+    def _log_rows(
+        self, topic: TopicId, columns: Sequence[Column], erased: ErasedCells
+    ) -> Iterator[Sequence[pa.Array]]:
+        ids = {column.name: column.id for column in columns}
+        for table in source_texts(self._store, topic, self._cut, list(ids)):
+            key = [table[column.name].combine_chunks() for column in columns if column.key]
+            erased.learn(key, table["_erased"].combine_chunks(), ids)
+            yield [table[name].combine_chunks() for name in ids]
+
+    def _logged_events(self, topic: TopicId, erased: ErasedCells) -> Iterator[Sequence[pa.Array]]:
+        ids = {column.name: column.id for column in EVENT_SCHEMA.columns}
+        names = {number: name for name, number in ids.items()}
+        for batch in self._store.read(topic, cut=self._cut, columns=["after", "_raw"]):
+            after = batch.column("after")
+            texts = [postgres_texts(after.field(name)) for name in ids]
+            raw = batch.column("_raw")
+            if raw.null_count < len(raw):
+                gone = [
+                    [names[each] for each in erased_ids(entries) if each in names] or None
+                    for entries in raw.to_pylist()
+                ]
+                erased.learn(texts[:2], pa.array(gone, pa.list_(pa.string())), ids)
+            yield texts
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Two ways to read the same rows, as texts; each can be read again for samples."""
+
+    key_at: Sequence[int]
+    source: Callable[[], Iterator[Sequence[pa.Array]]]
+    log: Callable[[], Iterator[Sequence[pa.Array]]]
+    erased: ErasedCells  # known once the log was read
+    prunes: bool = False  # the source may have deleted rows that the log keeps
+
+    def compare(
+        self,
+        topic: TopicId,
+        lsn: int,
+        samples: int,
+        *,
+        only_in_source_columns: tuple[str, ...] = (),
+        only_in_log_columns: tuple[str, ...] = (),
+    ) -> TopicComparison:
+        log = self._digests(self.log())
+        source = self._digests(map(self.erased.without, self.source()))
+        found = compare(source, log)
+        only_in_log = found.right[:0] if self.prunes else found.right
+        return TopicComparison(
+            topic=topic,
+            lsn=lsn,
+            source_rows=len(source),
+            log_rows=len(log),
+            only_in_source=len(found.left),
+            only_in_log=len(only_in_log),
+            different=len(found.different),
+            source_samples=self._keys(self.source, found.left[:samples]),
+            log_samples=self._keys(self.log, only_in_log[:samples]),
+            different_samples=self._keys(self.source, found.different[:samples]),
+            only_in_source_columns=only_in_source_columns,
+            only_in_log_columns=only_in_log_columns,
+            erased=len(self.erased),
+            erased_held=self.erased.held,
+        )
+
+    def _digests(self, rows: Iterator[Sequence[pa.Array]]) -> Digests:
+        builder = DigestBuilder(self.key_at)
+        for texts in rows:
+            builder.add(texts)
+        return builder.finish()
+
+    def _keys(
+        self, rows: Callable[[], Iterator[Sequence[pa.Array]]], hashes: Ints
+    ) -> tuple[tuple[str | None, ...], ...]:
+        if not len(hashes):
+            return ()
+        found: dict[int, tuple[str | None, ...]] = {}
+        for texts in rows():
+            found |= keys_of(texts, self.key_at, hashes.tolist())
+        return tuple(sorted(found.values(), key=str))

@@ -1,0 +1,127 @@
+"""Whether log and server can go on together: the same system, on a history that the log knows, with our slot.
+
+Every refusal names the command that mends it, before anything is written.
+"""
+
+from __future__ import annotations
+
+from psycopg import Connection
+
+from tailrace.cdc.postgres.check import Server, read_server
+from tailrace.cdc.postgres.connect import Address, Lines, connect
+from tailrace.cdc.postgres.errors import REPAIR_HINT, SlotLost
+from tailrace.cdc.postgres.publication import Publication, read_publication
+from tailrace.cdc.postgres.replication import switch_points
+from tailrace.cdc.postgres.slot import SlotInfo, read_slot, require_idle, require_usable
+from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
+from tailrace.eventstore.model.model import SourceState
+from tailrace.eventstore.model.position import format_lsn
+from tailrace.eventstore.store import Store
+
+Row = tuple[object, ...]
+_START_SECONDS = 30.0  # for what is asked before the stream runs: a few reads of the catalog
+
+
+class Mismatch(OperatorError):
+    """The server's WAL does not go on from what the log holds; a repair begins a new incarnation of the source."""
+
+
+def require_source(store: Store, name: str) -> SourceState:
+    state = store.source(name)
+    if state is None:
+        raise UsageError(f"source {name} is not in the log", hint="run `tailrace init` first")
+    return state
+
+
+def check_start(store: Store, name: str, address: Address) -> tuple[SourceState, Publication | None]:
+    """Whether the log and the server can go on together; the source's state and its publication.
+
+    Slot before state: another capture confirms only after it has stored, so this order raises no false alarm. Raises
+    Mismatch, SlotLost (both: repair), SlotActive, OperatorError, TransientError (out of reach, a standby).
+    """
+    lines = Lines()
+    address = address.with_lines(lines)
+    with lines.within(_START_SECONDS), connect(address, "tailrace capture") as connection:
+        server = read_server(connection, address)
+        slot = read_slot(connection, require_source(store, name).slot, address)
+        state = require_source(store, name)
+        publication = read_publication(connection, state.publication, address)
+    require_system(server, state, address)
+    require_primary(server, address)
+    if server.wal_level != "logical":
+        raise OperatorError(
+            f"wal_level of {address.text} is {server.wal_level}; logical decoding needs logical",
+            hint="ALTER SYSTEM SET wal_level = 'logical', then restart the server",
+        )
+    if state.loaded:
+        require_history(server, state, address)
+        _require_slot(slot, server, state, address)
+    return state, publication
+
+
+def check_system(connection: Connection[Row], state: SourceState, address: Address) -> None:
+    """Raises Mismatch when the connection leads to another system than the source was captured from."""
+    require_system(read_server(connection, address), state, address)
+
+
+def require_system(server: Server, state: SourceState, address: Address) -> None:
+    if server.system_id != state.system_id:
+        raise Mismatch(
+            f"source {state.name} was prepared on system {state.system_id}, {address.text} is system "
+            f"{server.system_id}",
+            hint="point the source's dsn back to its server; if this one has taken its place (an upgrade, a dump "
+            f"restored): `tailrace source repair {state.name}`",
+        )
+
+
+def require_primary(server: Server, address: Address) -> None:
+    """A standby cannot be captured from; it may be about to be promoted. Raises TransientError."""
+    if server.standby:
+        raise TransientError(
+            f"{address.text} is a standby",
+            hint="promote it, or give the source's dsn the primary's address",
+        )
+
+
+def require_history(server: Server, state: SourceState, address: Address) -> None:
+    """The server's history must hold all that the log knows of. Raises Mismatch.
+
+    A restored server can be told by its timeline, or by WAL that ends before the log does; one that was copied back as
+    files and has written more WAL since than was lost cannot.
+    """
+    hint = f"if it was restored from a backup: `tailrace source repair {state.name}` compares every table with it"
+    if state.repairing:
+        raise Mismatch(
+            f"a repair of source {state.name} was begun and did not finish",
+            hint=f"run `tailrace source repair {state.name}` again",
+        )
+    if server.flush_lsn < state.through_lsn:
+        raise Mismatch(
+            f"the WAL of {address.text} ends at {format_lsn(server.flush_lsn)}, the log of {state.name} knows it up to "
+            f"{format_lsn(state.through_lsn)}",
+            hint=hint,
+        )
+    if not state.timeline or server.timeline == state.timeline:
+        return
+    points = switch_points(address, server.timeline) if server.timeline > state.timeline else {}
+    left_at = points.get(state.timeline)
+    if left_at is None or left_at < state.through_lsn:
+        where = f", which left that one at {format_lsn(left_at)}" if left_at is not None else ""
+        raise Mismatch(
+            f"the log of {state.name} follows timeline {state.timeline} up to {format_lsn(state.through_lsn)}, "
+            f"{address.text} is on timeline {server.timeline}{where}",
+            hint=hint,
+        )
+
+
+def _require_slot(slot: SlotInfo | None, server: Server, state: SourceState, address: Address) -> None:
+    if slot is None:
+        raise SlotLost(f"the replication slot {state.slot} is missing on {address.text}", hint=REPAIR_HINT)
+    require_usable(slot, server.database, address)
+    require_idle(slot, address)
+    if slot.confirmed_flush > state.through_lsn:
+        raise Mismatch(
+            f"slot {slot.name} of {address.text} was confirmed up to {format_lsn(slot.confirmed_flush)}, the log "
+            f"reaches only {format_lsn(state.through_lsn)}: changes between are lost (was the catalog restored?)",
+            hint=f"put back a later backup, or `tailrace source repair {state.name}`: it compares tables with the log",
+        )

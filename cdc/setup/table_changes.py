@@ -1,0 +1,79 @@
+"""How the topics of a source stand to its tables now: which are in doubt, and which of those can be read again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailrace.cdc.postgres.identity import Identity, lost_by
+from tailrace.cdc.postgres.publication import Publication
+from tailrace.cdc.postgres.tables import Table, as_published
+from tailrace.cdc.setup.table_choice import problem_of
+from tailrace.cdc.topics import Topics
+from tailrace.eventstore.model.model import TopicId
+
+LEFT = "left the publication"
+
+
+def lost_topics(topics: Topics, publication: Publication | None) -> dict[TopicId, str]:
+    """Topics, complete or set aside, of which changes are or may be lost, and why: their table is not published, or was
+    not all the time since it was read."""
+    found = {}
+    for topic, info in topics.tables.items():
+        if not topics.follows(topic):
+            continue
+        entry = publication.entries.get(topics.relid(topic)) if publication else None
+        if publication is not None and publication.mismatch:
+            found[topic] = f"its publication loses changes: {publication.mismatch}"
+        elif entry is None:
+            found[topic] = LEFT
+        elif info.published and (reason := lost_by(Identity.from_json(info.published), entry.identity)):
+            found[topic] = f"read again: {reason}"
+    return found
+
+
+def republished_topics(topics: Topics, publication: Publication | None) -> dict[TopicId, str]:
+    """Complete topics whose table is published otherwise than the log knows without a loss (a partition was added),
+    and how it is now."""
+    lost = lost_topics(topics, publication)
+    found = {}
+    for topic, info in topics.tables.items():
+        entry = publication.entries.get(topics.relid(topic)) if publication else None
+        if info.complete_since is None or topic in lost or entry is None:
+            continue
+        if not info.published or Identity.from_json(info.published) != entry.identity:
+            found[topic] = entry.identity.to_json()
+    return found
+
+
+def loadable_tables(
+    topics: Topics, publication: Publication | None, tables: Sequence[Table]
+) -> dict[int, TopicId]:
+    """By oid of their table the incomplete topics that can be read now. A table may have been renamed, or another one
+    have its name; of two that it may be the table of, it is that of the one with its name."""
+    published = publication.tables if publication else {}
+    by_label: dict[tuple[str, ...], int] = {label: relid for relid, label in published.items()}
+    known = {table.relid: table for table in as_published(tables, publication)}
+    found = {}
+    for topic in sorted(topics.to_load, key=lambda topic: topic.parts[1:] in by_label):
+        relid = by_label.get(topic.parts[1:], topics.relid(topic))
+        if relid in published and relid in known and problem_of(known[relid]) is None:
+            found[relid] = topic
+    return found
+
+
+def reidentified_topics(topics: Topics, tables: Sequence[Table]) -> list[TopicId]:
+    """Complete topics whose columns or key are others than the stream shows. A column dropped and added again has the
+    same name and type, but rows that existed lost their values without an event; under REPLICA IDENTITY FULL another
+    primary key is not seen at all."""
+    found = []
+    for table in tables:
+        topic, schema = topics.schemas.get(table.relid, (None, None))
+        if topic is None or schema is None or topics.tables[topic].complete_since is None:
+            continue
+        numbers = {column.name: column.id for column in table.columns}
+        replaced = any(numbers.get(column.name, column.id) != column.id for column in schema.columns)
+        key = {numbers[name] for name in table.key}
+        rekeyed = key != {column.id for column in schema.sent if column.key} or table.bag != schema.bag
+        if replaced or (key and table.identity == "f" and rekeyed):
+            found.append(topic)
+    return found

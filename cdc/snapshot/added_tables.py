@@ -1,0 +1,183 @@
+"""The load of tables that came later (or must be read again), beside a running stream.
+
+A temporary slot gives a snapshot and its consistent point. The tables' streamed rows are kept aside meanwhile
+(``tailrace.cdc.snapshot.held_back``); when everything that commits below the point is in the log, loaded rows and
+the rows that follow them
+become one epoch, which completes the topics. The stream of all other topics never waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from tailrace.cdc.columnar.emptied import truncate
+from tailrace.cdc.context import Stopped, Task
+from tailrace.cdc.postgres.connect import connect, connect_replication
+from tailrace.cdc.postgres.slot import Exported, create_exported
+from tailrace.cdc.snapshot.copy import TableChanged
+from tailrace.cdc.snapshot.held_back import Aside
+from tailrace.cdc.snapshot.load import Loaded, SnapshotLoad, Target
+from tailrace.cdc.topics import TopicsChanged
+from tailrace.cdc.waiting import for_transactions
+from tailrace.eventstore.errors import OperatorError, TransientError
+from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.model.model import EpochBatch, PreparedSegment, SourceState, TopicId, TopicRows
+from tailrace.eventstore.model.schema import TopicSchema
+
+_AGAIN_SECONDS = 10.0
+
+
+class AddedLoad:
+    """Loads ``topics`` (with their latest versions) until it succeeds or ``close`` is called."""
+
+    def __init__(self, task: Task, writer: SourceWriter, topics: Mapping[TopicId, TopicSchema]) -> None:
+        self._task = replace(task, stop=threading.Event())  # it ends with its session, whatever ends that
+        self._store = task.store
+        self._writer = writer
+        self._address = task.address
+        self._topics = topics
+        self._stop = self._task.stop
+        self._aside = {topic: Aside(topic, writer.prepare, task.store.storage) for topic in topics}
+        self._doubts: dict[TopicId, int] = {}
+        self._result: tuple[Exported, Loaded] | None = None
+        self._point = 0
+        self._pool = ThreadPoolExecutor(1, "tailrace-added")
+        self._future: Future[None] | None = None
+
+    @property
+    def topics(self) -> Collection[TopicId]:
+        return self._topics.keys()
+
+    @property
+    def point(self) -> int:
+        """Everything that commits below it is in what was read; 0 while that is not known."""
+        return self._point
+
+    def __contains__(self, topic: TopicId) -> bool:
+        return topic in self._aside
+
+    def start(self) -> None:
+        self._future = self._pool.submit(self._run)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._pool.shutdown()
+
+    # the append thread's side
+
+    def keep(self, rows: TopicRows) -> None:
+        self._aside[rows.topic].add(rows)
+
+    def doubt(self, topic: TopicId, lsn: int) -> None:
+        """The stream shows with the commit at ``lsn`` that rows may have changed of which it says nothing."""
+        self._doubts[topic] = lsn
+
+    def ready(self, through_lsn: int) -> bool:
+        """Loaded, and everything that commits below its consistent point is in the log. Raises what ended the load."""
+        if self._future is not None and self._future.done():
+            self._future.result()
+        if self._point:
+            for aside in self._aside.values():
+                aside.forget_below(self._point)
+        return self._result is not None and through_lsn >= self._result[0].consistent_point
+
+    def batch(self, state: SourceState, minted: Mapping[tuple[TopicId, int], TopicSchema]) -> EpochBatch:
+        """The epoch that completes the topics. ``minted`` are versions seen in the stream and not in the log yet.
+
+        Raises TopicsChanged when a table was rewritten since it was read."""
+        assert self._result is not None
+        exported, loaded = self._result
+        stale = [topic.text for topic, lsn in self._doubts.items() if lsn >= exported.consistent_point]
+        if stale:
+            raise TopicsChanged(f"{', '.join(stale)} changed while being loaded and must be read again")
+        files: list[PreparedSegment] = []
+        used: dict[tuple[TopicId, int], TopicSchema] = {}
+        for topic in self._topics:
+            schemas = {schema.version: schema for schema in self._store.schemas(topic)}
+            schemas |= {version: schema for (other, version), schema in minted.items() if other == topic}
+            following = self._aside[topic].take(exported.consistent_point, schemas)
+            files += self._emptied(topic, exported, loaded)
+            files += [file for file in loaded.files if file.topic == topic]
+            files += following
+            for file in following:
+                if (topic, file.version) in minted:
+                    used[topic, file.version] = minted[topic, file.version]
+        return EpochBatch(
+            source=state.name,
+            commit_lsn=state.commit_lsn,
+            end_lsn=state.end_lsn,
+            through_lsn=state.through_lsn,
+            commit_ts=loaded.commit_ts,
+            files=files,
+            new_schemas=[(topic, schema) for (topic, _), schema in used.items()],
+            completes=list(self._topics),
+            published=list(loaded.published.items()),
+        )
+
+    def _emptied(self, topic: TopicId, exported: Exported, loaded: Loaded) -> Iterable[PreparedSegment]:
+        """A truncate in front of rows that are read again: what was known before no longer counts."""
+        if not self._store.had_rows(topic):
+            return ()
+        schema = loaded.schemas[topic]
+        rows = truncate(schema, exported.consistent_point - 1, loaded.commit_ts)
+        return (self._writer.prepare(topic, schema.version, rows),)
+
+    # the thread
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._result = self._load()
+                self._task.progress.note(f"loaded {self._result[1].rows} rows of {self._names}")
+                return
+            except Stopped:
+                return
+            except TopicsChanged:
+                raise
+            except TableChanged as error:
+                self._point = 0
+                self._task.progress.note(error.message)
+            except (TransientError, OperatorError) as error:
+                self._point = 0
+                self._task.progress.tell(
+                    f"the load of {self._names} is tried again: {error.message}; {error.hint}"
+                )
+                self._stop.wait(_AGAIN_SECONDS)
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(topic.text for topic in self._topics)
+
+    def _load(self) -> tuple[Exported, Loaded]:
+        slot = f"{self._writer.state.slot[:40]}_load_{self._writer.term}"
+        with connect(self._address, "tailrace load") as control:
+            replication = connect_replication(self._address, f"tailrace {slot}")
+            try:
+                exported = create_exported(
+                    replication,
+                    slot,
+                    self._address,
+                    waiting=for_transactions(self._task, control),
+                    temporary=True,
+                )
+                self._point = exported.consistent_point
+                loaded = self._read(exported)
+            finally:
+                replication.finish()
+        return exported, loaded
+
+    def _read(self, exported: Exported) -> Loaded:
+        target = Target(self._writer.prepare, lambda topic, schema: None)
+        load = SnapshotLoad(self._task, exported, self._writer.state.publication, target)
+        loaded = load.run(self._topics, events=None)
+        differing = [
+            topic.text
+            for topic, schema in loaded.schemas.items()
+            if schema.version != self._topics[topic].version
+        ]
+        if differing:  # altered since the session began: the next session brings the new version first
+            raise TopicsChanged(f"the columns of {', '.join(differing)} changed before they were loaded")
+        return loaded

@@ -1,0 +1,170 @@
+"""Reading chunks of a table, one connection a worker. While the mark of one is on its way, the next is read already."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+
+from psycopg import Connection
+
+from tailrace.cdc.columnar.values import table_rows
+from tailrace.cdc.context import Stopped, Task
+from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.snapshot.chunk_apply import CHUNK_PREFIX, Attempt, LoadedTopic, Weaver
+from tailrace.cdc.snapshot.chunk_query import (
+    Chunk,
+    Keyset,
+    Piece,
+    chunk,
+    commit_mark,
+    open_session,
+    read_keyset,
+)
+from tailrace.cdc.snapshot.throttle import Throttle
+from tailrace.cdc.topics import TopicsChanged, changed
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.model.model import KeyTexts, LoadStep
+
+Row = tuple[object, ...]
+
+_CHUNK_BYTES = 16 << 20  # of texts; about what becomes one file
+_FIRST_ROWS = 1000  # until it is known how large rows are
+_GROWTH = 4
+_KEYS_PER_CHUNK = 500
+
+
+class _Void(Exception):
+    """The chunk holds nothing of use any more: it is read again."""
+
+
+class ChunkReader:
+    """One worker of a topic's load. ``halt`` ends it, as the task's stop does."""
+
+    def __init__(
+        self,
+        task: Task,
+        publication: str,
+        weaver: Weaver,
+        topic: LoadedTopic,
+        throttle: Throttle,
+        halt: threading.Event,
+    ) -> None:
+        self._task = task
+        self._address = task.address
+        self._publication = publication
+        self._weaver = weaver
+        self._topic = topic
+        self._throttle = throttle
+        self._halts = (halt, task.stop)
+        self._label: tuple[str, str] | None = None
+        self._rows = min(_FIRST_ROWS, task.settings.load_chunk_rows)
+
+    @property
+    def _halted(self) -> bool:
+        return any(event.is_set() for event in self._halts)
+
+    def read(self, todo: deque[int]) -> None:
+        with closing(open_session(self._address)) as connection:
+            while not self._halted:
+                try:
+                    number = todo.popleft()
+                except IndexError:
+                    return
+                self._read_range(connection, number)
+
+    def _read_range(self, connection: Connection[Row], number: int) -> None:
+        here = self._topic.ranges[number]
+        previous: Attempt | None = None
+        after, done = here.after, False
+        while not done:
+            if self._halted:
+                raise Stopped
+            piece = Piece(after, here.upto, self._rows)
+            try:
+                previous, after, done = self._read_chunk(connection, number, piece, previous)
+            except _Void:
+                previous = None
+                now = self._topic.ranges[number]
+                after, done = now.after, now.done
+        if previous is not None and not previous.counted(*self._halts):
+            self._read_range(connection, number)
+
+    def _read_chunk(
+        self, connection: Connection[Row], number: int, piece: Piece, previous: Attempt | None
+    ) -> tuple[Attempt, KeyTexts | None, bool]:
+        """Raises _Void when the chunk before must be read again: this one would leave a gap."""
+        attempt = self._weaver.attempt(self._topic)
+        with self._reading(connection, attempt, piece) as (keyset, found):
+            last = keyset.texts_of(found.texts, found.rows - 1) if found.rows else piece.after
+            done = found.rows < piece.limit
+            attempt.step = LoadStep(self._topic.id, number, last, found.rows, done)
+            self._learn(found)
+            if previous is not None and not previous.counted(*self._halts):
+                raise _Void
+            self._commit(connection, attempt)
+        return attempt, last, done
+
+    def read_keys(self, keys: Sequence[KeyTexts]) -> None:
+        """Read rows by key; those that are gone were deleted, which the stream tells."""
+        with closing(open_session(self._address)) as connection:
+            for start in range(0, len(keys), _KEYS_PER_CHUNK):
+                piece = Piece(keys=tuple(keys[start : start + _KEYS_PER_CHUNK]))
+                attempt = self._weaver.attempt(self._topic)
+                with self._reading(connection, attempt, piece):
+                    self._commit(connection, attempt)
+                attempt.counted(*self._halts)
+
+    @contextmanager
+    def _reading(
+        self, connection: Connection[Row], attempt: Attempt, piece: Piece
+    ) -> Iterator[tuple[Keyset, Chunk]]:
+        topic = self._topic
+        try:
+            self._throttle.wait(self._task.stop)
+            label = self._label = self._label or self._read_label(connection)
+            with chunk(connection, self._address, self._publication, topic.schema.relid, label, piece) as (
+                keyset,
+                found,
+            ):
+                require_known(topic, keyset, self._task.policies)
+                self._weaver.snapshot_taken(attempt, found.snapshot)
+                texts = [found.texts[at] for at in topic.schema.places]
+                attempt.rows = table_rows(texts, topic.schema, self._task.policies, lsn=0)
+                self._throttle.taken(found.rows)
+                failpoints.hit("chunk_read")
+                yield keyset, found
+        except BaseException:
+            self._weaver.give_up(attempt)
+            raise
+
+    def _read_label(self, connection: Connection[Row]) -> tuple[str, str]:
+        keyset = read_keyset(connection, self._address, self._publication, self._topic.schema.relid)
+        require_known(self._topic, keyset, self._task.policies)
+        assert keyset is not None
+        return keyset.table.label
+
+    def _commit(self, connection: Connection[Row], attempt: Attempt) -> None:
+        self._weaver.expect(attempt)
+        commit_mark(connection, self._address, CHUNK_PREFIX, attempt.content)
+
+    def _learn(self, found: Chunk) -> None:
+        """How many rows the next chunk may have."""
+        fitting = _CHUNK_BYTES * max(found.rows, 1) // max(found.bytes, 1)
+        most = self._task.settings.load_chunk_rows
+        self._rows = max(1, min(fitting, _GROWTH * self._rows, most))
+
+
+def require_known(topic: LoadedTopic, keyset: Keyset | None, policies: Policies) -> None:
+    """Raises TopicsChanged when the table is not what this session took it for."""
+    if keyset is None:
+        raise TopicsChanged(f"no table with a key is left for {topic.id.text}")
+    if not keyset.table.readable:
+        raise OperatorError(
+            f"the source's user may not read {keyset.table.text}",
+            hint="GRANT USAGE ON its SCHEMA and SELECT ON the table (loads and verify read it)",
+        )
+    if changed(keyset.table, topic.schema, policies) is not None:
+        raise TopicsChanged(f"the columns of {topic.id.text} changed while it was being loaded")

@@ -1,0 +1,169 @@
+"""The first load of a source: its slot, its snapshot, one epoch with everything, the position to stream from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from psycopg import Connection
+
+from tailrace.cdc.columnar.relations import EVENTS_TABLE
+from tailrace.cdc.context import Task
+from tailrace.cdc.postgres.check import read_server
+from tailrace.cdc.postgres.connect import Address, connect, connect_replication, translated
+from tailrace.cdc.postgres.liveness import end_sessions
+from tailrace.cdc.postgres.publication import Publication
+from tailrace.cdc.postgres.slot import (
+    Exported,
+    create_exported,
+    drop_slot,
+    read_slot,
+    require_idle,
+    require_usable,
+)
+from tailrace.cdc.snapshot.load import Loaded, SnapshotLoad, Target
+from tailrace.cdc.status import Phase, Progress
+from tailrace.cdc.topics import Topics
+from tailrace.cdc.waiting import for_transactions
+from tailrace.eventstore.errors import OperatorError, TransientError
+from tailrace.eventstore.model.model import EpochBatch, SourceState, TopicId
+from tailrace.eventstore.model.position import format_lsn
+from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.store import Store
+
+Row = tuple[object, ...]
+
+
+def first_load(task: Task, state: SourceState, publication: Publication, tick: Callable[[], None]) -> int:
+    """Make the slot, load every registered table at its consistent point, commit all of it as one epoch.
+
+    A slot left by a load that did not finish is replaced. Returns the writer's term, 0 when another capture took the
+    load since ``state`` was read. Raises OperatorError (another load runs, privileges, no free slot, the slot was
+    lost), TransientError (begin again), Fenced.
+    """
+    store, address, progress = task.store, task.address, task.progress
+    progress.phase(Phase.LOADING)
+    with (
+        connect(address, "tailrace load") as control,
+        _ended_with(address, control.info.backend_pid) as sessions,
+        only_one(control, state.slot, address),
+    ):
+        if _is_loaded(store, state.name):  # then the slot is what its stream goes on from
+            return 0
+        _drop_unfinished(control, state.slot, address, progress)
+        replication = connect_replication(address, f"tailrace {state.slot}")
+        sessions.append(replication.backend_pid)
+        try:
+            exported = create_exported(
+                replication, state.slot, address, waiting=for_transactions(task, control)
+            )
+            writer = store.take_over(state.name)
+            writer.on_timeline(read_server(control, address).timeline)
+            store.collect_orphans()  # of attempts before this one: they may be many, and large
+            topics = Topics.read(store, state.name)
+            target = Target(
+                writer.prepare,
+                lambda topic, schema: store.register_topic(topic, schema, reason=""),
+            )
+            load = SnapshotLoad(task, exported, state.publication, target, tick)
+            wanted = _published(topics, publication)
+            loaded = load.run(wanted, events_table(publication))
+        finally:
+            replication.finish()
+        require_kept(control, exported, address)
+        writer.append(_epoch(state.name, exported, loaded, topics))
+        store.collect_orphans()
+    progress.loading(())
+    progress.appended(epochs=1, transactions=0, changes=loaded.rows, commit_ts=loaded.commit_ts)
+    progress.note(
+        f"first load of {loaded.rows} rows at {format_lsn(exported.consistent_point)} is in the log"
+    )
+    return writer.term
+
+
+@contextmanager
+def _ended_with(address: Address, *pids: int) -> Iterator[list[int]]:
+    """When a load is given up because a connection broke, the server may keep its sessions, and with them the lock and
+    the slot that the next attempt needs."""
+    sessions = list(pids)
+    try:
+        yield sessions
+    except TransientError:
+        end_sessions(address, sessions)
+        raise
+
+
+def events_table(publication: Publication) -> int | None:
+    """The oid of the table of domain events, when it is published."""
+    return next((oid for oid, label in publication.tables.items() if label == EVENTS_TABLE), None)
+
+
+def _published(topics: Topics, publication: Publication) -> dict[TopicId, TopicSchema]:
+    """Topics whose table is published under the oid they were registered with; the others stay incomplete."""
+    return {
+        topic: topics.schema(topic) for topic in topics.tables if topics.relid(topic) in publication.tables
+    }
+
+
+def _epoch(source: str, exported: Exported, loaded: Loaded, topics: Topics) -> EpochBatch:
+    """Loaded rows carry the LSN just below the consistent point, so streamed transactions come after them."""
+    return EpochBatch(
+        source=source,
+        commit_lsn=exported.consistent_point - 1,
+        end_lsn=exported.consistent_point,
+        through_lsn=exported.consistent_point,
+        commit_ts=loaded.commit_ts,
+        files=loaded.files,
+        new_schemas=[
+            (topic, schema)
+            for topic, schema in loaded.schemas.items()
+            if schema.version != topics.schema(topic).version
+        ],
+        completes=list(loaded.schemas),
+        published=list(loaded.published.items()),
+    )
+
+
+def _is_loaded(store: Store, name: str) -> bool:
+    state = store.source(name)
+    return state is not None and state.loaded
+
+
+def require_kept(control: Connection[Row], exported: Exported, address: Address) -> None:
+    """The slot must still stand where the loaded rows end: after the commit nobody could tell that changes are lost.
+
+    Raises SlotLost when it was invalidated meanwhile, TransientError when it is gone or another one."""
+    slot = read_slot(control, exported.slot, address)
+    if slot is not None:
+        require_usable(slot, str(control.info.dbname), address)
+    if slot is None or slot.confirmed_flush != exported.consistent_point:
+        raise TransientError(
+            f"the replication slot {exported.slot} of {address.text} was dropped or moved during the first load",
+            hint="the load is begun again; end whatever else uses or drops that slot",
+        )
+
+
+@contextmanager
+def only_one(control: Connection[Row], slot: str, address: Address) -> Iterator[None]:
+    """Two first loads would drop each other's slot: an advisory lock that ends with the connection."""
+    with translated("taking the lock of the first load", address):
+        row = control.execute(
+            "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(%s, 0))", [f"tailrace {slot}"]
+        ).fetchone()
+    if row is None or not row[0]:
+        raise OperatorError(
+            f"another capture is taking the first load of {slot} from {address.text}",
+            hint="wait for it, or end it: SELECT pid FROM pg_locks WHERE locktype = 'advisory'",
+        )
+    yield
+
+
+def _drop_unfinished(control: Connection[Row], name: str, address: Address, progress: Progress) -> None:
+    slot = read_slot(control, name, address)
+    if slot is None:
+        return
+    require_idle(slot, address)
+    if slot.wal_status != "lost":
+        require_usable(slot, str(control.info.dbname), address)
+    drop_slot(control, name, address)
+    progress.tell("a first load before this one did not finish; it is begun again")

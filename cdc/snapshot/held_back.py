@@ -1,0 +1,64 @@
+"""Rows of topics that are being loaded, kept back until the load's consistent point is in the log.
+
+What commits below that point is in the load; what commits at or above it follows the loaded rows. The point is known
+only when the new slot is there, so everything is kept from the session's start on, in files once it is much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.eventstore.model.model import PreparedSegment, TopicId, TopicRows
+from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.segment.segment import read_prepared
+from tailrace.eventstore.storage import Storage
+
+_FILE_BYTES = 16 << 20
+
+Prepare = Callable[[TopicId, int, pa.Table], PreparedSegment]
+
+
+class Aside:
+    """Rows of one topic, in commit order. Used by the append thread alone."""
+
+    def __init__(self, topic: TopicId, prepare: Prepare, storage: Storage) -> None:
+        self._topic = topic
+        self._prepare = prepare
+        self._storage = storage
+        self._files: list[PreparedSegment] = []
+        self._rows: list[TopicRows] = []
+        self._bytes = 0
+
+    def add(self, rows: TopicRows) -> None:
+        if self._rows and (self._rows[-1].version != rows.version or self._bytes >= _FILE_BYTES):
+            self._flush()
+        self._rows.append(rows)
+        self._bytes += rows.rows.nbytes
+
+    def forget_below(self, lsn: int) -> None:
+        """Drop files that hold nothing at or above ``lsn``."""
+        self._files = [file for file in self._files if file.lsns is None or file.lsns[1] >= lsn]
+
+    def take(self, lsn: int, schemas: dict[int, TopicSchema]) -> list[PreparedSegment]:
+        """Files of the rows that commit at or above ``lsn``, in order. ``schemas`` are the topic's by version."""
+        self._flush()
+        self.forget_below(lsn)
+        kept = [self._trimmed(file, lsn, schemas[file.version]) for file in self._files]
+        self._files = []
+        return [file for file in kept if file.rows]
+
+    def _trimmed(self, file: PreparedSegment, lsn: int, schema: TopicSchema) -> PreparedSegment:
+        """The file, or another one without what commits below ``lsn``."""
+        if file.lsns is None or file.lsns[0] >= lsn:
+            return file
+        rows = read_prepared(self._storage, file, schema)
+        return self._prepare(file.topic, file.version, rows.filter(pc.greater_equal(rows["_lsn"], lsn)))
+
+    def _flush(self) -> None:
+        if self._rows:
+            table = pa.concat_tables([rows.rows for rows in self._rows])
+            self._files.append(self._prepare(self._topic, self._rows[0].version, table))
+        self._rows, self._bytes = [], 0

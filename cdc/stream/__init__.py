@@ -1,0 +1,1 @@
+"""From the socket to a committed epoch: receive, assemble, append, confirm."""

@@ -1,0 +1,208 @@
+"""The socket's side of a session: frames in, blocks out, feedback. One thread, which owns the connection.
+
+It never waits for the append side: when the queue is full it stops reading and goes on confirming the old position
+(protocol page, "Streaming Replication Protocol": a client silent for wal_sender_timeout is dropped).
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import numpy as np
+
+from tailrace.cdc.postgres.errors import RowTooLarge
+from tailrace.cdc.status import Progress
+from tailrace.cdc.stream.assemble import Assembler
+from tailrace.cdc.stream.feedback import Feedback
+from tailrace.cdc.stream.queue import Handover, Through
+from tailrace.cdc.stream.spool import Frames
+from tailrace.cdc.wire.replication import Keepalive, parse, status_update
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.settings import SourceSettings
+
+_READ_BYTES = 1 << 20  # frames taken per turn: between two looks at feedback and queue
+_WAIT_SECONDS = 0.5  # longest sleep: how late a stop is seen
+_FEEDBACK_SECONDS = 10.0
+_DRAIN_SECONDS = 30.0
+_PATIENCE_SECONDS = 60.0  # with a server that has no wal_sender_timeout
+_XLOGDATA = ord("w")
+# The server sends each message by itself. To a reader that sleeps until the socket is readable every one of them is a
+# wake-up, paid for by the sender; so after a read that found little, some more may gather.
+_SHORT_READ_BYTES = 64 << 10
+_GATHER_SECONDS = 0.001
+
+
+def feedback_interval(sender_timeout: float | None) -> float:
+    """Seconds between unprompted statuses: a third of the server's timeout, at most 10."""
+    return min(_FEEDBACK_SECONDS, sender_timeout / 3) if sender_timeout else _FEEDBACK_SECONDS
+
+
+def _wal_end(frame: bytes) -> int:
+    """Of an XLogData: it rises from commit to commit, not within transactions; 0 for Relation and Type."""
+    return int.from_bytes(frame[9:17], "big")
+
+
+class Receiver:
+    """Runs one stream until it is ``stopped``, the hand-over is closed, or the stream ends (TransientError; RowTooLarge
+    once the log holds all that came before that row's transaction)."""
+
+    def __init__(
+        self,
+        stream: Frames,
+        handover: Handover,
+        settings: SourceSettings,
+        progress: Progress,
+        stopped: Callable[[], bool],
+        *,
+        skip_through: int,
+        confirmed: int,
+        tick: Callable[[], None],
+    ) -> None:
+        self._stream = stream
+        self._handover = handover
+        self._progress = progress
+        self._stopped = stopped
+        self._tick = tick
+        self._linger = settings.linger_ms / 1000
+        epoch_bytes = min(settings.epoch_bytes, settings.queue_bytes)
+        self._assembler = Assembler(epoch_bytes, settings.epoch_changes, skip_through)
+        self._interval = feedback_interval(stream.timeout)
+        self._feedback = Feedback(
+            confirmed, interval=self._interval, patience=stream.timeout or _PATIENCE_SECONDS
+        )
+        self._oldest: float | None = None  # when the first whole transaction not handed over was complete
+        self._sent_flush = confirmed
+
+    def run(self) -> None:
+        """Raises what ended the session; returns after a clean end that was asked for."""
+        try:
+            self._run()
+        except RowTooLarge:
+            self._drain()  # whoever goes on from here meets this transaction first
+            raise
+
+    def _run(self) -> None:
+        while not self._stopped():
+            now = time.monotonic()
+            self._feedback.durable(self._handover.durable())
+            if self._handover.closed:
+                return
+            self._hand_over(now)
+            self._store_idle_position(now)
+            self._confirm(now)
+            self._tick()
+            reading = not self._handover.full(self._assembler.pending_bytes)
+            if not (reading and self._read()):
+                self._listen(reading)
+                self._wait(reading, now)
+        self._finish()
+
+    def _read(self) -> bool:
+        frames = self._stream.receive(_READ_BYTES)
+        if not frames:
+            return False
+        failpoints.hit("frame_received", len(frames))
+        chunk, ends = b"".join(frames), np.cumsum([len(frame) for frame in frames], dtype=np.int64)
+        assembler, at = self._assembler, 0
+        gathered, end_lsn = assembler.gathered, assembler.end_lsn
+        while at < len(frames):
+            at, due = assembler.take(chunk, ends, at)
+            if due:
+                self._cut()
+            elif at < len(frames):
+                self._control(bytes(frames[at]))
+                at += 1
+        failpoints.hit("transaction_gathered", assembler.gathered - gathered)
+        received = assembler.end_lsn if assembler.end_lsn > end_lsn else 0
+        if frames[-1][0] == _XLOGDATA:
+            received = max(received, _wal_end(frames[-1]))
+        if received:
+            self._feedback.received(received)
+            self._progress.position(received=received)
+        if self._oldest is None and self._assembler.transactions:
+            self._oldest = time.monotonic()
+        if len(chunk) < _SHORT_READ_BYTES:
+            time.sleep(_GATHER_SECONDS)
+        return True
+
+    def _listen(self, reading: bool) -> None:
+        """Raises TransientError when the server is gone without a word (a half-open connection)."""
+        now = time.monotonic()
+        self._feedback.heard(self._stream.heard_at if reading else now)
+        if self._feedback.silent(now):
+            raise self._stream.gone()
+
+    def _control(self, frame: bytes) -> None:
+        message = parse(frame)
+        assert isinstance(message, Keepalive)  # an XLogData without payload is a ProtocolError in ``parse``
+        self._feedback.keepalive(
+            message.wal_end,
+            reply_requested=message.reply_requested,
+            in_transaction=self._assembler.open,
+            received_end=self._assembler.end_lsn,
+        )
+        self._progress.position(server=message.wal_end)
+
+    def _cut(self) -> None:
+        """Hand over the whole transactions, then what has come of an oversized open one."""
+        block = self._assembler.cut()
+        if block is not None:
+            self._handover.put(block)
+        if self._assembler.oversized:
+            self._handover.put(self._assembler.spill())
+        self._oldest = None
+
+    def _hand_over(self, now: float) -> None:
+        """Epochs are cut when full (``_read``), or after the linger once the append side has nothing to do."""
+        if self._oldest is None or not self._handover.idle:
+            return
+        if now - self._oldest >= self._linger or self._handover.full(self._assembler.pending_bytes):
+            self._cut()
+
+    def _store_idle_position(self, now: float) -> None:
+        if not self._handover.idle or self._assembler.transactions:
+            return
+        lsn = self._feedback.wants_through(now)
+        if lsn is not None:
+            self._handover.put(Through(lsn))
+
+    def _confirm(self, now: float) -> None:
+        status = self._feedback.due(now)
+        if status is None:
+            return
+        self._stream.send(
+            status_update(status.write, status.flush, status.apply, datetime.now(UTC), reply=status.reply)
+        )
+        self._progress.position(confirmed=status.flush, durable=status.flush, queued=self._handover.bytes)
+        if status.flush > self._sent_flush:
+            self._sent_flush = status.flush
+            failpoints.hit("position_confirmed")
+
+    def _wait(self, reading: bool, now: float) -> None:
+        timeout = min(_WAIT_SECONDS, self._interval / 2)
+        if self._oldest is not None and self._handover.idle:
+            timeout = min(timeout, max(0.0, self._linger - (now - self._oldest)))
+        sources: list[Frames | Handover] = [self._handover]
+        if reading:
+            sources.append(self._stream)
+        select.select(sources, [], [], timeout)
+
+    def _finish(self) -> None:
+        """Clean stop: append the whole transactions that came, confirm them, end the copy."""
+        self._drain(self._confirm)
+        self._confirm(time.monotonic())
+        self._stream.finish()
+
+    def _drain(self, confirm: Callable[[float], None] = lambda now: None) -> None:
+        """Have the whole transactions that came appended."""
+        block = self._assembler.cut()
+        if block is not None:
+            self._handover.put(block)
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while not self._handover.drain(min(self._interval, 1.0)) and time.monotonic() < deadline:
+            self._feedback.durable(self._handover.durable())
+            confirm(time.monotonic())
+        self._feedback.durable(self._handover.durable())

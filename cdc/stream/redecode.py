@@ -1,0 +1,111 @@
+"""What was kept of topics that are set aside, decoded in order when somebody asks for it (``tailrace source retry``).
+
+The append thread does it between transactions, a kept part at a time: its rows are appended in the commit that drops
+it, so a crash neither loses nor doubles any. What the stream brings meanwhile is kept behind. When nothing is left the
+topic is complete again, and the next session takes it in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tailrace.cdc.columnar import undecoded
+from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch, error_text
+from tailrace.cdc.columnar.relations import SchemaChange
+from tailrace.cdc.status import Progress
+from tailrace.cdc.stream import requests
+from tailrace.cdc.topics import TopicsChanged
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.errors import TransientError
+from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.model.model import EpochBatch, KeptFrames, TopicId
+from tailrace.eventstore.store import Store
+
+_TURN_SECONDS = 0.5  # then the stream has its turn
+
+Reason = Callable[[SchemaChange], str]
+
+
+class Redecoding:
+    """``topics`` are set aside and asked for. ``decoder`` makes one for each of them, for values that have their
+    protected form already; ``reason`` says why a topic must be read again after a change of its schema, or nothing."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: SourceWriter,
+        topics: Sequence[TopicId],
+        decoder: Callable[[], BlockDecoder],
+        progress: Progress,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._topics = list(topics)
+        self._decoder = decoder
+        self._progress = progress
+        self._current: BlockDecoder | None = None
+
+    def turn(self, reason: Reason) -> None:
+        """Raises TopicsChanged when a topic is complete, or must be read again."""
+        until = time.monotonic() + _TURN_SECONDS
+        while self._topics and time.monotonic() < until:
+            topic = self._topics[0]
+            self._current = self._current or self._decoder()
+            try:
+                found = self._store.first_kept(topic)
+                decoded = self._current.decode(undecoded.unpack(found[1])) if found else None
+            except TopicsChanged:  # whose table is another one now: a new session would know no more of it
+                self._failed(topic, f"its table was replaced; read it again: {requests.AGAIN} {topic.text}")
+                continue
+            except TransientError:
+                raise
+            except Exception as error:  # noqa: BLE001 (any may be why it was set aside: it stays so)
+                self._failed(topic, error_text(error))
+                continue
+            if found is None or decoded is None:
+                self._complete(topic)
+            else:
+                self._append(topic, found[0], decoded, reason)
+
+    def _failed(self, topic: TopicId, error: str) -> None:
+        self._progress.tell(f"{topic.text} stays set aside: {error}", again=True)
+        requests.answer_retry(self._store, topic, error)
+        self._topics.remove(topic)
+        self._current = None
+
+    def _append(self, topic: TopicId, part: KeptFrames, decoded: DecodedEpoch, reason: Reason) -> None:
+        doubts = [text for change in decoded.changes if (text := reason(change))]
+        used = {(rows.topic, rows.version) for rows in decoded.rows}
+        told = {(change.topic, change.current.version) for change in decoded.changes if change.told}
+        failpoints.hit("frames_retried")
+        info = self._writer.append(
+            replace(
+                self._position(),
+                rows=decoded.rows,
+                new_schemas=[
+                    (name, schema)
+                    for name, schema in decoded.new_schemas
+                    if (name, schema.version) in used | told
+                ],
+                released=[(topic, part.number)],
+                suspends=[(topic, text) for text in doubts[:1]],
+            )
+        )
+        if part.path is not None:
+            self._store.storage.delete(part.path)
+        rows = sum(each.rows.num_rows for each in decoded.rows)
+        self._progress.appended(epochs=int(info is not None), transactions=0, changes=rows, commit_ts=None)
+        if doubts:
+            raise TopicsChanged(f"{topic.text} must be read again: {doubts[0]}")
+
+    def _complete(self, topic: TopicId) -> None:
+        self._writer.append(replace(self._position(), completes=[topic]))
+        self._progress.note(f"{topic.text} complete: all that was kept of it is decoded")
+        raise TopicsChanged(f"{topic.text} is not set aside any more")
+
+    def _position(self) -> EpochBatch:
+        """An epoch at the position that the log has."""
+        state = self._writer.state
+        return EpochBatch(state.name, state.commit_lsn, state.end_lsn, state.through_lsn)

@@ -1,0 +1,92 @@
+"""What other processes asked of a source's capture (``tailrace.eventstore.catalog.requests``): to read topics
+again, or to decode again
+what was kept of those that are set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from tailrace.cdc.topics import Topics
+from tailrace.eventstore.catalog.requests import Request, RequestState
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.store import Store
+
+SNAPSHOT = "snapshot"
+RETRY = "retry"
+AGAIN = "tailrace source snapshot"
+
+
+def is_waiting(store: Store, source: str) -> bool:
+    """Whether somebody asks for something that no session has taken up yet."""
+    return any(
+        request.state is RequestState.ASKED
+        for kind in (SNAPSHOT, RETRY)
+        for request in store.requests.open(source, kind)
+    )
+
+
+def to_read_again(
+    store: Store, source: str, topics: Topics, published: Container[int]
+) -> tuple[list[TopicId], list[Request]]:
+    """The topics that are asked for, complete or set aside, and the requests to mark as running once these are
+    suspended. A request for what cannot be read (``published``: oids of the tables that can) is answered at once, and
+    spoils nothing."""
+    asked = [r for r in store.requests.open(source, SNAPSHOT) if r.state is RequestState.ASKED]
+    readable = {topic for topic in topics.tables if topics.relid(topic) in published}
+    unreadable = [request.id for request in asked if request.topic not in readable]
+    if unreadable:
+        store.requests.answer(unreadable, RequestState.FAILED, "no table is published for it")
+    asked = [request for request in asked if request.topic in readable]
+    wanted = dict.fromkeys(request.topic for request in asked)
+    standing = [t for t in wanted if topics.tables[t].complete_since is not None or t in topics.aside]
+    return standing, asked
+
+
+def to_decode_again(store: Store, source: str, topics: Topics) -> list[TopicId]:
+    """The topics that are asked for and set aside with all that came since; other requests are answered."""
+    found = []
+    for request in store.requests.open(source, RETRY):
+        aside = topics.aside.get(request.topic)
+        if aside is None:
+            store.requests.answer([request.id], *_not_aside(store, request))
+        elif not aside.keeps:
+            detail = f"what came for it could not be kept; read it again: {AGAIN} {request.topic.text}"
+            store.requests.answer([request.id], RequestState.FAILED, detail)
+        else:
+            store.requests.answer([request.id], RequestState.RUNNING, "")
+            found.append(request.topic)
+    return list(dict.fromkeys(found))
+
+
+def _not_aside(store: Store, request: Request) -> tuple[RequestState, str]:
+    since = store.topic(request.topic).complete_since
+    if since is None:
+        return RequestState.FAILED, "it is being read again from its table"
+    done = request.state is RequestState.RUNNING
+    return RequestState.DONE, f"complete since epoch {since}" if done else "it is not set aside"
+
+
+def answer_retry(store: Store, topic: TopicId, error: str) -> None:
+    """It could not be decoded again."""
+    ids = [request.id for request in store.requests.open(topic.source, RETRY) if request.topic == topic]
+    store.requests.answer(ids, RequestState.FAILED, error)
+
+
+def rates(store: Store, source: str) -> dict[TopicId, int]:
+    """Rows per second that requests allow."""
+    return {
+        request.topic: int(request.options["rows_per_second"])
+        for request in store.requests.open(source, SNAPSHOT)
+        if request.options.get("rows_per_second")
+    }
+
+
+def answer(store: Store, source: str) -> None:
+    """Requests whose topic has been read."""
+    for request in store.requests.open(source, SNAPSHOT):
+        if request.state is not RequestState.RUNNING:
+            continue
+        info = store.topic(request.topic)
+        if info.complete_since is not None:
+            detail = f"complete since epoch {info.complete_since}"
+            store.requests.answer([request.id], RequestState.DONE, detail)

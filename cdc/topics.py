@@ -1,0 +1,133 @@
+"""The topics of a source as one session knows them, and what the catalog says of a relation that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tailrace.cdc.columnar.relations import EVENTS_TABLE
+from tailrace.cdc.policy.policies import Policies
+from tailrace.cdc.postgres.connect import Address, connect, translated
+from tailrace.cdc.postgres.partitions import TREE
+from tailrace.cdc.postgres.publication import read_publication
+from tailrace.cdc.postgres.tables import Table, as_published, read_tables
+from tailrace.cdc.wire.pgoutput import Relation
+from tailrace.eventstore.errors import TransientError
+from tailrace.eventstore.model.model import SetAside, SourceState, TopicId, TopicInfo, TopicKind
+from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.store import Store
+
+# Columns whose value in rows from before them is not known. A default that was computed row by row leaves few traces:
+# itself while it stays, an identity, a NOT NULL that held at once, a table written anew since it was made.
+_DOUBTFUL = (
+    TREE
+    + """
+SELECT a.attnum::int FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = ANY (%(relids)s::bigint[]::oid[]) AND a.attnum > 0 AND NOT a.atthasmissing
+  AND (a.attgenerated <> '' OR a.atthasdef OR a.attidentity <> '' OR a.attnotnull OR EXISTS (
+    SELECT FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.oid WHERE c.relkind = 'r' AND c.relfilenode <> c.oid))
+"""
+)
+
+
+class TopicsChanged(TransientError):
+    """The catalog has a topic that this session was begun without; a new session takes it in. Nothing is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """A source's topics when a session begins, with their ``latest`` versions."""
+
+    tables: Mapping[TopicId, TopicInfo]
+    others: tuple[TopicId, ...]
+    latest: Mapping[TopicId, TopicSchema]
+    schemas: Mapping[int, tuple[TopicId, TopicSchema]]
+    """By table oid, also of incomplete topics. Two topics have had one table when it was renamed to the name of the
+    other: it is the table of the one whose version the log got later."""
+    aside: Mapping[TopicId, SetAside] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, store: Store, source: str) -> Topics:
+        infos = store.topics(source)
+        tables = {info.id: info for info in infos if info.kind is TopicKind.TABLE}
+        latest = {topic: schema for topic, schema in store.latest_schemas(source).items() if topic in tables}
+        schemas = {schema.relid: (topic, schema) for topic, schema in latest.items()}
+        others = tuple(info.id for info in infos if info.kind is not TopicKind.TABLE)
+        return cls(tables, others, latest, schemas, {each.topic: each for each in store.set_aside(source)})
+
+    @property
+    def incomplete(self) -> tuple[TopicId, ...]:
+        return tuple(topic for topic, info in self.tables.items() if info.complete_since is None)
+
+    @property
+    def to_load(self) -> tuple[TopicId, ...]:
+        """The incomplete ones that are (to be) loaded. Those set aside wait until somebody asks."""
+        return tuple(topic for topic in self.incomplete if topic not in self.aside)
+
+    def follows(self, topic: TopicId) -> bool:
+        """Whether nothing of it is missing: its changes are in the log, or kept."""
+        aside = self.aside.get(topic)
+        return self.tables[topic].complete_since is not None or (aside is not None and aside.keeps)
+
+    def schema(self, topic: TopicId) -> TopicSchema:
+        return self.latest[topic]
+
+    def relid(self, topic: TopicId) -> int:
+        """The oid of its table; 0, which no table has, when that is another topic's now."""
+        relid = self.latest[topic].relid
+        return relid if self.schemas[relid][0] == topic else 0
+
+
+class Describer:
+    """``BlockDecoder``'s view of the source's catalog. One short connection per question: relations change rarely.
+
+    ``topics`` are those the session began with.
+    """
+
+    def __init__(self, store: Store, source: SourceState, topics: Topics, address: Address) -> None:
+        self._store = store
+        self._source = source.name
+        self._publication = source.publication
+        self._topics = topics
+        self._address = address
+        self._doubtful: set[tuple[int, int]] = set()
+
+    def is_doubtful(self, relid: int, column: int) -> bool:
+        """Whether a column's default may have filled existing rows without the stream saying so."""
+        return (relid, column) in self._doubtful
+
+    def __call__(self, relation: Relation) -> TopicSchema | None:
+        """The relation's table as the catalog has it now; None when it is not captured.
+
+        Raises TopicsChanged when a session that begins now would know the table.
+        """
+        with connect(self._address, "tailrace describe") as connection:
+            publication = read_publication(connection, self._publication, self._address)
+            found = as_published(read_tables(connection, self._address, [relation.relid]), publication)
+            with translated("reading the catalog", self._address):
+                rows = connection.execute(_DOUBTFUL, {"relids": [relation.relid]}).fetchall()
+        self._doubtful |= {(relation.relid, int(str(number))) for (number,) in rows}
+        known = self._topics.schemas.get(relation.relid)
+        if known is not None:  # dropped since: the stream's word and the version before are all there is
+            return found[0].topic_schema(1) if found else known[1]
+        if not found:
+            return None
+        now = Topics.read(self._store, self._source)
+        info = now.tables.get(TopicId.table(self._source, *found[0].label))
+        if info is None:
+            return None
+        if info.complete_since is None or relation.relid in now.schemas:
+            raise TopicsChanged(f"{info.id.text} has a table that this session does not know")
+        return found[0].topic_schema(1)
+
+
+def changed(table: Table, latest: TopicSchema, policies: Policies) -> TopicSchema | None:
+    """The next version of a topic when its table or policies are no longer what ``latest`` says, else None."""
+    described = policies.schema(table.label, table.topic_schema(latest.version), latest)
+    if replace(described, from_lsn=latest.from_lsn) == latest:
+        return None
+    return replace(described, version=latest.version + 1)
+
+
+def is_events(table: Table) -> bool:
+    return table.label == EVENTS_TABLE

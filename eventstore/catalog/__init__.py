@@ -1,0 +1,1 @@
+"""The catalog's database: connection, tables, formats, roles, leases, terms and requests."""

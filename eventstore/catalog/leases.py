@@ -1,0 +1,339 @@
+"""Leases: who needs files as they are, who writes some, and who keeps the log in order. Renewed while the holder lives.
+
+A reader that was handed references (a Spark job, a verification) may open their files much later. It takes a lease
+first, and resolves after: every file that is retired from then on stays until the lease ends. What was retired before,
+the reader is never referred to. Short readers need none; they find the page again (``Store.read``).
+
+A driver computes a projection: it reads for long, and writes files that nothing names before its commit, under names
+that hold its lease's. It commits only while its lease is there (``require``). Whoever collects files ends the leases of
+dead drivers first (``at_work``), and looks after that which files are named: one of an ended lease, not named then,
+never will be.
+
+Times are those of the catalog: its server's, or with SQLite this host's. A clock that jumps ahead by more than a lease
+ends leases early: readers then fail with MissingFile, at worst, and begin again; of two who keep the log in order the
+earlier is fenced. Of a driver on the same host its process tells whether it lives, and no clock; one elsewhere that is
+taken for dead commits nothing, and computes again. A clock that is set back leaves leases that end too late: whoever
+meets one cuts it down to the length of a lease, which those who live renew and the dead do not.
+
+A worker (a run that refreshes a projection, a build) takes a lease on each name it works on, so that a second one does
+not begin the same: it would be in vain, or fence the first. What keeps results right is the compare-and-set of steps,
+so that these leases are short: whoever meets one of another host waits until it is renewed, or has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError as Duplicate
+
+from tailrace.eventstore.catalog import tables, terms
+from tailrace.eventstore.catalog.database import Catalog
+from tailrace.eventstore.errors import Fenced, TransientError
+from tailrace.eventstore.model.time import from_micros, now_micros
+
+READER = "reader"
+DRIVER = "driver"
+MAINTAINER = "maintainer"
+WORKER = "worker"
+LEASE_SECONDS = 120.0
+WORK_SECONDS = 30.0
+_LOOK_SECONDS = 0.5
+_RENEWALS = 4  # per lease: a renewal may fail or come late and the next one still does it
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Who is at work (``run by host:pid``), and since when."""
+
+    holder: str
+    since: datetime | None
+
+
+class Busy(TransientError):
+    """Somebody else keeps the log in order at this moment."""
+
+
+class AtWork(Fenced):
+    """Somebody else is at work on the same at this moment; nothing was begun."""
+
+
+class Ended(TransientError):
+    """This driver was taken for dead, and what it wrote may be gone."""
+
+
+@contextmanager
+def pinned(catalog: Catalog, purpose: str) -> Iterator[None]:
+    """Keep every file that readers are referred to from now on, until the block ends (or this process has died)."""
+    with _held(catalog, uuid.uuid4().hex, READER, purpose):
+        yield
+
+
+@contextmanager
+def driving(catalog: Catalog, name: str, purpose: str) -> Iterator[None]:
+    """As ``pinned``, and keep what is written under ``name``, which nobody else may have."""
+    with _held(catalog, name, DRIVER, purpose):
+        yield
+
+
+@contextmanager
+def working(catalog: Catalog, names: Mapping[str, str], purpose: str) -> Iterator[None]:
+    """Be the only one in here with any of ``names``, each with what is done then, as a sentence. Raises AtWork, at once
+    when the other one lives on this host; one of another host has as long as its lease to renew it."""
+    rows = _taken(catalog, names, purpose)
+    mine = {(row["id"], row["created_at"]) for row in rows}
+    _OWN.update(mine)
+    try:
+        with _renewed(catalog, rows, WORK_SECONDS):
+            yield
+    finally:
+        _OWN.difference_update(mine)
+
+
+_OWN: set[tuple[str, int]] = set()
+"""Leases of workers in this process: one under its own number that is not here was another's, before a restart."""
+
+
+def _taken(catalog: Catalog, names: Mapping[str, str], purpose: str) -> list[dict[str, Any]]:
+    table = tables.leases
+    first_seen: dict[str, int] = {}
+    while names:
+        with suppress(Duplicate), catalog.write() as connection:
+            _cut_down(connection)
+            found = connection.execute(select(table).where(table.c.id.in_(names))).all()
+            moment = now(connection)
+            held = [row for row in found if row.expires_at > moment and not _left(row)]
+            if not held:
+                for row in found:  # those alone: meanwhile another one may have taken a name
+                    connection.execute(delete(table).where(*_same(row._asdict())))
+                rows = [_row(connection, name, WORKER, purpose, WORK_SECONDS) for name in names]
+                connection.execute(insert(table), rows)
+                return rows
+            for row in held:
+                renewed = row.expires_at > first_seen.setdefault(row.id, row.expires_at)
+                if renewed or _is_here(row.holder):
+                    raise _at_work(names[row.id], row.holder, row.created_at)
+        time.sleep(_LOOK_SECONDS)
+    return []
+
+
+def _left(row: Row[*tuple[Any, ...]]) -> bool:
+    """Whether a worker was a process of this host that is no more."""
+    if row.holder.endswith(f" by {_here()}"):
+        return (row.id, row.created_at) not in _OWN
+    return _died(row.holder)
+
+
+def _at_work(what: str, holder: str, began: int) -> AtWork:
+    return AtWork(
+        f"{what} already: {holder}, since {from_micros(began):%Y-%m-%d %H:%M:%S} UTC",
+        hint="nothing to do, the other one does the same; to have this one instead, stop that one first",
+    )
+
+
+def workers(connection: Connection, prefixes: tuple[str, ...]) -> list[Worker]:
+    """Who is at work at this moment on a name that begins with one of ``prefixes``."""
+    table = tables.leases
+    query = select(table).where(table.c.role == WORKER, table.c.expires_at > now(connection))
+    return [
+        Worker(row.holder, from_micros(row.created_at))
+        for row in connection.execute(query.order_by(table.c.created_at))
+        if row.id.startswith(prefixes) and not _left(row)
+    ]
+
+
+def require(connection: Connection, name: str) -> None:
+    """Inside a driver's committing transaction: whoever ends its lease waits until that is over. Raises Ended."""
+    table = tables.leases
+    held = connection.execute(update(table).where(table.c.id == name).values(id=name))
+    if held.rowcount != 1:
+        raise Ended(
+            "this process was taken for dead, and what it had written was removed; nothing was changed",
+            hint="run it again",
+        )
+
+
+def at_work(connection: Connection, prefix: str) -> dict[str, str]:
+    """The drivers that live, by the names of their leases, which begin with ``prefix``; and who they are, for people.
+    Leases of the others are ended for good."""
+    moment = now(connection)
+    found = _drivers(connection, prefix)
+    living = {row.id: row.holder for row in found if _lives(row.holder, expired=row.expires_at <= moment)}
+    _end(connection, [row.id for row in found if row.id not in living])
+    return living
+
+
+def end(connection: Connection, prefix: str) -> None:
+    """The leases of drivers, living or not, whose names begin with ``prefix``: none of them commits any more."""
+    _end(connection, [row.id for row in _drivers(connection, prefix)])
+
+
+def _drivers(connection: Connection, prefix: str) -> list[Row[*tuple[Any, ...]]]:
+    """There are few; and LIKE takes capitals for small letters in SQLite."""
+    table = tables.leases
+    rows = connection.execute(select(table).where(table.c.role == DRIVER).order_by(table.c.id))
+    return [row for row in rows if row.id.startswith(prefix)]
+
+
+def _end(connection: Connection, names: Sequence[str]) -> None:
+    if names:
+        connection.execute(delete(tables.leases).where(tables.leases.c.id.in_(names)))
+
+
+@contextmanager
+def maintaining(catalog: Catalog) -> Iterator[None]:
+    """Be the only one in here; a holder that died on this host is succeeded at once, on another when its lease ends.
+    Raises Busy. This saves work in vain: what keeps the log right is terms."""
+    table = tables.leases
+    try:
+        with catalog.write() as connection:
+            _cut_down(connection)
+            found = connection.execute(select(table).where(table.c.id == MAINTAINER)).one_or_none()
+            held = found is not None and found.expires_at > now(connection) and not _died(found.holder)
+            if found is not None and not held:
+                connection.execute(delete(table).where(*_same(found._asdict())))
+            if not held:
+                row = _row(connection, MAINTAINER, MAINTAINER, "upkeep")
+                connection.execute(insert(table).values(row))
+        if found is not None and held:
+            raise Busy(
+                f"upkeep is under way: {found.holder}, since {from_micros(found.created_at):%H:%M:%S} UTC",
+                hint="nothing to do; it does the same",
+            )
+    except Duplicate:
+        raise Busy(
+            "upkeep is under way: it began at this moment", hint="nothing to do; it does the same"
+        ) from None
+    with _renewed(catalog, [row]):
+        yield
+
+
+def oldest_need(connection: Connection) -> int | None:
+    """Number of the last file that was retired before the oldest living reader began; None without a reader."""
+    table = tables.leases
+    query = select(table.c.retired).where(
+        table.c.role.in_((READER, DRIVER)), table.c.expires_at > now(connection)
+    )
+    return min(connection.scalars(query), default=None)
+
+
+def holders(connection: Connection) -> list[str]:
+    """Who is at work on the log's files, for people; each once. A worker that waits for its next work is not."""
+    table = tables.leases
+    needed = (table.c.role != WORKER, table.c.expires_at > now(connection))
+    query = select(table).where(*needed).order_by(table.c.created_at.desc())
+    since = {row.holder: row.created_at for row in connection.execute(query) if not _died(row.holder)}
+    return [f"{holder}, since {from_micros(began):%H:%M:%S} UTC" for holder, began in since.items()]
+
+
+def forget_expired(connection: Connection) -> None:
+    _cut_down(connection)
+    table = tables.leases
+    gone = (table.c.role.in_((READER, WORKER)), table.c.expires_at <= now(connection))
+    connection.execute(delete(table).where(*gone))
+
+
+def now(connection: Connection) -> int:
+    """µs since 1970. Hosts that share a catalog compare times of one clock: its server's."""
+    if connection.dialect.name == "postgresql":
+        seconds = connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one()
+        return int(seconds * 1_000_000)
+    return now_micros()
+
+
+def _cut_down(connection: Connection) -> None:
+    """Leases that end later than any that begins now were given before the clock was set back."""
+    table = tables.leases
+    latest = now(connection) + int(LEASE_SECONDS * 1e6)
+    connection.execute(update(table).where(table.c.expires_at > latest).values(expires_at=latest))
+
+
+def _row(
+    connection: Connection, lease: str, role: str, purpose: str, seconds: float = LEASE_SECONDS
+) -> dict[str, Any]:
+    began = now(connection)
+    return {
+        "id": lease,
+        "role": role,
+        "holder": f"{purpose} by {_here()}",
+        "retired": terms.current(connection, terms.RETIRED),
+        "created_at": began,
+        "expires_at": began + int(seconds * 1e6),
+    }
+
+
+def _here() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _lives(holder: str, *, expired: bool) -> bool:
+    """Whether a holder is there. One on this host cannot be late: it is a process, or it is not."""
+    return not _died(holder) if _is_here(holder) else not expired
+
+
+def _is_here(holder: str) -> bool:
+    return holder.rpartition(" ")[2].rpartition(":")[0] == socket.gethostname()
+
+
+def _died(holder: str) -> bool:
+    """Whether a holder was a process of this host that is no more."""
+    pid = int(holder.rpartition(":")[2])
+    if not _is_here(holder) or pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _same(row: Mapping[str, Any]) -> list[ColumnElement[bool]]:
+    """This lease, and not that of a successor under the same id."""
+    return [tables.leases.c[name] == row[name] for name in ("id", "holder", "created_at")]
+
+
+@contextmanager
+def _held(catalog: Catalog, lease: str, role: str, purpose: str) -> Iterator[None]:
+    with catalog.write() as connection:
+        row = _row(connection, lease, role, purpose)
+        connection.execute(insert(tables.leases).values(row))
+    with _renewed(catalog, [row]):
+        yield
+
+
+@contextmanager
+def _renewed(
+    catalog: Catalog, rows: Sequence[Mapping[str, Any]], seconds: float = LEASE_SECONDS
+) -> Iterator[None]:
+    if not rows:
+        yield
+        return
+    table, mine = tables.leases, or_(*(and_(*_same(row)) for row in rows))
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(seconds / _RENEWALS):
+            with suppress(TransientError), catalog.write() as connection:
+                expires_at = now(connection) + int(seconds * 1e6)
+                connection.execute(update(table).where(mine).values(expires_at=expires_at))
+
+    thread = threading.Thread(target=renew, name=f"lease-{rows[0]['id']}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with suppress(TransientError), catalog.write() as connection:
+            connection.execute(delete(table).where(mine))

@@ -1,0 +1,70 @@
+"""Terms of those who write files besides a source's writer: the newest caller wins, earlier ones commit nothing."""
+
+from __future__ import annotations
+
+import uuid
+
+from sqlalchemy import Connection, insert, select, update
+from sqlalchemy.exc import IntegrityError as Duplicate
+
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.catalog.database import Catalog
+from tailrace.eventstore.errors import Fenced
+
+SEAL = "seal"
+MERGE = "merge"
+FOLD = "fold"
+RETAIN = "retain"
+STATE = "state"
+REDACT = "redact"
+# Who names files; the term is in the name.
+WRITERS = (SEAL, MERGE, FOLD, RETAIN, STATE, REDACT)
+RETIRED = "retired"  # counts retired files
+
+
+def new_file(folder: str, writer: str, term: int) -> str:
+    """A name, without an ending, that nobody else gives; ``orphans`` reads writer and term from it."""
+    return f"{folder}/{writer}-t{term}-{uuid.uuid4().hex}"
+
+
+def new_parquet(folder: str, writer: str, term: int) -> str:
+    """The name of a Parquet file."""
+    return f"{new_file(folder, writer, term)}.parquet"
+
+
+def begin(catalog: Catalog, name: str) -> int:
+    """A new term of ``name``; the previous one has ended."""
+    try:
+        with catalog.write() as connection:
+            return advance(connection, name)
+    except Duplicate:
+        return begin(catalog, name)
+
+
+def advance(connection: Connection, name: str, by: int = 1) -> int:
+    """Raise the number ``name``, and give it; others wait for the end of this transaction."""
+    table = tables.terms
+    raised = connection.execute(
+        update(table).where(table.c.name == name).values(term=table.c.term + by).returning(table.c.term)
+    ).scalar_one_or_none()
+    if raised is not None:
+        return int(raised)
+    connection.execute(insert(table).values(name=name, term=by))
+    return by
+
+
+def current(connection: Connection, name: str) -> int:
+    table = tables.terms
+    return int(connection.scalar(select(table.c.term).where(table.c.name == name)) or 0)
+
+
+def check(connection: Connection, name: str, term: int) -> None:
+    """Inside the committing transaction: lock the term's row and raise Fenced when it is over."""
+    table = tables.terms
+    held = connection.execute(
+        update(table).where(table.c.name == name, table.c.term == term).values(term=term)
+    )
+    if held.rowcount != 1:
+        raise Fenced(
+            f"another {name} began; this one stops and has changed nothing since", hint="run one at a time"
+        )

@@ -1,0 +1,172 @@
+"""Do the bytes fit the catalog? Reads blobs and files, a bounded piece at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+import pyarrow as pa
+from sqlalchemy import Connection, select
+
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.errors import IntegrityError, MissingFile
+from tailrace.eventstore.integrity import check_catalog
+from tailrace.eventstore.integrity.catalog_snapshot import AnyRow, Named, Topic, blob_place
+from tailrace.eventstore.integrity.findings import Finding, Problem
+from tailrace.eventstore.metadata import epochs as timeline
+from tailrace.eventstore.metadata import segment_index
+from tailrace.eventstore.segment import blob, file_reader, hash_chain, segment
+from tailrace.eventstore.segment.content_hash import Content, content_of
+from tailrace.eventstore.segment.merge import Rows
+from tailrace.eventstore.storage import Storage
+
+PAGE_EPOCHS = 256
+_UNREADABLE = (pa.ArrowException, IntegrityError, OSError, ValueError, KeyError)
+
+
+def blobs(
+    connection: Connection, topics: Collection[Topic], after: int, upto: int
+) -> tuple[int, list[Finding], int]:
+    """The next page of epochs with blobs: the last epoch looked at, what is wrong, and the bytes read. In one snapshot:
+    a blob that was sealed since is in a file now."""
+    table, data = tables.epochs, tables.blobs
+    wanted = {topic.id: topic for topic in topics}
+    query = (
+        select(table, data)
+        .outerjoin(data, data.c.append_id == table.c.append_id)
+        .where(table.c.epoch > after, table.c.epoch <= upto, table.c.blob_bytes.is_not(None))
+        .order_by(table.c.epoch)
+        .limit(PAGE_EPOCHS)
+    )
+    found: list[Finding] = []
+    size, last = 0, upto
+    for count, row in enumerate(connection.execute(query), start=1):
+        last = row.epoch if count == PAGE_EPOCHS else upto
+        parts = segment_index.parts_from_json(row.parts)
+        if row.data is None or not any(part.topic_id in wanted for part in parts):
+            continue  # a missing one is told by the structure
+        size += len(row.data)
+        try:
+            plain = blob.unpack_blob(row.data, row.plain_bytes, row.checksum, blob_place(row.epoch))
+        except _UNREADABLE:
+            detail = "its bytes are not those that were written"
+            found.append(Finding(Problem.DAMAGED, blob_place(row.epoch), detail))
+            continue
+        found += _appended(connection, row, parts, plain, wanted)
+    return last, found, size
+
+
+def _appended(
+    connection: Connection,
+    row: AnyRow,
+    parts: Collection[segment_index.BlobPart],
+    plain: bytes,
+    topics: dict[int, Topic],
+) -> Iterator[Finding]:
+    """The parts of a blob, and the files beside it, against the epoch's hash."""
+    table = tables.segments
+    names = {topic_id: topic.name.text for topic_id, topic in topics.items()}
+    files = connection.execute(
+        select(table).where(table.c.last_epoch == row.epoch, table.c.sealed.is_(False))
+    ).all()
+    ids = {part.topic_id for part in parts} | {file.topic_id for file in files}
+    if not ids <= names.keys() or row.rows != sum(part.rows for part in parts) + sum(
+        file.rows for file in files
+    ):
+        return  # not all of the epoch is looked at, or there
+    appended = [
+        hash_chain.AppendedPart(
+            names[part.topic_id],
+            part.version,
+            part.first_row,
+            file_reader.checksum(memoryview(plain)[part.start : part.start + part.length]),
+            part.ranges,
+        )
+        for part in parts
+    ]
+    appended += [check_catalog.appended_part(topics[file.topic_id], file) for file in files]
+    yield from check_catalog.changed_parts(row, appended)
+
+
+def checked(storage: Storage, named: Named) -> Iterator[Finding]:
+    """The bytes of a file as a whole."""
+    try:
+        data = storage.open(named.path)
+    except MissingFile:
+        yield Finding(Problem.MISSING, named.path, "the catalog names it")
+        return
+    if file_reader.checksum(data) != named.checksum:
+        yield Finding(Problem.DAMAGED, named.path, _damage(data.size, named.bytes))
+
+
+def _damage(size: int, expected: int | None) -> str:
+    if expected is not None and size != expected:
+        return f"it has {size} bytes where {expected} were written"
+    return "its bytes are not those that were written"
+
+
+def segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int) -> Iterator[Finding]:
+    """The rows of a file whose bytes are whole: their places, and their content when it is known."""
+    try:
+        yield from _segment_rows(storage, topic, row, memory_bytes)
+    except _UNREADABLE as error:
+        text = str(error).partition("\n")[0]
+        yield Finding(Problem.DAMAGED, row.path, f"{topic.name}: it cannot be read: {text}")
+
+
+def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int) -> Iterator[Finding]:
+    ref = segment_index.file_ref(topic.name, row)
+    if not row.sealed:
+        held = file_reader.open_file(storage, ref).metadata.num_rows
+        if held != row.rows:
+            text = f"{topic.name}: it holds {held} rows, the catalog says {row.rows}"
+            yield Finding(Problem.CHANGED, row.path, text)
+        return
+    rows = Rows(storage, ref, memory_bytes)
+    content, count, misplaced = Content(), 0, False
+    expected = segment.positions_of(ref.ranges)
+    try:
+        for piece in rows.every():
+            content += content_of(piece)
+            partition, offset = expected[0][count:], expected[1][count:]
+            epochs = piece["_epoch"].to_numpy()
+            held = piece.num_rows
+            misplaced |= not (
+                np.array_equal(piece["_partition"].to_numpy(), partition[:held])
+                and np.array_equal(piece["_offset"].to_numpy(), offset[:held])
+                and bool(np.all((epochs >= row.first_epoch) & (epochs <= row.last_epoch)))
+            )
+            count += held
+    finally:
+        rows.close()
+    if count != row.rows or misplaced:
+        text = f"{topic.name}: its rows have other offsets or epochs than the catalog says"
+        yield Finding(Problem.CHANGED, row.path, text)
+    elif row.content and content.text != row.content:
+        text = f"{topic.name}: its rows are not those that were recorded when it was made"
+        yield Finding(Problem.CHANGED, row.path, text)
+
+
+def epoch_file(storage: Storage, row: AnyRow) -> tuple[list[Finding], int]:
+    """A file of epochs whose bytes are whole: what is wrong, and how many rows its epochs brought."""
+    try:
+        with timeline.open_file(storage, row) as file:
+            table = file.read(columns=["epoch", "rows"])
+    except _UNREADABLE as error:
+        text = f"it cannot be read: {str(error).partition(chr(10))[0]}"
+        return [Finding(Problem.DAMAGED, row.path, text)], 0
+    held = table["epoch"].to_numpy()
+    if not np.array_equal(held, np.arange(row.first_epoch, row.last_epoch + 1)):
+        text = f"it does not hold epochs {row.first_epoch} to {row.last_epoch}"
+        return [Finding(Problem.CHANGED, row.path, text)], 0
+    return [], int(table["rows"].to_numpy().sum())
+
+
+def last_hash(storage: Storage, row: AnyRow) -> str | None:
+    """The hash of a file's last epoch; None when it cannot be read, which others tell."""
+    try:
+        with timeline.open_file(storage, row) as file:
+            hashes = file.read_row_group(file.num_row_groups - 1, columns=["hash"])["hash"]
+            return str(hashes[-1].as_py().hex())
+    except _UNREADABLE:
+        return None

@@ -1,0 +1,1 @@
+"""How is the log written, read and followed?"""

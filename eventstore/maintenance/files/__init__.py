@@ -1,0 +1,1 @@
+"""How do many small epochs become few large files, and when do old files go?"""

@@ -1,0 +1,54 @@
+"""Files that a crash left behind: written, but named by no epoch.
+
+Every file's name carries the term of its writer, and a commit needs a running term. So a file that the catalog does not
+name and whose term has ended can never become part of the log. Files of running terms are left alone: their epoch may
+be about to be committed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import tables, terms
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.store import Store
+
+_NAME = re.compile(
+    rf"(epochs|log/(?P<source>[^/]+)/\d+)/((?P<writer>{'|'.join(terms.WRITERS)})-)?t(?P<term>\d+)-[0-9a-f]+"
+    r"\.(parquet|frames)(\.partial)?"
+)
+
+
+def is_ours(path: str) -> bool:
+    """Whether a file has a name that a writer of the log gives."""
+    return _NAME.fullmatch(path) is not None
+
+
+def collect_orphans(store: Store) -> int:
+    """Remove them and give their number. Files whose names are not ours are left alone."""
+    # The order matters: a file that is listed, of an ended term and not named *afterwards*, never will be.
+    listed = [path for folder in ("log", "epochs") for path in store.storage.list(folder)]
+    with store.catalog.read() as connection:
+        named = set(connection.scalars(select(tables.segments.c.path)))
+        named.update(connection.scalars(select(tables.state_runs.c.path)))
+        named.update(connection.scalars(select(tables.epoch_files.c.path)))
+        named.update(connection.scalars(select(tables.retired.c.path)))  # these go when no reader needs them
+        named |= set(connection.scalars(select(tables.kept_frames.c.path)))
+        sources = tables.sources
+        running = {row.name: row.term for row in connection.execute(select(sources.c.name, sources.c.term))}
+        maintaining = {name: terms.current(connection, name) for name in terms.WRITERS}
+    removed = 0
+    for path in listed:
+        match = _NAME.fullmatch(path)
+        if match is None or path in named:
+            continue
+        current = maintaining[match["writer"]] if match["writer"] else running.get(match["source"])
+        if current is not None and int(match["term"]) < current:
+            removed += store.storage.delete(path)
+            failpoints.hit("file_removed")
+    return removed

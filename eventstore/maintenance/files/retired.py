@@ -1,0 +1,70 @@
+"""Retired files: replaced in the catalog, kept until no reader can still want them.
+
+Two kinds of readers may hold a reference from before: short ones, for which a period of grace is kept, and those with a
+lease (``leases.pinned``), however long it lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
+
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import leases, tables, terms
+from tailrace.eventstore.metadata import topics
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.segment.segment import folder_of
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.store import Store
+
+
+def retire(connection: Connection, files: Sequence[tuple[str, int]]) -> None:
+    """Inside the transaction that takes them (path, bytes) out of the catalog."""
+    last = terms.advance(connection, terms.RETIRED, len(files))
+    now = leases.now(connection)
+    rows = [
+        {"number": last - len(files) + 1 + at, "path": path, "bytes": size, "retired_at": now}
+        for at, (path, size) in enumerate(files)
+    ]
+    connection.execute(insert(tables.retired), rows)
+
+
+def of_topic(store: Store, topic: TopicId) -> list[Row[*tuple[Any, ...]]]:
+    """Rows of ``retired``: those that held rows of a topic."""
+    table = tables.retired
+    with store.catalog.read() as connection:
+        topic_id = topics.topic_ids(connection, [topic])[topic]
+        mine = table.c.path.startswith(f"{folder_of(topic, topic_id)}/", autoescape=True)
+        return list(connection.execute(select(table).where(mine).order_by(table.c.number)))
+
+
+def remove(store: Store, files: Sequence[Row[*tuple[Any, ...]]]) -> None:
+    """Remove retired files, whoever may want them: readers in the middle of them fail with MissingFile and find the
+    rows elsewhere when they begin again. May be killed at any point."""
+    for row in files:
+        store.storage.delete(row.path)
+        failpoints.hit("retired_removed")
+    if files:
+        with store.catalog.write() as connection:
+            gone = delete(tables.retired).where(tables.retired.c.number == bindparam("gone"))
+            connection.execute(gone, [{"gone": row.number} for row in files])
+
+
+def collect_retired(store: Store, grace_seconds: float) -> tuple[int, int]:
+    """Remove those that nobody can want any more; gives their number and bytes. May be killed at any point."""
+    table = tables.retired
+    with store.catalog.write() as connection:
+        leases.forget_expired(connection)
+        needed = leases.oldest_need(connection)
+        now = leases.now(connection)
+        # Before the clock was set back: their grace begins now, or they would stay until it comes round again.
+        connection.execute(update(table).where(table.c.retired_at > now).values(retired_at=now))
+        query = select(table).where(table.c.retired_at <= now - int(grace_seconds * 1e6))
+        if needed is not None:
+            query = query.where(table.c.number <= needed)
+        due = connection.execute(query.order_by(table.c.number)).all()
+    remove(store, due)
+    return len(due), sum(row.bytes for row in due)

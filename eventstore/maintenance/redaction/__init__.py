@@ -1,0 +1,1 @@
+"""How are values erased from the log, and where do copies remain?"""

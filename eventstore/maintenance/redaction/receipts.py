@@ -1,0 +1,107 @@
+"""Receipts of redactions: what was erased, from which files, and where values may still lie."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, func, insert, select
+
+from tailrace.eventstore.catalog import leases, tables
+from tailrace.eventstore.metadata import topics as registry
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.time import from_micros
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """One file that was replaced by one with ``rows`` rows erased."""
+
+    old: str
+    new: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remnant:
+    """A place where values may still lie, and what to do about it."""
+
+    place: str
+    detail: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """``keys``: of the rows, the one that was asked for first, then those they had before or after. ``upto``: rows of
+    later epochs stay as they are. ``epoch`` tells the log's readers of it; 0 in a plan."""
+
+    topic: str
+    keys: tuple[tuple[str | None, ...], ...]
+    columns: tuple[str, ...]
+    upto: int
+    rows: int
+    files: tuple[Rewritten, ...]
+    remnants: tuple[Remnant, ...] = ()
+    epoch: int = 0
+    erased_at: datetime | None = None
+
+    def to_json(self) -> str:
+        """What is stored: all but ``epoch`` and ``erased_at``, which have columns of their own."""
+        data = asdict(replace(self, epoch=0, erased_at=None))
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str, epoch: int, erased_at: datetime | None) -> Receipt:
+        data: Mapping[str, Any] = json.loads(text)
+        return cls(
+            topic=data["topic"],
+            keys=tuple(tuple(key) for key in data["keys"]),
+            columns=tuple(data["columns"]),
+            upto=data["upto"],
+            rows=data["rows"],
+            files=tuple(Rewritten(**each) for each in data["files"]),
+            remnants=tuple(Remnant(**each) for each in data["remnants"]),
+            epoch=epoch,
+            erased_at=erased_at,
+        )
+
+
+def add(connection: Connection, topic_id: int, receipt: Receipt) -> Receipt:
+    """Inside the transaction that makes it true."""
+    now = leases.now(connection)
+    values = {"epoch": receipt.epoch, "topic_id": topic_id, "erased_at": now, "receipt": receipt.to_json()}
+    connection.execute(insert(tables.redactions).values(values))
+    return replace(receipt, erased_at=from_micros(now))
+
+
+def erasures(store: Store, topics: Sequence[TopicId]) -> dict[TopicId, int]:
+    """Those of these topics that rows were ever erased of, and the epoch that tells of the last time."""
+    table = tables.redactions
+    with store.catalog.read() as connection:
+        names = {number: topic for topic, number in registry.topic_ids(connection, topics).items()}
+        query = select(table.c.topic_id, func.max(table.c.epoch).label("epoch")).group_by(table.c.topic_id)
+        return {
+            names[row.topic_id]: row.epoch
+            for row in connection.execute(query.where(table.c.topic_id.in_(list(names))))
+        }
+
+
+def receipts(store: Store, topics: Sequence[TopicId] = ()) -> list[Receipt]:
+    """Of these topics, or of all, oldest first. Raises UsageError for an unknown topic."""
+    table = tables.redactions
+    query = select(table).order_by(table.c.epoch)
+    for topic in topics:
+        store.topic(topic)
+    with store.catalog.read() as connection:
+        if topics:
+            ids = registry.topic_ids(connection, topics)
+            query = query.where(table.c.topic_id.in_(list(ids.values())))
+        rows = connection.execute(query).all()
+    return [Receipt.from_json(row.receipt, row.epoch, from_micros(row.erased_at)) for row in rows]

@@ -1,0 +1,395 @@
+"""Redaction: the values of one key's rows are erased, wherever the log holds them; offsets, order and epochs stay.
+
+1. Be the one who keeps the log in order, and seal: no value is in a blob then.
+2. Find the rows (``lifetimes``), and the files of segments and state runs that hold a cell to erase.
+3. Write each of them again with these cells erased (``erase``), and read it back. No lock is held.
+4. One transaction: term still mine, the new files in, the old ones out and retired, an entry for each in the topic's
+   chain, a receipt, and an epoch without rows that tells whoever follows the topic, projections above all.
+
+A crash before 4 leaves orphans, after it nothing that another run does not do. Rows of later epochs stay as they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from sqlalchemy import Connection, Row, delete, insert, literal, select
+
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import roles, tables, terms
+from tailrace.eventstore.catalog.leases import Busy, maintaining
+from tailrace.eventstore.catalog.roles import Role
+from tailrace.eventstore.errors import Fenced, UsageError
+from tailrace.eventstore.log import control_epochs
+from tailrace.eventstore.maintenance.files import hash_ledger
+from tailrace.eventstore.maintenance.files.orphans import collect_orphans
+from tailrace.eventstore.maintenance.files.retired import retire
+from tailrace.eventstore.maintenance.files.seal import seal
+from tailrace.eventstore.maintenance.redaction import remaining_copies
+from tailrace.eventstore.maintenance.redaction.erase_cells import Mask, erased
+from tailrace.eventstore.maintenance.redaction.key_history import COLUMNS, Found, Key, rows_of
+from tailrace.eventstore.maintenance.redaction.receipts import Receipt, Remnant, Rewritten, add
+from tailrace.eventstore.metadata import log_start, segment_index, topics
+from tailrace.eventstore.model import keys
+from tailrace.eventstore.model.model import SegmentRef, TopicId, TopicInfo, TopicKind
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.segment import hash_chain
+from tailrace.eventstore.segment.content_hash import row_hashes
+from tailrace.eventstore.segment.merge import Rows, require_content, require_recorded, rewrite
+from tailrace.eventstore.segment.segment import folder_of, read_segment
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.store import Store
+
+Offsets = Mapping[int, Sequence[int]]
+# Of a domain event, these are what somebody wrote; the others say which event it is, and are needed to read it.
+_EVENT_VALUES = ("data", "metadata")
+_POLL_SECONDS = 0.2
+_PIECES = 6  # of the memory for upkeep: one for a piece that is looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be erased. ``key``: texts of its columns as the source prints them, in order; ``columns``: names, or
+    None for all that are not part of the key."""
+
+    topic: TopicId
+    key: Sequence[str]
+    columns: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    info: TopicInfo
+    topic_id: int
+    versions: Mapping[int, TopicSchema]
+    ids: frozenset[int]  # of columns
+    names: tuple[str, ...]
+    found: Found
+    upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file with cells to erase: its row of ``segments``, or of ``state_runs``. ``beside``: its rows are in other
+    files, too."""
+
+    ref: SegmentRef
+    row: Row[*tuple[Any, ...]]
+    is_run: bool
+    beside: bool
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    file: _File
+    values: dict[str, Any]
+
+
+def plan(store: Store, request: Request) -> Receipt:
+    """What ``redact`` would do now; nothing is written. Raises UsageError for a topic, column or key that is not there
+    or cannot be erased."""
+    wanted = _wanted(store, request, store.cut().epoch)
+    refs = store.state_segments(request.topic, Cut(wanted.upto), every_row=True)
+    blobs = [(ref.first_epoch, _rows_to_erase(store, wanted, ref)) for ref in refs if ref.path is None]
+    held = [Rewritten(f"the blob of epoch {epoch}", "", rows) for epoch, rows in blobs if rows]
+    files = list(_files(store, wanted, lambda _: None))
+    held += [Rewritten(str(each.ref.path), "", each.rows) for each in files]
+    with store.catalog.read() as connection:
+        left = remaining_copies.remnants(store, connection, wanted.info, wanted.topic_id)
+    return _receipt(wanted, sum(rows for _, rows in blobs) + _different(files), held, left)
+
+
+def redact(
+    store: Store,
+    request: Request,
+    *,
+    patience: float = 60.0,
+    report: Callable[[str], None] = lambda _: None,
+) -> Receipt:
+    """Erase; gives the receipt, with no files when everything read as erased already. Waits ``patience`` seconds for
+    upkeep that is under way, then raises Busy. Raises as ``plan`` does; OperatorError for a login that may not, Fenced
+    when another one began."""
+    _columns(store, request)
+    if store.catalog.kind == "postgres":
+        with store.catalog.read() as connection:
+            roles.require(connection, store.catalog.schema, "erase rows", Role.WRITER, Role.MAINTAINER)
+    with _alone(store, patience):
+        report("sealing")
+        seal(store)
+        term = terms.begin(store.catalog, terms.REDACT)
+        report("looking for its rows")
+        with store.catalog.read() as connection:
+            upto = topics.sealed_upto(connection)  # a capture goes on: what came since is in blobs
+        wanted = _wanted(store, request, upto)
+        files = list(_files(store, wanted, report))
+        made = []
+        for at, file in enumerate(files, start=1):
+            report(f"file {at:,} of {len(files):,}")
+            made.append(_rewritten(store, wanted, file, term))
+        failpoints.hit("redact_written")
+        receipt = _swap(store, wanted, made, term)
+    failpoints.hit("redact_swapped")
+    if receipt.epoch:
+        store.waker.notify(receipt.epoch)
+    collect_orphans(store)  # of those who were killed: they may hold these rows as well
+    remaining_copies.forget_errors(store, request.topic, wanted.found.offsets)
+    return receipt
+
+
+@contextmanager
+def _alone(store: Store, patience: float) -> Iterator[None]:
+    """Like ``maintaining``, which upkeep has for moments only."""
+    deadline = time.monotonic() + patience
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(maintaining(store.catalog))
+                break
+            except Busy as error:
+                if time.monotonic() > deadline:
+                    raise Busy(error.message, hint="nothing was erased; try again when it is over") from None
+            time.sleep(_POLL_SECONDS)
+        yield
+
+
+def _wanted(store: Store, request: Request, upto: int) -> _Wanted:
+    info, versions, names, ids = _columns(store, request)
+    key: Key = tuple(request.key)
+    key_hash = keys.hash_texts(key)
+
+    def read() -> Iterator[pa.Table]:
+        for ref in store.state_segments(info.id, Cut(upto), every_row=True):
+            yield read_segment(store.storage, ref, versions[ref.version], columns=COLUMNS)
+
+    with store.pinned("redaction"):
+        found = rows_of(read, key_hash, key)
+    if not found.offsets:
+        raise UsageError(
+            f"{info.id} has no row with key {', '.join(request.key)} in its history",
+            hint=f"tailrace log tail {info.id} shows rows; a time is written as Postgres prints it",
+        )
+    with store.catalog.read() as connection:
+        topic_id = topics.topic_ids(connection, [info.id])[info.id]
+    return _Wanted(info, topic_id, versions, ids, names, found, upto)
+
+
+def _columns(
+    store: Store, request: Request
+) -> tuple[TopicInfo, dict[int, TopicSchema], tuple[str, ...], frozenset[int]]:
+    """The columns to erase, by name and identity: of a name, that of the latest version, and dropped ones."""
+    info = store.topic(request.topic)
+    versions = {schema.version: schema for schema in store.schemas(info.id)}
+    latest = versions[info.version]
+    _check_key(info, latest, request.key)
+    held = {column.id for column in latest.columns}
+    key = {column.id for column in latest.key}
+    names: dict[str, set[int]] = {}
+    for schema in versions.values():
+        for column in schema.columns:
+            if column.id not in held or schema is latest:
+                names.setdefault(column.name, set()).add(column.id)
+    envelope = info.kind is TopicKind.EVENTS
+    free = {name for name, ids in names.items() if ids - key and (not envelope or name in _EVENT_VALUES)}
+    chosen = tuple(dict.fromkeys(request.columns)) if request.columns is not None else tuple(sorted(free))
+    for name in chosen:
+        if name not in names:
+            raise UsageError(
+                f"{info.id} has no column {name!r}", hint=f"its columns are {', '.join(sorted(names))}"
+            )
+        if name not in free:
+            what = "says which event it is" if envelope else "is part of the key, and stays"
+            raise UsageError(
+                f"column {name!r} of {info.id} {what}", hint=f"erase any of {', '.join(sorted(free))}"
+            )
+    if not chosen:
+        raise UsageError(
+            f"all columns of {info.id} are its key: there is nothing to erase beside it",
+            hint="delete the row in the source; retention removes its history",
+        )
+    return info, versions, chosen, frozenset(each for name in chosen for each in names[name] - key)
+
+
+def _check_key(info: TopicInfo, schema: TopicSchema, key: Sequence[str]) -> None:
+    columns = [column.name for column in schema.key]
+    if not columns or schema.bag:
+        raise UsageError(
+            f"{info.id} has no key: its rows have no identity that could be named",
+            hint="give the table a primary key, or let retention remove its history",
+        )
+    if len(columns) != len(key):
+        raise UsageError(
+            f"the key of {info.id} is ({', '.join(columns)}), but {len(key)} value(s) were given",
+            hint=" ".join(f"--key {name.upper()}" for name in columns),
+        )
+
+
+def _files(store: Store, wanted: _Wanted, report: Callable[[str], None]) -> Iterator[_File]:
+    """What holds a cell that is not erased yet."""
+    segments = tables.segments
+    with store.catalog.read() as connection:
+        start = log_start.read(connection, wanted.topic_id)
+        table = tables.state_runs
+        runs = connection.execute(
+            select(table, literal(True).label("sealed")).where(table.c.topic_id == wanted.topic_id)
+        ).all()
+        rows = connection.execute(
+            select(segments)
+            .where(
+                segments.c.topic_id == wanted.topic_id,
+                segments.c.last_epoch <= wanted.upto,
+                segments.c.last_epoch > start.epoch,
+            )
+            .order_by(segments.c.first_row)
+        ).all()
+    for at, row in enumerate([*runs, *rows], start=1):
+        report(f"looking into file {at:,} of {len(runs) + len(rows):,}")
+        ref = segment_index.file_ref(wanted.info.id, row)
+        found = _rows_to_erase(store, wanted, ref)
+        if found:
+            is_run = at <= len(runs)
+            yield _File(ref, row, is_run, is_run and row.epoch != start.epoch, found)
+
+
+def _different(files: Sequence[_File]) -> int:
+    """How many rows of the log they hold."""
+    return sum(file.rows for file in files if not file.beside)
+
+
+def _rows_to_erase(store: Store, wanted: _Wanted, ref: SegmentRef) -> int:
+    partitions = {piece.partition for piece in ref.ranges if piece.partition in wanted.found.offsets}
+    return sum(
+        _count(piece, wanted.versions[ref.version], wanted)
+        for piece in _pieces(store, ref, sorted(partitions))
+    )
+
+
+def _pieces(store: Store, ref: SegmentRef, partitions: Sequence[int]) -> Iterator[pa.Table]:
+    if ref.path is None:
+        yield read_segment(store.storage, ref, partitions=partitions)
+        return
+    if not partitions:
+        return
+    rows = Rows(store.storage, ref, store.settings.upkeep.memory_bytes // _PIECES)
+    try:
+        for partition in partitions:
+            yield from rows.of_partition(partition)
+    finally:
+        rows.close()
+
+
+def _count(table: pa.Table, version: TopicSchema, wanted: _Wanted) -> int:
+    """How many of the rows have a cell to erase."""
+    mine = table.filter(pa.array(_among(table, wanted.found.offsets)))
+    if not mine.num_rows:
+        return 0
+    gone = erased(mine, version, _of(version, wanted), np.ones(mine.num_rows, np.bool_))
+    return 0 if gone is mine else int(np.count_nonzero(row_hashes(gone) != row_hashes(mine)))
+
+
+def _of(version: TopicSchema, wanted: _Wanted) -> Collection[int]:
+    """Of the columns to erase, those that are not part of this version's key."""
+    return wanted.ids - {column.id for column in version.key}
+
+
+def _among(table: pa.Table, offsets: Offsets) -> Mask:
+    partitions, found = table["_partition"].to_numpy(), table["_offset"].to_numpy()
+    mask = np.zeros(table.num_rows, np.bool_)
+    for partition, wanted in offsets.items():
+        mask |= (partitions == partition) & np.isin(found, wanted)
+    return mask
+
+
+def _rewritten(store: Store, wanted: _Wanted, file: _File, term: int) -> _Made:
+    version = wanted.versions[file.ref.version]
+    path = terms.new_parquet(folder_of(wanted.info.id, wanted.topic_id), terms.REDACT, term)
+    memory = store.settings.upkeep.memory_bytes
+
+    def change(table: pa.Table) -> pa.Table:
+        mask = _among(table, wanted.found.offsets)
+        return erased(table, version, _of(version, wanted), mask) if mask.any() else table
+
+    written = rewrite(store.storage, [file.ref], path, memory, change)
+    made = replace(file.ref, path=path, sealed=True, checksum=written.checksum, bytes=written.bytes)
+    if not file.is_run:
+        require_recorded(file.row, written.contents[0])
+    require_content(store.storage, made, written.kept, memory)
+    values = {**file.row._mapping, "path": path, "bytes": written.bytes, "checksum": written.checksum}
+    if file.is_run:
+        del values["sealed"]
+    else:
+        values |= {"sealed": True, "content": written.kept.text}
+    return _Made(file, values)
+
+
+def _receipt(wanted: _Wanted, rows: int, files: Sequence[Rewritten], left: Sequence[Remnant]) -> Receipt:
+    return Receipt(
+        topic=wanted.info.id.text,
+        keys=wanted.found.keys,
+        columns=wanted.names,
+        upto=wanted.upto,
+        rows=rows,
+        files=tuple(files),
+        remnants=tuple(left),
+    )
+
+
+def _swap(store: Store, wanted: _Wanted, made: Sequence[_Made], term: int) -> Receipt:
+    """Nothing is recorded when there was nothing to erase."""
+    files = [Rewritten(each.file.row.path, each.values["path"], each.file.rows) for each in made]
+    rows = _different([each.file for each in made])
+    with store.catalog.write() as connection:
+        source = control_epochs.locked_source(connection, wanted.info.id.source)
+        terms.check(connection, terms.REDACT, term)
+        for other in (terms.MERGE, terms.RETAIN, terms.STATE):  # one under way would bring the values back
+            terms.advance(connection, other)
+        if made:
+            _replace(connection, wanted, made)
+        receipt = _receipt(
+            wanted, rows, files, remaining_copies.remnants(store, connection, wanted.info, wanted.topic_id)
+        )
+        if made:
+            store.waker.notify_in(connection)
+            content = hash_chain.receipt_hash(receipt.to_json())
+            receipt = replace(
+                receipt, epoch=control_epochs.add_notice(connection, source, content, {wanted.topic_id})
+            )
+            receipt = add(connection, wanted.topic_id, receipt)
+    return receipt
+
+
+def _replace(connection: Connection, wanted: _Wanted, made: Sequence[_Made]) -> None:
+    for table, is_run in ((tables.segments, False), (tables.state_runs, True)):
+        mine = [each for each in made if each.file.is_run == is_run]
+        if not mine:
+            continue
+        paths = [each.file.row.path for each in mine]
+        gone = connection.execute(delete(table).where(table.c.path.in_(paths)))
+        if gone.rowcount != len(mine):
+            raise Fenced(
+                f"files of {wanted.info.id} changed while its rows were erased; nothing was changed",
+                hint="run it again",
+            )
+        rows = []
+        for each in mine:
+            old = each.file.row
+            replaced = [] if is_run else [old._asdict()]
+            entry = hash_ledger.record(
+                connection,
+                wanted.topic_id,
+                terms.REDACT,
+                [(old.path, old.checksum)],
+                replaced,
+                None if is_run else each.values,
+            )
+            rows.append(each.values if is_run else entry)
+        connection.execute(insert(table), rows)
+    retire(connection, [(each.file.row.path, each.file.row.bytes) for each in made])

@@ -1,0 +1,133 @@
+"""Where values that were erased from the log may still lie: what redaction cannot reach, or reaches later."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, func, select, update
+
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.catalog.group_tables import parked
+from tailrace.eventstore.maintenance.redaction.receipts import Remnant
+from tailrace.eventstore.maintenance.retention import archive
+from tailrace.eventstore.metadata import topics
+from tailrace.eventstore.metadata.generations import GenerationState, inputs_of
+from tailrace.eventstore.model.model import TopicId, TopicInfo
+from tailrace.eventstore.segment.segment import folder_of
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.store import Store
+
+_FORGOTTEN = "erased with the row"
+_OFFSETS_AT_ONCE = 500
+
+
+def remnants(store: Store, connection: Connection, info: TopicInfo, topic_id: int) -> list[Remnant]:
+    """As the catalog is inside this transaction, apart from what nobody here can know, which is always named."""
+    return [
+        *_replaced(connection, info, topic_id),
+        *_not_decoded(connection, topic_id),
+        *_archived(connection, topic_id),
+        *_projections(connection, info.id),
+        Remnant(
+            "the catalog's database",
+            "pages that held rows before they were sealed, until they are used again",
+            "VACUUM the database" if store.catalog.kind == "sqlite" else "VACUUM FULL its table blobs",
+        ),
+        Remnant(
+            f"source {info.id.source}",
+            "the table, its WAL, its replicas and backups: what changes there, or is read again, comes into the log",
+            "delete or change the row there, and then erase again what came meanwhile",
+        ),
+        Remnant(
+            "copies",
+            "backups of the store, recordings of capture, exports, what consumers and sinks keep",
+            "remove them, or erase again after a restore: `tailrace log redactions` says what",
+        ),
+    ]
+
+
+def now(store: Store, topic: TopicId) -> list[Remnant]:
+    """The same, as it is now."""
+    info = store.topic(topic)
+    with store.catalog.read() as connection:
+        return remnants(store, connection, info, topics.topic_ids(connection, [topic])[topic])
+
+
+def _replaced(connection: Connection, info: TopicInfo, topic_id: int) -> Iterator[Remnant]:
+    table = tables.retired
+    mine = table.c.path.startswith(f"{folder_of(info.id, topic_id)}/", autoescape=True)
+    query = select(func.count()).select_from(table).where(mine)
+    if files := connection.scalar(query):
+        yield Remnant(
+            f"{files} replaced {'file' if files == 1 else 'files'}",
+            "kept for readers that began before (store.upkeep.keep_seconds, and leases); upkeep removes them",
+            "tailrace log redact … --wait returns when they are gone, --now does not wait for readers",
+        )
+
+
+def _not_decoded(connection: Connection, topic_id: int) -> Iterator[Remnant]:
+    aside, kept = tables.set_aside, tables.kept_frames
+    if connection.scalar(select(aside.c.topic_id).where(aside.c.topic_id == topic_id)) is None:
+        return
+    parts = connection.scalar(select(func.sum(kept.c.frames)).where(kept.c.topic_id == topic_id))
+    yield Remnant(
+        "what was set aside",
+        f"{int(parts or 0)} messages that could not be decoded yet may hold values of any row",
+        "tailrace source retry, then erase again",
+    )
+
+
+def _archived(connection: Connection, topic_id: int) -> Iterator[Remnant]:
+    table = tables.archived
+    query = select(table.c.place, func.count()).where(table.c.topic_id == topic_id).group_by(table.c.place)
+    for place, files in connection.execute(query):
+        yield Remnant(
+            f"archive {place}",
+            f"{files} {'file' if files == 1 else 'files'} that retention copied there",
+            "rewrite or remove them there",
+        )
+    unfinished = Counter(row.place for row in archive.abandoned(connection, topic_id))
+    for place, files in unfinished.items():
+        yield Remnant(
+            f"archive {place}, unfinished",
+            f"{files} {'file' if files == 1 else 'files'} that retention began to archive as they were before",
+            "the next round of upkeep removes them: tailrace store maintain; "
+            f"if that archive is no more: tailrace log archives --gone {shlex.quote(place)}",
+        )
+
+
+def _projections(connection: Connection, topic: TopicId) -> Iterator[Remnant]:
+    table, live = tables.generations, tables.live
+    now = {row.projection: row.generation for row in connection.execute(select(live))}
+    for row in connection.execute(select(table).order_by(table.c.projection, table.c.generation)):
+        if all(need.topic != topic.text for need in inputs_of(row.inputs)):
+            continue
+        newer = row.state == GenerationState.READY.value and row.generation > now.get(row.projection, 0)
+        follows = row.as_of is None and (row.generation == now.get(row.projection) or newer)
+        yield Remnant(
+            f"projection {row.projection}, generation {row.generation}",
+            "its result and sink, until it is refreshed"
+            if follows
+            else "its result and sink: it is not refreshed",
+            f"tailrace run {row.projection}" if follows else f"tailrace projection gc {row.projection}",
+        )
+
+
+def forget_errors(store: Store, topic: TopicId, offsets: Mapping[int, Sequence[int]]) -> None:
+    """What handlers said of parked events may quote them."""
+    database = store.groups_database
+    for partition, found in offsets.items():
+        for at in range(0, len(found), _OFFSETS_AT_ONCE):
+            mine = (
+                parked.c.topic == topic.text,
+                parked.c.partition == partition,
+                parked.c.event_offset.in_(list(found[at : at + _OFFSETS_AT_ONCE])),
+            )
+            with database.write() as connection:
+                connection.execute(
+                    update(parked).where(*mine, parked.c.attempts > 0).values(error=_FORGOTTEN)
+                )

@@ -1,0 +1,89 @@
+"""Repartitioning: later rows of a topic are spread over another number of partitions, from one epoch on.
+
+One transaction, under the lock of the source's row, as one of its writer's: an epoch without rows tells of it, the
+topic gets a new incarnation (``partitioning``) for the rows behind that epoch, and its new partitions begin at offset
+0. No row is written anew; those of before keep their partitions and offsets. A writer that has arranged rows over the
+partitions of before finds other offsets than it left, writes nothing, and arranges them again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, select, update
+
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.log import control_epochs
+from tailrace.eventstore.metadata import topics
+from tailrace.eventstore.model.model import TopicId, TopicInfo
+from tailrace.eventstore.model.partitioning import TopicIncarnation
+from tailrace.eventstore.segment import hash_chain
+from tailrace.eventstore.settings import PARTITIONS_MAX
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Repartitioned:
+    """``epoch``: the one that tells of it, 0 when the topic had as many partitions already. Rows of later epochs are in
+    the partitions of ``after``, those up to it stay in those of ``before`` (and of incarnations before that)."""
+
+    topic: TopicId
+    epoch: int
+    before: TopicIncarnation
+    after: TopicIncarnation
+
+
+def repartition(store: Store, topic: TopicId, partitions: int) -> Repartitioned:
+    """Safe beside the source's writer, readers, consumers and upkeep. Raises UsageError: no such topic, no such number;
+    OperatorError: no right to; Fenced: the store has moved, or is being moved."""
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise UsageError(
+            f"{topic} cannot have {partitions:,} partitions", hint=f"1 to {PARTITIONS_MAX:,} partitions"
+        )
+    before = store.topic(topic).partitioning.current
+    if before.count == partitions:
+        return Repartitioned(topic, 0, before, before)
+    with store.catalog.write() as connection:
+        source = control_epochs.locked_source(connection, topic.source)
+        info, topic_id = _now(connection, topic)
+        before = info.partitioning.current
+        if before.count == partitions:  # somebody was faster
+            return Repartitioned(topic, 0, before, before)
+        _add_partitions(connection, topic_id, partitions)
+        store.waker.notify_in(connection)
+        content = hash_chain.partitioning_hash(topic.text, info.partitioning.total, partitions)
+        epoch = control_epochs.add_notice(connection, source, content)
+        following = info.partitioning.repartitioned(partitions, epoch)
+        table = tables.topics
+        connection.execute(
+            update(table).where(table.c.id == topic_id).values(partitioning=following.to_json())
+        )
+        failpoints.hit("repartition_written")
+    failpoints.hit("repartition_committed")
+    store.waker.notify(epoch)
+    return Repartitioned(topic, epoch, before, following.current)
+
+
+def _now(connection: Connection, topic: TopicId) -> tuple[TopicInfo, int]:
+    row = topics.topic_row(connection, topic)
+    assert row is not None  # topics are never removed
+    return topics.topic_info(row), row.id
+
+
+def _add_partitions(connection: Connection, topic_id: int, count: int) -> None:
+    """Their offsets: nobody has any yet, and nothing is gone."""
+    table = tables.topic_offsets
+    mine = table.c.topic_id == topic_id
+    row = connection.execute(select(table).where(mine).with_for_update()).one()
+    zeros = [0] * count
+    longer = {
+        name: json.dumps([*json.loads(row._mapping[name]), *zeros])
+        for name in ("next_offsets", "log_starts", "whole_from")
+    }
+    connection.execute(update(table).where(mine).values(longer))

@@ -1,0 +1,1 @@
+"""Which rows go by a topic's policy, and what is kept of them?"""

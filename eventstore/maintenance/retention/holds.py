@@ -1,0 +1,92 @@
+"""Who still needs rows of a topic: groups by their positions and what they parked, projections by their fences.
+
+Readers of the moment (leases) are no concern here: files that they were referred to stay until they end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import func, select
+
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.metadata.generations import GenerationState, inputs_of
+from tailrace.eventstore.model.model import TopicId
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.store import Store
+
+_FOLLOWING = (GenerationState.BUILDING, GenerationState.READY, GenerationState.LIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """``epoch``: rows up to it may be removed, for all it cares. ``kind``: group, projection, or what is no reader but
+    holds rows all the same: load. ``why``: for people."""
+
+    kind: str
+    name: str
+    epoch: int
+    why: str
+
+    @property
+    def forceable(self) -> bool:
+        return self.kind in ("group", "projection")
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind} {self.name}" if self.name else self.kind
+
+    def is_called(self, name: str) -> bool:
+        return self.forceable and name in (self.name, f"{self.kind}:{self.name}")
+
+
+def registered(store: Store, topic: TopicId) -> list[Reader]:
+    """All who need rows of the topic."""
+    return [*_groups(store, topic), *_projections(store, topic)]
+
+
+def _groups(store: Store, topic: TopicId) -> Iterator[Reader]:
+    for group in store.groups():
+        need = group.need(topic)
+        if need is not None:
+            yield Reader("group", group.name, need.epoch, need.why)
+
+
+def _projections(store: Store, topic: TopicId) -> Iterator[Reader]:
+    generations, derived = tables.generations, tables.derived
+    standing = (
+        select(func.max(derived.c.to_epoch))
+        .where(
+            derived.c.projection == generations.c.projection,
+            derived.c.generation == generations.c.generation,
+        )
+        .scalar_subquery()
+    )
+    query = select(generations.c.projection, generations.c.generation, generations.c.inputs, standing).where(
+        generations.c.state.in_([state.value for state in _FOLLOWING]), generations.c.frozen_at.is_(None)
+    )
+    with store.catalog.read() as connection:
+        rows = connection.execute(query).all()
+    for projection, generation, inputs, fence in rows:
+        for need in inputs_of(inputs):
+            if need.topic != topic.text:
+                continue
+            label = f"generation {generation}"
+            if need.kind == "changes":
+                yield Reader("projection", projection, need.start, f"{label} is computed of all changes")
+            elif fence is not None:
+                yield Reader("projection", projection, fence, f"{label} stands at epoch {fence}")
+
+
+def loading(store: Store, topic_id: int) -> Reader | None:
+    """A load, or any other time in which the topic's state is not known: what came since is put together of rows."""
+    table = tables.incomplete
+    query = select(table.c.from_epoch, table.c.reason).where(
+        table.c.topic_id == topic_id, table.c.to_epoch.is_(None)
+    )
+    with store.catalog.read() as connection:
+        row = connection.execute(query.order_by(table.c.from_epoch).limit(1)).one_or_none()
+    return None if row is None else Reader("load", "", max(row.from_epoch - 1, 0), row.reason)

@@ -1,0 +1,269 @@
+"""Retention, looked at: where does a topic's policy cut, how far may it, and is a step worth it. Nothing is changed.
+
+Not past a registered reader (``readers``), a load, an epoch that is not sealed. Steps that would rewrite much to remove
+little wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Row, select
+
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.maintenance.retention import holds
+from tailrace.eventstore.maintenance.retention.holds import Reader
+from tailrace.eventstore.metadata import log_start
+from tailrace.eventstore.metadata import topics as registry
+from tailrace.eventstore.metadata.epochs import Timeline, Which
+from tailrace.eventstore.metadata.log_start import LogStart
+from tailrace.eventstore.model import retention
+from tailrace.eventstore.model.model import TopicId, TopicInfo, TopicKind
+from tailrace.eventstore.model.time import now_micros
+from tailrace.eventstore.settings import TopicSettings
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.store import Store
+
+# A step rewrites the state run and perhaps a file: it waits until it removes this part of what it would write, or
+# until rows are older than their time by this part of it.
+WORTH = 0.25
+OVERDUE = 0.1
+
+SegmentRow = Row[*tuple[Any, ...]]
+TopicRow = tuple[TopicInfo, int, TopicSettings]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Who keeps a topic's rows from being removed, and how much that is: from the oldest row on that they need to
+    where the policy would have cut. ``bytes`` as stored; ``seconds``: how old the oldest of it is."""
+
+    topic: str
+    reader: str
+    why: str
+    events: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Epochs and bytes of a file."""
+
+    first_epoch: int
+    last_epoch: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is to be done with one topic. ``files`` are those with rows up to ``cut``, ``readable_after`` the epoch up
+    to which readers get nothing, even of what the run holds."""
+
+    info: TopicInfo
+    topic_id: int
+    settings: TopicSettings
+    start: LogStart
+    cut: int
+    readable_after: int
+    files: tuple[SegmentRow, ...]
+    passed: tuple[Reader, ...]
+
+    @property
+    def whole(self) -> list[SegmentRow]:
+        return [row for row in self.files if row.last_epoch <= self.cut]
+
+    @property
+    def split(self) -> list[SegmentRow]:
+        return [row for row in self.files if row.last_epoch > self.cut]
+
+
+def check(store: Store) -> None:
+    """Raises UsageError for a policy that a topic cannot have."""
+    for info in store.topics():
+        chosen = retention.of_topic(store.settings.topics, info.id.text)
+        if chosen is not None and chosen.retention.compact and info.kind is not TopicKind.TABLE:
+            raise UsageError(
+                f'retention of {info.id}: "compact" keeps the last row of each key, but {info.kind.value} have no '
+                "state: each one counts",
+                hint='limit it by time or size ("90d", "50GiB"), or leave the topic out of the pattern',
+            )
+
+
+def topics(store: Store) -> list[TopicRow]:
+    found = []
+    with store.catalog.read() as connection:
+        rows = connection.execute(registry.topic_query().order_by(tables.topics.c.id)).all()
+    for row in rows:
+        info = registry.topic_info(row)
+        chosen = retention.of_topic(store.settings.topics, info.id.text)
+        if chosen is None or chosen.retention.keeps_all:
+            continue
+        if chosen.retention.compact and info.kind is not TopicKind.TABLE:
+            continue  # ``check`` says so
+        found.append((info, row.id, chosen))
+    return found
+
+
+def held_back(store: Store) -> list[Held]:
+    """What registered readers and loads keep from being removed now."""
+    return [each for topic in topics(store) for each in plan(store, topic)[1]]
+
+
+def plan(
+    store: Store, topic: TopicRow, force_past: Collection[str] = ()
+) -> tuple[Step | None, list[Held], set[str]]:
+    """The topic's step, None when there is none or it is not worth it yet; who holds back rows beyond it; and the
+    names of all who do."""
+    info, topic_id, settings = topic
+
+    def look(connection: Connection) -> tuple[LogStart, list[SegmentRow], int, int]:
+        sealed, files = registry.sealed_upto(connection), _files(connection, topic_id)
+        deleted = _deleted_upto(connection, store, info, topic_id, settings, files)
+        compacted = _compacted_upto(connection, store, info, topic_id, settings)
+        return log_start.read(connection, topic_id), files, min(deleted, sealed), min(compacted, sealed)
+
+    start, files, deleted, compacted = store.looked_up(look)
+    wanted = max(deleted, compacted)
+    if not any(row.first_epoch <= wanted for row in files):
+        return None, [], set()
+    blocking = [reader for reader in needing(store, info.id, topic_id) if reader.epoch < wanted]
+    forced = [reader for reader in blocking if any(reader.is_called(name) for name in force_past)]
+    blocking = [reader for reader in blocking if reader not in forced]
+    cut = min([wanted, *(reader.epoch for reader in blocking)])
+    held = [_held(store, info.id, topic_id, reader, wanted, files) for reader in blocking]
+    names = {reader.label for reader in blocking}
+    step = Step(
+        info=info,
+        topic_id=topic_id,
+        settings=settings,
+        start=start,
+        cut=cut,
+        readable_after=min(deleted, cut) if settings.retention.compact else cut,
+        files=tuple(row for row in files if row.first_epoch <= cut),
+        passed=tuple(reader for reader in forced if reader.epoch < cut),
+    )
+    due = cut > start.epoch and step.files and (step.passed or _is_worth(store, step))
+    return (step if due else None), [each for each in held if each.events], names
+
+
+def needing(store: Store, topic: TopicId, topic_id: int) -> list[Reader]:
+    load = holds.loading(store, topic_id)
+    return [*holds.registered(store, topic), *([load] if load is not None else [])]
+
+
+def _files(connection: Connection, topic_id: int) -> list[SegmentRow]:
+    table = tables.segments
+    return list(
+        connection.execute(select(table).where(table.c.topic_id == topic_id).order_by(table.c.first_row))
+    )
+
+
+def _deleted_upto(
+    connection: Connection,
+    store: Store,
+    info: TopicInfo,
+    topic_id: int,
+    settings: TopicSettings,
+    files: Sequence[SegmentRow],
+) -> int:
+    """The last epoch whose rows readers are not to get any more, by time or size."""
+    found = 0
+    if settings.retention.seconds is not None:
+        found = older_than(connection, store, info, topic_id, settings.retention.seconds)
+    if settings.retention.bytes is not None:
+        extents = [Extent(row.first_epoch, row.last_epoch, row.bytes) for row in files]
+        found = max(found, beyond(extents, settings.retention.bytes))
+    return found
+
+
+def _compacted_upto(
+    connection: Connection, store: Store, info: TopicInfo, topic_id: int, settings: TopicSettings
+) -> int:
+    if not settings.retention.compact:
+        return 0
+    return older_than(connection, store, info, topic_id, settings.compact_after)
+
+
+def older_than(connection: Connection, store: Store, info: TopicInfo, topic_id: int, seconds: float) -> int:
+    """The last epoch before the topic's first row that is younger."""
+    limit = now_micros() - int(seconds * 1e6)
+    which = Which(source=info.id.source, later_than=limit, topics=frozenset({topic_id}))
+    younger = Timeline(connection, store.storage).first(which)
+    return registry.head_epoch(connection) if younger is None else int(younger.epoch) - 1
+
+
+def beyond(files: Sequence[Extent], limit: int) -> int:
+    """The last epoch of the files without which the rest still has ``limit`` bytes."""
+    held, kept = 0, len(files)
+    while kept and held < limit:
+        kept -= 1
+        held += files[kept].bytes
+    if not kept:
+        return 0
+    return min(
+        max(file.last_epoch for file in files[:kept]), min(file.first_epoch for file in files[kept:]) - 1
+    )
+
+
+def worth(removed: int, written: int) -> bool:
+    """Whether a step that removes so many bytes is worth writing so many."""
+    return removed >= WORTH * written
+
+
+def is_overdue(store: Store, topic: TopicRow) -> bool:
+    """Whether rows whose time is over lie in epochs that are not sealed yet."""
+    info, topic_id, settings = topic
+    limits = [settings.retention.seconds, settings.compact_after if settings.retention.compact else None]
+    seconds = min((limit for limit in limits if limit is not None), default=None)
+    if seconds is None:
+        return False
+    limit = now_micros() - int(seconds * (1 + OVERDUE) * 1e6)
+
+    def look(connection: Connection) -> bool:
+        after = registry.sealed_upto(connection)
+        which = Which(source=info.id.source, after=after, dated=True, topics=frozenset({topic_id}))
+        waiting = Timeline(connection, store.storage).first(which)
+        return waiting is not None and (waiting.last_ts or 0) <= limit
+
+    return store.looked_up(look)
+
+
+def _is_worth(store: Store, step: Step) -> bool:
+    gain = sum(row.bytes for row in step.whole)
+    gain += sum(
+        row.bytes * (step.cut - row.first_epoch + 1) // (row.last_epoch - row.first_epoch + 1)
+        for row in step.split
+    )
+    table = tables.state_runs
+    with store.catalog.read() as connection:
+        mine = (table.c.topic_id == step.topic_id, table.c.epoch == step.start.epoch)
+        runs = sum(connection.scalars(select(table.c.bytes).where(*mine)))
+        if worth(gain, runs + sum(row.bytes for row in step.split)):
+            return True
+        seconds = step.settings.retention.seconds
+        if seconds is None:
+            return False
+        overdue = older_than(connection, store, step.info, step.topic_id, seconds * (1 + OVERDUE))
+    return any(row.first_epoch <= min(overdue, step.cut) for row in step.files)
+
+
+def _held(
+    store: Store, topic: TopicId, topic_id: int, reader: Reader, wanted: int, files: Sequence[SegmentRow]
+) -> Held:
+    between = [row for row in files if row.last_epoch > reader.epoch and row.first_epoch <= wanted]
+    which = Which(after=reader.epoch, dated=True, topics=frozenset({topic_id}))
+    first = store.looked_up(lambda connection: Timeline(connection, store.storage).first(which))
+    age = 0.0 if first is None or first.commit_ts is None else (now_micros() - first.commit_ts) / 1e6
+    return Held(
+        topic=topic.text,
+        reader=reader.label,
+        why=reader.why,
+        events=sum(row.rows for row in between),
+        bytes=sum(row.bytes for row in between),
+        seconds=max(age, 0.0),
+    )

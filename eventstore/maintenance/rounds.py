@@ -1,0 +1,261 @@
+"""A round of upkeep: seal, merge, retention, state runs, fold, remove. Safe beside everything, wherever and whenever.
+
+At any moment one process does it (``leases.maintaining``). It may be killed at any point: the next round goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from tailrace.eventstore.catalog import tables, terms
+from tailrace.eventstore.catalog.leases import DRIVER, READER, maintaining, now, oldest_need
+from tailrace.eventstore.errors import Fenced, TailraceError
+from tailrace.eventstore.maintenance.files import tiers
+from tailrace.eventstore.maintenance.files.fold import fold
+from tailrace.eventstore.maintenance.files.merge import merge
+from tailrace.eventstore.maintenance.files.orphans import collect_orphans
+from tailrace.eventstore.maintenance.files.retired import collect_retired
+from tailrace.eventstore.maintenance.files.seal import seal
+from tailrace.eventstore.maintenance.retention.apply import Removed, retain
+from tailrace.eventstore.maintenance.retention.apply import is_due as retention_is_due
+from tailrace.eventstore.maintenance.retention.archive import Unarchived, remove_abandoned
+from tailrace.eventstore.maintenance.retention.plan import Held
+from tailrace.eventstore.maintenance.retention.plan import check as check_retention
+from tailrace.eventstore.maintenance.state_runs import due as rundue
+from tailrace.eventstore.maintenance.state_runs.compact import Compacted, compact
+from tailrace.eventstore.metadata import topics
+from tailrace.eventstore.model.time import from_micros, now_micros
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.store import Store
+
+_T = TypeVar("_T")
+SEAL_BYTES = 16 << 20  # of small epochs are worth a round, however few they are
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round did. ``head``: the newest epoch when it began."""
+
+    head: int = 0
+    sealed_epochs: int = 0
+    merged_files: int = 0
+    written_files: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    folded_epochs: int = 0
+    removed_files: int = 0
+    removed_bytes: int = 0
+    orphans: int = 0
+    removed: tuple[Removed, ...] = ()
+    held: tuple[Held, ...] = ()
+    runs: tuple[Compacted, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing was done, whatever was held back."""
+        done = (self.sealed_epochs, self.merged_files, self.folded_epochs, self.removed_files, self.orphans)
+        return not any(done) and not self.removed and not self.runs
+
+    @classmethod
+    def from_json(cls, text: str) -> Round:
+        values = json.loads(text)
+        values["removed"] = tuple(Removed(**each) for each in values["removed"])
+        values["held"] = tuple(Held(**each) for each in values["held"])
+        values["runs"] = tuple(Compacted(**each) for each in values["runs"])
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What there is to keep in order, as one snapshot shows it. ``tiers``: files and bytes by size, small to large."""
+
+    epoch_rows: int
+    epoch_files: int
+    unsealed_epochs: int
+    unsealed_bytes: int
+    tiers: dict[str, tuple[int, int]]
+    retired_files: int
+    retired_bytes: int
+    readers: int
+    finished_at: datetime | None
+    last: Round | None
+
+    @property
+    def files(self) -> int:
+        return sum(files for files, _ in self.tiers.values())
+
+
+def maintain(
+    store: Store,
+    *,
+    report: Callable[[str], None] = lambda _: None,
+    force_past: Collection[str] = (),
+) -> Round:
+    """Seal all small epochs, merge, remove what retention says, make state runs, fold, remove files. ``force_past``:
+    names of registered readers whom retention passes. Raises Busy or Fenced; UsageError at once when nobody is called
+    as in ``force_past``; when all else is done, UsageError for a policy that a topic cannot have, and what keeps a
+    topic from its archive."""
+    began = time.monotonic()
+    with maintaining(store.catalog):
+        with store.catalog.write() as connection:
+            # Those who were killed have left files of these terms. Sealing takes one only when there is something to
+            # seal: jobs seal, too, and would be stopped.
+            for name in (terms.MERGE, terms.RETAIN, terms.STATE, terms.FOLD):
+                terms.advance(connection, name)
+            head = topics.head_epoch(connection)
+        report("sealing")
+        sealed = 0
+        with suppress(Fenced):  # by a job, which seals all there is before it reads
+            sealed = seal(store)
+        merged = _each(
+            merge(store, store.settings.upkeep.memory_bytes),
+            lambda done: report(f"merging: {sum(each.files for each in done):,} files to {len(done):,}"),
+        )
+        report("retention")
+        removed, held, hindered = _retained(store, force_past, report)
+        hindered += remove_abandoned(store)
+        runs = _each(
+            compact(store),
+            lambda done: report(f"state run: {done[-1].topic} up to epoch {done[-1].epoch:,}"),
+        )
+        folded = _each(
+            fold(store, store.settings.upkeep.keep_epochs),
+            lambda done: report(f"folding: {sum(each.rows for each in done):,} epochs"),
+        )
+        report("removing")
+        removed_files, removed_bytes = collect_retired(store, store.settings.upkeep.keep_seconds)
+        orphans = collect_orphans(store)
+        done = Round(
+            head=head,
+            sealed_epochs=sealed,
+            merged_files=sum(each.files for each in merged),
+            written_files=len(merged),
+            read_bytes=sum(each.bytes_read for each in merged),
+            written_bytes=sum(each.bytes_written for each in merged),
+            folded_epochs=sum(each.rows for each in folded),
+            removed_files=removed_files,
+            removed_bytes=removed_bytes,
+            orphans=orphans,
+            removed=tuple(removed),
+            held=tuple(held),
+            runs=tuple(runs),
+            seconds=round(time.monotonic() - began, 3),
+        )
+        _record(store, done)
+        check_retention(store)
+        for error in hindered:
+            raise error
+    return done
+
+
+def _each(made: Iterable[_T], tell: Callable[[list[_T]], None]) -> list[_T]:
+    """All that is made, told as it comes."""
+    done: list[_T] = []
+    for each in made:
+        done.append(each)
+        tell(done)
+    return done
+
+
+def _retained(
+    store: Store, force_past: Collection[str], report: Callable[[str], None]
+) -> tuple[list[Removed], list[Held], list[TailraceError]]:
+    """What retention removed, what holds it back, and what keeps topics from their archives."""
+    removed: list[Removed] = []
+    held: list[Held] = []
+    hindered: list[TailraceError] = []
+    for outcome in retain(store, force_past):
+        if isinstance(outcome, Held):
+            held.append(outcome)
+        elif isinstance(outcome, Unarchived):
+            hindered.append(outcome.error)
+            report(f"retention: {outcome.topic} could not be archived")
+        else:
+            removed.append(outcome)
+            report(f"retention: {outcome.topic} begins behind epoch {outcome.epoch:,}")
+    return removed, held, hindered
+
+
+def _record(store: Store, done: Round) -> None:
+    table = tables.upkeep
+    with store.catalog.write() as connection:
+        connection.execute(delete(table))
+        connection.execute(
+            insert(table).values(id=1, finished_at=now_micros(), report=json.dumps(asdict(done)))
+        )
+
+
+def is_due(store: Store) -> bool:
+    """Whether a round is worth its start: enough epochs since the last one, many bytes of small ones,
+    or replaced files whose time has come."""
+    retired = tables.retired
+    with store.catalog.read() as connection:
+        limit = now(connection) - int(store.settings.upkeep.keep_seconds * 1e6)
+        head = topics.head_epoch(connection)
+        _, size = _unsealed(connection)
+        waiting = select(retired.c.number).where(retired.c.retired_at <= limit)
+        needed = oldest_need(connection)
+        if needed is not None:
+            waiting = waiting.where(retired.c.number <= needed)
+        due = connection.scalar(waiting.limit(1))
+        last = _last(connection)
+    fresh = head - (last[1].head if last is not None else 0)
+    if retention_is_due(store) or next(rundue.due(store), None) is not None:
+        return True
+    return fresh >= store.settings.upkeep.seal_epochs or size >= SEAL_BYTES or due is not None
+
+
+def _last(connection: Connection) -> tuple[datetime | None, Round] | None:
+    row = connection.execute(select(tables.upkeep)).one_or_none()
+    return None if row is None else (from_micros(row.finished_at), Round.from_json(row.report))
+
+
+def standing(store: Store) -> Standing:
+    """What ``status`` and the metrics show."""
+    segments, retired, leases = tables.segments, tables.retired, tables.leases
+    with store.catalog.read() as connection:
+        count, size = _unsealed(connection)
+        epochs = connection.scalar(select(func.count()).select_from(tables.epochs)) or 0
+        folded = connection.scalar(select(func.count()).select_from(tables.epoch_files)) or 0
+        sizes = sorted(connection.scalars(select(segments.c.bytes)))
+        gone = connection.execute(select(func.count(), func.sum(retired.c.bytes)).select_from(retired)).one()
+        readers = connection.scalar(
+            select(func.count())
+            .select_from(leases)
+            .where(leases.c.role.in_((READER, DRIVER)), leases.c.expires_at > now(connection))
+        )
+        last = _last(connection)
+    found: dict[str, tuple[int, int]] = {}
+    for each in sizes:
+        name = tiers.tier_name(each)
+        files, held = found.get(name, (0, 0))
+        found[name] = (files + 1, held + each)
+    return Standing(
+        epoch_rows=epochs,
+        epoch_files=folded,
+        unsealed_epochs=count,
+        unsealed_bytes=size,
+        tiers=found,
+        retired_files=gone[0],
+        retired_bytes=int(gone[1] or 0),
+        readers=readers or 0,
+        finished_at=None if last is None else last[0],
+        last=None if last is None else last[1],
+    )
+
+
+def _unsealed(connection: Connection) -> tuple[int, int]:
+    table = tables.epochs
+    query = select(func.count(), func.sum(table.c.blob_bytes)).where(table.c.blob_bytes.is_not(None))
+    count, size = connection.execute(query).one()
+    return int(count), int(size or 0)

@@ -1,0 +1,1 @@
+"""When is compacted state written beside the rows, and how?"""

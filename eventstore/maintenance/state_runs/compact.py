@@ -1,0 +1,116 @@
+"""State runs beside the log, made: whoever reads a table's state need not fold all of its history again.
+
+1. ``rundue`` says of which epochs. 2. The run is written (``staterun``) by this process or by a cluster's workers; no
+lock is held. 3. One transaction: term still mine, the topic's start still where it was; the run comes, those that it
+stands for go and are retired.
+
+A crash before 3 leaves orphans, after it nothing to do. A run is made of rows and says nothing that they do not, so it
+may go at any time; but whoever rewrites rows has to rewrite or remove the topic's runs with them, and to advance the
+term, so that none under way comes of what was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import tables, terms
+from tailrace.eventstore.errors import Fenced
+from tailrace.eventstore.maintenance.files.retired import retire
+from tailrace.eventstore.maintenance.state_runs import due as rundue
+from tailrace.eventstore.maintenance.state_runs.due import Due
+from tailrace.eventstore.maintenance.state_runs.write import Workers, discard, run_values, write_run
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.segment import segment
+from tailrace.eventstore.segment.merge import require_content
+from tailrace.eventstore.segment.select import Part
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """Of epochs behind ``after`` and up to ``epoch`` of a topic, ``kept`` of ``rows`` rows make the state. ``bytes``:
+    of the run; 0 when it would have saved too little, and was not made."""
+
+    topic: str
+    after: int
+    epoch: int
+    rows: int
+    kept: int
+    bytes: int
+
+
+def compact(
+    store: Store,
+    topics: Collection[TopicId] | None = None,
+    *,
+    at_once: bool = False,
+    workers: Workers | None = None,
+) -> Iterator[Compacted]:
+    """Make the state runs that are due, of these topics or all; ``at_once``: of all rows that are in files. Raises
+    Fenced when another maintainer began, or the topic's start moved."""
+    term: int | None = None
+    for each in rundue.due(store, topics, at_once=at_once):
+        if term is None:
+            term = terms.begin(store.catalog, terms.STATE)
+        yield _make(store, each, term, workers)
+
+
+def _make(store: Store, due: Due, term: int, workers: Workers | None) -> Compacted:
+    topic = due.info.id
+    name = partial(terms.new_parquet, segment.folder_of(topic, due.topic_id), terms.STATE, term)
+    run = write_run(store, topic, due.epoch, name, after=due.after, workers=workers)
+    kept = sum(part.rows for part in run)
+    if kept > rundue.WORTH * due.rows:
+        discard(store.storage, run)
+        run = []
+    for part in run:
+        require_content(store.storage, part.ref(topic), part.content, store.settings.upkeep.memory_bytes)
+    failpoints.hit("state_run_written")
+    with store.catalog.write() as connection:
+        terms.check(connection, terms.STATE, term)
+        _swap(connection, due, run)
+    failpoints.hit("state_run_swapped")
+    size = sum(part.bytes for part in run)
+    return Compacted(topic.text, due.after, due.epoch, due.rows, kept, size)
+
+
+def _swap(connection: Connection, due: Due, run: list[Part]) -> None:
+    runs, offsets = tables.state_runs, tables.topic_offsets
+    looks = due.earlier_looks if run else (*due.earlier_looks, due.epoch)
+    looked = connection.execute(
+        update(offsets)
+        .where(offsets.c.topic_id == due.topic_id, offsets.c.start_epoch == due.start.epoch)
+        .values(looks=json.dumps(looks))
+    )
+    if looked.rowcount != 1:
+        raise Fenced(
+            f"rows of {due.info.id} were removed while its state run was written; nothing was changed",
+            hint="the next round makes it",
+        )
+    if run:
+        _retire(
+            connection,
+            due.topic_id,
+            runs.c.epoch > due.after,
+            runs.c.epoch <= due.epoch,
+            runs.c.epoch != due.start.epoch,
+        )
+        connection.execute(insert(runs), run_values(due.topic_id, due.after, due.epoch, run))
+
+
+def _retire(connection: Connection, topic_id: int, *which: ColumnElement[bool]) -> None:
+    table = tables.state_runs
+    mine = (table.c.topic_id == topic_id, *which)
+    former = connection.execute(select(table.c.path, table.c.bytes).where(*mine)).all()
+    if former:
+        connection.execute(delete(table).where(*mine))
+        retire(connection, [(row.path, row.bytes) for row in former])

@@ -1,0 +1,205 @@
+"""When a table gets a state run beside its rows, and of which epochs. Nothing is changed here.
+
+A topic's epochs are spans, one after another: of some there is a run, of the others a look found that one would save
+too little. New rows are worth a run when they have ``upkeep.state_bytes``. It begins with the oldest span that it is
+not small against, so there are few spans, each several times as large as the one behind it, and a span is read again
+only when what came behind it has at least a quarter of its bytes.
+
+After a repartition a key's rows are in several partitions. A run that goes on from another is of one incarnation, so it
+ends or begins there; only one that begins with the log reaches across, when what came since is not small against it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, select
+
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.metadata import log_start
+from tailrace.eventstore.metadata import state_runs as runs
+from tailrace.eventstore.metadata import topics as registry
+from tailrace.eventstore.metadata.log_start import LogStart
+from tailrace.eventstore.metadata.state_runs import Run
+from tailrace.eventstore.model.model import TopicId, TopicInfo, TopicKind
+from tailrace.eventstore.model.partitioning import Partitioning
+from tailrace.eventstore.model.position import Cut
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.store import Store
+
+# A span is written anew with the next ones when it has at most so many times their bytes.
+GROWTH = 4
+# A run that keeps a larger part of the rows is not worth its place.
+WORTH = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Epochs behind ``after`` and up to ``epoch``; ``bytes`` are read for their part of the state."""
+
+    after: int
+    epoch: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A run of one topic's epochs behind ``after`` and up to ``epoch``, which have ``rows`` in the log. ``looks``: what
+    is noted when it would save too little."""
+
+    info: TopicInfo
+    topic_id: int
+    start: LogStart
+    after: int
+    epoch: int
+    rows: int
+    looks: tuple[int, ...]
+
+    @property
+    def earlier_looks(self) -> tuple[int, ...]:
+        return tuple(epoch for epoch in self.looks if epoch <= self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of the log, as much of it as matters here."""
+
+    last_epoch: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What there is of a topic: its files of sealed epochs, its runs, where looks ended."""
+
+    start: LogStart
+    looks: tuple[int, ...]
+    files: Sequence[File]
+    runs: Sequence[Run]
+
+    @property
+    def epoch(self) -> int:
+        return max((file.last_epoch for file in self.files), default=0)
+
+    @property
+    def looked(self) -> int:
+        return max([self.start.epoch, *self.looks, *(run.epoch for run in self.runs)])
+
+    @property
+    def new_bytes(self) -> int:
+        """Of files with rows that nobody has looked at."""
+        return self.stored(self.looked, self.epoch)
+
+    def stored(self, after: int, epoch: int) -> int:
+        return sum(file.bytes for file in self.files if after < file.last_epoch <= epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Epochs behind ``after`` and up to ``epoch``, with so many rows in the log (and the run at its start)."""
+
+    after: int
+    epoch: int
+    rows: int
+
+
+def begin(spans: Sequence[Span], new_bytes: int, at: int = 0) -> int:
+    """Behind which epoch the run of new rows begins that takes the spans with it that it is not small against; ``at``:
+    where there are none."""
+    total, after = new_bytes, spans[-1].epoch if spans else at
+    for span in reversed(spans):
+        if span.bytes > GROWTH * total:
+            break
+        total, after = total + span.bytes, span.after
+    return after
+
+
+def due(store: Store, topics: Collection[TopicId] | None = None, *, at_once: bool = False) -> Iterator[Due]:
+    """The runs to be made now, of these topics or all. ``at_once``: however few the new rows are."""
+    least = 1 if at_once else store.settings.upkeep.state_bytes
+    if not least:
+        return
+    with store.catalog.read() as connection:
+        oldest = registry.oldest_unsealed(connection)
+        sealed = registry.head_epoch(connection) if oldest is None else oldest - 1
+        found = connection.execute(registry.topic_query().order_by(tables.topics.c.id)).all()
+    for row in found:
+        info = registry.topic_info(row)
+        if info.kind is TopicKind.TABLE and (topics is None or info.id in topics):
+            yield from _of_topic(store, info, row.id, sealed, least)
+
+
+def _holdings(connection: Connection, topic: TopicId, topic_id: int, sealed: int) -> Holdings:
+    segments, offsets = tables.segments, tables.topic_offsets
+    files = connection.execute(
+        select(segments.c.last_epoch, segments.c.rows, segments.c.bytes).where(
+            segments.c.topic_id == topic_id, segments.c.last_epoch <= sealed
+        )
+    )
+    looks = connection.scalar(select(offsets.c.looks).where(offsets.c.topic_id == topic_id))
+    return Holdings(
+        start=log_start.read(connection, topic_id),
+        looks=tuple(json.loads(looks or "[]")),
+        files=[File(row.last_epoch, row.rows, row.bytes) for row in files],
+        runs=runs.of_topic(connection, topic, topic_id),
+    )
+
+
+def _of_topic(store: Store, info: TopicInfo, topic_id: int, sealed: int, least: int) -> Iterator[Due]:
+    """The next one, and when it was made, perhaps one that goes on from it."""
+    latest = store.schemas(info.id)[-1]
+    made: Stretch | None = None
+    while latest.key:
+        with store.catalog.read() as connection:
+            held = _holdings(connection, info.id, topic_id, sealed)
+        found = stretch(info.id, held, info.partitioning, least, bag=latest.bag)
+        if found is None or found == made:
+            return
+        yield Due(info, topic_id, held.start, found.after, found.epoch, found.rows, held.looks)
+        made = found
+
+
+def stretch(
+    topic: TopicId, held: Holdings, partitioning: Partitioning, least: int, *, bag: bool
+) -> Stretch | None:
+    """Of which epochs a run is to be made now that there are ``least`` bytes that nobody has looked at; None: of
+    none. Rows without a key are counted, so there is no saying what some of them leave without those before."""
+    if held.new_bytes < least:
+        return None
+    after, epoch, spans = 0, held.epoch, spans_of(topic, held)
+    if not bag:
+        after = begin(spans, held.new_bytes)
+    behind = partitioning.begun_within(after, epoch)
+    if after and behind:
+        if held.stored(held.looked, behind) >= least:
+            epoch = behind
+            after = begin(spans, held.stored(held.looked, behind))
+            behind = partitioning.begun_within(after, epoch)
+        if behind:
+            within = [span for span in spans if span.after >= behind]
+            after = begin(within, held.stored(max(held.looked, behind), epoch), behind)
+    rows = sum(file.rows for file in held.files if after < file.last_epoch <= epoch)
+    if not after:
+        rows += sum(ref.rows for ref in runs.at_start(held.runs, held.start))
+    return Stretch(after, epoch, rows)
+
+
+def spans_of(topic: TopicId, held: Holdings) -> list[Span]:
+    """All that was looked at, in order and without gaps."""
+    found: list[Span] = []
+    at = 0
+    chain = runs.chain(held.runs, topic, held.start, Cut(held.epoch))
+    for run in [*chain, None]:
+        upto = held.looked if run is None else run.after
+        for end in sorted({epoch for epoch in (*held.looks, upto) if at < epoch <= upto}):
+            found.append(Span(at, end, held.stored(at, end)))
+            at = end
+        if run is not None:
+            found.append(Span(at, run.epoch, run.bytes))
+            at = run.epoch
+    return found

@@ -1,0 +1,440 @@
+"""Projections in the catalog: generations, their derived runs, and which one is live."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
+from sqlalchemy.exc import IntegrityError as Duplicate
+
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog import leases, tables
+from tailrace.eventstore.catalog.database import Catalog
+from tailrace.eventstore.errors import Fenced, UsageError
+from tailrace.eventstore.model.time import from_micros, moment_of, to_micros
+
+
+class Behind(UsageError):
+    """A generation shows older data than the live one, and nobody said that readers may see it."""
+
+
+class GenerationState(StrEnum):
+    BUILDING = "building"
+    READY = "ready"
+    LIVE = "live"
+    RETIRED = "retired"  # was live; can be gone back to while its data is there
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationInfo:
+    """One build of a projection. ``schema`` is the output's Arrow IPC schema, ``frozen_at`` the epoch at which no
+    running definition matched it any more, ``as_of`` the text of the position it was built for (None = it follows),
+    ``preview`` the label of one that is built to be looked at and never promoted,
+    ``checked`` what was found when it was to be refreshed incrementally (None = nothing was looked for)."""
+
+    projection: str
+    generation: int
+    fingerprint: str
+    sink: str
+    key: tuple[str, ...]
+    schema: bytes
+    partitions: int
+    split: int
+    as_of: str | None
+    state: GenerationState
+    frozen_at: int | None
+    created_at: datetime
+    inputs: tuple[InputNeed, ...] = ()
+    preview: str | None = None
+    checked: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputNeed:
+    """A topic (its text) that a generation reads: its ``state``, or all of its ``changes``, of which those up to epoch
+    ``start`` were gone when the generation was begun."""
+
+    topic: str
+    kind: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedRun:
+    """One committed step of a generation: its output at ``to_epoch`` (full) or the difference since ``from_epoch``
+    (delta). ``files`` is what the committer gave; ``hash`` chains over the steps."""
+
+    projection: str
+    generation: int
+    from_epoch: int
+    to_epoch: int
+    kind: str
+    files: tuple[Mapping[str, Any], ...]
+    rows: int
+    hash: str
+    commit_ts: datetime | None
+
+
+def step_hash(previous: str, from_epoch: int, to_epoch: int, kind: str, files: str) -> str:
+    """The hash of a step over that of the step before ("" before the first); ``files``: as JSON, as stored."""
+    return hashlib.sha256(f"{previous}\n{from_epoch}\n{to_epoch}\n{kind}\n{files}".encode()).hexdigest()
+
+
+def leases_of(projection: str, generation: int) -> str:
+    """What the names of the leases of attempts at a generation begin with (``attempts``)."""
+    return f"{projection}/{generation}/"
+
+
+class DerivedCatalog:
+    """Typed access to the projection tables. Every change is one transaction with its condition in SQL."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    # generations
+
+    def create_generation(
+        self,
+        projection: str,
+        *,
+        fingerprint: str,
+        sink: str,
+        key: Sequence[str],
+        schema: bytes,
+        partitions: int,
+        split: int,
+        as_of: str | None = None,
+        preview: str | None = None,
+        inputs: Sequence[InputNeed] = (),
+    ) -> int:
+        """The next generation's number, in state building. ``inputs``: what it reads, for which retention stops."""
+        table = tables.generations
+        try:
+            with self._catalog.write() as connection:
+                last = connection.scalar(
+                    select(func.max(table.c.generation)).where(table.c.projection == projection)
+                )
+                generation = (last or 0) + 1
+                connection.execute(
+                    insert(table).values(
+                        projection=projection,
+                        generation=generation,
+                        fingerprint=fingerprint,
+                        sink=sink,
+                        key=json.dumps(list(key), ensure_ascii=False),
+                        schema=schema,
+                        partitions=partitions,
+                        split=split,
+                        as_of=as_of,
+                        preview=preview,
+                        inputs=json.dumps([[need.topic, need.kind, need.start] for need in inputs]),
+                        state=GenerationState.BUILDING.value,
+                        created_at=leases.now(connection),
+                    )
+                )
+            return generation
+        except Duplicate:  # another process took the number; each try lets at least one of them through
+            return self.create_generation(
+                projection,
+                fingerprint=fingerprint,
+                sink=sink,
+                key=key,
+                schema=schema,
+                partitions=partitions,
+                split=split,
+                as_of=as_of,
+                preview=preview,
+                inputs=inputs,
+            )
+
+    def generations(self, projection: str) -> list[GenerationInfo]:
+        table = tables.generations
+        query = select(table).where(table.c.projection == projection).order_by(table.c.generation)
+        with self._catalog.read() as connection:
+            rows = connection.execute(query).all()
+        return [
+            GenerationInfo(
+                projection=row.projection,
+                generation=row.generation,
+                fingerprint=row.fingerprint,
+                sink=row.sink,
+                key=tuple(json.loads(row.key)),
+                schema=row.schema,
+                partitions=row.partitions,
+                split=row.split,
+                as_of=row.as_of,
+                state=GenerationState(row.state),
+                frozen_at=row.frozen_at,
+                created_at=moment_of(row.created_at),
+                inputs=inputs_of(row.inputs),
+                preview=row.preview,
+                checked=row.checked,
+            )
+            for row in rows
+        ]
+
+    def projections(self) -> list[str]:
+        """Names of all projections that have a generation."""
+        table = tables.generations
+        with self._catalog.read() as connection:
+            return list(
+                connection.scalars(select(table.c.projection).distinct().order_by(table.c.projection))
+            )
+
+    def set_state(self, projection: str, generation: int, state: GenerationState | str) -> None:
+        self._update(projection, generation, state=GenerationState(state).value)
+
+    def set_frozen(self, projection: str, generation: int, epoch: int | None) -> None:
+        """Mark a generation as frozen at an epoch; None when a running definition matches it again."""
+        self._update(projection, generation, frozen_at=epoch)
+
+    def set_checked(self, projection: str, generation: int, checked: str) -> None:
+        """Keep what was found when a generation was to be refreshed incrementally."""
+        self._update(projection, generation, checked=checked)
+
+    def drop_generation(self, projection: str, generation: int) -> None:
+        """Forget a generation and its runs' rows; who is at work on it commits nothing more. Raises Fenced when it is
+        live."""
+        with self._catalog.write() as connection:
+            if _live(connection, projection) == generation:
+                raise Fenced(
+                    f"generation {generation} of {projection} is live", hint="promote another one first"
+                )
+            leases.end(connection, leases_of(projection, generation))
+            for table in (tables.derived, tables.generations):
+                connection.execute(
+                    table.delete().where(table.c.projection == projection, table.c.generation == generation)
+                )
+
+    def _update(self, projection: str, generation: int, **values: Any) -> None:
+        table = tables.generations
+        with self._catalog.write() as connection:
+            changed = connection.execute(
+                update(table)
+                .where(table.c.projection == projection, table.c.generation == generation)
+                .values(**values)
+            )
+        if changed.rowcount != 1:
+            raise UsageError(
+                f"{projection} has no generation {generation}", hint="`tailrace projection` lists them"
+            )
+
+    # derived runs
+
+    def commit_derived(
+        self,
+        projection: str,
+        generation: int,
+        from_epoch: int,
+        to_epoch: int,
+        kind: str,
+        files: Sequence[Mapping[str, Any]],
+        rows: int,
+        commit_ts: datetime | None = None,
+        lease: str | None = None,
+    ) -> DerivedRun:
+        """Append one step to a generation's chain, by compare-and-set: ``from_epoch`` must be where the chain ends
+        (0 for the first). The same step again gives back the stored one; anything else raises Fenced, so that a
+        process that computed on an outdated state changes nothing. ``files`` must be JSON; ``lease`` is that of the
+        attempt that wrote them (Ended when it is over: they may be gone)."""
+        if to_epoch <= from_epoch:
+            raise UsageError(f"a derived step from epoch {from_epoch} to {to_epoch} leads nowhere")
+        table = tables.derived
+        text = json.dumps([dict(file) for file in files], sort_keys=True, ensure_ascii=False)
+        try:
+            with self._catalog.write() as connection:
+                last = _last_run(connection, projection, generation)
+                head = last.to_epoch if last is not None else 0
+                previous = last.hash if last is not None else ""
+                values = {
+                    "projection": projection,
+                    "generation": generation,
+                    "from_epoch": from_epoch,
+                    "to_epoch": to_epoch,
+                    "kind": kind,
+                    "files": text,
+                    "rows": rows,
+                    "hash": step_hash(previous, from_epoch, to_epoch, kind, text),
+                    "commit_ts": to_micros(commit_ts),
+                }
+                if from_epoch == head:
+                    if lease is not None:
+                        leases.require(connection, lease)
+                        # Others at work on this step are too late now: those who died are forgotten.
+                        leases.at_work(connection, leases_of(projection, generation))
+                    connection.execute(insert(table).values(values))
+        except Duplicate:  # another process committed between our look and our insert
+            head = -1
+        if from_epoch != head:
+            return self._same_step(values)
+        failpoints.hit("derived_committed")
+        return _run(values)
+
+    def _same_step(self, values: Mapping[str, Any]) -> DerivedRun:
+        table = tables.derived
+        identity = ("projection", "generation", "from_epoch")
+        with self._catalog.read() as connection:
+            row = connection.execute(
+                select(table).where(*(table.c[name] == values[name] for name in identity))
+            ).one_or_none()
+        if row is not None and all(row._mapping[n] == values[n] for n in ("to_epoch", "kind", "files")):
+            return _run(row._mapping)
+        raise Fenced(
+            f"{values['projection']} generation {values['generation']}: another process went on from epoch "
+            f"{values['from_epoch']}",
+            hint="two runners refresh one projection; the other one's result stands",
+        )
+
+    def derived(self, projection: str, generation: int, after: int = 0) -> list[DerivedRun]:
+        """The steps of a generation that lead beyond epoch ``after``, oldest first."""
+        table = tables.derived
+        query = (
+            select(table)
+            .where(
+                table.c.projection == projection,
+                table.c.generation == generation,
+                table.c.to_epoch > after,
+            )
+            .order_by(table.c.from_epoch)
+        )
+        with self._catalog.read() as connection:
+            return [_run(row) for row in connection.execute(query).mappings()]
+
+    def last_derived(self, projection: str, generation: int) -> DerivedRun | None:
+        """The step at which a generation's chain ends; None before the first."""
+        table = tables.derived
+        query = (
+            select(table)
+            .where(table.c.projection == projection, table.c.generation == generation)
+            .order_by(table.c.to_epoch.desc())
+            .limit(1)
+        )
+        with self._catalog.read() as connection:
+            row = connection.execute(query).mappings().one_or_none()
+        return None if row is None else _run(row)
+
+    def forget_derived(self, projection: str, generation: int, up_to: int) -> None:
+        """Forget steps that lead to epochs <= ``up_to``, except the one at which the chain ends."""
+        table = tables.derived
+        mine = (table.c.projection == projection, table.c.generation == generation)
+        with self._catalog.write() as connection:
+            last = connection.scalar(select(func.max(table.c.to_epoch)).where(*mine))
+            if last is not None:
+                connection.execute(
+                    table.delete().where(*mine, table.c.to_epoch <= up_to, table.c.to_epoch < last)
+                )
+
+    # live
+
+    def live(self, projection: str) -> int | None:
+        with self._catalog.read() as connection:
+            return _live(connection, projection)
+
+    def previous(self, projection: str) -> int | None:
+        """The generation that was live before the live one."""
+        table = tables.live
+        query = select(table.c.previous_generation).where(table.c.projection == projection)
+        with self._catalog.read() as connection:
+            return connection.scalar(query)
+
+    def promote(
+        self, projection: str, generation: int, expected: int | None, level: int | None = None
+    ) -> None:
+        """Make a generation live if ``expected`` is live now (None = none is). Doing it again changes nothing.
+        Raises Fenced when another one is live or this one was dropped, Behind when the chain of the live one leads
+        beyond epoch ``level``."""
+        table = tables.live
+        try:
+            with self._catalog.write() as connection:
+                if _live(connection, projection) == generation:
+                    return
+                if expected is None:
+                    connection.execute(insert(table).values(projection=projection, generation=generation))
+                else:
+                    changed = connection.execute(
+                        update(table)
+                        .where(table.c.projection == projection, table.c.generation == expected)
+                        .values(generation=generation, previous_generation=expected)
+                    )
+                    if changed.rowcount != 1:
+                        raise _promoted_elsewhere(projection, expected)
+                    last = _last_run(connection, projection, expected)
+                    if level is not None and last is not None and last.to_epoch > level:
+                        raise _went_on(projection, generation, expected, last.to_epoch)
+                    _set_state(connection, projection, expected, GenerationState.RETIRED)
+                if not _set_state(connection, projection, generation, GenerationState.LIVE):
+                    raise Fenced(
+                        f"{projection}: generation {generation} was dropped meanwhile",
+                        hint=f"tailrace rebuild {projection} builds another one",
+                    )
+        except Duplicate:
+            raise _promoted_elsewhere(projection, expected) from None
+
+
+def inputs_of(text: str) -> tuple[InputNeed, ...]:
+    """``generations.inputs``."""
+    return tuple(InputNeed(*entry) for entry in json.loads(text))
+
+
+def _live(connection: Connection, projection: str) -> int | None:
+    table = tables.live
+    return connection.scalar(select(table.c.generation).where(table.c.projection == projection))
+
+
+def _last_run(connection: Connection, projection: str, generation: int) -> Any:
+    table = tables.derived
+    query = (
+        select(table.c.to_epoch, table.c.hash)
+        .where(table.c.projection == projection, table.c.generation == generation)
+        .order_by(table.c.to_epoch.desc())
+        .limit(1)
+    )
+    return connection.execute(query).one_or_none()
+
+
+def _set_state(connection: Connection, projection: str, generation: int, state: GenerationState) -> bool:
+    """False when there is no such generation."""
+    table = tables.generations
+    changed = connection.execute(
+        update(table)
+        .where(table.c.projection == projection, table.c.generation == generation)
+        .values(state=state.value)
+    )
+    return changed.rowcount == 1
+
+
+def _promoted_elsewhere(projection: str, expected: int | None) -> Fenced:
+    was = "none was live" if expected is None else f"generation {expected} was live"
+    return Fenced(
+        f"{projection}: {was} when this promotion began, and is not any more",
+        hint="somebody else promoted meanwhile; look at `tailrace projection` and decide again",
+    )
+
+
+def _went_on(projection: str, generation: int, live: int, epoch: int) -> Behind:
+    return Behind(
+        f"{projection}: the live generation {live} went on to epoch {epoch} while generation {generation} was to take "
+        "its place, which does not show that yet",
+        hint="promote again once a run with its definition has brought it up to date, or pass --stale-ok",
+    )
+
+
+def _run(row: Mapping[str, Any] | RowMapping) -> DerivedRun:
+    return DerivedRun(
+        projection=row["projection"],
+        generation=row["generation"],
+        from_epoch=row["from_epoch"],
+        to_epoch=row["to_epoch"],
+        kind=row["kind"],
+        files=tuple(json.loads(row["files"])),
+        rows=row["rows"],
+        hash=row["hash"],
+        commit_ts=from_micros(row["commit_ts"]),
+    )

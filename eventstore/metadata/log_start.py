@@ -1,0 +1,86 @@
+"""Where a topic's rows begin since retention removed earlier ones.
+
+``epoch``: no row up to it is in segments any more; the state is known from it on. Readers of rows get those from
+``offsets`` on; from ``whole`` on every one is there, before that (compacted topics) the last of each key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, select
+
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.errors import HistoryGone
+from tailrace.eventstore.metadata.epochs import Timeline, Which
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.time import from_micros
+from tailrace.eventstore.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class LogStart:
+    """Of one topic; offsets by partition."""
+
+    epoch: int
+    offsets: tuple[int, ...]
+    whole: tuple[int, ...]
+
+    @property
+    def compacted(self) -> bool:
+        """Whether readers get rows of the state run."""
+        return self.offsets != self.whole
+
+    def has(self, topic: TopicId, cut: Cut) -> bool:
+        """Whether the topic's state is known at a cut: one inside the epochs that are gone is before the start."""
+        return holds(cut, topic, self.epoch)
+
+
+def holds(cut: Cut, topic: TopicId, epoch: int) -> bool:
+    """Whether a cut has all of a topic's rows up to an epoch."""
+    if cut.epoch < epoch:
+        return False
+    inside = cut.inside.get(topic.source, cut.epoch)
+    return topic.source not in cut.below_lsn or inside > epoch or epoch == 0
+
+
+def read(connection: Connection, topic_id: int) -> LogStart:
+    table = tables.topic_offsets
+    query = select(table.c.start_epoch, table.c.log_starts, table.c.whole_from)
+    row = connection.execute(query.where(table.c.topic_id == topic_id)).one()
+    return LogStart(row.start_epoch, tuple(json.loads(row.log_starts)), tuple(json.loads(row.whole_from)))
+
+
+def moment(connection: Connection, storage: Storage, start: LogStart) -> datetime | None:
+    """Commit time of the last epoch before a start."""
+    if not start.epoch:
+        return None
+    last = Timeline(connection, storage).last(Which(upto=start.epoch, dated=True))
+    return from_micros(None if last is None else last.commit_ts)
+
+
+def gone(connection: Connection, storage: Storage, topic: TopicId, start: LogStart) -> HistoryGone:
+    """The error for whoever asks for more than retention left; names the earliest moment there is."""
+    committed = moment(connection, storage, start)
+    when = "" if committed is None else f", committed {committed:%Y-%m-%dT%H:%M:%SZ}"
+    return HistoryGone(
+        f"{topic} begins behind epoch {start.epoch}{when}: retention removed what came before",
+        hint=f"the earliest state is that of epoch {start.epoch}, the earliest row that of the epoch behind it",
+    )
+
+
+def require_offsets(
+    connection: Connection,
+    storage: Storage,
+    topic: TopicId,
+    start: LogStart,
+    wanted: Mapping[int, tuple[int, int]],
+) -> None:
+    """Raises HistoryGone when one of these half-open ranges of offsets, by partition, begins before the topic does."""
+    for partition, (first, end) in wanted.items():
+        if partition < len(start.offsets) and first < min(end, start.offsets[partition]):
+            raise gone(connection, storage, topic, start)

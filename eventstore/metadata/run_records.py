@@ -1,0 +1,161 @@
+"""The record of what refreshes and comparisons of projections did: for people, for metrics, and for the planner."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import and_, delete, func, insert, select, update
+
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.catalog.database import Catalog
+from tailrace.eventstore.model.time import from_micros, moment_of, to_micros
+
+STEPS = ("full", "incremental")
+"""Kinds of steps of a projection."""
+
+REFRESHES = (*STEPS, "refresh", "build")
+"""Kinds of runs that bring a projection on, or were to: build only of what failed, refresh also of what found nothing
+left to do after that."""
+
+STEPS_KEPT = 1000
+"""Of each projection: a runner that refreshes every three seconds makes ten million a year."""
+
+OTHERS_KEPT = 200
+"""Of each projection and each other kind, so that the steps of an hour do not push a comparison of yesterday out."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What one refresh did, for people and for the planner: a step that is in the sink. ``kind`` is full or
+    incremental; then so many ``keys`` were affected. ``changes`` are the rows that its inputs got (None: not known
+    exactly). ``seconds`` it took to compute, without bringing it to the sink (None: that was an earlier run's work);
+    ``bytes`` of rows were brought there.
+    Of kind verify: what would have to be upserted and deleted to make the sink right, both 0 of status different when
+    the sink has rows that cannot be compared. Of status failed: what was tried
+    (refresh, build, verify), so many times in a row (``tries``), ``started`` the first time and ``finished`` the last;
+    it may have no generation yet."""
+
+    projection: str
+    generation: int | None
+    started: datetime
+    finished: datetime | None
+    from_epoch: int | None
+    to_epoch: int | None
+    kind: str
+    reason: str
+    rows_upserted: int = 0
+    rows_deleted: int = 0
+    status: str = "done"
+    keys: int | None = None
+    seconds: float | None = None
+    bytes: int = 0
+    changes: int | None = None
+    tries: int = 1
+
+
+class RunRecords:
+    """Of all projections, in the catalog's table ``runs``."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def add(self, record: RunRecord) -> None:
+        """The projection's oldest records beyond ``STEPS_KEPT`` go, or of another kind than a step's those beyond
+        ``OTHERS_KEPT``."""
+        table = tables.runs
+        is_step = record.kind in STEPS
+        kinds, kept = (STEPS, STEPS_KEPT) if is_step else ((record.kind,), OTHERS_KEPT)
+        mine = and_(table.c.projection == record.projection, table.c.kind.in_(kinds))
+        newest_to_go = select(table.c.id).where(mine).order_by(table.c.id.desc()).offset(kept).limit(1)
+        with self._catalog.write() as connection:
+            connection.execute(
+                insert(table).values(
+                    projection=record.projection,
+                    generation=record.generation,
+                    started=to_micros(record.started),
+                    finished=to_micros(record.finished),
+                    from_epoch=record.from_epoch,
+                    to_epoch=record.to_epoch,
+                    kind=record.kind,
+                    reason=record.reason,
+                    rows_upserted=record.rows_upserted,
+                    rows_deleted=record.rows_deleted,
+                    status=record.status,
+                    keys=record.keys,
+                    seconds=record.seconds,
+                    bytes=record.bytes,
+                    changes=record.changes,
+                    tries=record.tries,
+                )
+            )
+            connection.execute(delete(table).where(mine, table.c.id <= newest_to_go.scalar_subquery()))
+
+    def add_failure(self, record: RunRecord) -> None:
+        """As ``add``; one that is the newest record again is counted there, so that what is tried for days does
+        not push everything else out. Each try at a build may have a generation of its own."""
+        newest = next(iter(self.latest(record.projection, limit=1)), None)
+        same = ["kind", "status", "reason", *(["generation"] if record.kind != "build" else [])]
+        if newest is None or any(getattr(newest, name) != getattr(record, name) for name in same):
+            self.add(record)
+            return
+        table = tables.runs
+        last = select(func.max(table.c.id)).where(table.c.projection == record.projection)
+        again = {
+            "generation": record.generation,
+            "finished": to_micros(record.finished),
+            "from_epoch": record.from_epoch,
+            "to_epoch": record.to_epoch,
+        }
+        with self._catalog.write() as connection:
+            connection.execute(
+                update(table)
+                .where(table.c.id == last.scalar_subquery(), table.c.status == record.status)
+                .values(tries=table.c.tries + 1, **again)
+            )
+
+    def projections(self) -> list[str]:
+        """The names of all that have a record, also of those that were never built."""
+        with self._catalog.read() as connection:
+            return list(
+                connection.scalars(select(tables.runs.c.projection).distinct().order_by("projection"))
+            )
+
+    def latest(
+        self,
+        projection: str,
+        limit: int = 20,
+        kinds: Collection[str] = (),
+        but: Collection[str] = (),
+    ) -> list[RunRecord]:
+        """The latest runs, newest first; of these ``kinds`` alone, if any are named, and with no status of ``but``."""
+        table = tables.runs
+        query = select(table).where(table.c.projection == projection).order_by(table.c.id.desc()).limit(limit)
+        if kinds:
+            query = query.where(table.c.kind.in_(kinds))
+        if but:
+            query = query.where(table.c.status.not_in(but))
+        with self._catalog.read() as connection:
+            rows = connection.execute(query).all()
+        return [
+            RunRecord(
+                projection=row.projection,
+                generation=row.generation,
+                started=moment_of(row.started),
+                finished=from_micros(row.finished),
+                from_epoch=row.from_epoch,
+                to_epoch=row.to_epoch,
+                kind=row.kind,
+                reason=row.reason,
+                rows_upserted=row.rows_upserted,
+                rows_deleted=row.rows_deleted,
+                status=row.status,
+                keys=row.keys,
+                seconds=row.seconds,
+                bytes=row.bytes,
+                changes=row.changes,
+                tries=row.tries,
+            )
+            for row in rows
+        ]

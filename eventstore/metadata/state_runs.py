@@ -1,0 +1,70 @@
+"""State runs: rows of the log that make a topic's state, in place of all rows of the same epochs.
+
+A run holds, of the epochs behind ``after`` and up to ``epoch``, the rows that say with everything before what the state
+is, now and under whatever comes later: a subsequence of the log. One that begins with the log (``after`` is 0) needs
+nothing before it. The run at a topic's start is what retention left of rows that are gone; all others stand beside the
+rows that they are made of, and are used in their place by whoever reads the state and by nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from sqlalchemy import Connection, literal, select
+
+from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.metadata import segment_index
+from tailrace.eventstore.metadata.log_start import LogStart, holds
+from tailrace.eventstore.model.model import SegmentRef, TopicId
+from tailrace.eventstore.model.position import Cut
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``refs`` are its files in the topic's order; their offsets have gaps."""
+
+    after: int
+    epoch: int
+    refs: tuple[SegmentRef, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(ref.bytes for ref in self.refs)
+
+
+def of_topic(connection: Connection, topic: TopicId, topic_id: int) -> list[Run]:
+    """A topic's runs, by their ends. One without a row has no files, so it is not there."""
+    table = tables.state_runs
+    query = select(table, literal(True).label("sealed")).where(table.c.topic_id == topic_id)
+    rows = connection.execute(query.order_by(table.c.epoch, table.c.number)).all()
+    return [
+        Run(after, epoch, tuple(segment_index.file_ref(topic, row) for row in files))
+        for (after, epoch), files in groupby(rows, lambda row: (row.after_epoch, row.epoch))
+    ]
+
+
+def at_start(runs: Sequence[Run], start: LogStart) -> tuple[SegmentRef, ...]:
+    """The files that stand for the rows that are gone."""
+    return next((run.refs for run in runs if run.epoch == start.epoch), ())
+
+
+def chain(runs: Sequence[Run], topic: TopicId, start: LogStart, cut: Cut) -> list[Run]:
+    """The runs to read for the state at a cut, in order: the longest that begins with the log, then what goes on from
+    there. Where one begins behind the end of the one before, all rows between are to be read; where it begins before
+    that end (retention cut through it), it gives its later rows only."""
+    usable = [run for run in runs if start.epoch <= run.epoch and holds(cut, topic, run.epoch)]
+    whole = max((run.epoch for run in usable if not run.after), default=start.epoch)
+    found = [run for run in usable if not run.after and run.epoch == whole]
+    end = whole
+    for run in usable:
+        if run.epoch > end:
+            later = tuple(
+                replace(ref, first_epoch=max(ref.first_epoch, end + 1))
+                for ref in run.refs
+                if ref.last_epoch > end
+            )
+            found.append(Run(max(run.after, end), run.epoch, later))
+            end = run.epoch
+    return found

@@ -1,0 +1,1 @@
+"""What is a topic, a position, a column, a key, an epoch? Values only."""

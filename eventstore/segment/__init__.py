@@ -1,0 +1,1 @@
+"""How do rows lie in files: encoding, order, content hashes."""

@@ -1,0 +1,181 @@
+"""The compaction kernel: from the changes of one bucket, in offset order, to the newest row of each key.
+
+Pure Arrow and numpy: no files, no clock, no Spark. Only hashes and row numbers are computed on; the payload is moved
+by one monotonic ``take`` per piece of input and one gather for the result. It is never sorted, never shuffled:
+
+  1. the rows of each key: row numbers sorted along with the 64-bit key hashes, then a check that neighbours' keys
+     really are equal, so that a hash collision costs time, not truth;
+  2. the last row of every key stays;
+  3. cells whose TOASTed value was not sent take the newest known value of their key: one forward scan finds, for each,
+     the row where a walk back would stop (a row that knows it; a delete or create behind which nothing counts);
+  4. what an ordinary walk cannot know because the row came from another key (``_moved_from``) is asked of the caller,
+     who alone can read other buckets; what nobody knows stays in ``_unknown``, never NULL.
+
+Input is folded in as it comes: rows that can no longer matter are dropped whenever the pending ones outgrow the kept
+ones, so memory follows the state of the bucket, not its history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.state.assembly import PIECE_BYTES, Found, Move, assemble, hidden_cells, state_schema
+from tailrace.eventstore.state.latest_rows import newest_rows
+from tailrace.eventstore.state.row_layout import Ints, Layout, Mask, Rows, concat_rows, conform
+
+# Fold when this much is pending: large enough that vector operations pay, small enough for a task's memory.
+FOLD_ROWS = 1 << 20
+FOLD_BYTES = 128 << 20
+
+ResolveMoved = Callable[[Sequence[Move]], Mapping[Move, Found]]
+
+
+def compact(
+    tables: Iterable[tuple[TopicSchema, pa.Table]],
+    layout: Layout,
+    *,
+    resolve_moved: ResolveMoved | None = None,
+    fold_rows: int = FOLD_ROWS,
+) -> pa.Table:
+    """State of one bucket: one row per living key, in ``state_schema``, sorted by (``_hash``, key).
+
+    ``tables`` are all changes of the bucket from the log's start, in offset order, each with the schema version it
+    was written under and at least the columns ``layout.needs(version)``, ``_offset`` and ``_epoch``. Without
+    ``resolve_moved`` moved cells stay unknown. Raises UsageError when the topic has no key.
+    """
+    compactor = Compactor(layout, fold_rows=fold_rows)
+    for version, table in tables:
+        for rows in conform(table, version, layout):
+            compactor.add(rows)
+    return compactor.finish(resolve_moved)
+
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Which rows: of which keys and epochs, with which offsets, in their order."""
+
+    hashes: Ints
+    epochs: Ints
+    offsets: Ints
+
+
+class Compactor:
+    """Folds rows of one bucket; see the module. ``add`` in offset order, then ``finish`` once."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        fold_rows: int = FOLD_ROWS,
+        fold_bytes: int = FOLD_BYTES,
+        later: bool = False,
+    ) -> None:
+        """``later``: the rows are not the first ones of the bucket, so what they end is kept, too; then ``finish`` has
+        no meaning."""
+        if not layout.keys:
+            raise UsageError(
+                "a topic without a key has no state",
+                hint="give the table a primary key or a replica identity index",
+            )
+        self._layout = layout
+        self._fold_rows = fold_rows
+        self._fold_bytes = fold_bytes
+        self._later = later
+        self._parts: list[Rows] = []
+        self._kept = (0, 0)  # rows and bytes that survived the last fold
+        self._pending = (0, 0)  # rows and bytes since
+
+    def add(self, rows: Rows) -> None:
+        self._parts.append(rows)
+        self._pending = (self._pending[0] + len(rows), self._pending[1] + rows.nbytes)
+        if self._pending[0] > max(self._fold_rows, self._kept[0]) or self._pending[1] > max(
+            self._fold_bytes, self._kept[1]
+        ):
+            self._fold()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of the rows that survived the last fold."""
+        return self._kept[1]
+
+    def leave(self, wanted: Callable[[Rows], Mask]) -> None:
+        """Only rows that are ``wanted`` stay. They are all rows of their keys, so nobody misses the others."""
+        parts = [part.take(np.flatnonzero(wanted(part))) for part in self._parts]
+        self._parts = [part for part in parts if len(part)]
+        self._measure()
+
+    def _fold(self) -> None:
+        self._keep(newest_rows(self._parts, self._layout, later=self._later).needed())
+        self._measure()
+
+    def _measure(self) -> None:
+        self._kept = (sum(map(len, self._parts)), sum(part.nbytes for part in self._parts))
+        self._pending = (0, 0)
+
+    def _keep(self, wanted: Ints) -> None:
+        """Only the rows ``wanted`` (ascending over all parts) stay. Small remains are joined, so parts stay few."""
+        starts = np.cumsum([0, *map(len, self._parts)])
+        cuts = np.searchsorted(wanted, starts)
+        parts = [
+            part.take(wanted[low:high] - start)
+            for part, start, low, high in zip(self._parts, starts, cuts, cuts[1:], strict=False)
+            if low < high
+        ]
+        self._parts = _joined(parts, PIECE_BYTES)
+
+    def kept(self) -> tuple[Kept, list[Move]]:
+        """Instead of ``finish``: the rows that must be kept to know the state, now and under whatever comes later, and
+        the cells that only rows of other keys know."""
+        if not self._parts:
+            return Kept(_NONE, _NONE, _NONE), []
+        newest = newest_rows(self._parts, self._layout, later=self._later)
+        moves = hidden_cells(self._parts, newest, self._layout)
+        needed = newest.needed()
+        kept = Kept(
+            np.concatenate([part.hashes for part in self._parts])[needed],
+            np.concatenate([part.epochs for part in self._parts])[needed],
+            np.concatenate([part.offsets for part in self._parts])[needed],
+        )
+        return kept, sorted(set(moves.values()), key=_position)
+
+    def finish(self, resolve_moved: ResolveMoved | None = None) -> pa.Table:
+        """The state. Nothing may be added afterwards."""
+        if not self._parts:
+            return state_schema(self._layout).empty_table()
+        newest = newest_rows(self._parts, self._layout)
+        needed = newest.needed()
+        if not len(needed):
+            return state_schema(self._layout).empty_table()
+        self._keep(needed)
+        parts, self._parts = self._parts, []  # who still holds this object holds no rows
+        newest = newest.renumbered(needed)
+        moves = hidden_cells(parts, newest, self._layout)
+        found = resolve_moved(sorted(set(moves.values()), key=_position)) if moves and resolve_moved else {}
+        return assemble(parts, self._layout, newest, moves, found)
+
+
+def _position(move: Move) -> tuple[int, int, int, int]:
+    return (move.epoch, move.lsn, move.ordinal, move.column.id)
+
+
+def _joined(parts: Sequence[Rows], limit: int) -> list[Rows]:
+    """Neighbours made one while they stay below ``limit`` bytes."""
+    joined: list[Rows] = []
+    run: list[Rows] = []
+    size = 0
+    for part in parts:
+        if run and size + part.nbytes > limit:
+            joined.append(concat_rows(run))
+            run, size = [], 0
+        run.append(part)
+        size += part.nbytes
+    return [*joined, concat_rows(run)] if run else joined

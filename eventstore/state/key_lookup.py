@@ -1,0 +1,242 @@
+"""Some rows of a topic: those that changed, those of chosen keys, those with chosen values.
+
+The kernel is exact on any rows that are all rows of their keys, or all since one that says the whole row. So rows are
+dropped by their stored key hash as they are decoded, and only what was chosen is held. Nothing is indexed: hashes, and
+the columns that are looked at, are decoded in full; but of keys that are known by more than their hash the newest files
+are read first, and none is that lies before what says all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.eventstore.errors import TailraceError
+from tailrace.eventstore.model.model import SegmentRef
+from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.segment.segment import read_segment
+from tailrace.eventstore.state.bucket_passes import passes
+from tailrace.eventstore.state.compaction import Compactor
+from tailrace.eventstore.state.moved_cells import MovedCells
+from tailrace.eventstore.state.row_layout import DELETE, SILENT, TRUNCATE, Ints, Layout, Mask, Rows, conform
+from tailrace.eventstore.state.state import StateInput, partition_reader, readable, reader_of
+from tailrace.eventstore.storage import Storage
+
+_T = TypeVar("_T")
+Matches = Callable[[Sequence[pa.Array]], Mask]
+"""Of rows given as columns, which have one of the chosen values."""
+
+_FIRST_ROWS = 1024
+_ROWS_PER_UNIT = 131_072  # larger files are read by partitions, several at once
+
+
+class TooLarge(TailraceError):
+    """What was chosen is more than the caller wants to hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The keys that changes are of. ``cells``: of each change the columns of the topic's key, None when one of them has
+    no value of its type. ``truncated``: a truncate is among the changes, which is of all keys there were."""
+
+    hashes: Ints
+    cells: Mapping[str, pa.ChunkedArray] | None
+    truncated: bool
+
+
+def changed_keys(
+    storage: Storage, refs: Sequence[SegmentRef], versions: Mapping[int, TopicSchema], target: TopicSchema
+) -> Changed:
+    """The keys that the rows of ``refs`` are of, also those that they end."""
+    layout = Layout(target, target.key, len(target.key))
+    parts = [rows for unit in _decoded(storage, refs, versions, layout, lambda rows: rows) for rows in unit]
+    ops = np.concatenate([part.ops for part in parts]) if parts else np.empty(0, np.uint8)
+    if (ops == TRUNCATE).any():
+        return Changed(np.empty(0, np.int64), None, truncated=True)
+    hashes = np.unique(np.concatenate([part.hashes for part in parts])) if parts else np.empty(0, np.int64)
+    if any(not part.raw.empty for part in parts):
+        return Changed(hashes, None, truncated=False)
+    cells = {
+        column.name: pa.chunked_array([part.cells[at] for part in parts], column.arrow)
+        for at, column in enumerate(layout.columns)
+    }
+    return Changed(hashes, cells, truncated=False)
+
+
+def keys_with(storage: Storage, wanted: StateInput, names: Sequence[str], matches: Matches) -> Ints:
+    """Hashes of the keys of which a row ever had a chosen value in the columns ``names``, or may have had: its cell was
+    not sent, or is no value of its type. So the state's rows with such a value are among those of these keys."""
+    columns = tuple(column for name in names if (column := wanted.target.column(name)) is not None)
+    layout = Layout(wanted.target, columns, 0)
+    ids = np.array([column.id for column in columns])
+
+    def candidates(rows: Rows) -> Ints:
+        mask = matches(rows.cells)
+        for marks in (rows.unchanged, rows.raw):
+            if not marks.empty:
+                mask[marks.rows[np.isin(marks.ids, ids)]] = True
+        hashes: Ints = rows.hashes[mask]
+        return hashes
+
+    units = _decoded(storage, wanted.refs, wanted.versions, layout, candidates)
+    found = [hashes for unit in units for hashes in unit]
+    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+
+def state_of_keys(
+    storage: Storage, wanted: StateInput, hashes: Ints, limit_bytes: int, keys: Matches | None = None
+) -> pa.Table:
+    """``readable_states`` of the keys with these hashes, as one table (``wanted.schema``) in no order.
+
+    ``keys`` says which rows, given by the columns of the topic's key, have one of the keys, for each of which there is
+    a hash: then only those are meant, not others of the same hashes, and what lies before a key's last whole row is not
+    read.
+
+    Raises TooLarge when their rows take more than ``limit_bytes``; UnknownCell and UnreadableCell for these keys only.
+    """
+    if not len(hashes):
+        return wanted.schema.empty_table()
+    layout = wanted.layout
+
+    def mine(rows: Rows, chosen: pa.Array) -> Rows:
+        kept = pc.is_in(pa.array(rows.hashes), value_set=chosen).to_numpy(zero_copy_only=False)
+        rows = rows.take(np.flatnonzero(kept | (rows.ops == TRUNCATE)))
+        if keys is None or not len(rows):
+            return rows
+        return rows.take(np.flatnonzero(keys(rows.cells[: layout.keys]) | (rows.ops == TRUNCATE)))
+
+    def read(refs: Sequence[SegmentRef], chosen: Ints) -> Iterator[list[Rows]]:
+        values = pa.array(chosen)
+        return _decoded(storage, refs, wanted.versions, layout, lambda rows: mine(rows, values), coded=True)
+
+    parts = None
+    if keys is not None and len(np.unique(hashes)) == len(hashes):  # a hash means one key
+        parts = _newest_first(read, wanted.refs, hashes, limit_bytes)
+    if parts is None:
+        parts = _held(read(wanted.refs, hashes), limit_bytes)
+    resolve = MovedCells(wanted.target, reader_of(storage, wanted)).resolve
+    if _has_truncate(parts):
+        # It stands in each partition, so only there does its place say what it ends.
+        whole, chosen = partition_reader(storage, wanted, layout), pa.array(hashes)
+
+        def read_partition(partition: int) -> Iterator[Rows]:
+            return (rows for each in whole(partition) if len(rows := mine(each, chosen)))
+
+        folded = passes(read_partition, layout, wanted.spread, range(wanted.buckets))
+        tables = [compactor.finish(resolve) for compactor in folded]
+    else:
+        compactor = Compactor(layout)
+        for rows in parts:
+            compactor.add(rows)
+        tables = [compactor.finish(resolve)]
+    return pa.concat_tables([readable(table, wanted) for table in tables])
+
+
+def _newest_first(
+    read: Callable[[Sequence[SegmentRef], Ints], Iterator[list[Rows]]],
+    refs: Sequence[SegmentRef],
+    hashes: Ints,
+    limit_bytes: int,
+) -> list[Rows] | None:
+    """The rows of each key, at least since its last whole one; None when a truncate is among those that were read."""
+    parts: list[Rows] = []
+    for some in _back(refs, len(hashes)):
+        found = _held(read(some, hashes), limit_bytes, sum(rows.nbytes for rows in parts))
+        if _has_truncate(found):
+            return None
+        parts = found + parts
+        for rows in found:
+            hashes = np.setdiff1d(hashes, _whole_in(rows))
+        if not len(hashes):
+            break
+    return parts
+
+
+def _whole_in(rows: Rows) -> Ints:
+    """Hashes of the keys whose last row among these says everything: no cell of it was not sent, or has no value."""
+    unique, last = np.unique(rows.hashes[::-1], return_index=True)
+    last = len(rows) - 1 - last
+    marked = np.concatenate([rows.unchanged.rows, rows.raw.rows])
+    whole: Ints = unique[(rows.ops[last] == DELETE) | ~np.isin(last, marked)]
+    return whole
+
+
+def _has_truncate(parts: Iterable[Rows]) -> bool:
+    return any((rows.ops == TRUNCATE).any() for rows in parts)
+
+
+def _back(refs: Sequence[SegmentRef], keys: int) -> Iterator[list[SegmentRef]]:
+    """From the last to the first, some at a time, these in their order: at first about as many rows as may tell so many
+    keys, whose last changes are mostly new, then ever more, until they are worth several threads."""
+    end, rows, wanted = len(refs), 0, max(_FIRST_ROWS, 2 * keys)
+    for at in reversed(range(len(refs))):
+        rows += refs[at].rows
+        if rows >= min(wanted, _ROWS_PER_UNIT) or not at:
+            yield list(refs[at:end])
+            end, rows, wanted = at, 0, 4 * wanted
+
+
+def _held(units: Iterable[Sequence[Rows]], limit_bytes: int, held: int = 0) -> list[Rows]:
+    """All of them, when with the bytes already ``held`` they are not too many."""
+    parts: list[Rows] = []
+    for unit in units:
+        for rows in unit:
+            if len(rows):
+                parts.append(rows)
+                held += rows.nbytes
+        if held > limit_bytes:
+            raise TooLarge(f"the rows of the keys take more than {limit_bytes >> 20:,} MiB")
+    return parts
+
+
+def _decoded(
+    storage: Storage,
+    refs: Sequence[SegmentRef],
+    versions: Mapping[int, TopicSchema],
+    layout: Layout,
+    take: Callable[[Rows], _T],
+    *,
+    coded: bool = False,
+) -> Iterator[list[_T]]:
+    """What ``take`` makes of the rows of each unit. Rows of one key come in their order; several units are decoded at
+    once, so a consumer that stops early has had little more than it took."""
+
+    def decode(unit: tuple[SegmentRef, tuple[int, ...] | None]) -> list[_T]:
+        ref, partitions = unit
+        version = versions[ref.version]
+        table = read_segment(
+            storage,
+            ref,
+            columns=[*layout.needs(version), "_offset", "_epoch"],
+            partitions=partitions,
+            silent=SILENT,
+            coded=layout.coded(version) if coded else (),
+        )
+        return [take(rows) for rows in conform(table, version, layout)]
+
+    units = list(_units(refs))
+    if len(units) < 2:
+        yield from map(decode, units)
+        return
+    workers = min(len(units), os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers, "tailrace-decode") as pool:
+        try:
+            yield from pool.map(decode, units)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _units(refs: Iterable[SegmentRef]) -> Iterator[tuple[SegmentRef, tuple[int, ...] | None]]:
+    """Whole small files, large ones by partition: a key's later rows are in its later partition."""
+    for ref in refs:
+        if ref.path is None or ref.rows <= _ROWS_PER_UNIT:
+            yield ref, None
+        else:
+            yield from ((ref, (piece.partition,)) for piece in sorted(ref.ranges, key=lambda r: r.partition))

@@ -1,0 +1,243 @@
+"""Everything that is wrong with a projection, at once and before a row is read, and how it can be refreshed.
+
+Names first (``check``); where these are right, the function's plan (``analysis``), and the sink with the columns of the
+result. Spark is started for the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tailrace.eventstore.errors import TailraceError, TransientError
+from tailrace.projections.analysis.analyse import Analysis, Reading, analyse, is_unbuilt, readings_of
+from tailrace.projections.analysis.check_names import wrong_in_result, wrong_names
+from tailrace.projections.analysis.comparable import columns_of, incomparable
+from tailrace.projections.analysis.guards import declared_against
+from tailrace.projections.compute.casing import alike
+from tailrace.projections.compute.read_plan import described, shown_columns
+from tailrace.projections.definition.findings import Finding, did_you_mean
+from tailrace.projections.definition.lineage import lineage_of
+from tailrace.projections.definition.load import Mistake
+from tailrace.projections.definition.model import Input, Projection, ProjectionFailed, Result, State
+from tailrace.projections.definition.source import SourceLines
+from tailrace.projections.sinks.contract import CannotBuild, Sink, Target, open_sink
+from tailrace.projections.spark.errors import unforeseen
+
+if TYPE_CHECKING:
+    from tailrace.projections.context import ProjectionContext
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """``incremental`` is None where something before the plan is wrong. ``reasons`` speak against incremental
+    refreshes; ``whole`` are inputs whose changes have everything computed although others are followed by key.
+    ``remarks`` are the sink's."""
+
+    projection: str
+    place: str
+    findings: tuple[Finding, ...]
+    incremental: bool | None = None
+    reasons: tuple[Finding, ...] = ()
+    whole: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return all(found.level != "fail" for found in self.findings)
+
+    @property
+    def exit_code(self) -> int:
+        """That of the first failure; 0 without one."""
+        return next((found.exit_code for found in self.findings if found.level == "fail"), 0)
+
+
+def of_mistakes(mistakes: Sequence[Mistake]) -> list[Examined]:
+    """What is wrong before anything can be examined, projection by projection; of modules by their names."""
+    found: dict[str, Examined] = {}
+    for mistake in mistakes:
+        known = found.get(mistake.place)
+        findings = (*known.findings, mistake.finding) if known else (mistake.finding,)
+        found[mistake.place] = Examined(mistake.name, mistake.place, findings)
+    return list(found.values())
+
+
+def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
+    """Look at one projection as far as its mistakes, and a Spark that does not start, let one see."""
+    findings = [*wrong_names(ctx.store, projection), *_unknown(ctx, projection)]
+    sound = _without_unknown(projection, findings)
+    sink = _opened(ctx, projection, findings)
+    if sound is None:
+        return Examined(projection.name, projection.place, tuple(findings))
+    failures: list[ProjectionFailed] = []
+    try:
+        spark = ctx.spark
+        readings = readings_of(spark, ctx.store, projection, ctx.projections)
+        astray = list(_astray(ctx, projection, readings))
+        sound = _without_unknown(sound, astray) or sound
+        findings += [*astray, *_confused(ctx, sound)]
+        ctx.report(f"looking at the plan of {projection.name}", 0, None, "")
+        analysis = analyse(spark, ctx.store, sound, failures, readings)
+    except TransientError:
+        raise  # Spark went away: that is no finding
+    except Exception as error:  # noqa: BLE001 of Spark, which does not start, or of the function
+        findings += [_failure(projection, failure) for failure in failures]
+        findings.append(_failure(projection, error))
+        return Examined(projection.name, projection.place, tuple(findings))
+    findings += [_failure(projection, failure) for failure in failures]
+    remarks: tuple[str, ...] = ()
+    if sink is not None and analysis.schema is not None:
+        remarks = _asked(ctx, projection, sink, analysis.schema, findings)
+    if failures or sound is not projection:
+        return Examined(
+            projection.name, projection.place, (*findings, *analysis.findings), None, remarks=remarks
+        )
+    reasons = _reasons(ctx, projection, analysis)
+    return Examined(
+        projection.name,
+        projection.place,
+        (*findings, *analysis.findings),
+        not reasons,
+        tuple(reasons),
+        () if reasons else lineage_of(projection).unknown,
+        remarks,
+    )
+
+
+def _without_unknown(projection: Projection, findings: Sequence[Finding]) -> Projection | None:
+    """The projection without the columns that its inputs name and do not have, to look at the rest of it; None when an
+    input itself is not known. Nothing is followed by key then: what inputs affect is left out."""
+    if not findings:
+        return projection
+    if any(not found.column for found in findings):
+        return None
+    inputs: dict[str, Input] = {}
+    for name, source in projection.inputs.items():
+        wrong = {found.column for found in findings if found.input == name}
+        kept = replace(source, affects=None)
+        if isinstance(kept, State):
+            policy = kept.on_unreadable
+            kept = replace(
+                kept,
+                columns=kept.columns and tuple(column for column in kept.columns if column not in wrong),
+                cast={column: ddl for column, ddl in kept.cast.items() if column not in wrong},
+                on_unreadable=policy
+                if isinstance(policy, str)
+                else {column: word for column, word in policy.items() if column not in wrong},
+            )
+        inputs[name] = kept
+    return replace(projection, inputs=inputs)
+
+
+def _unknown(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding]:
+    """Projections that it reads and that nobody knows."""
+    lines = SourceLines.of(projection)
+    for name, source in projection.inputs.items():
+        if isinstance(source, Result) and source.projection not in ctx.projections:
+            if ctx.generations(source.projection):
+                continue
+            defined = f"defined are {', '.join(ctx.projections)}"
+            hint = did_you_mean(source.projection, ctx.projections) or defined
+            what = f"input {name!r}: there is no projection {source.projection}"
+            yield Finding("fail", what, hint, lines.of_input(name), name)
+
+
+def _astray(
+    ctx: ProjectionContext, projection: Projection, readings: Mapping[str, Reading]
+) -> Iterator[Finding]:
+    """Columns that inputs name of results that were never built, and that these are not going to have."""
+    for name, reading in readings.items():
+        source = projection.inputs[name]
+        if isinstance(source, Result) and is_unbuilt(ctx.store, source):
+            yield from wrong_in_result(projection, name, source, reading.foretold().schema.names)
+
+
+def _confused(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding]:
+    """Inputs with columns that Spark does not tell apart: no mistake, as long as the function names none of them."""
+    lines = SourceLines.of(projection)
+    for name, source in projection.inputs.items():
+        if not isinstance(source, State):
+            continue
+        columns = alike(ctx.spark, shown_columns(described(ctx.store, source), source))
+        if columns:
+            what = (
+                f"input {name!r}: {source.topic} has columns {', '.join(columns)}, which Spark does not tell apart:"
+                " the function can name none of them"
+            )
+            hint = f'choose one: {name}=State(…, columns=("{columns[0]}", …))'
+            yield Finding("warn", what, hint, lines.of_input(name), name)
+
+
+def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis) -> list[Finding]:
+    """What speaks against incremental refreshes. Without a lineage there is no key that a plan could keep apart."""
+    place = projection.place
+    declared = declared_against(projection)
+    found = [Finding("warn", declared, _DECLARED_HINT, place)] if declared else list(analysis.not_local)
+    if not declared and analysis.schema is not None:
+        lineage = lineage_of(projection)
+        columns = {name: columns_of(planned) for name, planned in analysis.inputs.items()}
+        other = incomparable(projection, lineage, columns.__getitem__, analysis.schema)
+        found += [Finding("warn", other, "have both in one type in the source", place)] if other else []
+    known = {finding.what for finding in found}
+    found += [
+        Finding("warn", failed, "", place)
+        for failed in _failed_samples(ctx, projection)
+        if failed not in known
+    ]
+    said = {finding.what for finding in analysis.findings}
+    if said & set(analysis.unsteady):
+        found.append(Finding("warn", "its result is not the same each time, as said above", "", place))
+    found += [Finding("warn", what, "", place) for what in analysis.unsteady if what not in said]
+    return found
+
+
+def _failed_samples(ctx: ProjectionContext, projection: Projection) -> list[str]:
+    """What samples have shown of the generation that readers see, if this definition built it."""
+    live = ctx.live(projection.name)
+    if live is None or ctx.is_frozen(live) or live.checked is None:
+        return []
+    current = live.checked.failed is not None and live.checked.trusted == projection.trust
+    return [live.checked.failed or ""] if current else []
+
+
+_DECLARED_HINT = "declare for each input which keys its rows take part in: affects="
+
+
+def _failure(projection: Projection, error: Exception) -> Finding:
+    """An error as a finding, without the projection's name, which is said beside it."""
+    if not isinstance(error, TailraceError):
+        error = unforeseen(projection, "being examined", error)
+    own = f"projection {projection.name!r} "
+    message = error.message.removeprefix(own).removeprefix(f"({projection.place}): ")
+    return Finding("fail", message, error.hint, projection.place, exit_code=error.exit_code)
+
+
+def _opened(ctx: ProjectionContext, projection: Projection, findings: list[Finding]) -> Sink | None:
+    try:
+        return open_sink(projection.sink, ctx.settings)
+    except Exception as error:  # noqa: BLE001 a sink of one's own may raise anything
+        findings.append(_failure(projection, error))
+        return None
+
+
+def _asked(
+    ctx: ProjectionContext, projection: Projection, sink: Sink, schema: pa.Schema, findings: list[Finding]
+) -> tuple[str, ...]:
+    """Whether the sink can hold these columns, as the next generation. Its remarks."""
+    existing = ctx.generations(projection.name)
+    number = existing[-1].number + 1 if existing else 1
+    store = ctx.settings.store
+    target = Target(store.name, projection.name, number, projection.key, schema, store.partitions)
+    try:
+        return tuple(sink.check(target))
+    except CannotBuild as error:
+        findings += [
+            Finding("fail", f"sink: {problem}", error.hint, projection.place, exit_code=error.exit_code)
+            for problem in error.problems
+        ]
+    except Exception as error:  # noqa: BLE001
+        findings.append(_failure(projection, error))
+    return ()

@@ -1,0 +1,128 @@
+"""What can be wrong with a projection where it is to run: unknown topics, columns and sinks. Starts no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.model.model import TopicInfo, TopicKind
+from tailrace.eventstore.model.schema import TopicSchema, unify
+from tailrace.projections.definition.findings import Finding, did_you_mean
+from tailrace.projections.definition.model import Changes, Events, Input, Projection, Result, State, Through
+from tailrace.projections.definition.source import SourceLines
+from tailrace.projections.generations.result_input import described_result, live_of
+from tailrace.projections.sinks.contract import Sink, open_sink
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.settings import Settings
+    from tailrace.eventstore.store import Store
+
+
+def check(store: Store, settings: Settings, projection: Projection) -> Sink:
+    """Check names against the log and the settings; return the opened sink.
+
+    Raises UsageError naming the projection, the place and the first thing that is wrong. Incomplete topics are no
+    mistake: reading them raises IncompleteTopic, which ``run`` waits out.
+    """
+    for found in wrong_names(store, projection):
+        raise UsageError(f"projection {projection.name!r} ({found.place}): {found.what}", hint=found.hint)
+    try:
+        return open_sink(projection.sink, settings)
+    except UsageError as error:
+        raise UsageError(
+            f"projection {projection.name!r} ({projection.place}): {error.message}", hint=error.hint
+        ) from None
+
+
+def wrong_names(store: Store, projection: Projection) -> Iterator[Finding]:
+    """Every topic and column that a projection names and the log does not have, or has as something else."""
+    lines = SourceLines.of(projection)
+    for name, source in projection.inputs.items():
+        place = lines.of_input(name)
+        if isinstance(source, Result):
+            if live_of(store, source.projection) is not None:  # one that was never built has to be waited for
+                known = described_result(store, source.projection).schema.names
+                yield from wrong_in_result(projection, name, source, known)
+            continue
+        try:
+            info = store.topic(source.topic_id)
+        except UsageError as error:
+            yield Finding("fail", f"input {name!r}: {error.message}", error.hint, place, name)
+            continue
+        if not _is_read_as(source, info):
+            what = (
+                f"input {name!r}: {info.id} is a topic of {info.kind.value}, read as {type(source).__name__}"
+            )
+            hint = "read tables as State or Changes, categories of domain events as Events"
+            yield Finding("fail", what, hint, place, name)
+            continue
+        yield from _wrong_columns(projection, name, source, unify(store.schemas(info.id)), place)
+
+
+def wrong_in_result(
+    projection: Projection, name: str, source: Result, known: Sequence[str]
+) -> Iterator[Finding]:
+    """Columns that an input names and the result, which has those ``known``, does not have."""
+    place = SourceLines.of(projection).of_input(name)
+    for column in dict.fromkeys((*affected(source), *_gone_through(projection, name))):
+        if column not in known:
+            what = (
+                f"input {name!r}: affects names {column}, which projection {source.projection} does not have"
+            )
+            yield Finding("fail", what, f"its columns are {', '.join(known)}", place, name, column)
+
+
+def _gone_through(projection: Projection, name: str) -> list[str]:
+    """The columns of an input that others go through."""
+    return [
+        column
+        for other in projection.inputs.values()
+        if isinstance(other.affects, Through) and other.affects.input == name
+        for column in other.affects.on.values()
+    ]
+
+
+def _is_read_as(source: State | Changes | Events, info: TopicInfo) -> bool:
+    match source:
+        case State():
+            return info.kind is TopicKind.TABLE
+        case Events():
+            return info.kind is TopicKind.EVENTS
+        case Changes():
+            return True
+
+
+def _wrong_columns(
+    projection: Projection, name: str, source: State | Changes | Events, schema: TopicSchema, place: str
+) -> Iterator[Finding]:
+    named: dict[str, Iterable[str]] = {}
+    if isinstance(source, State):
+        policies = () if isinstance(source.on_unreadable, str) else source.on_unreadable
+        named = {"columns": source.columns or (), "cast": source.cast, "on_unreadable": policies}
+    named |= {"affects": affected(source), "Through": _gone_through(projection, name)}
+    for option, columns in named.items():
+        for column in dict.fromkeys(columns):
+            if schema.column(column) is None:
+                what = f"input {name!r}: {option} names {column}, which {source.topic} does not have"
+                yield Finding("fail", what, _columns_hint(schema, column), place, name, column)
+
+
+def _columns_hint(schema: TopicSchema, column: str) -> str:
+    names = [known.name for known in schema.columns]
+    return f"{did_you_mean(column, names)} its columns are {', '.join(names)}".lstrip()
+
+
+def affected(source: Input) -> tuple[str, ...]:
+    """The input's columns that ``affects`` names."""
+    match source.affects:
+        case None:
+            return ()
+        case str() as column:
+            return (column,)
+        case Through() as through:
+            return tuple(through.on)
+        case Mapping() as paths:
+            return tuple(paths.values())
+        case columns:
+            return tuple(columns)

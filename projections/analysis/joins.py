@@ -1,0 +1,218 @@
+"""What a join leaves of the rows that are asked for: which of them, and what holds their key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tailrace.projections.analysis.expressions import Equality
+from tailrace.projections.analysis.spread import Attribute, Column, Lost, Relation, Rows, Spread, Whole
+from tailrace.projections.definition.lineage import Direct, Lineage, Link
+
+_KEPT = {
+    "Inner": (), "Cross": (), "LeftOuter": ("left",), "RightOuter": ("right",), "FullOuter": ("left", "right"),
+    "LeftSemi": ("left",), "LeftAnti": ("left",), "ExistenceJoin": ("left",),
+}  # fmt: skip
+"""The sides whose rows appear whether they match or not; of semi and anti joins, the side that appears at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSides:
+    """The two sides, and the equalities between an attribute of each."""
+
+    left: Relation
+    right: Relation
+    matched: tuple[Equality, ...]
+
+    @classmethod
+    def of(cls, left: Relation, right: Relation, equalities: Sequence[Equality]) -> JoinSides:
+        on_left, on_right = _ids(left.output), _ids(right.output)
+        found = []
+        for each in equalities:
+            if _base(each.one) in on_left and _base(each.other) in on_right:
+                found.append(each)
+            elif _base(each.one) in on_right and _base(each.other) in on_left:
+                found.append(Equality(each.other, each.one, each.nulls))
+        return cls(left, right, tuple(found))
+
+    def pairs(self) -> Iterator[tuple[Attribute, Attribute]]:
+        """(left, right) of each equality that NULL does not fulfil."""
+        return ((each.one, each.other) for each in self.matched if not each.nulls)
+
+
+def _base(attribute: Attribute) -> int:
+    return attribute if isinstance(attribute, int) else attribute[0]
+
+
+def _ids(columns: Sequence[Column]) -> frozenset[int]:
+    return frozenset(column.id for column in columns)
+
+
+def join_rows(kind: str, sides: JoinSides, lineage: Lineage) -> Rows | None:
+    """The rows of a join by Spark's type of it (``LeftOuter``); None when rows of different keys meet."""
+    left, right = sides.left.rows, sides.right.rows
+    kept = _KEPT.get(kind)
+    if kept is None:
+        return None
+    match left, right:
+        case (Lost(), _) | (_, Lost()):
+            return Lost()
+        case Whole(), Whole():
+            return Whole()
+        case Spread(), Whole():
+            return left if "right" not in kept else None
+        case Whole(), Spread():
+            return right if "left" not in kept else None
+        case Spread(), Spread():
+            return _of_spreads(kind, kept, sides, left, right, lineage)
+    return None
+
+
+def _of_spreads(
+    kind: str, kept: Sequence[str], sides: JoinSides, left: Spread, right: Spread, lineage: Lineage
+) -> Rows | None:
+    if left.domain == right.domain:
+        return _by_key(kind, kept, sides, left, right)
+    if _leads(sides.left, left, list(sides.pairs()), right, lineage):
+        return left if "right" not in kept else None
+    swapped = [(other, one) for one, other in sides.pairs()]
+    if _leads(sides.right, right, swapped, left, lineage):
+        return right if "left" not in kept else None
+    return None
+
+
+def _by_key(kind: str, kept: Sequence[str], sides: JoinSides, left: Spread, right: Spread) -> Rows | None:
+    """Both sides are spread over one domain: they have to be joined by all of it."""
+    for name in left.domain.columns:
+        if not any(_same_key(each, left, right, name) for each in sides.matched):
+            return None
+    names = left.domain.columns
+    matched = {
+        name
+        for name in names
+        if any(not each.nulls and _same_key(each, left, right, name) for each in sides.matched)
+    }
+    if kind in ("LeftSemi", "LeftAnti", "ExistenceJoin"):
+        return replace(left, never_null=left.never_null | matched) if kind == "LeftSemi" else left
+    holders = {name: left.holders[name] | right.holders[name] for name in names}
+    if not kept:
+        never = left.never_null | right.never_null | matched
+        covers = {name: left.covers[name] | right.covers[name] for name in names}
+    elif kept == ("left",):
+        never = left.never_null
+        covers = dict(left.covers)
+    elif kept == ("right",):
+        never = right.never_null
+        covers = dict(right.covers)
+    else:
+        never = left.never_null & right.never_null
+        covers = {
+            name: frozenset(one | other for one in left.covers[name] for other in right.covers[name])
+            for name in names
+        }
+    return Spread(left.domain, holders, covers, frozenset(never))
+
+
+def _same_key(equality: Equality, left: Spread, right: Spread, name: str) -> bool:
+    """Do rows match only when they have one value there? NULL matches NULL with ``<=>``: then neither may be NULL."""
+    if equality.nulls:
+        return left.certain(name, equality.one) and right.certain(name, equality.other)
+    return equality.one in left.holders[name] and equality.other in right.holders[name]
+
+
+def _leads(
+    side: Relation,
+    rows: Spread,
+    pairs: Sequence[tuple[Attribute, Attribute]],
+    linked: Spread,
+    lineage: Lineage,
+) -> bool:
+    """Are all rows of ``linked`` that a row of this side matches among those that its own key brought?
+
+    They are when ``linked`` was found through an input of which this side has a row: the link and this side's key are
+    columns of that one row, or NULL with it."""
+    parent = linked.domain.of
+    path = lineage.paths.get(parent)
+    match path:
+        case Direct(columns=columns) if not rows.domain.of:
+            needed = dict(zip(lineage.key, columns, strict=True))
+        case Link(input=of, own=own, theirs=theirs) if rows.domain.of == of and rows.domain.columns == theirs:
+            needed = dict(zip(theirs, own, strict=True))
+        case _:
+            return False
+    readings = {origin.reading for origin in side.origins.values() if origin.input == parent}
+    return any(
+        _has_key(side, rows, needed, reading) and _is_linked(side, pairs, linked, reading)
+        for reading in readings
+    )
+
+
+def _has_key(side: Relation, rows: Spread, needed: dict[str, str], reading: int) -> bool:
+    return all(
+        any(
+            (origin := side.origins.get(held)) is not None
+            and (origin.reading, origin.column) == (reading, column)
+            for held in rows.holders[name]
+        )
+        for name, column in needed.items()
+    )
+
+
+def _is_linked(
+    side: Relation, pairs: Sequence[tuple[Attribute, Attribute]], linked: Spread, reading: int
+) -> bool:
+    """Each column of the link is joined with that column of the reading."""
+    return all(
+        any(
+            theirs in linked.holders[name]
+            and (origin := side.origins.get(mine)) is not None
+            and (origin.reading, origin.column) == (reading, name)
+            for mine, theirs in pairs
+        )
+        for name in linked.domain.columns
+    )
+
+
+def refusal_of(kind: str, sides: JoinSides, lineage: Lineage) -> tuple[str, str]:
+    """Why ``join_rows`` gave None, and what to do."""
+    left, right = sides.left, sides.right
+    if kind not in _KEPT:
+        return f"a join of type {kind} may meet rows of any key", "write it as an ordinary join"
+    if isinstance(left.rows, Whole) or isinstance(right.rows, Whole):
+        whole = left if isinstance(left.rows, Whole) else right
+        inputs = _inputs(whole) or "a side without a key"
+        return (
+            f"an outer or semi join keeps rows of {inputs}, which is read whole, that match nothing",
+            f"say what {inputs} affects, or turn the join round",
+        )
+    assert isinstance(left.rows, Spread) and isinstance(right.rows, Spread)
+    if left.rows.domain == right.rows.domain:
+        ours, theirs = _holders(left, left.rows), _holders(right, right.rows)
+        return (
+            f"rows of different keys meet: the join does not demand {ours} = {theirs}",
+            "add that to its condition; for rows of other keys declare the input again, affects=Through(…)",
+        )
+    linked = left if left.rows.domain.of else right
+    through = linked.rows.domain if isinstance(linked.rows, Spread) else None
+    of, columns = (through.of, through.columns) if through else ("", ())
+    return (
+        f"rows of {_inputs(linked)} are found through {of}, but not joined with the {', '.join(columns)} of it"
+        " that the key came by, or kept when nothing matches",
+        f"join them with {', '.join(f'{of}.{column}' for column in columns)} beside its key, or correct Through",
+    )
+
+
+def _inputs(relation: Relation) -> str:
+    return ", ".join(sorted({origin.input for origin in relation.origins.values()}))
+
+
+def _holders(relation: Relation, rows: Spread) -> str:
+    found = []
+    for name in rows.domain.columns:
+        words = {
+            f"{origin.input}.{origin.column}"
+            for held in rows.holders[name]
+            if (origin := relation.origins.get(held)) is not None
+        }
+        found.append(" or ".join(sorted(words)) or name)
+    return ", ".join(found)

@@ -1,0 +1,488 @@
+"""Is a projection local in its key? Proved on the analysed plan of its function, from its inputs up.
+
+Every aggregate, window, distinct, set operation and join must keep rows of different keys apart, and the key of the
+result must be the value that the inputs' ``affects`` name. What cannot be proved counts as not local, and is named in
+the user's words. Pure: it is given a plan and what is declared, and knows neither Spark nor data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tailrace.projections.analysis import expressions as carried
+from tailrace.projections.analysis.joins import JoinSides, join_rows, refusal_of
+from tailrace.projections.analysis.plan_tree import Node
+from tailrace.projections.analysis.proof import Again, InputFacts, Obstacle, Proof
+from tailrace.projections.analysis.spread import (
+    Attribute,
+    Column,
+    Domain,
+    Lost,
+    Origin,
+    Relation,
+    Rows,
+    Spread,
+    Whole,
+    joined_unique,
+    joint,
+    key_words,
+    narrowed,
+    united,
+)
+from tailrace.projections.definition.lineage import Direct, Lineage, Link
+
+MARK = "tailrace input "
+"""The alias around each input's plan: a name that no function gives."""
+
+_PASSING = frozenset({
+    "CollectMetrics", "EventTimeWatermark", "RebalancePartitions", "Repartition", "RepartitionByExpression",
+    "ResolvedHint", "Sort", "SubqueryAlias", "View",
+})  # fmt: skip
+_CONSTANT = frozenset({"EmptyRelation", "LocalRelation", "LogicalRDD", "OneRowRelation", "Range"})
+_LIMITS = frozenset({"GlobalLimit", "LimitAll", "LocalLimit", "Offset", "Tail"})
+
+
+def prove(plan: Node, lineage: Lineage, inputs: Mapping[str, InputFacts]) -> Proof:
+    """Walk a plan whose inputs are marked (``MARK``)."""
+    walk = _Walk(lineage, inputs)
+    result = walk.relation(plan)
+    walk.conclude(plan, result)
+    return walk.proof
+
+
+@dataclass(frozen=True, slots=True)
+class _Defined:
+    """A common table expression, with the readings of inputs in it."""
+
+    relation: Relation
+    readings: Sequence[int]
+
+
+@dataclass(slots=True)
+class _Walk:
+    lineage: Lineage
+    inputs: Mapping[str, InputFacts]
+    proof: Proof = field(default_factory=Proof)
+    _defined: dict[int, _Defined] = field(default_factory=dict)
+    _readings: int = 0
+
+    def relation(self, node: Node) -> Relation:
+        found = self._relation(node)
+        self._look_into_subqueries(node, found)
+        if found.rows != Lost() and any(obstacle.node is node for obstacle in self.proof.obstacles):
+            found = found.with_rows(Lost())
+        self.proof.relations[node] = found
+        return found
+
+    def _relation(self, node: Node) -> Relation:
+        if node.kind == "SubqueryAlias" and (name := _marked(node)) in self.inputs:
+            return self._input(node, self.inputs[name])
+        if node.kind in _PASSING:
+            return self.relation(node.children[0])
+        if node.kind in _CONSTANT:
+            return Relation(_columns(node.expressions("output")), Whole())
+        if node.kind in _LIMITS:
+            return self._limit(node)
+        rule = _RULES.get(node.kind)
+        return rule(self, node) if rule else self._unknown(node)
+
+    def _input(self, node: Node, facts: InputFacts) -> Relation:
+        """A reading of an input: its rows are spread as its lineage says."""
+        below = self.relation(node.children[0])  # casts that the declaration asks for: not of the function
+        for inner in node.children[0].walk():
+            self.proof.relations.pop(inner, None)
+        self._readings += 1
+        places: dict[str, Attribute] = {column.name: column.id for column in below.output}
+        if facts.nested and "key" in places:
+            row = next(column.id for column in below.output if column.name == "key")
+            named = {name for path in self.lineage.paths for name in self.lineage.columns_of(path)}
+            places |= {name: (row, name) for name in named}
+        origins = {attribute: Origin(self._readings, facts.name, name) for name, attribute in places.items()}
+        unique = frozenset(
+            frozenset(places[name] for name in key)
+            for key in facts.unique
+            if all(name in places for name in key)
+        )
+        return Relation(below.output, self._spread(node, facts, places), origins, unique)
+
+    def _spread(self, node: Node, facts: InputFacts, places: Mapping[str, Attribute]) -> Rows:
+        name = facts.name
+        path = self.lineage.paths.get(name)
+        match path:
+            case None:
+                return Whole()
+            case Direct(columns=columns):
+                domain, own = Domain("", self.lineage.key), columns
+            case Link(input=parent, own=own, theirs=theirs):
+                domain = Domain(parent, theirs)
+        unseen = [column for column in own if column not in places]
+        if unseen:
+            what = f"affects of {name} names {', '.join(unseen)}, which the function is not given"
+            self.proof.obstacles.append(Obstacle(node, what, "add it to columns="))
+            return Lost()
+        given = dict(zip(domain.columns, own, strict=True))
+        never = {
+            told for told, column in given.items() if facts.nested or column in set().union(*facts.unique)
+        }
+        return Spread.of(domain, {told: places[column] for told, column in given.items()}, never)
+
+    def _limit(self, node: Node) -> Relation:
+        below = self.relation(node.children[0])
+        if not isinstance(below.rows, Whole):
+            self._refuse(
+                node, below, "it takes a number of rows of the whole result, not of each key",
+                "number the rows of each key instead: row_number() over a window partitioned by the key",
+            )  # fmt: skip
+        return below
+
+    def _unknown(self, node: Node) -> Relation:
+        below = [self.relation(child) for child in node.children]
+        output = _columns(node.expressions("output")) or (below[0].output if below else ())
+        if below and all(isinstance(each.rows, Whole) for each in below):
+            return Relation(output, Whole())
+        if not any(isinstance(each.rows, Lost) for each in below):
+            words, hint = _UNPROVABLE.get(node.kind, (
+                f"it goes through {node.kind}, of which nobody knows whether it keeps keys apart",
+                "do it otherwise, or say trust=True when you know that it does",
+            ))  # fmt: skip
+            self.proof.obstacles.append(Obstacle(node, words, hint))
+        return Relation(output, Lost())
+
+    def _project(self, node: Node) -> Relation:
+        return self._named(self.relation(node.children[0]), node.expressions("projectList"))
+
+    def _named(self, below: Relation, expressions: Sequence[Node]) -> Relation:
+        """A node whose columns are these expressions of the one below."""
+        output = _columns(expressions)
+        roots = {
+            column.id: held
+            for column, expression in zip(output, expressions, strict=True)
+            if (held := carried.root(expression)) is not None
+        }
+        found = below.renamed(output, roots)
+        for column, expression in zip(output, expressions, strict=True):
+            first_of = carried.coalesced(expression)
+            if first_of:
+                found = found.with_rows(joint(below.rows, found.rows, first_of, column.id))
+        return found
+
+    def _filter(self, node: Node) -> Relation:
+        (child,) = node.children
+        condition = node.expression("condition")
+        if child.kind == "Join" and child.named("joinType") in ("Inner", "Cross"):
+            below = self._join_on(child, [*carried.equalities(child.expression("condition")),
+                                          *carried.equalities(condition)])  # fmt: skip
+            self._look_into_subqueries(child, below)
+            self.proof.relations[child] = below
+        else:
+            below = self.relation(child)
+        rows = below.rows
+        if isinstance(rows, Spread):
+            below = below.with_rows(narrowed(rows, carried.not_null(condition)))
+        return below
+
+    def _aggregate(self, node: Node) -> Relation:
+        below = self.relation(node.children[0])
+        grouping = node.expressions("groupingExpressions")
+        expressions = node.expressions("aggregateExpressions")
+        named = self._named(below, expressions)
+        grouped = [carried.root(each) for each in grouping]
+        held = [each for each in grouped if each is not None]
+        unique: frozenset[frozenset[Attribute]] = frozenset()
+        outputs = {
+            carried.root(each): each.id
+            for each in expressions
+            if each.kind in ("Alias", "AttributeReference")
+        }
+        if None not in grouped and all(each in outputs for each in held):
+            unique = frozenset({frozenset(outputs[each] for each in held)})
+        rows = self._kept_apart(node, below, held, _groups(grouping))
+        if isinstance(rows, Spread):
+            rows = named.rows
+        return Relation(named.output, rows, named.origins, unique)
+
+    def _distinct(self, node: Node) -> Relation:
+        below = self.relation(node.children[0])
+        everything = [column.id for column in below.output]
+        rows = self._kept_apart(node, below, everything, "distinct compares rows without their key")
+        return Relation(below.output, rows, below.origins, below.unique | {frozenset(everything)})
+
+    def _deduplicate(self, node: Node) -> Relation:
+        below = self.relation(node.children[0])
+        keys = node.expressions("keys")
+        held = [each for each in map(carried.root, keys) if each is not None]
+        everything = {column.id for column in below.output} <= set(held)  # distinct() of a DataFrame
+        words = (
+            "distinct compares rows without their key"
+            if everything
+            else f"dropDuplicates({_listed(keys)}) compares rows of different keys"
+        )
+        rows = self._kept_apart(node, below, held, words)
+        return Relation(below.output, rows, below.origins, below.unique | {frozenset(held)})
+
+    def _window(self, node: Node) -> Relation:
+        below = self.relation(node.children[0])
+        added = node.expressions("windowExpressions")
+        partition = node.expressions("partitionSpec")
+        held = [each for each in map(carried.root, partition) if each is not None]
+        words = (
+            f"a window partitioned by {_listed(partition)} spans rows of different keys"
+            if partition
+            else "a window without partitionBy spans all rows"
+        )
+        rows = self._kept_apart(node, below, held, words)
+        return Relation((*below.output, *_columns(added)), rows, below.origins, below.unique)
+
+    def _kept_apart(self, node: Node, below: Relation, held: Iterable[Attribute], words: str) -> Rows:
+        """The rows below, when these attributes tell their keys apart."""
+        rows, attributes = below.rows, frozenset(held)
+        if isinstance(rows, Spread) and rows.within(attributes) is None:
+            if all(rows.holders[name] & attributes for name in rows.domain.columns):
+                words += ": it is NULL in rows that an outer join keeps"
+            self._refuse(
+                node, below, words,
+                f"carry the key along: {self._key_words(below)} has to be among these columns",
+            )  # fmt: skip
+            return Lost()
+        return rows
+
+    def _generate(self, node: Node) -> Relation:
+        """Rows of one row: explode and its like."""
+        below = self.relation(node.children[0])
+        output = (*below.output, *_columns(node.expressions("generatorOutput")))
+        generator = node.expression("generator")
+        if generator is not None and "UDTF" in generator.kind and not isinstance(below.rows, Whole):
+            self._refuse(node, below, "a table function in Python may mix rows of different keys",
+                         "use a function of one row, or say trust=True")  # fmt: skip
+        return Relation(output, below.rows, below.origins)
+
+    def _expand(self, node: Node) -> Relation:
+        """Several rows for each row: unpivot, rollup and cube. Columns that go on keep their ids."""
+        below = self.relation(node.children[0])
+        output = _columns(node.expressions("output"))
+        before = {column.id for column in below.output}
+        return Relation(output, below.renamed(output, {
+            column.id: column.id for column in output if column.id in before
+        }).rows)  # fmt: skip
+
+    def _union(self, node: Node) -> Relation:
+        """Columns of one place belong together."""
+        parts = [self.relation(child) for child in node.children]
+        output = parts[0].output
+        rows = [part.rows for part in parts]
+        if any(isinstance(each, Lost) for each in rows):
+            return Relation(output, Lost())
+        if all(isinstance(each, Whole) for each in rows):
+            return Relation(output, Whole())
+        spreads = [each for each in rows if isinstance(each, Spread)]
+        if len(spreads) < len(rows):
+            self._refuse(
+                node, parts[0], "it unites rows of an input without affects with others; those are never left out",
+                "say what that input affects, too",
+            )  # fmt: skip
+            return Relation(output, Lost())
+        if len({each.domain for each in spreads}) > 1:
+            self._refuse(node, parts[0], "it unites rows that lead to the key in different ways",
+                         "join each part with what holds the key first")  # fmt: skip
+            return Relation(output, Lost())
+        return Relation(output, united(parts, spreads))
+
+    def _set_operation(self, node: Node) -> Relation:
+        """Intersect and except compare whole rows: a key is in one place on both sides."""
+        left, right = (self.relation(child) for child in node.children)
+        if isinstance(left.rows, Lost) or isinstance(right.rows, Lost):
+            return Relation(left.output, Lost())
+        everything = frozenset({frozenset(column.id for column in left.output)})
+        unique = left.unique if node.fields.get("isAll") else left.unique | everything
+        kept = Relation(left.output, left.rows, left.origins, unique)
+        if isinstance(right.rows, Whole):
+            return kept
+        if isinstance(left.rows, Spread) and left.rows.domain == right.rows.domain:
+            both = united([left, right], [left.rows, right.rows])
+            if both.within(column.id for column in left.output) is not None:
+                return kept.with_rows(both)
+        self._refuse(node, left, f"{node.kind.lower()} compares rows of different keys",
+                     "have the key in the same column on both sides")  # fmt: skip
+        return kept.with_rows(Lost())
+
+    def _join(self, node: Node) -> Relation:
+        return self._join_on(node, carried.equalities(node.expression("condition")))
+
+    def _join_on(self, node: Node, equalities: Sequence[carried.Equality]) -> Relation:
+        left, right = (self.relation(child) for child in node.children)
+        kind = node.named("joinType")
+        sides = JoinSides.of(left, right, equalities)
+        rows = join_rows(kind, sides, self.lineage)
+        if rows is None:
+            what, hint = refusal_of(kind, sides, self.lineage)
+            self.proof.obstacles.append(Obstacle(node, what, hint))
+            rows = Lost()
+        if kind in ("LeftSemi", "LeftAnti") or kind.startswith("ExistenceJoin"):
+            return Relation(left.output, rows, left.origins, left.unique)
+        keeps = {"LeftOuter": "left", "RightOuter": "right", "FullOuter": "both"}.get(kind, "none")
+        return Relation(
+            (*left.output, *right.output),
+            rows,
+            {**left.origins, **right.origins},
+            joined_unique(left, right, sides.pairs(), keeps=keeps),
+        )
+
+    def _with_cte(self, node: Node) -> Relation:
+        for defined in node.expressions("cteDefs"):
+            before = self._readings
+            found = self.relation(defined.children[0])
+            readings = range(before + 1, self._readings + 1)
+            self._defined[int(defined.fields["id"])] = _Defined(found, readings)
+        plan = node.expression("plan")
+        return self.relation(plan if plan is not None else node.children[-1])
+
+    def _cte_reference(self, node: Node) -> Relation:
+        """Columns have new ids, place by place."""
+        defined = self._defined.get(int(node.fields.get("cteId", -1)))
+        output = _columns(node.expressions("output"))
+        if defined is None or len(output) != len(defined.relation.output):
+            return self._unknown(node)
+        columns = {new.id: old.id for new, old in zip(output, defined.relation.output, strict=True)}
+        readings = {reading: self._readings + place for place, reading in enumerate(defined.readings, 1)}
+        self._readings += len(readings)
+        self.proof.again[node] = Again(columns, readings)
+        found = defined.relation.renamed(output, columns)
+        origins = {
+            held: replace(origin, reading=readings[origin.reading]) for held, origin in found.origins.items()
+        }
+        return replace(found, origins=origins)
+
+    def _look_into_subqueries(self, node: Node, found: Relation) -> None:
+        for expression in node.all_expressions():
+            for plan in carried.subqueries(expression):
+                inner = self.relation(plan)
+                if not isinstance(inner.rows, Whole | Lost) and not isinstance(found.rows, Lost):
+                    self._refuse(node, found, "a subquery looks at rows of all keys",
+                                 "write it as a join that has the key on both sides")  # fmt: skip
+
+    def _refuse(self, node: Node, below: Relation, what: str, hint: str) -> None:
+        if not isinstance(below.rows, Lost):
+            self.proof.obstacles.append(Obstacle(node, what, hint))
+
+    def _key_words(self, relation: Relation) -> str:
+        return key_words(relation) or ", ".join(self.lineage.key)
+
+    def conclude(self, plan: Node, result: Relation) -> None:
+        """The columns of the result that are named like the key hold what the inputs' ``affects`` say."""
+        if isinstance(result.rows, Lost):
+            return
+        if isinstance(result.rows, Whole):
+            self.proof.obstacles.append(Obstacle(plan, "its result is made of inputs without affects alone",
+                                                 "say what the inputs affect"))  # fmt: skip
+            return
+        places = {column.name: column for column in result.output}
+        for name in self.lineage.key:
+            column = places.get(name)
+            if column is None:
+                continue  # a result without its key is refused before
+            if result.rows.domain.of:
+                self._refuse(
+                    plan, result, f"its key {name} is never joined with {result.rows.domain.of}, through which"
+                    " its rows are found", f"join {result.rows.domain.of} and take the key from there",
+                )  # fmt: skip
+                return
+            if not result.rows.certain(name, column.id):
+                self.proof.obstacles.append(self._foreign_key(plan, result, column))
+        self.proof.never_null = not self.proof.obstacles and set(self.lineage.key) <= result.rows.never_null
+
+    def _foreign_key(self, plan: Node, result: Relation, column: Column) -> Obstacle:
+        """Its key is not what ``affects`` say."""
+        rows = result.rows
+        assert isinstance(rows, Spread)
+        said = ", ".join(
+            f"{name}.{path.columns[self.lineage.key.index(column.name)]}"
+            for name, path in self.lineage.paths.items()
+            if isinstance(path, Direct)
+        )
+        origin = result.origins.get(column.id)
+        if column.id in rows.holders[column.name]:
+            what = f"its key {column.name} is NULL in rows that an outer join keeps"
+            hint = "take it from the side of the join whose rows are kept, or coalesce both"
+        elif origin is not None:
+            what = f"its key {column.name} is {origin.input}.{origin.column}, while affects says {said}"
+            hint = "correct affects, or the key"
+        else:
+            what = f"its key {column.name} is computed; only a column as it is can be followed ({said})"
+            hint = "take the column itself as the key, or say trust=True when it is the same value"
+        return Obstacle(plan, what, hint)
+
+
+def _marked(node: Node) -> str:
+    """The input that an alias marks; "" for an alias of the user's."""
+    identifier = node.fields.get("identifier")
+    name = str(identifier.get("name", "")) if isinstance(identifier, dict) else ""
+    return name.removeprefix(MARK) if name.startswith(MARK) else ""
+
+
+def _columns(expressions: Iterable[Node]) -> tuple[Column, ...]:
+    return tuple(
+        Column(each.id, each.name, each.type or _inner_type(each))
+        for each in expressions
+        if "exprId" in each.fields
+    )
+
+
+def _inner_type(expression: Node) -> str:
+    """The type of what an alias names, where it is told."""
+    if expression.kind == "Collate":
+        return "string collate ?"
+    if expression.kind in ("Alias", "Cast", "AttributeReference"):
+        return expression.type or _inner_type(expression.children[0])
+    return ""
+
+
+def _listed(expressions: Iterable[Node]) -> str:
+    return ", ".join(name for each in expressions for name in carried.names_in(each)[:1]) or "nothing"
+
+
+def _groups(grouping: Sequence[Node]) -> str:
+    if not grouping:
+        return "it aggregates over all rows"
+    return f"it groups by {_listed(grouping)}, so that rows of different keys fall into one group"
+
+
+_UNPROVABLE = {
+    "FlatMapGroupsInPandas": ("applyInPandas may give rows any key", "say trust=True when it keeps the key"),
+    "FlatMapGroupsInArrow": ("applyInArrow may give rows any key", "say trust=True when it keeps the key"),
+    "FlatMapCoGroupsInPandas": (
+        "applyInPandas may give rows any key",
+        "say trust=True when it keeps the key",
+    ),
+    "FlatMapCoGroupsInArrow": ("applyInArrow may give rows any key", "say trust=True when it keeps the key"),
+    "MapInPandas": (
+        "mapInPandas sees rows of different keys",
+        "say trust=True when it looks at rows one by one",
+    ),
+    "MapInArrow": (
+        "mapInArrow sees rows of different keys",
+        "say trust=True when it looks at rows one by one",
+    ),
+    "Sample": ("it takes a sample of the rows", "choose rows by a condition on their values"),
+    "LogicalRelation": ("it reads files or tables beside its inputs", "declare them as inputs"),
+    "DataSourceV2Relation": ("it reads files or tables beside its inputs", "declare them as inputs"),
+    "HiveTableRelation": ("it reads files or tables beside its inputs", "declare them as inputs"),
+}
+
+_Rule = Callable[[_Walk, Node], Relation]
+_RULES: dict[str, _Rule] = {
+    "Aggregate": _Walk._aggregate,
+    "CTERelationRef": _Walk._cte_reference,
+    "Deduplicate": _Walk._deduplicate,
+    "Distinct": _Walk._distinct,
+    "Except": _Walk._set_operation,
+    "Expand": _Walk._expand,
+    "Filter": _Walk._filter,
+    "Generate": _Walk._generate,
+    "Intersect": _Walk._set_operation,
+    "Join": _Walk._join,
+    "Project": _Walk._project,
+    "Union": _Walk._union,
+    "Window": _Walk._window,
+    "WithCTE": _Walk._with_cte,
+}

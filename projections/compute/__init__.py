@@ -1,0 +1,1 @@
+"""Spark: from the log's state to a derived run and its differences."""

@@ -1,0 +1,324 @@
+"""One bucket of a result: compared with the generation's own result before, and written as files.
+
+This is what tasks do, without Spark and without a catalog; only file names and counts come back.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.errors import MissingFile, TailraceError
+from tailrace.eventstore.metadata.attempts import is_by
+from tailrace.eventstore.model import keys
+from tailrace.eventstore.storage import Storage
+from tailrace.projections.compute.sampling import Choice
+from tailrace.projections.generations.difference import (
+    HASH,
+    Difference,
+    Row,
+    difference,
+    ordered,
+    repeated,
+    versions,
+    with_null_key,
+)
+from tailrace.projections.generations.step_files import (
+    NO_FILES,
+    BucketFiles,
+    DerivedFile,
+    Some,
+    read_result,
+    read_some,
+    run_schema,
+    settled,
+    write_delta,
+    write_run,
+)
+
+if TYPE_CHECKING:
+    from tailrace.projections.generations.generation import Generation
+
+BUCKET = "_bucket"
+RECEIPT = ".done.json"
+"""What the name of a receipt ends with."""
+
+SAMPLES = 5
+"""Of what is found in a bucket, of each kind, so many are shown."""
+
+_MOST_SHOWN = 200  # characters or bytes of a value
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How rows are told apart and spread over buckets. With a ``choice`` of keys the others' rows are left out, as are
+    those of the buckets ``without``."""
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+    partitions: int
+    split: int
+    choice: Choice | None = None
+    without: frozenset[int] = frozenset()
+
+    @property
+    def buckets(self) -> range:
+        return range(self.partitions * self.split)
+
+    def hashed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Spark task: add ``_hash`` and ``_bucket`` to each row."""
+        for every in batches:
+            batch, hashes = self.chosen(every)
+            buckets = keys.buckets_of(hashes, self.partitions, self.split)
+            batch = batch.append_column(HASH, hashes).append_column(BUCKET, pa.array(buckets))
+            if self.without:
+                batch = batch.filter(pa.array(~np.isin(buckets, sorted(self.without))))
+            yield batch
+
+    def chosen(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Int64Array]:
+        """The rows that are looked at, and the hash of each one's key."""
+        hashes = self.hashes(batch)
+        if self.choice is None:
+            return batch, hashes
+        chosen = pa.array(self.choice.chosen(hashes.to_numpy()))
+        return batch.filter(chosen), hashes.filter(chosen)
+
+    def hashes(self, batch: pa.RecordBatch) -> pa.Int64Array:
+        columns = (batch.column(name).cast(self.schema.field(name).type) for name in self.key)
+        return keys.hash_columns([keys.texts(column) for column in columns])
+
+    def rows(self, group: pa.Table) -> pa.Table:
+        """A bucket's rows in the kept types, ordered."""
+        return ordered(group.select([HASH, *self.schema.names]).cast(run_schema(self.schema)), self.key)
+
+
+def placement_of(generation: Generation) -> Placement:
+    return Placement(generation.schema, generation.key, generation.partitions, generation.split)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSample:
+    """A row that was found: ``kind`` says as what, ``key`` is its key, ``old`` and ``new`` its other values before and
+    now where these are what was found, None for no row; of a row that was there before and is now only the values that
+    differ. All as JSON, long texts cut."""
+
+    kind: str
+    key: str
+    old: str | None = None
+    new: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BucketOutcome:
+    """What the task of one bucket found. ``only_new``, ``only_old`` and ``different`` count rows by how they differ
+    from the result before; of each kind some are among the samples. ``files`` hold the bucket now, None: those of
+    before. With ``nulls`` or ``repeats`` nothing was written."""
+
+    bucket: int
+    rows: int = 0
+    nulls: int = 0
+    repeats: int = 0
+    only_new: int = 0
+    only_old: int = 0
+    different: int = 0
+    samples: tuple[RowSample, ...] = ()
+    files: BucketFiles | None = None
+    delta: DerivedFile | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> BucketOutcome:
+        data = json.loads(text)
+        data["delta"] = DerivedFile(**data["delta"]) if data["delta"] else None
+        data["files"] = BucketFiles.from_data(data["files"]) if data["files"] else None
+        data["samples"] = tuple(RowSample(**sample) for sample in data["samples"])
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Of a bucket that an attempt at a build finished: ``basis`` says what it was computed of, ``file`` is its run.
+    ``path``: the receipt's own."""
+
+    path: str
+    basis: str
+    outcome: BucketOutcome
+    file: DerivedFile
+
+    @property
+    def paths(self) -> tuple[str, str]:
+        return self.path, self.file.path
+
+
+def receipts(storage: Storage, paths: Collection[str]) -> Iterator[Receipt]:
+    """Those among some files. One that cannot be read is left out: it costs time alone."""
+    for path in sorted(path for path in paths if path.endswith(RECEIPT)):
+        with suppress(MissingFile, ValueError, KeyError, TypeError):
+            data = json.loads(bytes(storage.open(path)))
+            outcome = BucketOutcome.from_json(data["outcome"])
+            if outcome.files is not None and outcome.files.run is not None:
+                yield Receipt(path, str(data["basis"]), outcome, outcome.files.run)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketTask:
+    """Compares one bucket with the result before (``previous``, by bucket) and, with ``folder``, writes its files.
+    ``attempt`` makes their names unique. ``afresh`` leaves no overlay, so that no file holds a value of before. With a
+    ``basis``, what all of it is computed of, each bucket that is done gets a receipt, for an attempt that takes over
+    (``tailrace.projections.refresh.resume``). Pickles into Spark tasks; needs no catalog."""
+
+    storage: Storage
+    placement: Placement
+    previous: Mapping[int, BucketFiles]
+    tolerance: Mapping[str, float]
+    folder: str | None
+    attempt: str
+    afresh: bool = False
+    basis: str | None = None
+
+    def of_group(self, group: pa.Table) -> pa.Table:
+        """Spark task: all rows of one bucket."""
+        bucket = group[BUCKET][0].as_py()
+        outcome = self.settle(bucket, self.placement.rows(group))
+        return pa.table({"bucket": pa.array([bucket], pa.int32()), "outcome": [outcome.to_json()]})
+
+    def discard(self, *, but_finished: bool = False) -> None:
+        """Remove what was written: no step will name it, and where there is no room it would keep the next one from it.
+        ``but_finished``: what has a receipt stays, for an attempt that takes over. What a task still writes after that,
+        ``gc`` removes."""
+        with suppress(TailraceError):
+            mine = self._mine()
+            found = receipts(self.storage, mine) if but_finished else ()
+            kept = {path for receipt in found for path in receipt.paths}
+            for path in mine:
+                if path not in kept:
+                    self.storage.delete(path)
+
+    def forget_receipts(self) -> None:
+        """Once a step names the files. What stays, ``gc`` removes."""
+        with suppress(TailraceError):
+            for path in self._mine() if self.basis is not None else ():
+                if path.endswith(RECEIPT):
+                    self.storage.delete(path)
+
+    def _mine(self) -> list[str]:
+        """The files of this attempt."""
+        if self.folder is None:
+            return []
+        return [path for path in self.storage.list(self.folder) if is_by(path, self.attempt)]
+
+    def settle(self, bucket: int, rows: pa.Table, some: Some | None = None) -> BucketOutcome:
+        """The whole work on one bucket's ordered rows. With ``some`` they are the result's rows of some keys, to be
+        compared with those of the result before."""
+        key, schema = self.placement.key, self.placement.schema
+        bad = with_bad_keys(bucket, rows, key)
+        if bad is not None:
+            return bad
+        before = self.previous.get(bucket, NO_FILES)
+        choice = self.placement.choice
+        if some is None and choice is not None:
+            some = Some(lambda table: choice.chosen(table[HASH].to_numpy()))
+        if some is None:
+            old = read_result(self.storage, before, schema, key)
+        else:
+            old = read_some(self.storage, before, schema, key, some)
+        found = difference(old, rows, key, self.tolerance)
+        if found.is_empty and not (self.afresh and before.overlays):
+            return BucketOutcome(bucket, rows.num_rows)
+        outcome = BucketOutcome(
+            bucket,
+            rows.num_rows,
+            only_new=found.added.num_rows,
+            only_old=found.deletes.num_rows,
+            different=found.changed.num_rows,
+        )
+        if self.folder is None:
+            return replace(outcome, samples=_row_samples(found, old, key))
+        files, delta = self._write(bucket, before, found, found.result if some is None else None)
+        outcome = replace(outcome, files=files, delta=delta)
+        self.receipt(outcome)
+        failpoints.hit("derived_written")
+        return outcome
+
+    def receipt(self, outcome: BucketOutcome) -> None:
+        """Say of a build's bucket that it is done: its files are whole."""
+        if self.basis is not None:
+            data = json.dumps({"basis": self.basis, "outcome": outcome.to_json()}).encode()
+            self.storage.write(f"{self.stem(outcome.bucket)}{RECEIPT}", data)
+
+    def stem(self, bucket: int) -> str:
+        """How the name of a file begins: different each time, as Spark may run a task twice, and files are never
+        overwritten."""
+        return f"{self.folder}/{bucket:04d}-{self.attempt}-{secrets.token_hex(4)}"
+
+    def _write(
+        self, bucket: int, before: BucketFiles, found: Difference, result: pa.Table | None
+    ) -> tuple[BucketFiles, DerivedFile | None]:
+        """The bucket's files after the step and its delta; a first build's run is its delta, so rows are written once.
+        ``result``: the bucket's rows, when they are known."""
+        key, schema = self.placement.key, self.placement.schema
+        stem = self.stem(bucket)
+        if before == NO_FILES:
+            run = write_run(self.storage, f"{stem}.run.parquet", bucket, found.result)
+            return BucketFiles(run), run
+        delta = None
+        files = before
+        if not found.is_empty:
+            delta = write_delta(self.storage, f"{stem}.delta.parquet", bucket, found, key)
+            files = BucketFiles(before.run, (*before.overlays, delta))
+        if self.afresh and result is not None:
+            return BucketFiles(write_run(self.storage, f"{stem}.run.parquet", bucket, result)), delta
+        return settled(self.storage, files, self.stem(bucket), bucket, schema, key, result), delta
+
+
+def _key_samples(kind: str, rows: pa.Table, key: Sequence[str], at: Any) -> tuple[RowSample, ...]:
+    chosen = rows.select(list(key)).take(pa.array(at[:SAMPLES]))
+    return tuple(RowSample(kind, _as_json(row)) for row in chosen.to_pylist())
+
+
+def _row_samples(found: Difference, old: pa.Table, key: Sequence[str]) -> tuple[RowSample, ...]:
+    samples = []
+    for before, after in versions(found, old, key, SAMPLES):
+        kind = "only_new" if before is None else "only_old" if after is None else "different"
+        row = before or after or {}
+        named = _as_json({name: row[name] for name in key})
+        shown = [
+            name
+            for name in row
+            if name not in key and (not before or not after or before[name] != after[name])
+        ]
+        samples.append(RowSample(kind, named, _version(before, shown), _version(after, shown)))
+    return tuple(samples)
+
+
+def _version(row: Row | None, shown: Sequence[str]) -> str | None:
+    return None if row is None else _as_json({name: _cut(row[name]) for name in shown})
+
+
+def _cut(value: object) -> object:
+    if isinstance(value, str | bytes) and len(value) > _MOST_SHOWN:
+        return f"{value[:_MOST_SHOWN]!s}… ({len(value):,} long)"
+    return value
+
+
+def _as_json(row: Row) -> str:
+    return json.dumps(row, default=str, ensure_ascii=False)
+
+
+def with_bad_keys(bucket: int, rows: pa.Table, key: Sequence[str]) -> BucketOutcome | None:
+    """What is wrong with the keys of a bucket's ordered rows: NULL, or there twice. None when nothing is."""
+    nulls, repeats = with_null_key(rows, key), repeated(rows, key)
+    if not len(nulls) and not len(repeats):
+        return None
+    samples = _key_samples("null", rows, key, nulls) + _key_samples("repeated", rows, key, repeats)
+    return BucketOutcome(bucket, rows.num_rows, nulls=len(nulls), repeats=len(repeats), samples=samples)

@@ -1,0 +1,253 @@
+"""Compute a projection's result in Spark and write what changed, bucket by bucket (steps 7 and 8).
+
+The result goes through two tasks in Python: one adds each row's key hash and bucket, the other takes one whole bucket,
+compares it with the generation's own result before and writes the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tailrace.eventstore import disclosure
+from tailrace.projections.compute.bucket import (
+    BUCKET,
+    SAMPLES,
+    BucketOutcome,
+    BucketTask,
+    Placement,
+    with_bad_keys,
+)
+from tailrace.projections.compute.casing import alike
+from tailrace.projections.compute.progress import buckets_reported
+from tailrace.projections.definition.model import Projection, ProjectionFailed
+from tailrace.projections.generations.difference import HASH
+from tailrace.projections.generations.step_files import run_schema
+from tailrace.projections.spark.errors import FOR_GOOD, explained
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tailrace.projections.context import Report
+
+_RESULT = "bucket int, outcome string"
+
+
+def define(projection: Projection, frames: Mapping[str, DataFrame], now: datetime | None) -> DataFrame:
+    """Call the projection's function. ``now`` is the commit time of the position, the epoch's start for an empty log.
+
+    Raises ProjectionFailed, with the user's file and line, when the function raises or gives no DataFrame.
+    """
+    from pyspark.sql import DataFrame
+
+    arguments: dict[str, Any] = dict(frames)
+    if projection.wants_now:
+        arguments["now"] = now or datetime.fromtimestamp(0, UTC)
+    with explained(projection, "defining its result"):
+        result = projection.function(**arguments)
+        if isinstance(result, DataFrame):
+            _ = result.schema  # Connect analyses here, classic did on the way
+    if not isinstance(result, DataFrame):
+        kind = type(result)
+        returned = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+        raise ProjectionFailed(
+            f"projection {projection.name!r} ({projection.place}) returned {returned}, not a DataFrame of Spark",
+            hint="return the DataFrame that holds the rows for the sink",
+        )
+    return result
+
+
+def output_schema(projection: Projection, result: DataFrame) -> pa.Schema:
+    """The result's columns as Arrow: what files and sinks hold. Raises ProjectionFailed for a result that cannot be
+    kept: key columns missing or not plain values, repeated (but for their case) or reserved names, types without an
+    Arrow twin."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    names = result.columns
+    missing = [name for name in projection.key if name not in names]
+    if missing:
+        raise _unfit(
+            projection,
+            f"its output lacks its key: no column {', '.join(missing)} among {', '.join(names) or 'none'}",
+            "name the column in the result (for example .alias('customer_id')) or change key=",
+        )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise _unfit(
+            projection, f"its output has two columns {', '.join(twice)}", "select one, or rename one"
+        )
+    if confused := alike(result.sparkSession, names):
+        raise _unfit(
+            projection,
+            f"its output has columns {', '.join(confused)}, which Spark does not tell apart",
+            "select one of them, or rename one so that it differs in more than case",
+        )
+    reserved = sorted({HASH, BUCKET, "_op", "_epoch", "_deleted"} & set(names))
+    if reserved:
+        raise _unfit(
+            projection, f"its output uses the reserved name {', '.join(reserved)}", "rename the column"
+        )
+    try:
+        arrow: pa.Schema = to_arrow_schema(result.schema, timezone="UTC")
+    except PySparkException as error:
+        raise _unfit(projection, f"its output has a type that cannot be kept: {error}", "cast it") from error
+    schema = pa.schema([pa.field(field.name, _kept(field.type)) for field in arrow])
+    for name in projection.key:
+        if pa.types.is_nested(schema.field(name).type):
+            kind = schema.field(name).type
+            raise _unfit(projection, f"its key column {name} is a {kind}", "a key is made of plain values")
+    for name in projection.tolerance:
+        if name not in names or not pa.types.is_floating(schema.field(name).type):
+            raise _unfit(
+                projection,
+                f"tolerance names {name!r}, which is no float or double of its output",
+                "correct it",
+            )
+    return schema
+
+
+def require_schema(projection: Projection, expected: pa.Schema, holder: str, result: DataFrame) -> None:
+    """Raises ProjectionFailed when the result's columns are not those that ``holder``, a generation, has."""
+    found = output_schema(projection, result)
+    if not found.equals(expected):
+        raise ProjectionFailed(
+            f"projection {projection.name!r} ({projection.place}): its output columns are no longer those of"
+            f" {holder}: {_columns(found)} instead of {_columns(expected)}",
+            hint=f"an input or the code changed them: tailrace rebuild {projection.name}",
+        )
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _kept(kind: pa.DataType) -> pa.DataType:
+    """Spark's Arrow types as they are kept: its times have microseconds, though it sends them as nanoseconds."""
+    if pa.types.is_time64(kind):
+        return pa.time64("us")
+    if pa.types.is_list(kind):
+        return pa.list_(_kept(kind.value_type))
+    return kind
+
+
+def _unfit(projection: Projection, what: str, hint: str) -> ProjectionFailed:
+    return ProjectionFailed(f"{_named(projection)}: {what}", hint=hint)
+
+
+def _named(projection: Projection) -> str:
+    return f"projection {projection.name!r} ({projection.place})"
+
+
+def compute(
+    projection: Projection, result: DataFrame, task: BucketTask, report: Report
+) -> list[BucketOutcome]:
+    """Run the result through the task: one outcome for every bucket that is not left out, also for those without rows.
+    ``report`` is told how many buckets are done.
+
+    Raises ProjectionFailed when the function's code fails or rows have no key or a key twice; whatever it raises, files
+    that were written by then are removed, except those that another attempt at a build can take over.
+    """
+    try:
+        return _compute(projection, result, task, report)
+    except FOR_GOOD:
+        task.discard()
+        raise
+    except BaseException:
+        task.discard(but_finished=True)
+        raise
+
+
+def _compute(
+    projection: Projection, result: DataFrame, task: BucketTask, report: Report
+) -> list[BucketOutcome]:
+    placement = task.placement
+    finished, total = len(placement.without), len(placement.buckets)
+    if finished == total:
+        return []
+    step = f"computing {projection.name}"
+    with (
+        explained(projection, "computing its result"),
+        buckets_reported(result.sparkSession, report, step, finished, total) as counted,
+    ):
+
+        def settled(group: pa.Table) -> pa.Table:  # no method: Spark counts ``self`` among the parameters
+            outcome = task.of_group(group)
+            counted.add()
+            return outcome
+
+        grouped = _hashed(result, placement).groupBy(BUCKET)
+        found: pa.Table = grouped.applyInArrow(settled, _RESULT).toArrow()
+    outcomes = {
+        outcome.bucket: outcome for outcome in map(BucketOutcome.from_json, found["outcome"].to_pylist())
+    }
+    empty = run_schema(placement.schema).empty_table()
+    for bucket in placement.buckets:
+        if bucket not in outcomes and bucket not in placement.without:
+            outcomes[bucket] = task.settle(bucket, empty)
+    report(step, total, total, "buckets")
+    ordered_outcomes = [outcomes[bucket] for bucket in sorted(outcomes)]
+    refuse_bad_keys(projection, ordered_outcomes)
+    return ordered_outcomes
+
+
+def keyed(projection: Projection, result: DataFrame, split: int, partitions: int) -> DataFrame:
+    """A result as an input of another projection: its rows in the types they are kept in, once each of them is known to
+    have a key of its own. What is wrong with one raises ProjectionFailed in the task."""
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    schema = output_schema(projection, result)
+    spark_schema = from_arrow_schema(schema)
+    arrow = to_arrow_schema(spark_schema, timezone="UTC")
+    placement = Placement(schema, projection.key, partitions, split)
+    named = _named(projection)  # the function and the sink may not be importable in a task
+
+    def checked(group: pa.Table) -> pa.Table:
+        rows = placement.rows(group)
+        bad = with_bad_keys(0, rows, placement.key)
+        if bad is not None:
+            raise _refused(named, placement.key, [bad])
+        return rows.select(arrow.names).cast(arrow)
+
+    return _hashed(result, placement).groupBy(BUCKET).applyInArrow(checked, spark_schema)
+
+
+def _hashed(result: DataFrame, placement: Placement) -> DataFrame:
+    from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+    fields = [*result.schema.fields, StructField(HASH, LongType()), StructField(BUCKET, IntegerType())]
+    return result.mapInArrow(placement.hashed, StructType(fields))
+
+
+def refuse_bad_keys(projection: Projection, outcomes: Sequence[BucketOutcome]) -> None:
+    """Raises ProjectionFailed when rows have no key or a key twice."""
+    if any(outcome.nulls or outcome.repeats for outcome in outcomes):
+        raise _refused(_named(projection), projection.key, outcomes)
+
+
+def _refused(named: str, key_columns: Sequence[str], outcomes: Sequence[BucketOutcome]) -> ProjectionFailed:
+    nulls = sum(outcome.nulls for outcome in outcomes)
+    repeats = sum(outcome.repeats for outcome in outcomes)
+    key = ", ".join(key_columns)
+    kind, count, what, hint = (
+        (
+            "null",
+            nulls,
+            f"{nulls} rows have NULL in their key ({key})",
+            "filter them out or give them a value",
+        )
+        if nulls
+        else (
+            "repeated",
+            repeats,
+            f"{repeats} rows repeat a key ({key}) that an earlier row has",
+            "group by the key, or add the columns to key= that tell the rows apart",
+        )
+    )
+    keys_text = [found.key for outcome in outcomes for found in outcome.samples if found.kind == kind]
+    shown = ", ".join(map(disclosure.value, keys_text[:SAMPLES]))
+    rest = f" and {count - SAMPLES} more" if count > SAMPLES else ""
+    return ProjectionFailed(f"{named}: {what}: {shown}{rest}", hint=f"{hint}; the sink was not touched")

@@ -1,0 +1,414 @@
+"""The read plan: what a projection's inputs are made of at one position, as DataFrames.
+
+The driver asks the catalog for files and blobs; tasks get them as rows (one unit of work each) and never open the
+catalog. Blobs travel inside those rows up to 48 MiB; beyond that the log is sealed first, because a driver of 1 GiB
+died of 200 MiB of them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.eventstore.errors import Fenced, HistoryGone, IncompleteTopic, UsageError
+from tailrace.eventstore.metadata.generations import InputNeed
+from tailrace.eventstore.model.model import SegmentRef, TopicId, TopicKind
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.schema import TopicSchema, unify
+from tailrace.eventstore.segment.segment import POSITION_FIELDS, read_segment, stored_schema
+from tailrace.eventstore.state.assembly import ERASED
+from tailrace.eventstore.state.state import StateInput, plan_state, readable_states
+from tailrace.eventstore.storage import Storage
+from tailrace.projections.compute.compute import define, keyed
+from tailrace.projections.definition.model import Changes, Events, Input, Projection, Result, State
+from tailrace.projections.generations.result_input import ResultInput, described_result, live_of, plan_result
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from tailrace.eventstore.store import Store
+
+INLINE_LIMIT = 48 << 20
+_ROWS_PER_BATCH = 65_536
+_EVENT_ENVELOPE = ("_lsn", "_commit_ts")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesInput:
+    """All that is needed to read a topic's changes up to a cut. Pickles like ``StateInput``."""
+
+    topic: TopicId
+    target: TopicSchema
+    versions: Mapping[int, TopicSchema]
+    partitions: int
+    refs: tuple[SegmentRef, ...]
+    as_events: bool
+
+    @property
+    def buckets(self) -> int:
+        return self.partitions
+
+    @property
+    def schema(self) -> pa.Schema:
+        stored = stored_schema(self.target)
+        if not self.as_events:
+            return stored
+        after = stored.field("after").type
+        columns = [after.field(i) for i in range(after.num_fields)]
+        return pa.schema([*POSITION_FIELDS, *(stored.field(name) for name in _EVENT_ENVELOPE), *columns])
+
+
+@dataclass(frozen=True, slots=True)
+class Anew:
+    """A result of another projection that nobody kept: it is computed in the same go, of what that one reads."""
+
+    projection: Projection
+    reads: ReadPlan
+
+
+Planned = StateInput | ChangesInput | ResultInput
+_BUCKET_BYTES = 64 << 20
+"""Stored bytes of input per bucket of output: about 256 MiB decoded, what one task may hold."""
+
+_MOST_SPLITS = 256
+_SEALS = 3  # the newest sealer wins, so that ours may be overtaken
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """The inputs of a projection at a cut: those that are read, and those that are computed ``anew``."""
+
+    cut: Cut
+    inputs: Mapping[str, Planned]
+    anew: Mapping[str, Anew] = field(default_factory=dict)
+
+    @property
+    def read(self) -> list[Planned]:
+        """All that is read, also for what is computed anew."""
+        return [*self.inputs.values(), *(each for anew in self.anew.values() for each in anew.reads.read)]
+
+    @property
+    def rows(self) -> int:
+        """Changes, and rows of results, that will be read."""
+        results = [planned.rows for planned in self.read if isinstance(planned, ResultInput)]
+        return sum(results) + sum(ref.rows for planned in self.read for ref in planned.refs)
+
+    @property
+    def stored_bytes(self) -> int:
+        results = [each.stored_bytes for each in self.read if isinstance(each, ResultInput)]
+        return sum(results) + sum(ref.bytes for planned in self.read for ref in planned.refs)
+
+    def inline_bytes(self, parallelism: int) -> int:
+        """Bytes of blobs in all task rows: each unit of work carries those of its topic."""
+        return sum(
+            len(ref.inline or b"") * min(parallelism, planned.buckets)
+            for planned in self.read
+            for ref in planned.refs
+        )
+
+    def split(self, partitions: int) -> int:
+        """Buckets for each of so many partitions that rows which come of it are spread over."""
+        split = 1
+        while self.stored_bytes > split * partitions * _BUCKET_BYTES and split < _MOST_SPLITS:
+            split *= 2
+        return split
+
+
+def plan_reads(
+    store: Store,
+    projection: Projection,
+    cut: Cut,
+    parallelism: int,
+    names: Sequence[str] | None = None,
+    results: Mapping[str, int] | None = None,
+    anew: Mapping[str, Projection] | None = None,
+) -> ReadPlan:
+    """Resolve inputs (default: all) at ``cut``, sealing the log when too much of it is inline. ``results``: the
+    generations of projections whose results are read (default: the live ones); those in ``anew`` are computed instead.
+
+    Raises IncompleteTopic when the state of an input is not known there, UsageError for unknown topics or columns.
+    """
+    for _ in range(_SEALS):
+        plan = _plan(store, projection, cut, names, results or {}, anew or {})
+        if plan.inline_bytes(parallelism) <= INLINE_LIMIT:
+            return plan
+        with suppress(Fenced):  # upkeep began to seal meanwhile
+            store.seal()
+    return _plan(store, projection, cut, names, results or {}, anew or {})
+
+
+def needs(
+    store: Store, projection: Projection, anew: Mapping[str, Projection] | None = None
+) -> tuple[InputNeed, ...]:
+    """What a generation that is begun now will read, for retention to know."""
+    found: list[InputNeed] = []
+    for source in projection.inputs.values():
+        if isinstance(source, Result):
+            if anew and source.projection in anew:
+                found += needs(store, anew[source.projection], anew)
+                continue
+            # Its changes are its own affair; by the topics one tells how far this one is.
+            read = live_of(store, source.projection)
+            found += [InputNeed(need.topic, "state", need.start) for need in read.inputs] if read else []
+            continue
+        kind = "state" if isinstance(source, State) else "changes"
+        start = store.log_start(source.topic_id).epoch
+        found.append(InputNeed(source.topic_id.text, kind, start))
+    return tuple(found)
+
+
+def require_changes(store: Store, label: str, name: str, inputs: Sequence[InputNeed]) -> None:
+    """Raises HistoryGone when a generation that is computed of all changes of a topic was passed by retention: its
+    result would silently be that of fewer."""
+    for need in inputs:
+        start = store.log_start(TopicId.parse(need.topic)).epoch
+        if need.kind == "changes" and start > need.start:
+            raise HistoryGone(
+                f"{label} is computed of all changes of {need.topic} behind epoch {need.start}; retention removed "
+                f"those up to epoch {start}",
+                hint=f"tailrace rebuild {name} computes it of what is left",
+            )
+
+
+def _plan(
+    store: Store,
+    projection: Projection,
+    cut: Cut,
+    names: Sequence[str] | None,
+    results: Mapping[str, int],
+    anew: Mapping[str, Projection],
+) -> ReadPlan:
+    planned: dict[str, Planned] = {}
+    computed: dict[str, Anew] = {}
+    for name in projection.inputs if names is None else names:
+        source = projection.inputs[name]
+        if isinstance(source, Result) and source.projection in anew:
+            definition = anew[source.projection]
+            computed[name] = Anew(definition, _plan(store, definition, cut, None, results, anew))
+        else:
+            planned[name] = plan_input(store, source, cut, results=results)
+    return ReadPlan(cut, planned, computed)
+
+
+def plan_input(
+    store: Store,
+    source: Input,
+    cut: Cut,
+    more: Sequence[str] = (),
+    results: Mapping[str, int] | None = None,
+) -> Planned:
+    """One input at a cut. ``more``: columns of a state to read beside those that the function sees. Raises what
+    ``plan_reads`` raises."""
+    if isinstance(source, State):
+        columns = source.columns and tuple(dict.fromkeys((*source.columns, *more)))
+        return plan_state(store, source.topic_id, cut, columns=columns, on_unreadable=source.on_unreadable)
+    if isinstance(source, Result):
+        return plan_result(store, source.projection, cut, (results or {}).get(source.projection))
+    return plan_changes(store, source, cut)
+
+
+def plan_changes(store: Store, source: Changes | Events, cut: Cut, after_epoch: int = 0) -> ChangesInput:
+    """An input's changes up to a cut, those after an epoch."""
+    info = store.topic(source.topic_id)
+    as_events = isinstance(source, Events)
+    if as_events and info.kind is not TopicKind.EVENTS:
+        raise UsageError(
+            f"{info.id} holds no domain events", hint="read a table as State or Changes, a category as Events"
+        )
+    if info.complete_since is None or info.complete_since > cut.epoch:
+        raise IncompleteTopic(
+            f"the history of {info.id} at epoch {cut.epoch} is not known:"
+            f" {info.reason or 'its first load came later'}",
+            hint="wait until tailrace status shows it complete",
+        )
+    versions = {schema.version: schema for schema in store.schemas(info.id)}
+    return ChangesInput(
+        topic=info.id,
+        target=unify(list(versions.values())),
+        versions=versions,
+        partitions=info.partitioning.total,
+        refs=tuple(store.segments(info.id, cut, after_epoch)),
+        as_events=as_events,
+    )
+
+
+def described(store: Store, source: Input) -> Planned:
+    """An input as its topic is known now, without rows: also of a topic that is not complete yet.
+
+    Raises UsageError for an unknown topic or column, IncompleteTopic for the result of a projection that was never
+    built.
+    """
+    if isinstance(source, Result):
+        return described_result(store, source.projection)
+    info = store.topic(source.topic_id)
+    versions = {schema.version: schema for schema in store.schemas(info.id)}
+    target = unify(list(versions.values()))
+    if not isinstance(source, State):
+        return ChangesInput(
+            info.id, target, versions, info.partitioning.total, (), isinstance(source, Events)
+        )
+    names = tuple(column.name for column in target.columns) if source.columns is None else source.columns
+    policy = source.on_unreadable
+    policies = dict.fromkeys(names, policy) if isinstance(policy, str) else dict(policy)
+    return StateInput(info.id, target, versions, info.partitioning, 1, (), names, policies)
+
+
+def frames(
+    spark: SparkSession, storage: Storage, projection: Projection, plan: ReadPlan, parallelism: int
+) -> dict[str, DataFrame]:
+    """A DataFrame for each input, under its declared name (also as an alias: ``F.col("orders.amount")``)."""
+    result: dict[str, DataFrame] = {}
+    for name, planned in plan.inputs.items():
+        frame = _frame(spark, storage, planned, parallelism, shown_columns(planned, projection.inputs[name]))
+        result[name] = _as_declared(frame, projection, name)
+    for name, anew in plan.anew.items():
+        read = frames(spark, storage, anew.projection, anew.reads, parallelism)
+        computed = define(anew.projection, read, plan.cut.commit_ts)
+        result[name] = keyed(anew.projection, computed, anew.reads.split(parallelism), parallelism).alias(
+            name
+        )
+    return result
+
+
+def local_frame(spark: SparkSession, projection: Projection, name: str, rows: pa.Table) -> DataFrame:
+    """An input's DataFrame as ``frames`` makes it, of rows that are here. They have the columns the function sees."""
+    spark_schema, arrow = _schemas(rows.schema)
+    frame = spark.createDataFrame(rows.cast(arrow).combine_chunks(), spark_schema)
+    return _as_declared(frame, projection, name)
+
+
+def _as_declared(frame: DataFrame, projection: Projection, name: str) -> DataFrame:
+    source = projection.inputs[name]
+    if isinstance(source, State):
+        frame = cast_columns(frame, projection, name, source)
+    return frame.alias(name)
+
+
+def _schemas(schema: pa.Schema) -> tuple[StructType, pa.Schema]:
+    """Columns as Spark has them, and as Spark takes them from Arrow."""
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    spark_schema = from_arrow_schema(schema)
+    return spark_schema, to_arrow_schema(spark_schema, timezone="UTC")
+
+
+def cast_columns(frame: DataFrame, projection: Projection, name: str, source: State) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from tailrace.projections.spark.errors import explained
+
+    for column, ddl in source.cast.items():
+        cell = F.col(f"`{column}`")
+        policy = source.on_unreadable
+        if not isinstance(policy, str):
+            policy = policy.get(column, "error")
+        with explained(projection, f"casting {name}.{column} to {ddl}"):
+            cast = cell.try_cast(ddl) if policy == "null" else cell.cast(ddl)
+            frame = frame.withColumn(column, cast)
+            _ = frame.schema
+    return frame
+
+
+def _frame(
+    spark: SparkSession, storage: Storage, planned: Planned, parallelism: int, names: Sequence[str]
+) -> DataFrame:
+    spark_schema, arrow = _schemas(pa.schema([planned.schema.field(name) for name in names]))
+    count = max(1, min(parallelism, planned.buckets))
+    # Neighbours: buckets of one partition are decoded together.
+    bounds = [planned.buckets * at // count for at in range(count + 1)]
+    shares = [range(low, high) for low, high in pairwise(bounds)]
+    units = pa.table(
+        {"unit": pa.array([pickle.dumps((storage, planned, share)) for share in shares], pa.binary())}
+    )
+    return spark.createDataFrame(units).mapInArrow(partial(_rows, arrow), spark_schema)
+
+
+def shown_columns(planned: Planned, source: Input) -> list[str]:
+    """Columns that the function sees: of a state those of the table that the input names, of changes all."""
+    if isinstance(planned, StateInput) and isinstance(source, State):
+        marks = [ERASED.name] if source.erased else []
+        mine = [column.name for column in planned.chosen]
+        return [*(name for name in mine if source.columns is None or name in source.columns), *marks]
+    names: list[str] = planned.schema.names
+    return names
+
+
+def _rows(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Spark task: the rows of its units of work."""
+    for batch in batches:
+        for unit in batch.column(0).to_pylist():
+            storage, planned, share = pickle.loads(unit)
+            for table in _read_buckets(storage, planned, share):
+                yield from table.select(schema.names).cast(schema).to_batches(max_chunksize=_ROWS_PER_BATCH)
+
+
+def _read_buckets(storage: Storage, planned: Planned, share: range) -> Iterator[pa.Table]:
+    if isinstance(planned, StateInput):
+        yield from readable_states(storage, planned, share)
+    elif isinstance(planned, ResultInput):
+        yield from (planned.read(storage, bucket) for bucket in share)
+    else:
+        yield from (read_changes(storage, planned, partition) for partition in share)
+
+
+def read_changes(storage: Storage, planned: ChangesInput, partition: int) -> pa.Table:
+    pieces = [planned.schema.empty_table()]
+    for ref in planned.refs:
+        if any(piece.partition == partition for piece in ref.ranges):
+            version = planned.versions[ref.version]
+            table = read_segment(storage, ref, version, partitions=(partition,))
+            pieces.append(
+                _as_events(table, planned) if planned.as_events else _unified(table, version, planned)
+            )
+    return pa.concat_tables(pieces)
+
+
+def _as_events(table: pa.Table, planned: ChangesInput) -> pa.Table:
+    """The inserts of an events table: it is insert-only, so anything else is evidence of tampering, not an event."""
+    table = table.filter(pc.is_in(table["_op"], pa.array(["r", "c"])))
+    after = table["after"].combine_chunks()
+    schema = planned.schema
+    columns = [
+        pc.struct_field(after, field.name) if field.name not in table.column_names else table[field.name]
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _unified(table: pa.Table, version: TopicSchema, planned: ChangesInput) -> pa.Table:
+    """Rows of an older version in the newest one's shape: columns by identity, those it did not have are NULL."""
+    if version == planned.target:
+        return table
+    arrays = [
+        _restructured(table[field.name], version, field.type, planned.target)
+        if field.name in ("key", "after", "before", "_moved_from")
+        else table[field.name]
+        for field in planned.schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=planned.schema)
+
+
+def _restructured(
+    column: pa.ChunkedArray, version: TopicSchema, kind: pa.StructType, target: TopicSchema
+) -> pa.Array:
+    rows = column.combine_chunks()
+    names = {field.id: field.name for field in version.columns}
+    held = {rows.type.field(i).name for i in range(rows.type.num_fields)}
+    children = []
+    for i in range(kind.num_fields):
+        wanted = kind.field(i)
+        identity = next(field.id for field in target.columns if field.name == wanted.name)
+        old = names.get(identity)
+        children.append(
+            pc.struct_field(rows, old).cast(wanted.type) if old in held else pa.nulls(len(rows), wanted.type)
+        )
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=pc.is_null(rows))

@@ -1,0 +1,69 @@
+"""A choice of keys that everybody makes alike, by the hash of each: random ones, or those of a list. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+Hashes = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+_ALL = 1 << 64
+
+
+class Choice(Protocol):
+    """Some of all keys there could be. Pickles into Spark tasks."""
+
+    def chosen(self, hashes: Hashes) -> Mask:
+        """Which keys belong to it, by their hashes (``tailrace.eventstore.model.keys``)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listed:
+    """The keys with these hashes, or (``others``) all but those."""
+
+    hashes: Hashes
+    others: bool = False
+
+    def chosen(self, hashes: Hashes) -> Mask:
+        mask: Mask = np.isin(hashes, self.hashes, invert=self.others)
+        return mask
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Both:
+    """The keys that are in two choices."""
+
+    one: Choice
+    other: Choice
+
+    def chosen(self, hashes: Hashes) -> Mask:
+        mask: Mask = self.one.chosen(hashes) & self.other.chosen(hashes)
+        return mask
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """A share (0 < ``share`` < 1) of all keys there could be, another one for each ``seed`` (0 to 2^64 - 1). Whether a
+    key belongs to it needs no other key, so that two places that hold the same keys choose the same."""
+
+    seed: int
+    share: float
+
+    def chosen(self, hashes: Hashes) -> Mask:
+        mask: Mask = _mixed(hashes.view(np.uint64) ^ np.uint64(self.seed)) < np.uint64(int(self.share * _ALL))
+        return mask
+
+
+def sampling_of(keys: int, rows: int, seed: int) -> Sampling | None:
+    """A choice of about ``keys`` of so many rows; None when that is all of them."""
+    return Sampling(seed, keys / rows) if keys < rows else None
+
+
+def _mixed(values: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """The finalizer of splitmix64: each bit of the result depends on all bits of the value."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -1,0 +1,1 @@
+"""What is a projection, and what is wrong with this one?"""

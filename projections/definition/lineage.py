@@ -1,0 +1,97 @@
+"""What a projection's ``affects`` say together: which columns of its key tell its inputs' rows apart, and by which of
+their columns. Pure; knows names only.
+
+A projection is *local* when the rows of its result with some values of ``Lineage.key`` follow from those rows of its
+inputs alone that have these values. Then a change of a few rows is a change of a few values, and only what has these
+values is read and computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailrace.projections.definition.model import Affects, Projection, Through
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """The input's columns that hold the values of ``Lineage.key``, in its order."""
+
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The input's rows go where those rows of another one go whose columns ``theirs`` equal its columns ``own``."""
+
+    input: str
+    own: tuple[str, ...]
+    theirs: tuple[str, ...]
+
+
+Path = Direct | Link
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """``key``: columns of the projection's key, in its order, that every input with a lineage gives; empty when there
+    are none. ``paths``: of each such input the way to them, those that others go through first. ``unknown``: inputs
+    of which nobody said what they affect."""
+
+    key: tuple[str, ...]
+    paths: Mapping[str, Path]
+    unknown: tuple[str, ...]
+
+    def columns_of(self, name: str) -> tuple[str, ...]:
+        """The columns of an input by which rows are found: its own, and those that others go through."""
+        found: list[str] = []
+        match self.paths.get(name):
+            case Direct(columns=columns):
+                found += columns
+            case Link(own=own):
+                found += own
+        for path in self.paths.values():
+            if isinstance(path, Link) and path.input == name:
+                found += path.theirs
+        return tuple(dict.fromkeys(found))
+
+
+def lineage_of(projection: Projection) -> Lineage:
+    """The lineage of a projection whose definition was checked."""
+    declared = {name: source.affects for name, source in projection.inputs.items()}
+    given = {
+        name: key_columns(projection.key, affects)
+        for name, affects in declared.items()
+        if affects is not None and not isinstance(affects, Through)
+    }
+    key = tuple(
+        column for column in projection.key if given and all(column in each for each in given.values())
+    )
+    paths: dict[str, Path] = {
+        name: Direct(tuple(each[column] for column in key)) for name, each in given.items()
+    }
+    waiting = {name: affects for name, affects in declared.items() if isinstance(affects, Through)}
+    while waiting:  # ends: the definition was checked for circles
+        for name, through in list(waiting.items()):
+            if through.input in paths:
+                paths[name] = Link(through.input, tuple(through.on), tuple(through.on.values()))
+                del waiting[name]
+    unknown = tuple(name for name, affects in declared.items() if affects is None)
+    return Lineage(key, paths, unknown)
+
+
+def key_columns(key: tuple[str, ...], affects: Affects) -> Mapping[str, str]:
+    """Column of the key -> column of the input, of an ``affects`` that names columns. Columns that are all named like
+    some of the key are those; others stand for the key's columns in their order."""
+    match affects:
+        case str():
+            return key_columns(key, (affects,))
+        case tuple():
+            if set(affects) <= set(key):
+                return {column: column for column in affects}
+            return dict(zip(key, affects, strict=True))
+        case Mapping():
+            return affects
+        case _:
+            return {}

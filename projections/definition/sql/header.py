@@ -1,0 +1,322 @@
+"""The header of a ``.sql`` file: a comment at its head that holds, as TOML, what ``@projection`` is given in Python."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+)
+
+from tailrace.projections.definition.findings import Finding, did_you_mean
+from tailrace.projections.definition.model import Changes, Events, Input, OnUnreadable, Result, State, Through
+from tailrace.projections.definition.sql.own_sink import NoSink, own_sink
+from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
+
+EVERYTHING = "*"
+"""As ``affects``: a change of the input concerns every key, so that everything is computed again."""
+
+_HEADER = re.compile(
+    r"(?:\s|--[^\n]*(?:\n|\Z)|/\*(?!\s*projection\b).*?\*/)*/\*\s*projection\b[ \t]*\n?", re.S
+)
+_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)| \(at end of document\)")
+_TABLE = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
+_KEY = re.compile(r"\s*([^=#\[\]]+?)\s*=")
+_MORE = "docs/projections.md says how it is written (In SQL)"
+_EXAMPLE = """begin the file with
+/* projection
+key = "customer_id"
+sink = { kind = "postgres", sink = "mart", table = "customer_totals" }
+inputs.orders = "shop.public.orders"
+*/"""
+
+_KINDS: dict[str, type[Any]] = {
+    "postgres": PostgresTable, "redis": RedisCache, "search": SearchIndex, "parquet": ParquetFolder,
+}  # fmt: skip
+_OWN = "own"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Through(_Strict):
+    through: str
+    on: dict[str, str] = Field(min_length=1)
+
+
+def _form_of_affects(value: object) -> str:
+    match value:
+        case {"through": _} | _Through():
+            return "Through"
+        case Mapping():
+            return "Columns"
+        case list():
+            return "Several"
+        case _:
+            return "Column"
+
+
+_Affects = Annotated[
+    Annotated[_Through, Tag("Through")]
+    | Annotated[dict[str, str], Tag("Columns")]
+    | Annotated[tuple[str, ...], Tag("Several")]
+    | Annotated[str, Tag("Column")],
+    Discriminator(_form_of_affects),
+]
+
+
+def _input_of(value: object) -> object:
+    return {"state": value} if isinstance(value, str) else value
+
+
+class _Input(_Strict):
+    state: str | None = None
+    changes: str | None = None
+    events: str | None = None
+    result: str | None = None
+    affects: _Affects | None = None
+    columns: tuple[str, ...] | None = None
+    cast: dict[str, str] = {}
+    on_unreadable: OnUnreadable | dict[str, OnUnreadable] = "error"
+    erased: bool = False
+
+
+class _Header(_Strict):
+    name: str | None = None
+    key: str | tuple[str, ...] = ()
+    sink: Any = None
+    inputs: dict[str, Annotated[_Input, BeforeValidator(_input_of)]] = {}
+    version: str | int = ""
+    trust: bool = False
+    tolerance: dict[str, float] = {}
+    freshness: str | float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a header says. ``sink`` is None where that is wrong. ``derived`` names the inputs of which it does not say
+    what they affect; those of which it says "everything" have no ``affects`` either."""
+
+    name: str
+    key: tuple[str, ...]
+    sink: SinkSpec | None
+    inputs: Mapping[str, Input]
+    derived: tuple[str, ...]
+    version: str
+    trust: bool
+    tolerance: Mapping[str, float]
+    freshness: str | float | None
+    lines: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads the header of one file; ``findings`` are what is wrong with it."""
+
+    file: str
+    stem: str
+    findings: list[Finding] = field(default_factory=list)
+    _lines: dict[tuple[str, ...], int] = field(default_factory=dict)
+
+    def read(self, text: str) -> tuple[Header | None, str]:
+        """The header, None without one that can be understood, and the text with spaces in its place."""
+        opened = _HEADER.match(text)
+        closed = text.find("*/", opened.end()) if opened else -1
+        if opened is None or closed < 0:
+            self._find("it has no header" if opened is None else "its header has no end (*/)", _EXAMPLE, 1)
+            return None, text
+        toml = text[opened.end() : closed]
+        first = text.count("\n", 0, opened.end()) + 1
+        body = re.sub(r"[^\n]", " ", text[: closed + 2]) + text[closed + 2 :]
+        try:
+            told = tomllib.loads(toml)
+        except tomllib.TOMLDecodeError as error:
+            place = _PLACE.search(str(error))
+            line = first + int(place[1]) - 1 if place and place[1] else first + toml.count("\n")
+            self._find(f"its header is no TOML: {_PLACE.sub('', str(error))}", _MORE, line)
+            return None, body
+        self._lines = dict(_lines(toml, first))
+        return self._understood(told, first), body
+
+    def _understood(self, told: Mapping[str, Any], first: int) -> Header | None:
+        sink = self._sink(told.get("sink"), first)
+        try:
+            header = _Header.model_validate(dict(told))
+        except ValidationError as error:
+            for what, hint, path in _problems(error, told):
+                self._find(what, hint, self._line(path, first))
+            return None
+        inputs = {
+            name: made
+            for name, given in header.inputs.items()
+            if (made := self._input(name, given, self._line(("inputs", name), first))) is not None
+        }
+        derived = tuple(name for name, given in header.inputs.items() if given.affects is None)
+        return Header(
+            name=header.name or self.stem,
+            key=(header.key,) if isinstance(header.key, str) else header.key,
+            sink=sink,
+            inputs=inputs,
+            derived=tuple(name for name in derived if name in inputs),
+            version=str(header.version),
+            trust=header.trust,
+            tolerance=header.tolerance,
+            freshness=header.freshness,
+            lines={name: self._line(("inputs", name), first) for name in inputs},
+        )
+
+    def _input(self, name: str, given: _Input, line: int) -> Input | None:
+        if not name.isidentifier():
+            self._find(f"input {name!r}: a name is made of letters, digits and _", "rename it", line)
+            return None
+        chosen = [
+            kind for kind in ("state", "changes", "events", "result") if getattr(given, kind) is not None
+        ]
+        if len(chosen) != 1:
+            hint = f'inputs.{name} = {{ state = "shop.public.orders" }}, or changes, events, result'
+            self._find(f"input {name!r} is given {len(chosen) or 'no'} sources", hint, line)
+            return None
+        affects: Any = given.affects
+        if isinstance(affects, _Through):
+            affects = Through(affects.through, affects.on)
+        elif affects == EVERYTHING:
+            affects = None
+        if chosen == ["state"]:
+            assert given.state is not None
+            return State(given.state, affects, given.columns, given.cast, given.on_unreadable, given.erased)
+        options = sorted(given.model_fields_set & {"columns", "cast", "on_unreadable", "erased"})
+        if options:
+            self._find(f"input {name!r}: {', '.join(options)} belong to a state", "leave them out", line)
+        kinds: dict[str, type[Changes | Events | Result]] = {
+            "changes": Changes, "events": Events, "result": Result,
+        }  # fmt: skip
+        made: Input = kinds[chosen[0]](str(getattr(given, chosen[0])), affects)
+        return made
+
+    def _sink(self, given: object, first: int) -> SinkSpec | None:
+        line = self._line(("sink",), first)
+        if isinstance(given, dict) and given.get("kind") == _OWN:
+            return self._own_sink(given, first)
+        if not isinstance(given, dict) or given.get("kind") not in _KINDS:
+            kind = f" of kind {given['kind']!r}" if isinstance(given, dict) and "kind" in given else ""
+            kinds = ", ".join([*_KINDS, _OWN])
+            hint = f'for example sink = {{ kind = "parquet", sink = "lake" }}; kinds are {kinds}'
+            self._find(f"it has no sink{kind}", hint, line)
+            return None
+        spec = _KINDS[given["kind"]]
+        known = [each.name for each in fields(spec)]
+        self._find_unknown(given, known, first)
+        try:
+            made: SinkSpec = TypeAdapter(spec).validate_python(
+                {name: given[name] for name in known if name in given}
+            )
+        except ValidationError as error:
+            for what, hint, path in _problems(error, given):
+                self._find(f"sink.{what}", hint, self._line(("sink", *path), first))
+            return None
+        return made
+
+    def _own_sink(self, given: Mapping[str, Any], first: int) -> SinkSpec | None:
+        self._find_unknown(given, ["factory", "options"], first)
+        try:
+            return own_sink(given.get("factory"), given.get("options", {}))
+        except NoSink as error:
+            self._find(error.what, error.hint, self._line(("sink", error.option), first))
+            return None
+
+    def _find_unknown(self, sink: Mapping[str, Any], known: Sequence[str], first: int) -> None:
+        for option in sorted(sink.keys() - {"kind", *known}):
+            self._find(*_unknown(f"sink.{option}", option, known), self._line(("sink", option), first))
+
+    def _find(self, what: str, hint: str, line: int) -> None:
+        self.findings.append(Finding("fail", what, hint, f"{self.file}:{line}"))
+
+    def _line(self, path: tuple[str, ...], first: int) -> int:
+        """The line of a key, or of the nearest one around it."""
+        while path:
+            if path in self._lines:
+                return self._lines[path]
+            path = path[:-1]
+        return first
+
+
+def _problems(error: ValidationError, told: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """What is wrong (what, hint, path), each place once: a value of several allowed forms fits none of them."""
+    seen: set[tuple[str, ...]] = set()
+    for problem in error.errors():
+        absent = problem["type"] in ("missing", "extra_forbidden")
+        path = _written([str(part) for part in problem["loc"]], told, absent=absent)
+        if path in seen:
+            continue
+        seen.add(path)
+        name = ".".join(path)
+        if problem["type"] == "extra_forbidden":
+            inside = _Input if path[0] == "inputs" else _Header
+            yield *_unknown(name, path[-1], inside.model_fields), path
+        elif absent:
+            yield f"{name} is missing", "add it", path
+        else:
+            yield f"{name}: {_lowered(problem['msg'])}", _MORE, path
+
+
+def _unknown(name: str, word: str, known: Iterable[str]) -> tuple[str, str]:
+    return f"there is no {name}", did_you_mean(word, known) or f"known are {', '.join(known)}"
+
+
+def _written(loc: Sequence[str], told: Mapping[str, Any], *, absent: bool) -> tuple[str, ...]:
+    """The part of an error's place that the header has: the rest are names of the forms that were tried. What is
+    absent, or unknown, is its last part."""
+    found: list[str] = []
+    at: Any = told
+    for part in loc[:-1] if absent else loc:
+        if isinstance(at, Mapping) and part in at:
+            found.append(part)
+            at = at[part]
+    return (*found, loc[-1]) if absent else tuple(found)
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _lines(toml: str, first: int) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The line of each key and table of a TOML text, by its path, and of what is around it."""
+    around: tuple[str, ...] = ()
+    seen: set[tuple[str, ...]] = set()
+    for number, line in enumerate(toml.splitlines(), first):
+        table, key = _TABLE.match(line), _KEY.match(line)
+        if table:
+            around = path = _path(table[1])
+        elif key:
+            path = (*around, *_path(key[1]))
+        else:
+            continue
+        for length in range(1, len(path) + 1):
+            if path[:length] not in seen:
+                seen.add(path[:length])
+                yield path[:length], number
+
+
+def _path(key: str) -> tuple[str, ...]:
+    """``a."b c".d`` as its parts; () for what is no key."""
+    try:
+        at: Any = tomllib.loads(f"{key} = 0")
+    except tomllib.TOMLDecodeError:
+        return ()
+    path = []
+    while isinstance(at, dict):
+        ((name, at),) = at.items()
+        path.append(name)
+    return tuple(path)

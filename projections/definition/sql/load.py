@@ -1,0 +1,229 @@
+"""From a ``.sql`` file to a projection, or to all that is wrong with the file. Starts no Spark, which reads the text
+again and has the last word; refused here are several statements, tables that are no inputs, inputs nobody reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import sqlglot
+from sqlglot import Token, TokenType, exp
+from sqlglot.errors import ParseError, TokenError
+
+from tailrace.projections.definition.findings import Finding, did_you_mean
+from tailrace.projections.definition.model import NOW, Affects, Projection
+from tailrace.projections.definition.sql.column_classes import derive
+from tailrace.projections.definition.sql.header import EVERYTHING, Header, Reader
+from tailrace.projections.definition.sql_query import Reading, SqlQuery
+from tailrace.projections.definition.validate import mistakes_of
+from tailrace.projections.spark.errors import shown
+
+_DIALECT = "spark"
+_UNENDED = re.compile(r"Missing (.+) from \d+:(\d+)", re.S)
+_CLAUSES = {
+    "join": "join", "group": "groupBy", "over": "over", "limit": "limit", "offset": "offset", "union": "union",
+    "distinct": "distinct", "except": "subtract", "minus": "subtract", "intersect": "intersect",
+    "tablesample": "sample",
+}  # fmt: skip
+"""What DataFrames call a clause: findings about plans are told by these names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A file's projection, None when it is not known what it is to be. ``findings`` are what is wrong with it."""
+
+    file: str
+    name: str
+    projection: Projection | None
+    findings: tuple[Finding, ...]
+
+
+def load_sql(path: Path) -> Loaded:
+    """Read one file. Raises OSError when it cannot be read."""
+    text = path.read_text(encoding="utf-8")
+    file = shown(str(path))
+    reader = Reader(file, path.stem)
+    header, body = reader.read(text)
+    findings = reader.findings
+    parsed = _Body(file, body, findings)
+    query = parsed.query()
+    if header is None:
+        return Loaded(file, path.stem, None, tuple(findings))
+    if header.sink is None or query is None:
+        return Loaded(file, header.name, None, tuple(findings))
+    defined = _projection(header, query, parsed)
+    findings += mistakes_of(_with(defined, {name: {} for name in header.derived}))
+    if not findings:
+        derived = derive(query, defined.key, defined.inputs, header.derived)
+        defined = _with(defined, derived.affects)
+        findings += [_missing(defined, header, name, why) for name, why in derived.missing.items()]
+    return Loaded(file, header.name, defined, tuple(findings))
+
+
+def _projection(header: Header, query: exp.Query, parsed: _Body) -> Projection:
+    """With the lineage that the header gives. What else the query reads is found."""
+    assert header.sink is not None
+    arguments = parsed.arguments(query)
+    function = SqlQuery(
+        file=parsed.file,
+        line=parsed.line,
+        text=parsed.text,
+        words=tuple(parsed.word(token) for token in parsed.tokens),
+        readings=tuple(parsed.readings(query, header.inputs)),
+        calls=parsed.calls(),
+        inputs=header.lines,
+        arguments=arguments,
+    )
+    parsed.find_unread(function.readings, header)
+    return Projection(
+        name=header.name,
+        key=header.key,
+        sink=header.sink,
+        inputs=header.inputs,
+        function=function,
+        version=header.version,
+        trust=header.trust,
+        tolerance=header.tolerance,
+        freshness=header.freshness,
+        wants_now=NOW in arguments,
+        module="",
+        file=parsed.file,
+        line=parsed.line,
+    )
+
+
+def _with(defined: Projection, affects: Mapping[str, Affects]) -> Projection:
+    inputs = {
+        name: replace(source, affects=affects[name]) if name in affects else source
+        for name, source in defined.inputs.items()
+    }
+    return replace(defined, inputs=inputs)
+
+
+def _missing(defined: Projection, header: Header, name: str, why: str) -> Finding:
+    other = next(
+        (each for each, source in defined.inputs.items() if source.affects is not None), "other_input"
+    )
+    columns = ", ".join(f'{column} = "its column"' for column in defined.key)
+    hint = (
+        f"write it: inputs.{name}.affects = {{ {columns} }}; or, where its rows belong to those of another input,"
+        f' {{ through = "{other}", on = {{ "its column" = "column there" }} }}; or "{EVERYTHING}":'
+        " then each change of it has everything computed"
+    )
+    what = f"input {name!r}: which keys its rows affect does not follow from the query: {why}"
+    return Finding("fail", what, hint, f"{defined.file}:{header.lines[name]}", name)
+
+
+class _Body:
+    """The text behind the header, in which lines and columns are the file's."""
+
+    def __init__(self, file: str, text: str, findings: list[Finding]) -> None:
+        self.file, self.text, self._findings = file, text, findings
+        self.tokens: list[Token] = []
+        self.line = 1
+
+    def query(self) -> exp.Query | None:
+        """The one SELECT; None when it is something else, which is then found."""
+        try:
+            self.tokens = sqlglot.tokenize(self.text, read=_DIALECT)
+            self.line = self.tokens[0].line if self.tokens else 1
+            parsed = [each for each in sqlglot.parse(self.text, read=_DIALECT) if each is not None]
+        except ParseError as error:
+            for each in error.errors:
+                self._find(f"{_first(each)} at {each['highlight']!r}", _start(each))
+            return None
+        except TokenError as error:
+            self._find(*self._unended(str(error.__cause__ or error)))
+            return None
+        except RecursionError:
+            self._find("it is nested too deeply", f"{self.line}")
+            return None
+        if len(parsed) != 1 or not isinstance(parsed[0], exp.Query):
+            one = f"it is {parsed[0].key.upper()}, not SELECT" if len(parsed) == 1 else ""
+            self._find(one or f"it holds {len(parsed)} statements, not one", f"{self.line}")
+            return None
+        return parsed[0]
+
+    def _unended(self, words: str) -> tuple[str, str]:
+        """What the tokenizer says, and the place: it gives that of the first character it could not make a token of."""
+        told = _UNENDED.fullmatch(words)
+        if told is None:
+            return "it cannot be cut into words", f"{self.line}"
+        return f"{told[1]} is missing for what begins here", self._place(int(told[2]))
+
+    def _place(self, offset: int) -> str:
+        """``line:column`` of a character."""
+        return f"{self.text.count(chr(10), 0, offset) + 1}:{offset - self.text.rfind(chr(10), 0, offset)}"
+
+    def _find(self, what: str, place: str, hint: str = "") -> None:
+        hint = hint or "the body is one SELECT over the inputs' names, in Spark's SQL"
+        self._findings.append(Finding("fail", what, hint, f"{self.file}:{place}"))
+
+    def word(self, token: Token) -> str:
+        """A token as it is written."""
+        return self.text[token.start : token.end + 1]
+
+    def calls(self) -> dict[str, tuple[int, ...]]:
+        """The lines of functions and clauses."""
+        found: dict[str, list[int]] = {}
+        for token, following in zip(self.tokens, [*self.tokens[1:], None], strict=True):
+            word = self.word(token).lower()
+            is_call = following is not None and following.token_type is TokenType.L_PAREN
+            name = _CLAUSES.get(word) or (word if is_call and word.isidentifier() else None)
+            if name is not None:
+                found.setdefault(name, []).append(token.line)
+        return {name: tuple(lines) for name, lines in found.items()}
+
+    def arguments(self, query: exp.Query) -> tuple[str, ...]:
+        """Its parameters; ``:now`` is the only one there is."""
+        names = {str(each.this or "?") for each in query.find_all(exp.Placeholder, exp.Parameter)}
+        for name in sorted(names - {NOW}):
+            self._find(
+                f"there is no parameter :{name}", f"{self.line}", "the only one is :now, the position's time"
+            )
+        return (NOW,) if NOW in names else ()
+
+    def readings(self, query: exp.Query, inputs: Iterable[str]) -> Iterator[Reading]:
+        """Every place that reads an input, in order. Tables that are none are found."""
+        names = {name.lower(): name for name in inputs}
+        own = {each.alias.lower() for each in query.find_all(exp.CTE)}
+        for hidden in sorted(own & set(names)):
+            self._find(f"WITH {hidden} hides the input of that name", f"{self.line}", "give it another name")
+        tables = [each for each in query.find_all(exp.Table) if isinstance(each.this, exp.Identifier)]
+        for table in sorted(tables, key=lambda each: int(each.this.meta["start"])):
+            where: Mapping[str, Any] = table.this.meta
+            name = table.name.lower()
+            if table.db or name not in names.keys() | own:
+                written = ".".join(part.name for part in table.parts)
+                known = f"its inputs are {', '.join(names.values()) or 'none'}"
+                first = table.parts[0].meta
+                self._find(
+                    f"it reads {written}, which is no input",
+                    self._place(first["start"]),
+                    did_you_mean(name, names) or known,
+                )
+            elif name in names and name not in own:
+                alias = "" if table.alias else names[name]
+                yield Reading(where["start"], where["end"] + 1, names[name], alias)
+
+    def find_unread(self, readings: Sequence[Reading], header: Header) -> None:
+        """Inputs that the query does not name."""
+        read = {each.input for each in readings}
+        for name in header.inputs:
+            if name not in read:
+                self._find(
+                    f"the query does not read the input {name!r}", f"{header.lines[name]}", "leave it out"
+                )
+
+
+def _first(problem: Mapping[str, Any]) -> str:
+    words = re.sub(r"<class '[\w.]*\.(\w+)'>", r"\1", str(problem["description"]))
+    return words[:1].lower() + words[1:].rstrip(".")
+
+
+def _start(problem: Mapping[str, Any]) -> str:
+    """The parser tells a token by its last column."""
+    return f"{problem['line']}:{max(1, problem['col'] - len(problem['highlight']) + 1)}"

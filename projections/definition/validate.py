@@ -1,0 +1,153 @@
+"""What is wrong with a definition by itself: without a log, without settings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.model.model import TopicId
+from tailrace.projections.definition.fieldvalues import is_number, told, wrong_values
+from tailrace.projections.definition.findings import Finding
+from tailrace.projections.definition.model import NOW, Changes, Events, Projection, Result, State, Through
+from tailrace.projections.definition.source import SourceLines
+from tailrace.projections.sinks.specs import OwnSink, ParquetFolder, PostgresTable, RedisCache, SearchIndex
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+
+
+def mistakes_of(defined: Projection) -> Iterator[Finding]:
+    """All of them, each with its place."""
+    lines = SourceLines.of(defined)
+    for what, hint in _of_itself(defined):
+        yield Finding("fail", what, hint, defined.place)
+    for name, found in _of_arguments(defined):
+        for what, hint in found:
+            yield Finding("fail", what, hint, lines.of_input(name))
+    for name, source in defined.inputs.items():
+        wrong = list(wrong_values(source))
+        for what, hint in wrong:
+            yield Finding("fail", f"input {name!r}: {what}", hint, lines.of_input(name), name)
+        for what, hint in () if wrong else _of_input(defined, name, source):
+            yield Finding("fail", what, hint, lines.of_input(name), name)
+
+
+_Said = Iterator[tuple[str, str]]
+
+
+def _of_arguments(defined: Projection) -> Iterator[tuple[str, _Said]]:
+    """Arguments of the decorator, and what is wrong with the values they have."""
+    yield "sink", wrong_values(defined.sink)
+    yield "tolerance", _of_tolerance(defined.tolerance)
+    yield "trust", _of_trust(defined.trust)
+
+
+def _of_tolerance(given: object) -> _Said:
+    if not isinstance(given, Mapping) or not all(
+        isinstance(column, str) and is_number(value) for column, value in given.items()
+    ):
+        yield (
+            f"its tolerance is {told(given)}",
+            'say for each column how much may differ: tolerance={"total": 1e-6}',
+        )
+
+
+def _of_trust(given: object) -> _Said:
+    if not isinstance(given, bool):
+        yield f"its trust is {told(given)}", "say trust=True, or leave it out"
+
+
+def _of_itself(defined: Projection) -> _Said:
+    if not _NAME.fullmatch(defined.name):
+        yield "its name becomes part of table and index names", "use a-z, 0-9 and _, at most 41"
+    if not defined.key or None in defined.key or "" in defined.key:
+        yield "it has no key", 'name the columns that tell its rows apart: key="customer_id"'
+    elif others := [name for name in defined.key if not isinstance(name, str)]:
+        yield f"its key names {told(others[0])}", 'a key is a column, or several: key=("customer_id", "day")'
+    elif len(set(defined.key)) != len(defined.key):
+        yield f"its key {defined.key} names a column twice", "name each column once"
+    sink: object = defined.sink  # what an untyped module gave
+    a_sink = isinstance(sink, PostgresTable | RedisCache | SearchIndex | ParquetFolder | OwnSink)
+    if not a_sink or isinstance(sink, type):
+        yield "its sink is not one", 'for example sink=PostgresTable("mart", "customer_totals")'
+    try:
+        _ = defined.freshness_seconds
+    except (TypeError, ValueError) as error:
+        yield (
+            f"its freshness {defined.freshness!r} {error}",
+            'say how old its result may be: freshness="10min"',
+        )
+    if not defined.inputs:
+        yield "it reads nothing", 'declare inputs: orders=State("shop.public.orders")'
+        return
+    wanted = set(inspect.signature(defined.function).parameters) - {NOW}
+    if wanted != set(defined.inputs):
+        declared = ", ".join(defined.inputs)
+        yield (
+            f"its parameters ({', '.join(sorted(wanted)) or 'none'}) are not its inputs ({declared})",
+            "give the function one parameter for each declared input, of the same name",
+        )
+
+
+def _of_input(defined: Projection, name: str, source: object) -> _Said:
+    if not isinstance(source, State | Changes | Events | Result):
+        yield (
+            f"{name}={source!r} is no input",
+            f'an input is a State, Changes, Events or Result: {name}=State("shop.public.orders")',
+        )
+        return
+    try:
+        if not isinstance(source, Result):
+            TopicId.parse(source.topic)
+    except UsageError as error:
+        yield f"input {name!r}: {error.message}", error.hint
+    match source.affects:
+        case Through() as through:
+            yield from _of_through(defined, name, through)
+            return
+        case Mapping() as paths:
+            unknown = [column for column in paths if column not in defined.key]
+        case tuple() as columns:
+            unknown = [] if len(columns) == len(defined.key) else list(set(columns) - set(defined.key))
+        case str() as column:
+            unknown = [] if len(defined.key) == 1 else list({column} - set(defined.key))
+        case _:
+            unknown = []
+    if unknown:
+        yield (
+            f"input {name!r}: affects={source.affects!r} does not give the key ({', '.join(defined.key)})",
+            "map each key column to the column of this input that holds it: affects={'customer_id': 'id'}",
+        )
+
+
+def _of_through(defined: Projection, name: str, through: Through) -> _Said:
+    """It leads to inputs with a lineage, and not back."""
+    columns = [*through.on, *through.on.values()] if isinstance(through.on, Mapping) else []
+    if not columns or not all(isinstance(column, str) and column for column in columns):
+        yield (
+            f"input {name!r}: {through!r} does not say which columns belong together",
+            'map columns of this input to those of the other: Through("orders", {"order_id": "id"})',
+        )
+    passed = [name]
+    at: object = through
+    while isinstance(at, Through):
+        if at.input not in defined.inputs:
+            yield (
+                f"input {passed[-1]!r} goes through {at.input!r}, which is no input",
+                f"its inputs are {', '.join(defined.inputs)}",
+            )
+            return
+        if at.input in passed:
+            yield (
+                f"its inputs go through each other in a circle: {' -> '.join([*passed, at.input])}",
+                "one of them has to name columns of the key",
+            )
+            return
+        passed.append(at.input)
+        at = getattr(defined.inputs[at.input], "affects", None)
+    if at is None:
+        yield (
+            f"input {name!r} goes through {passed[-1]!r}, of which nobody knows what it affects",
+            f"give {passed[-1]!r} affects=, or leave it out here",
+        )

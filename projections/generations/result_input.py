@@ -1,0 +1,313 @@
+"""Results of other projections as inputs: what one was at an epoch, and which of its rows changed between two.
+
+A projection's steps in the log are its history: each names the files that are its result after it and those with what
+changed. So an input of this kind needs no sink, and is read at an exact epoch: that of a step, or one that the step
+still holds for because nothing that it is made of changed since. Where there is no such step the reader has to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.eventstore.errors import IncompleteTopic, UsageError
+from tailrace.eventstore.metadata.generations import DerivedRun, GenerationInfo
+from tailrace.eventstore.model import keys
+from tailrace.eventstore.model.model import SegmentRef, TopicId
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.state.row_layout import Ints
+from tailrace.eventstore.storage import Storage
+from tailrace.projections.definition.model import Projection
+from tailrace.projections.generations.changed import changed_topics
+from tailrace.projections.generations.difference import HASH
+from tailrace.projections.generations.generation import files_of
+from tailrace.projections.generations.step_files import (
+    NO_FILES,
+    BucketFiles,
+    read_delta,
+    read_result,
+    run_schema,
+    schema_from_bytes,
+)
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.store import Store
+
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ResultInput:
+    """All that is needed to read a projection's result as it was after a step. Pickles into Spark tasks."""
+
+    projection: str
+    generation: int
+    epoch: int
+    schema: pa.Schema
+    key: tuple[str, ...]
+    partitions: int
+    split: int
+    placed: tuple[tuple[int, BucketFiles], ...]
+    rows: int
+
+    @property
+    def refs(self) -> tuple[SegmentRef, ...]:
+        """It is not made of a topic's segments."""
+        return ()
+
+    @property
+    def buckets(self) -> int:
+        return self.partitions * self.split
+
+    @property
+    def stored_bytes(self) -> int:
+        held = [(each.run, *each.overlays) for _, each in self.placed]
+        return sum(file.bytes for files in held for file in files if file is not None)
+
+    def read(self, storage: Storage, bucket: int) -> pa.Table:
+        """The rows of one of its buckets, with ``_hash``."""
+        return read_result(storage, dict(self.placed).get(bucket, NO_FILES), self.schema, self.key)
+
+    def buckets_of(self, hashes: Ints) -> list[int]:
+        """The buckets that have rows and may have some with these hashes of its key."""
+        wanted = set(np.unique(keys.buckets_of(pa.array(hashes), self.partitions, self.split)).tolist())
+        return [bucket for bucket, _ in self.placed if bucket in wanted]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The live generation of a projection and the step that is its result at some epoch."""
+
+    info: GenerationInfo
+    step: DerivedRun
+
+
+def live_of(store: Store, name: str, generation: int | None = None) -> GenerationInfo | None:
+    """The generation whose results are read: the one that readers see, unless another is named."""
+    number = store.derived.live(name) if generation is None else generation
+    return next((info for info in store.derived.generations(name) if info.generation == number), None)
+
+
+def standing_at(store: Store, name: str, epoch: int, generation: int | None = None) -> Standing | None:
+    """What a projection's result at an epoch is; None when it is not known: it was never built, has not come so far,
+    went on from before to behind it, or is not kept any more. ``generation``: another than the live one."""
+    info = live_of(store, name, generation)
+    if info is None:
+        return None
+    steps = [step for step in store.derived.derived(name, info.generation) if step.to_epoch <= epoch]
+    if not steps or not _holds(store, info, steps[-1], epoch):
+        return None
+    return Standing(info, steps[-1])
+
+
+def standing_in(store: Store, name: str, cut: Cut, generation: int | None = None) -> Standing | None:
+    """What a projection's result at a cut is. Results are of whole epochs: at a cut inside one it is known only where
+    nothing that it is made of has rows between that epoch's beginning and the cut."""
+    floor = min([cut.epoch, *(epoch - 1 for epoch in cut.inside.values())]) if cut.below_lsn else cut.epoch
+    at = standing_at(store, name, floor, generation)
+    if at is None or floor == cut.epoch:
+        return at
+    topics = [TopicId.parse(need.topic) for need in at.info.inputs]
+    return None if any(store.segments(topic, cut, floor) for topic in topics) else at
+
+
+def not_kept(
+    store: Store, projection: Projection, definitions: Mapping[str, Projection], asked: str, cut: Cut
+) -> list[str]:
+    """The projections whose results at a cut that was ``asked`` for nobody kept, of those that one reads, and that
+    these read in turn: they have to be computed anew, from the log.
+
+    Raises UsageError, with the positions that there are, when the definition of one of them is not loaded.
+    """
+    found: dict[str, None] = {}
+    for name in projection.reads:
+        if standing_in(store, name, cut) is not None:
+            continue
+        if name not in definitions:
+            raise _unknown(store, projection, name, asked)
+        found |= dict.fromkeys([name, *not_kept(store, definitions[name], definitions, asked, cut)])
+    return list(found)
+
+
+def _unknown(store: Store, projection: Projection, name: str, asked: str) -> UsageError:
+    names = projection.reads
+    possible = _positions_of(store, names)
+    shown = ", ".join(f"{epoch:,}" for epoch in possible[-_SHOWN:])
+    earlier = f" and {len(possible) - _SHOWN} earlier ones" if len(possible) > _SHOWN else ""
+    kept = f"; it is kept at its last steps: possible are epochs {shown}{earlier}" if possible else ""
+    return UsageError(
+        f"the result of projection {name!r}, which {projection.name!r} reads, is not kept as of {asked}, and no loaded"
+        " module defines it",
+        hint=f"set projections.modules so that it is computed anew{kept}",
+    )
+
+
+def _positions_of(store: Store, names: Sequence[str]) -> list[int]:
+    """The epochs at which all of some projections have a result and one of them a step."""
+    live = [info for name in names if (info := live_of(store, name)) is not None]
+    steps = [step for info in live for step in store.derived.derived(info.projection, info.generation)]
+    epochs = sorted({step.to_epoch for step in steps})
+    return [epoch for epoch in epochs if all(standing_at(store, name, epoch) for name in names)]
+
+
+def _holds(store: Store, info: GenerationInfo, step: DerivedRun, epoch: int) -> bool:
+    """Did nothing that the step is made of change since, up to an epoch?"""
+    if step.to_epoch == epoch:
+        return True
+    if info.as_of is not None:
+        return False
+    topics = tuple(TopicId.parse(need.topic) for need in info.inputs)
+    if changed_topics(store, topics, step.to_epoch, epoch):
+        return False
+    return all(
+        store.derived.live(name) == generation
+        and (at := standing_at(store, name, epoch)) is not None
+        and not _steps_between(store, name, step.to_epoch, at)
+        for name, generation in files_of(step).results.items()
+    )
+
+
+def _steps_between(store: Store, name: str, epoch: int, at: Standing) -> list[DerivedRun]:
+    """The steps that lead from what held at an epoch to a later standing."""
+    found = store.derived.derived(name, at.info.generation, after=epoch)
+    return [step for step in found if step.to_epoch <= at.step.to_epoch]
+
+
+def common_cut(store: Store, projection: Projection, cut: Cut) -> Cut:
+    """The latest position up to ``cut`` at which all results that a projection reads are known.
+
+    Raises IncompleteTopic when there is none: one was never built, or is ahead of the others.
+    """
+    names = projection.reads
+    if all(standing_at(store, name, cut.epoch) for name in names):
+        return cut
+    stand = {}
+    for name in names:
+        info = live_of(store, name)
+        last = store.derived.last_derived(name, info.generation) if info else None
+        if last is None:
+            raise IncompleteTopic(
+                f"projection {name!r}, which it reads, was never built", hint=f"tailrace run --once {name}"
+            )
+        stand[name] = last.to_epoch
+    lowest = min(stand.values())
+    if lowest < cut.epoch and all(standing_at(store, name, lowest) for name in names):
+        return store.cut(lowest)
+    told = ", ".join(f"{name} at epoch {epoch}" for name, epoch in stand.items())
+    raise IncompleteTopic(
+        f"what it reads is not known at one position: {told}",
+        hint=f"refresh them together: tailrace run --once {' '.join([*names, projection.name])}",
+    )
+
+
+def behind(store: Store, projection: Projection, cut: Cut) -> dict[str, int]:
+    """The results that a projection reads which have not come to a cut, and the epochs where they stand."""
+    found = {}
+    for name in projection.reads:
+        info = live_of(store, name)
+        last = store.derived.last_derived(name, info.generation) if info else None
+        if last is not None and last.to_epoch < cut.epoch and not standing_at(store, name, cut.epoch):
+            found[name] = last.to_epoch
+    return found
+
+
+def plan_result(store: Store, name: str, cut: Cut, generation: int | None = None) -> ResultInput:
+    """A projection's result at a cut, of its live generation or another. Raises IncompleteTopic when it is not known
+    there."""
+    at = standing_in(store, name, cut, generation)
+    if at is None:
+        raise IncompleteTopic(
+            f"the result of projection {name!r} at epoch {cut.epoch} is not known",
+            hint=f"results are kept at the last steps only: tailrace run --once {name}",
+        )
+    return _planned(at.info, at.step)
+
+
+def described_result(store: Store, name: str) -> ResultInput:
+    """A projection's result without its rows. Raises IncompleteTopic when it was never built: its columns are those of
+    the generation that readers see."""
+    info = live_of(store, name)
+    if info is None:
+        raise IncompleteTopic(
+            f"projection {name!r} was never built, so its columns are not known",
+            hint=f"tailrace rebuild {name}",
+        )
+    return _planned(info, None)
+
+
+def _planned(info: GenerationInfo, step: DerivedRun | None) -> ResultInput:
+    files = files_of(step) if step else None
+    buckets = files.buckets if files else {}
+    return ResultInput(
+        projection=info.projection,
+        generation=info.generation,
+        epoch=step.to_epoch if step else 0,
+        schema=schema_from_bytes(info.schema),
+        key=info.key,
+        partitions=info.partitions,
+        split=info.split,
+        placed=tuple(sorted(buckets.items(), key=lambda item: item[0])),
+        rows=files.rows if files else 0,
+    )
+
+
+def results_at(
+    store: Store, projection: Projection, cut: Cut, anew: Mapping[str, Projection] | None = None
+) -> dict[str, int]:
+    """The generation of each result that a projection reads at a cut. Those in ``anew`` are computed instead, and what
+    they read counts."""
+    found: dict[str, int] = {}
+    for name in projection.reads:
+        if anew and name in anew:
+            found |= results_at(store, anew[name], cut, anew)
+        else:
+            found[name] = plan_result(store, name, cut).generation
+    return found
+
+
+def changed_results(
+    store: Store, projection: Projection, epoch: int, cut: Cut, read: Mapping[str, int]
+) -> list[str]:
+    """The projections that were refreshed between an epoch, at which these generations were ``read``, and a cut: also
+    when that changed no row, so that what reads them goes on as well and says how far it is."""
+    found = []
+    for name in projection.reads:
+        at = standing_at(store, name, cut.epoch)
+        if at is None or read.get(name) != at.info.generation or _steps_between(store, name, epoch, at):
+            found.append(name)
+    return found
+
+
+def reason_against_results(
+    store: Store, projection: Projection, epoch: int, cut: Cut, read: Mapping[str, int]
+) -> str | None:
+    """Why results cannot be followed from an epoch, at which these generations were ``read``, to a cut."""
+    for name in projection.reads:
+        at = plan_result(store, name, cut)
+        if read.get(name) != at.generation:
+            return f"projection {name} was built anew (generation {at.generation})"
+        if standing_at(store, name, epoch) is None:
+            return f"what projection {name} was at epoch {epoch} is not kept any more"
+    return None
+
+
+def changed_keys_of(store: Store, name: str, epoch: int, cut: Cut, most: int) -> pa.Table | None:
+    """The rows of a result that differ between an epoch and a cut, also those that are gone: ``_hash`` and the columns
+    of its key. None when they are more than ``most``."""
+    at = standing_at(store, name, cut.epoch)
+    assert at is not None, "the cut was chosen so that it is known"
+    schema, key = schema_from_bytes(at.info.schema), at.info.key
+    files = [file for step in _steps_between(store, name, epoch, at) for file in files_of(step).deltas]
+    if sum(file.rows for file in files) > most:
+        return None
+    names = [HASH, *key]
+    pieces = [run_schema(schema).empty_table().select(names)]
+    for file in files:
+        upserts, deletes = read_delta(store.storage, file, schema, key)
+        pieces += [upserts.select(names), deletes.select(names)]
+    return pa.concat_tables(pieces)

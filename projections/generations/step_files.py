@@ -1,0 +1,399 @@
+"""The files of a derived step: what one refresh of one generation wrote, by bucket.
+
+A *run* file holds a bucket's whole result, sorted by (hash, key); a *delta* file the rows that differ from the result
+before, with ``_op`` ``u`` or ``d`` (a ``d`` row has only its key). A bucket's result is its run with the deltas since
+laid over it: *overlays*, in their order. So a step writes what it changed, not the bucket; overlays become one when
+they are many, and part of the run when they outgrow it (``settled``). Buckets that did not change keep their files and
+have no delta. Content follows from the rows alone; names are unique per attempt, because two drivers may compute the
+same step and only the catalog decides whose is kept.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tailrace.eventstore.errors import IntegrityError
+from tailrace.eventstore.segment import file_reader
+from tailrace.eventstore.storage import Storage
+from tailrace.projections.generations.difference import HASH, Difference, Mask, matches, ordered
+
+OP = "_op"
+_ROW = "_row"
+UPSERT, DELETE = "u", "d"
+
+_GROUP_ROWS = 2048
+"""Rows of a Parquet row group: those with some hashes are found by groups, and each step opens many for a row or two.
+Hence without dictionaries, which in so small ones cost more room and time than they save, and with LZ4, which is opened
+in less than half of Zstandard's time and takes a quarter more room."""
+
+OVERLAYS_MOST = 8
+"""Overlays of a bucket: each is a file that every reader of the bucket opens."""
+
+_OVERLAY_SHARE = 0.25
+_OVERLAY_BYTES_MIN = 64 << 10
+"""Overlays may take this part of the run's bytes, and so many bytes in any case."""
+
+_TIER = 4
+"""The newest overlays become one with an older one that is at most so many times larger than they are together: so a
+row is written again a few times, not at every step."""
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedFile:
+    """One Parquet file of a step. ``upserts`` and ``deletes`` count a delta's rows; a run has only ``rows``."""
+
+    bucket: int
+    path: str
+    rows: int
+    bytes: int
+    checksum: str
+    upserts: int = 0
+    deletes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFiles:
+    """What holds a bucket's result: the run, None when it has none, and the overlays since, oldest first."""
+
+    run: DerivedFile | None = None
+    overlays: tuple[DerivedFile, ...] = ()
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> BucketFiles:
+        run = DerivedFile(**data["run"]) if data["run"] else None
+        return cls(run, tuple(DerivedFile(**file) for file in data["overlays"]))
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether the overlays should become part of the run."""
+        base = self.run.bytes if self.run else 0
+        return sum(file.bytes for file in self.overlays) > max(base * _OVERLAY_SHARE, _OVERLAY_BYTES_MIN)
+
+    @property
+    def newest(self) -> tuple[DerivedFile, ...]:
+        """The overlays that should become one; none while they are few."""
+        if len(self.overlays) <= OVERLAYS_MOST:
+            return ()
+        count, size = 1, self.overlays[-1].bytes
+        while count < len(self.overlays) and (count < 2 or self.overlays[-count - 1].bytes <= _TIER * size):
+            count += 1
+            size += self.overlays[-count].bytes
+        return self.overlays[-count:]
+
+
+NO_FILES = BucketFiles()
+
+
+@dataclass(frozen=True, slots=True)
+class StepFiles:
+    """All files of a step: the runs and overlays that are the result after it, the deltas that lead to it.
+
+    ``epoch_hash`` is the log's hash at the step's last epoch: the fence that the sink holds after it. ``rows`` counts
+    those of the whole result, ``results`` are the generations of the projections whose results were read. ``kind``,
+    ``reason`` and ``keys`` say how it was computed, to the record of a run that finds it committed and only applies it.
+    """
+
+    runs: tuple[DerivedFile, ...]
+    overlays: tuple[DerivedFile, ...]
+    deltas: tuple[DerivedFile, ...]
+    epoch_hash: str
+    rows: int
+    results: Mapping[str, int] = field(default_factory=dict)
+    kind: str = ""
+    reason: str = ""
+    keys: int | None = None
+
+    @property
+    def upserts(self) -> int:
+        return sum(file.upserts for file in self.deltas)
+
+    @property
+    def deletes(self) -> int:
+        return sum(file.deletes for file in self.deltas)
+
+    @property
+    def buckets(self) -> dict[int, BucketFiles]:
+        """The files of each bucket that has any."""
+        found = {file.bucket: BucketFiles(file) for file in self.runs}
+        for file in self.overlays:
+            before = found.get(file.bucket, NO_FILES)
+            found[file.bucket] = BucketFiles(before.run, (*before.overlays, file))
+        return found
+
+    def paths(self) -> set[str]:
+        return {file.path for file in (*self.runs, *self.overlays, *self.deltas)}
+
+    def to_data(self) -> dict[str, Any]:
+        """As the catalog keeps it: plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> StepFiles:
+        return cls(
+            runs=tuple(DerivedFile(**file) for file in data["runs"]),
+            overlays=tuple(DerivedFile(**file) for file in data["overlays"]),
+            deltas=tuple(DerivedFile(**file) for file in data["deltas"]),
+            epoch_hash=data["epoch_hash"],
+            rows=data["rows"],
+            results=data.get("results", {}),
+            kind=data.get("kind", ""),
+            reason=data.get("reason", ""),
+            keys=data.get("keys"),
+        )
+
+
+def folder_of(projection: str, generation: int | None = None) -> str:
+    """The folder of a generation's files, or of all of a projection's, relative to the segments folder."""
+    folder = f"derived/{projection}"
+    return folder if generation is None else f"{folder}/{generation}"
+
+
+def generation_of(path: str) -> int:
+    """Whose file that is."""
+    return int(path.split("/")[2])
+
+
+def next_files(
+    previous: Mapping[int, BucketFiles], written: Mapping[int, BucketFiles]
+) -> tuple[tuple[DerivedFile, ...], tuple[DerivedFile, ...]]:
+    """Runs and overlays after a step: those it wrote instead of the earlier ones. A run without rows is no file."""
+    files = dict(previous) | dict(written)
+    ordered = [files[bucket] for bucket in sorted(files)]
+    runs = tuple(each.run for each in ordered if each.run is not None and each.run.rows)
+    return runs, tuple(file for each in ordered for file in each.overlays)
+
+
+def write_run(storage: Storage, path: str, bucket: int, table: pa.Table) -> DerivedFile:
+    """Write a bucket's result. With no rows nothing is written and the file has no path."""
+    if not table.num_rows:
+        return DerivedFile(bucket, "", 0, 0, "")
+    return _write(storage, path, bucket, table, table.num_rows, 0)
+
+
+def write_delta(
+    storage: Storage, path: str, bucket: int, found: Difference, key: Sequence[str]
+) -> DerivedFile:
+    """Write what differs. Raises IntegrityError when the path is taken."""
+    deletes = found.deletes.select([HASH, *key])
+    return _write_overlay(storage, path, bucket, found.upserts, deletes)
+
+
+def _write_overlay(
+    storage: Storage, path: str, bucket: int, upserts: pa.Table, deletes: pa.Table
+) -> DerivedFile:
+    table = pa.concat_tables([_tagged(upserts, UPSERT), _tagged(_widened(deletes, upserts.schema), DELETE)])
+    return _write(storage, path, bucket, table, upserts.num_rows, deletes.num_rows)
+
+
+def _tagged(table: pa.Table, op: str) -> pa.Table:
+    return table.add_column(1, OP, pa.array([op] * table.num_rows, pa.string()))
+
+
+def _widened(keys_only: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows of ``_hash`` and key columns with all columns; the others are NULL."""
+    columns = [
+        keys_only[field.name].cast(field.type)
+        if field.name in keys_only.column_names
+        else pa.nulls(keys_only.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _write(
+    storage: Storage, path: str, bucket: int, table: pa.Table, upserts: int, deletes: int
+) -> DerivedFile:
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table.replace_schema_metadata(None),
+        sink,
+        compression="lz4",
+        row_group_size=_GROUP_ROWS,
+        use_dictionary=False,
+        write_statistics=[HASH],
+    )
+    data = sink.getvalue()
+    storage.write(path, data)
+    return DerivedFile(
+        bucket, path, table.num_rows, data.size, file_reader.checksum(data), upserts=upserts, deletes=deletes
+    )
+
+
+def read_result(storage: Storage, files: BucketFiles, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
+    """A bucket's result, ``_hash`` and the columns of ``schema``, ordered by (hash, key)."""
+    run = read_run(storage, files.run, schema)
+    return laid_over(run, read_overlay(storage, files.overlays, schema, key), key)
+
+
+@dataclass(frozen=True, slots=True)
+class Some:
+    """Which rows of a result are looked at. ``has``: those of a table with ``_hash`` and the columns of the key;
+    ``hashes``: the only ones that such rows can have, in their order, when these are known."""
+
+    has: Callable[[pa.Table], Mask]
+    hashes: np.ndarray[Any, np.dtype[np.int64]] | None = None
+
+    def of(self, table: pa.Table) -> pa.Table:
+        return table.filter(pa.array(self.has(table)))
+
+    def among(self, lowest: Sequence[int], highest: Sequence[int]) -> Mask:
+        """Of groups of rows, with their lowest and highest hashes, which have some that may be looked at."""
+        if self.hashes is None:
+            return np.ones(len(lowest), np.bool_)
+        up_to = np.searchsorted(self.hashes, np.array(highest, np.int64), side="right")
+        found: Mask = np.searchsorted(self.hashes, np.array(lowest, np.int64)) < up_to
+        return found
+
+
+def read_some(
+    storage: Storage, files: BucketFiles, schema: pa.Schema, key: Sequence[str], some: Some
+) -> pa.Table:
+    """The rows of ``read_result`` that are looked at."""
+    run = some.of(read_run(storage, files.run, schema, some))
+    upserts, deletes = read_overlay(storage, files.overlays, schema, key)
+    return laid_over(run, (some.of(upserts), some.of(deletes)), key)
+
+
+Overlay = tuple[pa.Table, pa.Table]
+"""Upserts (``_hash`` and all columns) and deletes (``_hash`` and key columns), each key in one of them once."""
+
+
+def read_overlay(
+    storage: Storage, files: Sequence[DerivedFile], schema: pa.Schema, key: Sequence[str]
+) -> Overlay:
+    """Several deltas as one: of each key what the last says of it."""
+    found = [read_delta(storage, file, schema, key) for file in files]
+    if not found:
+        found = [(run_schema(schema).empty_table(), _key_schema(schema, key).empty_table())]
+    upserts, deletes = found[0]
+    for later_upserts, later_deletes in found[1:]:
+        upserts = pa.concat_tables(
+            [_without(_without(upserts, later_upserts, key), later_deletes, key), later_upserts]
+        )
+        deletes = pa.concat_tables(
+            [_without(_without(deletes, later_upserts, key), later_deletes, key), later_deletes]
+        )
+    return upserts, deletes
+
+
+def laid_over(run: pa.Table, overlay: Overlay, key: Sequence[str]) -> pa.Table:
+    """Rows after the overlay, ordered by (hash, key)."""
+    upserts, deletes = overlay
+    if upserts.num_rows or deletes.num_rows:
+        run = pa.concat_tables([_without(_without(run, upserts, key), deletes, key), upserts])
+    return ordered(run, key)
+
+
+def _without(table: pa.Table, gone: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The rows of a table whose key is in no row of another."""
+    if not table.num_rows or not gone.num_rows:
+        return table
+    suspects = pc.is_in(table[HASH], value_set=gone[HASH].combine_chunks()).to_numpy()
+    rows = np.flatnonzero(suspects)
+    if not len(rows):
+        return table
+    names = [HASH, *key]
+    found = ordered(table.select(names).take(pa.array(rows)).append_column(_ROW, pa.array(rows)), key)
+    match = matches(ordered(gone.select(names), key), found, key)
+    keep = np.ones(table.num_rows, np.bool_)
+    keep[found[_ROW].to_numpy()[match >= 0]] = False
+    return table.filter(pa.array(keep))
+
+
+def settled(
+    storage: Storage,
+    files: BucketFiles,
+    stem: str,
+    bucket: int,
+    schema: pa.Schema,
+    key: Sequence[str],
+    result: pa.Table | None = None,
+) -> BucketFiles:
+    """The bucket's files after a step that added an overlay: as they are, or with some overlays as one, or with all of
+    them in a new run. ``stem`` begins the names of what is written; ``result`` is the bucket's, when it is known."""
+    if files.outgrown:
+        whole = read_result(storage, files, schema, key) if result is None else result
+        return BucketFiles(write_run(storage, f"{stem}.run.parquet", bucket, whole))
+    newest = files.newest
+    if not newest:
+        return files
+    upserts, deletes = read_overlay(storage, newest, schema, key)
+    # A delete stays: what it ends may be in the run.
+    merged = _write_overlay(storage, f"{stem}.delta.parquet", bucket, upserts, deletes)
+    return BucketFiles(files.run, (*files.overlays[: -len(newest)], merged))
+
+
+def read_run(
+    storage: Storage, file: DerivedFile | None, schema: pa.Schema, some: Some | None = None
+) -> pa.Table:
+    """A bucket's result, ``_hash`` and the columns of ``schema``, or at least ``some`` of its rows; empty when there is
+    no file."""
+    if file is None or not file.rows:
+        return run_schema(schema).empty_table()
+    table = _read(storage, file, some)
+    if OP in table.column_names:
+        table = table.drop_columns([OP])
+    return table.cast(run_schema(schema))
+
+
+def read_delta(
+    storage: Storage, file: DerivedFile, schema: pa.Schema, key: Sequence[str]
+) -> tuple[pa.Table, pa.Table]:
+    """The upserts (``_hash`` and all columns) and the deletes (``_hash`` and key columns) of a delta. A run file is
+    read as one of upserts alone: so a first build writes its rows once."""
+    table = _read(storage, file)
+    deletes_schema = _key_schema(schema, key)
+    if OP not in table.column_names:
+        return table.cast(run_schema(schema)), deletes_schema.empty_table()
+    upserts = table.filter(pc.equal(table[OP], UPSERT)).drop_columns([OP])
+    deletes = table.filter(pc.equal(table[OP], DELETE)).select([HASH, *key])
+    return upserts.cast(run_schema(schema)), deletes.cast(deletes_schema)
+
+
+def run_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(HASH, pa.int64()), *schema])
+
+
+def _key_schema(schema: pa.Schema, key: Sequence[str]) -> pa.Schema:
+    return run_schema(pa.schema([schema.field(name) for name in key]))
+
+
+def _read(storage: Storage, file: DerivedFile, some: Some | None = None) -> pa.Table:
+    data = storage.open(file.path)
+    if file_reader.checksum(data) != file.checksum:
+        raise IntegrityError(
+            f"{storage.place(file.path)} is damaged: its checksum is not the one in the catalog",
+            hint="rebuild the projection: its result is computed again from the log",
+        )
+    reader = pq.ParquetFile(pa.BufferReader(data))
+    if some is None:
+        return reader.read(use_threads=False)
+    return reader.read_row_groups(_groups(reader, some), use_threads=False)
+
+
+def _groups(reader: pq.ParquetFile, some: Some) -> list[int]:
+    """The row groups that may have one of these rows."""
+    metadata = reader.metadata
+    place = reader.schema_arrow.get_field_index(HASH)
+    bounds = [metadata.row_group(at).column(place).statistics for at in range(metadata.num_row_groups)]
+    found = some.among([bound.min for bound in bounds], [bound.max for bound in bounds])
+    groups: list[int] = np.flatnonzero(found).tolist()
+    return groups
+
+
+def schema_bytes(schema: pa.Schema) -> bytes:
+    """An Arrow schema as the catalog keeps it."""
+    data: bytes = schema.serialize().to_pybytes()
+    return data
+
+
+def schema_from_bytes(data: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(io.BytesIO(data))

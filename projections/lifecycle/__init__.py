@@ -1,0 +1,1 @@
+"""Build, promote, roll back, verify, collect."""

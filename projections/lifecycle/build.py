@@ -1,0 +1,464 @@
+"""The life of a projection's generations: build, refresh, promote, roll back, verify, collect.
+
+Everything here begins with what an earlier, killed process may have left: a promotion half-way, steps that are not in
+the sink yet, a build that was cut off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from tailrace.eventstore.errors import Fenced, IncompleteTopic, OperatorError, TransientError, UsageError
+from tailrace.eventstore.metadata import attempts
+from tailrace.eventstore.metadata.generations import Behind, GenerationState
+from tailrace.eventstore.model.position import Cut
+from tailrace.projections.analysis.check_names import check
+from tailrace.projections.compute.compute import define, output_schema
+from tailrace.projections.compute.read_plan import frames, needs, plan_reads
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.model import Projection
+from tailrace.projections.definition.order import in_order
+from tailrace.projections.generations.generation import Generation, Pin, files_of, spec_to_text
+from tailrace.projections.generations.result_input import common_cut, not_kept
+from tailrace.projections.lifecycle import promote as promotion
+from tailrace.projections.lifecycle.collect import Collected, drop, gc
+from tailrace.projections.lifecycle.list import GenerationView, generations
+from tailrace.projections.lifecycle.promote import (
+    NotLevel,
+    NotShowable,
+    NotShown,
+    Promoted,
+    RolledBack,
+    reconcile,
+    reconcile_if_possible,
+    rollback,
+)
+from tailrace.projections.lifecycle.refused import drop_refused, given_up, refused_again
+from tailrace.projections.lifecycle.verify import Comparison, verify
+from tailrace.projections.refresh import resume
+from tailrace.projections.refresh.apply import Applied, apply
+from tailrace.projections.refresh.lock import AtWork, building, refreshing
+from tailrace.projections.refresh.plan import Full
+from tailrace.projections.refresh.plan_all import PlannedRefresh, plans
+from tailrace.projections.refresh.record import failures_recorded, record_applied
+from tailrace.projections.refresh.refresh import (
+    Outcome,
+    Status,
+    mark_frozen,
+    refresh_generation,
+    refresh_projection,
+    refresh_shown,
+    stopped,
+)
+from tailrace.projections.refresh.step import take_step
+from tailrace.projections.sinks.contract import open_sink
+from tailrace.projections.spark.errors import FOR_GOOD, explained
+
+__all__ = [
+    "Collected",
+    "Comparison",
+    "GenerationView",
+    "Outcome",
+    "PlannedRefresh",
+    "ProjectionContext",
+    "Promoted",
+    "Rebuilt",
+    "RolledBack",
+    "gc",
+    "generations",
+    "plans",
+    "promote",
+    "rebuild",
+    "reconcile",
+    "refresh",
+    "refresh_held",
+    "rollback",
+    "undefined",
+    "verify",
+]
+
+promote = promotion.promote
+
+_CATCH_UP_ROUNDS = 3
+"""Refreshes of a new generation before it is promoted: each is shorter than the one before, and a runner goes on."""
+_LEVEL_ROUNDS = 10
+"""Refreshes more while what is live is further: one that starts after the last of the live one's did, and ends before
+the next of these, is level. Where that fails so often, the live one is the faster of the two."""
+
+_LABEL = re.compile(r"[\w.-]{1,40}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A new generation and where it stands. ``resumed``: an earlier build, cut off, was finished instead."""
+
+    projection: str
+    generation: int
+    epoch: int
+    rows: int
+    upserts: int
+    deletes: int
+    resumed: bool
+    promoted: Promoted | None
+    preview: str | None = None
+
+
+def rebuild(
+    ctx: ProjectionContext,
+    name: str,
+    *,
+    as_of: str | int | datetime | None = None,
+    promote: bool | None = None,
+    preview: str | None = None,
+    stale_ok: bool = False,
+) -> Rebuilt:
+    """Build a new generation from the log and, unless told otherwise, show it to readers.
+
+    With ``as_of`` it is pinned at that position: it never moves on, and is promoted only when ``promote`` says so, and
+    ``stale_ok`` besides where readers then see older data than now (Behind, before anything is built).
+    With ``preview``, a label, it is never promoted nor refreshed, and takes the place of the earlier one of that label.
+    Raises ProjectionFailed, IncompleteTopic, UsageError, AtWork while another process does the same, and what the sink
+    raises; readers keep what they have. A failure is put on record.
+    """
+    projection = ctx.projection(name)
+    _check_preview(preview, promote)
+    with failures_recorded(ctx, name, "build"):
+        return _rebuilt(ctx, projection, as_of, promote, preview, stale_ok=stale_ok)
+
+
+def _rebuilt(
+    ctx: ProjectionContext,
+    projection: Projection,
+    as_of: str | int | datetime | None,
+    promote: bool | None,
+    preview: str | None,
+    *,
+    stale_ok: bool,
+) -> Rebuilt:
+    name = projection.name
+    check(ctx.store, ctx.settings, projection)
+    reconcile_if_possible(ctx, name)
+    pin = None if as_of is None else _pinned(ctx, projection, str(as_of), ctx.store.cut(as_of))
+    if pin and promote and not stale_ok:
+        promotion.refuse_behind(ctx, name, ctx.topics(projection), pin.cut.epoch)
+    with building(ctx, name, pin, preview):
+        generation = _unfinished(ctx, projection, pin, preview)
+        resumed = generation is not None
+        if generation is None:
+            cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
+            generation = _create(ctx, projection, pin, cut, preview)
+            drop_refused(ctx, generation)
+        wanted = pin is None and preview is None if promote is None else promote
+        with attempts.build(ctx.store.catalog, name, generation.number), given_up(ctx, generation):
+            done = _built(ctx, projection, generation, resumed=resumed)
+            promoted = _shown(ctx, projection, generation, done, stale_ok=stale_ok) if wanted else None
+            _ready(ctx, generation)
+        if preview is not None:
+            _drop_earlier(ctx, generation)
+    last = ctx.store.derived.last_derived(name, generation.number)
+    assert last is not None
+    return Rebuilt(
+        name,
+        generation.number,
+        last.to_epoch,
+        files_of(last).rows,
+        sum(each.upserts for each in done),
+        sum(each.deletes for each in done),
+        resumed,
+        promoted,
+        preview,
+    )
+
+
+def _built(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, *, resumed: bool
+) -> list[Applied | Outcome]:
+    """Have the generation filled and caught up; gives what was brought to its sink."""
+    name, pin = projection.name, generation.pin
+    with _failing(ctx, generation):
+        started, taken = datetime.now(UTC), None
+        if ctx.store.derived.last_derived(name, generation.number) is None:
+            left = resume.left_of(ctx, generation) if resumed else None
+            cut = pin.cut if pin else left and resume.position(ctx, projection, generation, left)
+            cut = cut or common_cut(ctx.store, projection, ctx.store.cut())
+            decided = Full(0, cut.epoch, "it has no result yet")
+            taken = take_step(ctx, projection, generation, cut, decided, left)
+        applied = apply(ctx, generation)
+        record_applied(ctx, projection, generation, started, applied, taken)
+    done: list[Applied | Outcome] = [applied]
+    if pin is None and generation.preview is None:
+        done += _catch_up(ctx, projection, generation)
+    return done
+
+
+def _shown(
+    ctx: ProjectionContext,
+    projection: Projection,
+    generation: Generation,
+    done: list[Applied | Outcome],
+    *,
+    stale_ok: bool,
+) -> Promoted:
+    """Promote a build, caught up again (``done`` gets that) as long as what is live has gone on meanwhile. Not ready
+    before: a runner takes up what is ready, and two at once would fence each other."""
+    for _ in range(_LEVEL_ROUNDS):
+        try:
+            return promotion.show(ctx, generation, stale_ok=stale_ok)
+        except Behind as error:
+            behind = error
+        except Fenced:
+            _ready(ctx, generation)
+            raise
+        if generation.pin is not None:
+            _ready(ctx, generation)
+            raise behind
+        with _failing(ctx, generation):
+            done.append(refresh_generation(ctx, projection, generation, ctx.store.cut()))
+    _ready(ctx, generation)
+    raise NotLevel(generation, _LEVEL_ROUNDS, behind)
+
+
+def _ready(ctx: ProjectionContext, generation: Generation) -> None:
+    """Unless it is live by now."""
+    if ctx.store.derived.live(generation.projection) != generation.number:
+        ctx.store.derived.set_state(generation.projection, generation.number, GenerationState.READY)
+
+
+def _pinned(ctx: ProjectionContext, projection: Projection, asked: str, cut: Cut) -> Pin:
+    """A past position, with what has to be computed for it of the projections that this one reads."""
+    anew = {}
+    for name in not_kept(ctx.store, projection, ctx.projections, asked, cut):
+        check(ctx.store, ctx.settings, ctx.projections[name])
+        anew[name] = ctx.fingerprint(name) or ""
+        ctx.report(f"computing {name} with it: its result as of {asked} is not kept", 0, None, "")
+    return Pin(asked, cut, anew)
+
+
+def _check_preview(label: str | None, promote: bool | None) -> None:
+    if label is None:
+        return
+    if not _LABEL.fullmatch(label):
+        raise UsageError(
+            f"{label!r} is no label of a preview", hint="use up to 40 letters, digits, '-', '_' and '.'"
+        )
+    if promote:
+        raise UsageError("a preview is never promoted", hint="rebuild without a preview's label")
+
+
+def _drop_earlier(ctx: ProjectionContext, preview: Generation) -> None:
+    """One whose sink cannot be reached stays: what was built meanwhile is there to be looked at all the same."""
+    for generation in ctx.generations(preview.projection):
+        if generation.preview == preview.preview and generation.number < preview.number:
+            try:
+                drop(ctx, generation, by_name=True)
+            except (OperatorError, TransientError) as error:
+                ctx.report(f"{generation} stays: {error.message}", 0, None, "")
+
+
+def _unfinished(
+    ctx: ProjectionContext, projection: Projection, pin: Pin | None, preview: str | None
+) -> Generation | None:
+    """The newest build of the same definition, position and label that a crash cut off, or that was not level."""
+    for generation in reversed(ctx.generations(projection.name)):
+        same_pin = (generation.pin.cut if generation.pin else None) == (pin.cut if pin else None)
+        same = same_pin and generation.preview == preview
+        if not same or ctx.is_frozen(generation):
+            continue
+        if generation.state is GenerationState.BUILDING:
+            return generation
+        if generation.state is GenerationState.READY and _was_not_level(ctx, generation):
+            with refreshing(ctx, [projection.name]):  # no runner is at work on it
+                ctx.store.derived.set_state(projection.name, generation.number, GenerationState.BUILDING)
+            return generation
+    return None
+
+
+def _was_not_level(ctx: ProjectionContext, generation: Generation) -> bool:
+    """Whether the last build that failed was this one's, for NotLevel."""
+    failed = ctx.store.run_records.latest(generation.projection, limit=1, kinds=["build"])
+    return bool(failed) and failed[0].generation == generation.number
+
+
+def _create(
+    ctx: ProjectionContext, projection: Projection, pin: Pin | None, cut: Cut, preview: str | None
+) -> Generation:
+    """Define the result at ``cut``, let the sink check its columns, and only then take a generation number."""
+    if cut.epoch == 0 and pin is not None and ctx.store.head() is not None:
+        raise UsageError(
+            f"{pin.text} is before the first epoch of the log",
+            hint="tailrace log tail shows epochs with their times and LSNs",
+        )
+    if cut.epoch == 0:
+        raise IncompleteTopic("the log is empty", hint="run `tailrace capture` first")
+    anew = ctx.anew(pin)
+    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism, anew=anew)
+    with explained(projection, "reading its inputs"):
+        inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
+    schema = output_schema(projection, define(projection, inputs, cut.commit_ts))
+    existing = ctx.generations(projection.name)
+    partitions = ctx.settings.store.partitions
+    planned = Generation(
+        projection=projection.name,
+        number=existing[-1].number + 1 if existing else 1,
+        fingerprint=ctx.fingerprint(projection.name) or "",
+        sink_text=spec_to_text(projection.sink),
+        key=projection.key,
+        schema=schema,
+        partitions=partitions,
+        split=reads.split(partitions),
+        pin=pin,
+        state=GenerationState.BUILDING,
+        frozen_at=None,
+        created_at=datetime.now(UTC),
+        inputs=needs(ctx.store, projection, anew),
+        preview=preview,
+    )
+    for remark in ctx.sink(planned).check(ctx.target(planned)):
+        ctx.report(f"{projection.name}: {remark}", 0, None, "")
+    return _numbered(ctx, planned)
+
+
+def _numbered(ctx: ProjectionContext, planned: Generation) -> Generation:
+    """Take a number whose place in the sink is free. A sink may hold generations that this catalog does not know:
+    the catalog was restored, or the sink belonged to another log. Leftovers are dropped; what readers see is not
+    touched, its number is left out."""
+    sink, store_name = ctx.sink(planned), ctx.settings.store.name
+    while True:
+        number = ctx.store.derived.create_generation(
+            planned.projection,
+            fingerprint=planned.fingerprint,
+            sink=planned.sink_text,
+            key=planned.key,
+            schema=planned.schema.serialize().to_pybytes(),
+            partitions=planned.partitions,
+            split=planned.split,
+            as_of=planned.pin.to_json() if planned.pin else None,
+            preview=planned.preview,
+            inputs=planned.inputs,
+        )
+        generation = replace(planned, number=number)
+        if sink.live(store_name, planned.projection) != number:
+            sink.drop(ctx.target(generation))
+            return generation
+        ctx.store.derived.set_state(planned.projection, number, GenerationState.FAILED)
+
+
+@contextmanager
+def _failing(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
+    """Some errors have a build fail for good; after any other it may be finished later."""
+    try:
+        yield
+    except FOR_GOOD:
+        ctx.store.derived.set_state(generation.projection, generation.number, GenerationState.FAILED)
+        raise
+
+
+def _catch_up(ctx: ProjectionContext, projection: Projection, generation: Generation) -> Iterator[Outcome]:
+    for _ in range(_CATCH_UP_ROUNDS):
+        outcome = refresh_generation(ctx, projection, generation, ctx.store.cut())
+        yield outcome
+        if outcome.status == "nothing":
+            return
+
+
+def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Outcome]:
+    """Bring projections (all that are defined) to one position, the log's head, each as far as it can be, those that
+    others read before these.
+
+    A projection that was never built is built and promoted. Errors are in the outcomes: one projection's does not
+    stop the others; one that another process refreshes waits (AtWork). Raises Fenced when another process went on with
+    the same generation all the same, UsageError for unknown names.
+    """
+    chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
+    cut = ctx.store.cut()
+    outcomes: list[Outcome] = []
+    for done, name in enumerate(in_order(ctx.projections, chosen)):
+        ctx.report("refreshing", done, len(chosen), "projections")
+        try:
+            with refreshing(ctx, [name]):
+                outcomes += refresh_held(ctx, name, cut)
+        except AtWork as error:
+            outcomes.append(Outcome(name, None, "waiting", error.message, error=error))
+    if not names:
+        outcomes += undefined(ctx)
+    return outcomes
+
+
+def refresh_held(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
+    """``refresh`` of one projection to a cut, for who is ``refreshing`` it."""
+    started = datetime.now(UTC)
+    try:
+        with failures_recorded(ctx, name, "refresh", ctx.store.derived.live(name)):
+            check(ctx.store, ctx.settings, ctx.projections[name])
+            held = _held(ctx, name)
+            live = ctx.live(name)
+            if live is None:
+                _refuse_foreign(ctx, name)
+        if live is None:
+            refused = refused_again(ctx, ctx.projections[name], cut)
+            if refused is not None:
+                return [stopped(ctx, name, None, refused)]
+            built = rebuild(ctx, name)
+            seconds = (datetime.now(UTC) - started).total_seconds()
+            return [
+                Outcome(
+                    name,
+                    built.generation,
+                    "done",
+                    "first build",
+                    built.epoch,
+                    built.upserts,
+                    built.deletes,
+                    seconds,
+                    "full",
+                    "first",
+                )
+            ]
+    except Exception as error:  # noqa: BLE001 one projection's must not end the others
+        return [stopped(ctx, name, None, error)]
+    outcomes = refresh_projection(ctx, name, cut)
+    if held is not None:
+        level = any(
+            each.generation == live.number and each.status in ("done", "nothing") for each in outcomes
+        )
+        outcomes += refresh_shown(ctx, live, held.shown, cut) if level else []
+        status: Status = "waiting" if isinstance(held, NotShown) else "failed"
+        outcomes.append(Outcome(name, live.number, status, held.message, error=held))
+    if live.pin is not None:
+        reason = f"{live} is pinned at {live.pin.text}; tailrace rebuild {name} lets it follow the log again"
+        outcomes.append(Outcome(name, live.number, "frozen", reason, live.pin.cut.epoch))
+    return outcomes
+
+
+def _held(ctx: ProjectionContext, name: str) -> NotShown | NotShowable | None:
+    """What hinders that a promotion is finished: no reason not to refresh."""
+    try:
+        reconcile(ctx, name)
+    except (NotShown, NotShowable) as error:
+        return error
+    return None
+
+
+def _refuse_foreign(ctx: ProjectionContext, name: str) -> None:
+    """A first build that nobody asked for must not take a name from readers of something else."""
+    shown = open_sink(ctx.projections[name].sink, ctx.settings).live(ctx.settings.store.name, name)
+    if shown is not None:
+        raise OperatorError(
+            f"the sink shows generation {shown} of projection {name!r}, which this log did not build",
+            hint=f"give this store another name; or take over with tailrace rebuild {name}",
+        )
+
+
+def undefined(ctx: ProjectionContext) -> list[Outcome]:
+    """Live generations of projections that no loaded module defines: they are named, not forgotten."""
+    outcomes = []
+    for name in ctx.store.derived.projections():
+        live = None if name in ctx.projections else ctx.live(name)
+        frozen = mark_frozen(ctx, live) if live else None
+        if frozen:
+            outcomes.append(frozen)
+    return outcomes

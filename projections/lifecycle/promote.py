@@ -1,0 +1,386 @@
+"""Which generation readers see: promote, roll back, and mend what a crash left between (step 10).
+
+The catalog decides, by compare-and-set; then the sink's own pointer moves, atomically. A crash in between leaves
+readers on the old generation; ``reconcile``, which every later work on the projection begins with, moves the pointer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.errors import Fenced, OperatorError, TailraceError, TransientError, UsageError
+from tailrace.eventstore.metadata.generations import Behind, GenerationState
+from tailrace.eventstore.metadata.run_records import RunRecord
+from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.position import Fence
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.generations.generation import Generation
+from tailrace.projections.sinks.contract import HeldByReaders
+
+# Readers that hold what is to be replaced: tried again so often before it is left to whoever comes next.
+ATTEMPTS = 10
+PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """The generation that is live now, the one before, and where the new one stands: ``behind`` epochs before what
+    readers saw."""
+
+    projection: str
+    generation: int
+    previous: int | None
+    fence: Fence
+    behind: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unshown:
+    """The sink does not show the live generation yet: readers see ``shown`` (None: none). ``since`` is when it was to
+    be shown, None where the promoter died. ``lost``: the sink holds nothing of the live one."""
+
+    shown: int | None
+    since: datetime | None
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """Back at ``generation`` from ``left``. ``fence`` is the position it returns to, ``commit_ts`` that position's
+    time, ``behind`` how many epochs older it is than what readers saw before; ``frozen``: no loaded definition
+    refreshes it."""
+
+    projection: str
+    generation: int
+    left: int
+    fence: Fence
+    commit_ts: datetime | None
+    behind: int
+    frozen: bool
+
+
+class NotShown(TransientError):
+    """A generation is promoted in the catalog, and readers hold the sink's pointer to ``shown``."""
+
+    def __init__(self, generation: Generation, shown: int | None, held: HeldByReaders) -> None:
+        super().__init__(
+            f"{generation} is promoted, but readers still see {f'generation {shown}' if shown else 'none'}:"
+            f" {held.message}",
+            hint=f"{held.hint}; the next tailrace run, or tailrace projection promote {generation.projection}, then"
+            " shows it; tailrace projection rollback takes it back",
+        )
+        self.shown = shown
+
+
+class NotShowable(OperatorError):
+    """A generation is promoted in the catalog, and the sink refuses to show it instead of ``shown``."""
+
+    def __init__(self, generation: Generation, shown: int | None, refused: OperatorError) -> None:
+        name = generation.projection
+        super().__init__(
+            f"{generation} is promoted, but readers still see {f'generation {shown}' if shown else 'none'}:"
+            f" {refused.message}",
+            hint=f"{refused.hint}; the next tailrace run, or tailrace projection promote {name}, then shows it;"
+            " tailrace projection rollback takes it back",
+        )
+        self.shown = shown
+
+
+class NotLevel(TransientError):
+    """A generation is built, ready, and waits: whatever was brought to it, the live one had gone on meanwhile."""
+
+    def __init__(self, generation: Generation, rounds: int, behind: Behind) -> None:
+        name = generation.projection
+        super().__init__(
+            f"{generation} is built but not promoted: {rounds} times it was brought up to date, and each time the live"
+            f" generation had been refreshed further meanwhile; now: {behind.message}",
+            hint=f"tailrace rebuild {name} goes on with it; stop the run of the earlier definition (tailrace projection"
+            f" runs {name} shows it) if that is faster each time, or pass --stale-ok",
+        )
+        self.generation = generation.number
+
+
+def promote(
+    ctx: ProjectionContext, name: str, number: int | None = None, *, stale_ok: bool = False
+) -> Promoted:
+    """Show a generation to readers; by default the newest one that follows the log, is ready, and is newer than the
+    live one.
+
+    Where the live one is not shown yet, that is what is promoted. Raises UsageError when there is none or it is not
+    ready, Behind when readers would see older data than now and ``stale_ok`` is false, Fenced when somebody else
+    promoted meanwhile, and what the sink raises, of the live one unless another is chosen or waits.
+    """
+    ctx.check_known(name)
+    live = ctx.store.derived.live(name)
+    hindered: TailraceError | None = None
+    if live is not None and number in (None, live):
+        try:
+            if reconcile(ctx, name, ATTEMPTS):
+                number = live  # what was to be promoted is
+        except (Fenced, NotShown):
+            raise
+        except TailraceError as error:
+            hindered = error
+    if hindered is not None and (number is not None or not _waiting(ctx, name)):
+        raise hindered
+    return show(ctx, _choose(ctx, name, number), stale_ok=stale_ok)
+
+
+def show(ctx: ProjectionContext, generation: Generation, *, stale_ok: bool) -> Promoted:
+    """``promote`` of a generation that was chosen."""
+    name, number = generation.projection, generation.number
+    fence = _standing(ctx, generation)
+    live = ctx.store.derived.live(name)
+    if live == number:
+        sink, target = ctx.sink(generation), ctx.target(generation)
+        shown = sink.live(target.store, name)
+        if shown != number:
+            _show_in_sink(ctx, generation, shown, ATTEMPTS)
+        return Promoted(name, number, ctx.store.derived.previous(name), fence)
+    behind = _behind(ctx, generation, fence, live)
+    if behind and not stale_ok:
+        raise _going_back(ctx, generation, fence, live, behind)
+    _switch(ctx, generation, live, None if stale_ok else _level_of(ctx, generation, fence))
+    return Promoted(name, number, live, fence, behind)
+
+
+def rollback(ctx: ProjectionContext, name: str, *, stale_ok: bool = False) -> RolledBack:
+    """Undo the last promotion: go back to the generation that was live before, which is an older one. Where the last
+    change was itself a step back nothing is left to undo, so that a rollback that is tried again neither shows again
+    what was left nor goes back twice.
+
+    Raises UsageError when there is none, Behind when it shows older data than readers see now and ``stale_ok`` is
+    false: the message says how old. Needs neither Spark nor the projection's code.
+    """
+    ctx.check_known(name)
+    live, previous = ctx.store.derived.live(name), ctx.store.derived.previous(name)
+    left = [generation.number for generation in ctx.generations(name)]
+    if live is None or previous is None or previous not in left:
+        raise UsageError(
+            f"projection {name!r} has no generation to go back to",
+            hint="`tailrace projection list` shows the generations there are",
+        )
+    if previous > live:
+        raise UsageError(
+            f"projection {name!r} went back already, from generation {previous} to generation {live}",
+            hint=f"any other one: tailrace projection promote {name} --generation N;"
+            f" {previous} shows again what was left",
+        )
+    generation = ctx.generation(name, previous)
+    fence = _standing(ctx, generation)
+    # A promotion that readers hold up is taken back without their noticing.
+    stale_ok = stale_ok or ctx.sink(generation).live(ctx.settings.store.name, name) == previous
+    behind = _behind(ctx, generation, fence, live)
+    if behind and not stale_ok:
+        raise _going_back(ctx, generation, fence, live, behind)
+    _switch(ctx, generation, live, None if stale_ok else _level_of(ctx, generation, fence))
+    moment = _moment(ctx, fence)
+    return RolledBack(name, previous, live, fence, moment, behind, ctx.is_frozen(generation))
+
+
+def refuse_behind(ctx: ProjectionContext, name: str, topics: Sequence[TopicId], epoch: int) -> None:
+    """Raises Behind when a result at ``epoch``, which is yet to be built, would be older than what is live."""
+    live = ctx.store.derived.live(name)
+    at = _live_epoch(ctx, name, live)
+    if at > _level(ctx, topics, epoch):
+        raise Behind(
+            f"epoch {epoch} is {at - epoch} epochs behind the live generation {live} of projection {name!r}",
+            hint="pass --stale-ok to show readers older data, or leave out --promote",
+        )
+
+
+def reconcile(ctx: ProjectionContext, name: str, attempts: int = 1) -> bool:
+    """Finish a promotion that a crash or readers cut off between catalog and sink; True when there was one.
+
+    Raises NotShown while readers are in the way, NotShowable when the sink refuses, OperatorError when it lost the
+    generation that is live, holds it from another log, or shows one that this catalog does not know: then another log,
+    or a later life of this one, has the readers.
+    """
+    generation = ctx.live(name)
+    if generation is None:
+        return False
+    sink, target = ctx.sink(generation), ctx.target(generation)
+    shown = sink.live(target.store, name)
+    if shown == generation.number:
+        return False
+    if shown is not None and all(known.number != shown for known in ctx.generations(name)):
+        raise OperatorError(
+            f"the sink shows generation {shown} of projection {name!r}, which this catalog does not know",
+            hint=f"the catalog was restored, or another store uses this name; take over with tailrace rebuild {name}",
+        )
+    _standing(ctx, generation)
+    _show_in_sink(ctx, generation, shown, attempts)
+    return True
+
+
+def reconcile_if_possible(ctx: ProjectionContext, name: str) -> None:
+    """``reconcile``, for work that puts a new generation in the place of one whose sink may have lost it, be out of
+    reach or not be there any more. Raises Fenced."""
+    try:
+        reconcile(ctx, name)
+    except Fenced:
+        raise
+    except TailraceError:
+        pass
+
+
+def unshown(ctx: ProjectionContext, live: Generation) -> Unshown | None:
+    """None when readers see the live generation. Asks the sink."""
+    shown = ctx.sink(live).live(ctx.settings.store.name, live.projection)
+    if shown == live.number:
+        return None
+    records = ctx.store.run_records.latest(live.projection, limit=1, kinds=["promote"])
+    known = bool(records) and records[0].generation == live.number
+    lost = shown is None and ctx.fence(live) is None
+    return Unshown(shown, records[0].started if known else None, lost)
+
+
+def _choose(ctx: ProjectionContext, name: str, number: int | None) -> Generation:
+    if number is not None:
+        generation = ctx.generation(name, number)
+        if generation.preview is not None:
+            raise UsageError(
+                f"{generation} is the preview {generation.preview!r}, which is never promoted",
+                hint=f"tailrace rebuild {name} builds one that is",
+            )
+        if generation.state in (GenerationState.BUILDING, GenerationState.FAILED):
+            raise UsageError(
+                f"{generation} is {generation.state.value}, not ready", hint=f"tailrace rebuild {name}"
+            )
+        return generation
+    live = ctx.store.derived.live(name)
+    newer = _waiting(ctx, name)
+    if newer:
+        return newer[-1]
+    older = ", ".join(str(generation.number) for generation in _ready(ctx, name))
+    raise UsageError(
+        f"projection {name!r} has no generation that waits to be promoted"
+        + (f": {older} is ready and older than the live one, {live}" if older else ""),
+        hint=f"tailrace rebuild {name}" + (", or name an older one: --generation N" if older else ""),
+    )
+
+
+def _ready(ctx: ProjectionContext, name: str) -> list[Generation]:
+    """Those that follow the log and were never shown."""
+    return [
+        generation
+        for generation in ctx.generations(name)
+        if generation.pin is None and generation.preview is None and generation.state is GenerationState.READY
+    ]
+
+
+def _waiting(ctx: ProjectionContext, name: str) -> list[Generation]:
+    """``_ready``, newer than the live one."""
+    live = ctx.store.derived.live(name) or 0
+    return [generation for generation in _ready(ctx, name) if generation.number > live]
+
+
+def _behind(ctx: ProjectionContext, generation: Generation, fence: Fence, live: int | None) -> int:
+    """By how many epochs readers would go back: none while the log has nothing of its inputs in between."""
+    at = _live_epoch(ctx, generation.projection, live)
+    return at - fence.epoch if at > _level_of(ctx, generation, fence) else 0
+
+
+def _level_of(ctx: ProjectionContext, generation: Generation, fence: Fence) -> int:
+    """The last epoch whose result a generation that stands at ``fence`` shows."""
+    return _level(ctx, [TopicId.parse(need.topic) for need in generation.inputs], fence.epoch)
+
+
+def _live_epoch(ctx: ProjectionContext, name: str, live: int | None) -> int:
+    """Where the live generation stands by its own result in the log, which its sink never passes: a step on its way to
+    readers counts, and a sink that is lost or out of reach does not hinder its replacement."""
+    last = None if live is None else ctx.store.derived.last_derived(name, live)
+    return last.to_epoch if last else 0
+
+
+def _level(ctx: ProjectionContext, topics: Sequence[TopicId], epoch: int) -> int:
+    """The last epoch of which a result of ``epoch`` is, too: the next one has rows of its topics."""
+    head = ctx.store.head()
+    if head is None or not topics:
+        return epoch
+    found = ctx.store.epochs(after=epoch, limit=1, topics=topics)
+    return found[0].epoch - 1 if found else max(head.epoch, epoch)
+
+
+def _going_back(
+    ctx: ProjectionContext, generation: Generation, fence: Fence, live: int | None, behind: int
+) -> Behind:
+    moment = _moment(ctx, fence)
+    at = f" ({moment:%Y-%m-%d %H:%M:%S} UTC)" if moment else ""
+    return Behind(
+        f"{generation} stands at epoch {fence.epoch}{at}, {behind} epochs behind the live generation"
+        f" {live}; going back shows older data",
+        hint="pass --stale-ok to accept that; a runner with the matching definition brings it up to date",
+    )
+
+
+def _moment(ctx: ProjectionContext, fence: Fence) -> datetime | None:
+    """The commit time of where it stands."""
+    found = ctx.store.epochs(after=fence.epoch - 1, limit=1)
+    return found[0].commit_ts if found else None
+
+
+def _standing(ctx: ProjectionContext, generation: Generation) -> Fence:
+    fence = ctx.fence(generation)
+    if fence is None:
+        raise OperatorError(
+            f"the sink holds nothing of {generation}",
+            hint=f"it was dropped, or the sink restored without it: tailrace rebuild {generation.projection}",
+        )
+    ctx.check_fence(generation, fence)
+    return fence
+
+
+def _switch(ctx: ProjectionContext, generation: Generation, expected: int | None, level: int | None) -> None:
+    """Catalog first, then the sink. What the sink shows is read before the catalog decides, so that a promoter who
+    was overtaken cannot move the pointer back. The catalog looks once more, in its transaction, that what is live has
+    not gone on beyond ``level``."""
+    name = generation.projection
+    sink, target = ctx.sink(generation), ctx.target(generation)
+    shown = sink.live(target.store, name)
+    ctx.store.derived.promote(name, generation.number, expected, level)
+    failpoints.hit("generation_promoted")
+    try:
+        _show_in_sink(ctx, generation, shown, ATTEMPTS)
+    except (NotShown, NotShowable) as error:
+        _record(ctx, generation, error)
+        raise
+    failpoints.hit("generation_promoted")
+
+
+def _show_in_sink(ctx: ProjectionContext, generation: Generation, shown: int | None, attempts: int) -> None:
+    sink, target = ctx.sink(generation), ctx.target(generation)
+    for attempt in range(1, attempts + 1):
+        try:
+            sink.promote(target, shown)
+            return
+        except HeldByReaders as error:
+            if attempt == attempts:
+                raise NotShown(generation, shown, error) from error
+        except OperatorError as error:
+            raise NotShowable(generation, shown, error) from error
+        time.sleep(PAUSE_SECONDS)
+
+
+def _record(ctx: ProjectionContext, generation: Generation, error: TailraceError) -> None:
+    """So that whoever looks knows since when."""
+    now = datetime.now(UTC)
+    with suppress(TailraceError):
+        ctx.store.run_records.add(
+            RunRecord(
+                projection=generation.projection,
+                generation=generation.number,
+                started=now,
+                finished=now,
+                from_epoch=None,
+                to_epoch=None,
+                kind="promote",
+                reason=error.message,
+                status="failed",
+            )
+        )

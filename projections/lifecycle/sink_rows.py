@@ -1,0 +1,256 @@
+"""The rows of a sink at one fence, laid down by bucket in files that the tasks of a comparison read.
+
+An atomic sink shows one position, whatever is applied while it is read (``SnapshotSink``); one of a user's own that
+cannot is read again when it was refreshed meanwhile. A monotonic sink that never rests is taken in two parts. Rows of
+keys that no step since a fence has touched are what they were there, whenever they are read; the others, which the
+steps name, are few, and are read again at a later fence, quickly enough to be at one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.maintenance.move.files import copied
+from tailrace.eventstore.metadata.attempts import Attempt
+from tailrace.eventstore.model import keys
+from tailrace.eventstore.model.position import Fence
+from tailrace.eventstore.segment import file_reader
+from tailrace.eventstore.storage import LocalStorage, Storage
+from tailrace.projections.compute.bucket import Placement, placement_of
+from tailrace.projections.compute.sampling import Both, Choice, Listed
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.generations.difference import HASH
+from tailrace.projections.generations.generation import Generation, files_of
+from tailrace.projections.generations.step_files import DerivedFile, folder_of, read_delta, run_schema
+from tailrace.projections.sinks.contract import InMotion, MovingSink, SnapshotSink
+from tailrace.projections.spark.master import runs_here
+
+_TRIES = 5
+_PAUSE_SECONDS = 1.0
+_TRIES_OF_SOME = 50
+_PAUSE_OF_SOME_SECONDS = 0.1
+_MOST_TOUCHED = 1_000_000
+"""Keys that steps touch while a sink is read: their hashes travel with every task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Rows as they are at ``fence``: ``files`` by bucket in ``storage``. With a choice in ``placement`` these are all
+    rows of those keys, and there may be others, which are not to be looked at."""
+
+    fence: Fence
+    placement: Placement
+    storage: Storage
+    files: Mapping[int, DerivedFile]
+
+
+def readings(
+    ctx: ProjectionContext, generation: Generation, choice: Choice | None, attempt: Attempt
+) -> Generator[Reading, None, None]:
+    """The rows of a generation's sink (those of chosen keys): one reading, or several of different keys. The files of
+    each are gone when the next one is asked for.
+
+    Raises OperatorError when the sink is not of this log, InMotion when it moves too much to be read.
+    """
+    placement = replace(placement_of(generation), choice=choice)
+    kept = ctx.store.storage
+    shared = kept.root if ctx.settings.store.shared_path and isinstance(kept, LocalStorage) else None
+    folder = Path(tempfile.mkdtemp(prefix=".tailrace-verify-", dir=shared))
+    sink = ctx.sink(generation)
+    try:
+        if isinstance(sink, MovingSink):
+            try:
+                found = [_at_rest(ctx, generation, placement, folder, tries=1)]
+            except InMotion:
+                found = _in_motion(ctx, generation, placement, sink, folder)
+        else:
+            found = [_at_rest(ctx, generation, placement, folder, tries=_TRIES)]
+        for reading in found:
+            with _in_reach(ctx, generation, attempt, reading) as there:
+                yield there
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _at_rest(
+    ctx: ProjectionContext, generation: Generation, placement: Placement, folder: Path, *, tries: int
+) -> Reading:
+    """All rows, of one position."""
+    moved: InMotion | None = None
+    for _ in range(tries):
+        if moved is not None:
+            time.sleep(_PAUSE_SECONDS)
+        try:
+            return _read_once(ctx, generation, placement, folder)
+        except InMotion as error:
+            moved = error
+    assert moved is not None
+    raise moved
+
+
+def _read_once(ctx: ProjectionContext, generation: Generation, placement: Placement, folder: Path) -> Reading:
+    """Raises InMotion when a step came, and the sink has no snapshots."""
+    sink, target = ctx.sink(generation), ctx.target(generation)
+    if isinstance(sink, SnapshotSink):
+        with sink.snapshot(target) as found:
+            fence = _of_this_log(ctx, generation, found.fence)
+            return _laid_down(ctx, generation, placement, fence, folder, found.rows)
+    fence = _fence(ctx, generation)
+    reading = _laid_down(ctx, generation, placement, fence, folder, sink.scan(target))
+    if _fence(ctx, generation) == fence:
+        return reading
+    raise InMotion(
+        f"{generation} was refreshed each time that it was read",
+        hint="verify it while no runner refreshes it",
+    )
+
+
+def _in_motion(
+    ctx: ProjectionContext, generation: Generation, placement: Placement, sink: MovingSink, folder: Path
+) -> list[Reading]:
+    """The rows of keys that steps leave alone while all are read, at the fence before; those of the others at a later
+    one. (Two keys of one hash, of which one is touched, would be told as a difference: 64 bits make that unlikely.)"""
+    target = ctx.target(generation)
+    since = _fence(ctx, generation)
+    rest = _laid_down(ctx, generation, placement, since, folder, sink.scan_in_motion(target))
+    touched = _touched(ctx, generation, since)
+    hashes = touched[HASH].to_numpy()
+    rest = replace(rest, placement=_narrowed(placement, Listed(hashes, others=True)))
+    if not len(hashes):
+        return [rest]
+    chosen = _narrowed(placement, Listed(hashes))
+    moved: InMotion | None = None
+    for _ in range(_TRIES_OF_SOME):
+        fence = _fence(ctx, generation)
+        try:
+            again = _laid_down(ctx, generation, chosen, fence, folder, sink.read(target, touched))
+            if _fence(ctx, generation) == fence:
+                return [rest, again]
+        except InMotion as error:
+            moved = error
+        time.sleep(_PAUSE_OF_SOME_SECONDS)
+    raise moved or _restless(generation)
+
+
+def _narrowed(placement: Placement, choice: Choice) -> Placement:
+    return replace(placement, choice=Both(placement.choice, choice) if placement.choice else choice)
+
+
+def _touched(ctx: ProjectionContext, generation: Generation, since: Fence) -> pa.Table:
+    """The keys that the generation's steps behind a fence touch, those on their way among them: ``_hash`` and the key
+    columns."""
+    columns = [HASH, *generation.key]
+    found = [run_schema(generation.schema).empty_table().select(columns)]
+    steps = ctx.store.derived.derived(generation.projection, generation.number, after=since.epoch)
+    if steps and steps[0].from_epoch != since.epoch:
+        raise _restless(generation)  # steps in between are forgotten already
+    for step in steps:
+        for file in files_of(step).deltas:
+            for rows in read_delta(ctx.store.storage, file, generation.schema, generation.key):
+                found.append(rows.select(columns).cast(found[0].schema))
+    touched = pa.concat_tables(found).group_by(columns).aggregate([])
+    if touched.num_rows > _MOST_TOUCHED:
+        raise _restless(generation)
+    return touched
+
+
+def _restless(generation: Generation) -> InMotion:
+    return InMotion(
+        f"{generation} is refreshed too often and by too much to be read meanwhile",
+        hint="verify it while no runner refreshes it",
+    )
+
+
+@contextmanager
+def _in_reach(
+    ctx: ProjectionContext, generation: Generation, attempt: Attempt, reading: Reading
+) -> Iterator[Reading]:
+    """The same files where tasks can read them: beside the generation's own in the object store, when tasks run on
+    other machines. Those that a killed process leaves there go like all that nothing names (``collect.gc``)."""
+    objects = ctx.store.storage
+    if not objects.remote or runs_here(ctx.master):
+        yield reading
+        return
+    here = reading.storage
+    assert isinstance(here, LocalStorage)
+    stem = folder_of(generation.projection, generation.number)
+    there = {
+        bucket: replace(file, path=f"{stem}/{bucket:04d}-{attempt.name}-sink.run.parquet")
+        for bucket, file in reading.files.items()
+    }
+    try:
+        for bucket, file in reading.files.items():
+            copied(here, file.path, objects, there[bucket].path, file.checksum)
+        yield replace(reading, storage=objects, files=there)
+    finally:
+        for file in there.values():
+            objects.delete(file.path)
+
+
+def _fence(ctx: ProjectionContext, generation: Generation) -> Fence:
+    return _of_this_log(ctx, generation, ctx.fence(generation))
+
+
+def _of_this_log(ctx: ProjectionContext, generation: Generation, fence: Fence | None) -> Fence:
+    if fence is None:
+        raise OperatorError(
+            f"the sink holds nothing of {generation}", hint=f"tailrace rebuild {generation.projection}"
+        )
+    ctx.check_fence(generation, fence)
+    return fence
+
+
+def _laid_down(
+    ctx: ProjectionContext,
+    generation: Generation,
+    placement: Placement,
+    fence: Fence,
+    below: Path,
+    batches: Iterable[pa.RecordBatch],
+) -> Reading:
+    """Rows in files by bucket, in a folder of their own."""
+    folder = Path(tempfile.mkdtemp(dir=below))
+    schema = run_schema(generation.schema)
+    writers: dict[int, pq.ParquetWriter] = {}
+    rows: dict[int, int] = {}
+    seen = 0
+    try:
+        for batch in batches:
+            for bucket, part in _by_bucket(placement, batch):
+                if bucket not in writers:
+                    writers[bucket] = pq.ParquetWriter(
+                        folder / f"{bucket}.parquet", schema, compression="zstd"
+                    )
+                writers[bucket].write_table(part)
+                rows[bucket] = rows.get(bucket, 0) + part.num_rows
+            seen += batch.num_rows
+            ctx.report(f"reading the sink of {generation.projection}", seen, None, "rows")
+    finally:
+        for writer in writers.values():
+            writer.close()
+    files = {bucket: _file(folder, bucket, count) for bucket, count in rows.items()}
+    return Reading(fence, placement, LocalStorage(folder), files)
+
+
+def _file(folder: Path, bucket: int, rows: int) -> DerivedFile:
+    path = folder / f"{bucket}.parquet"
+    return DerivedFile(bucket, path.name, rows, path.stat().st_size, file_reader.checksum(path.read_bytes()))
+
+
+def _by_bucket(placement: Placement, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:
+    chosen, hashes = placement.chosen(batch)
+    buckets = pa.array(keys.buckets_of(hashes, placement.partitions, placement.split))
+    table = pa.Table.from_batches([chosen]).add_column(0, HASH, hashes)
+    for bucket in buckets.unique().to_pylist():
+        yield bucket, table.filter(pc.equal(buckets, bucket))

@@ -1,0 +1,233 @@
+"""Prove that a sink equals the log: recompute the projection, unrestricted, at the sink's fence and compare both ways.
+
+The sink's rows are laid down by bucket in files, for the time being (``sinkrows``), and compared by the same tasks that
+compare a refresh with the result before it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.metadata import attempts
+from tailrace.eventstore.metadata.run_records import RunRecord
+from tailrace.eventstore.model.position import Cut
+from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, RowSample
+from tailrace.projections.compute.sampling import Sampling, sampling_of
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.model import Projection
+from tailrace.projections.generations.generation import Generation, Pin, files_of
+from tailrace.projections.generations.result_input import not_kept, standing_in
+from tailrace.projections.generations.step_files import BucketFiles
+from tailrace.projections.lifecycle.promote import reconcile
+from tailrace.projections.lifecycle.sink_rows import readings
+from tailrace.projections.refresh.record import failures_recorded
+from tailrace.projections.refresh.step import compute_at
+from tailrace.projections.sinks.specs import expires
+
+_SAMPLES = 10
+_SEED_BITS = 32  # few enough digits to be typed again
+
+
+@dataclass(frozen=True, slots=True)
+class DifferentRow:
+    """A row that differs: ``kind`` is "only in log", "only in sink" or "different", ``expected`` are the values that
+    the log gives it, ``actual`` those that the sink has, None for no row; of a different one only those that differ.
+    Both and ``key`` as JSON."""
+
+    kind: str
+    key: str
+    expected: str | None
+    actual: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How a sink and the log differ at ``epoch``. ``rows`` of the log were compared: all, or those whose keys ``seed``
+    chose. ``only_in_log`` rows are missing in the sink, ``only_in_sink`` are there without reason, ``different`` have
+    another value; of these the first are ``samples``. ``expired`` rows have gone from a sink where they go by
+    themselves."""
+
+    projection: str
+    generation: int
+    epoch: int
+    rows: int
+    only_in_log: int
+    only_in_sink: int
+    different: int
+    samples: tuple[DifferentRow, ...]
+    seed: int | None = None
+    expired: int = 0
+
+    @property
+    def equal(self) -> bool:
+        return not (self.only_in_log or self.only_in_sink or self.different)
+
+
+def verify(
+    ctx: ProjectionContext,
+    name: str,
+    number: int | None = None,
+    *,
+    sample: int | None = None,
+    seed: int | None = None,
+) -> Comparison:
+    """Compare the live generation (or generation ``number``) with the log.
+
+    With ``sample`` about so many keys alone are compared, both ways, which ``seed`` chooses (a random one unless
+    given); the projection is computed from all rows of its inputs even so.
+
+    Raises UsageError when nothing is live, OperatorError when the generation is frozen or its sink is not of this
+    log, TransientError when refreshes kept moving the sink meanwhile, DifferenceFound when the sink has rows that
+    cannot even be compared.
+    """
+    started = datetime.now(UTC)
+    projection = ctx.projection(name)
+    known = ctx.store.derived.live(name) if number is None else number
+    if known is None:
+        raise UsageError(f"projection {name!r} was never built", hint=f"tailrace rebuild {name}")
+    _check_sample(sample, seed)
+    with failures_recorded(ctx, name, "verify", known):
+        compared = _compare(ctx, projection, number, sample, seed)
+    _record(ctx, compared, started)
+    return compared
+
+
+def _compare(
+    ctx: ProjectionContext, projection: Projection, number: int | None, sample: int | None, seed: int | None
+) -> Comparison:
+    name = projection.name
+    reconcile(ctx, name)
+    generation = ctx.live(name) if number is None else ctx.generation(name, number)
+    assert generation is not None, "what is live stays so, or another one is"
+    if ctx.is_frozen(generation):
+        raise OperatorError(
+            f"{generation} was built by another definition than the loaded one, so there is nothing to compare with",
+            hint=f"load the definition it was built by, or tailrace rebuild {name}",
+        )
+    sampling = _sampling(ctx, generation, sample, seed)
+    epoch, outcomes = _outcomes(ctx, projection, generation, sampling)
+    return _compared(generation, epoch, outcomes, sampling)
+
+
+def _outcomes(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, sampling: Sampling | None
+) -> tuple[int, list[BucketOutcome]]:
+    """The epoch that the sink's last part stands at, and how each bucket's rows differ from the log's."""
+    name = projection.name
+    outcomes: list[BucketOutcome] = []
+    epoch = 0
+    with (
+        attempts.attempt(ctx.store.catalog, name, generation.number, "verify") as attempt,
+        closing(readings(ctx, generation, sampling, attempt)) as parts,
+    ):
+        for part in parts:
+            cut = generation.pin.cut if generation.pin else ctx.store.cut(part.fence.epoch)
+            task = BucketTask(
+                storage=part.storage,
+                placement=part.placement,
+                previous={bucket: BucketFiles(file) for bucket, file in part.files.items()},
+                tolerance=projection.tolerance,
+                folder=None,
+                attempt="",
+            )
+            steps = ctx.store.derived.derived(name, generation.number, after=part.fence.epoch - 1)
+            results = files_of(steps[0]).results if steps else {}
+            complete = _with_what_is_gone(ctx, projection, generation, cut, results)
+            outcomes += compute_at(ctx, projection, complete, cut, task, results)
+            epoch = part.fence.epoch
+    return epoch, outcomes
+
+
+def _with_what_is_gone(
+    ctx: ProjectionContext,
+    projection: Projection,
+    generation: Generation,
+    cut: Cut,
+    results: Mapping[str, int],
+) -> Generation:
+    """The generation as one for which the results that it reads, and that a runner has left behind since, are computed
+    anew: results are kept at their last steps only. Not by another definition than they were made by."""
+    kept = all(standing_in(ctx.store, name, cut, results.get(name)) for name in projection.reads)
+    if kept or generation.pin is not None:
+        return generation
+    asked = f"epoch {cut.epoch:,}"
+    gone = not_kept(ctx.store, projection, ctx.projections, asked, cut)
+    made_by = {name: live.fingerprint for name in gone if (live := ctx.live(name))}
+    if any(made_by.get(name) != ctx.fingerprint(name) for name in gone):
+        return generation
+    return replace(generation, pin=Pin(asked, cut, made_by))
+
+
+def _record(ctx: ProjectionContext, compared: Comparison, started: datetime) -> None:
+    """Keep what was found, for people and for metrics."""
+    differ = (
+        f"{compared.different:,} rows with other values, {compared.only_in_log:,} missing in the sink,"
+        f" {compared.only_in_sink:,} only in the sink"
+    )
+    ctx.store.run_records.add(
+        RunRecord(
+            projection=compared.projection,
+            generation=compared.generation,
+            started=started,
+            finished=datetime.now(UTC),
+            from_epoch=None,
+            to_epoch=compared.epoch,
+            kind="verify",
+            reason=f"{compared.rows:,} rows are equal" if compared.equal else differ,
+            rows_upserted=compared.different + compared.only_in_log,
+            rows_deleted=compared.only_in_sink,
+            status="equal" if compared.equal else "different",
+        )
+    )
+
+
+def _check_sample(sample: int | None, seed: int | None) -> None:
+    if sample is not None and sample < 1:
+        raise UsageError(f"a sample of {sample} keys", hint="give 1 or more")
+    if seed is not None and not 0 <= seed < 1 << 64:
+        raise UsageError(f"{seed} is no seed", hint="give the one that an earlier sample was told with")
+
+
+def _sampling(
+    ctx: ProjectionContext, generation: Generation, sample: int | None, seed: int | None
+) -> Sampling | None:
+    if sample is None:
+        return None
+    last = ctx.store.derived.last_derived(generation.projection, generation.number)
+    rows = files_of(last).rows if last else 0
+    return sampling_of(sample, rows, secrets.randbits(_SEED_BITS) if seed is None else seed)
+
+
+def _compared(
+    generation: Generation, epoch: int, outcomes: list[BucketOutcome], sampling: Sampling | None
+) -> Comparison:
+    missing = sum(outcome.only_new for outcome in outcomes)
+    expiring = expires(generation.sink)
+    samples = [
+        _different(found)
+        for outcome in outcomes
+        for found in outcome.samples
+        if not (expiring and found.kind == "only_new")
+    ]
+    return Comparison(
+        projection=generation.projection,
+        generation=generation.number,
+        epoch=epoch,
+        rows=sum(outcome.rows for outcome in outcomes),
+        only_in_log=0 if expiring else missing,
+        only_in_sink=sum(outcome.only_old for outcome in outcomes),
+        different=sum(outcome.different for outcome in outcomes),
+        samples=tuple(samples[:_SAMPLES]),
+        seed=sampling.seed if sampling else None,
+        expired=missing if expiring else 0,
+    )
+
+
+def _different(found: RowSample) -> DifferentRow:
+    words = {"only_new": "only in log", "only_old": "only in sink", "different": "different"}
+    return DifferentRow(words[found.kind], found.key, expected=found.new, actual=found.old)

@@ -1,0 +1,1 @@
+"""What does a refresh have to do, and how is one step taken?"""

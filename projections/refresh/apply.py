@@ -1,0 +1,120 @@
+"""Bring derived steps into the sink: the committed bytes, bucket by bucket, the fence last (step 9). Needs no Spark.
+
+A step that was cut off is applied again, of a first load only the buckets that the sink does not have whole; its
+contract makes that a no-op for what is there already. Which steps and buckets are missing is read from the sink, never
+remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.metadata.generations import DerivedRun
+from tailrace.eventstore.model.position import Fence
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.generations.generation import Generation, files_of
+from tailrace.projections.generations.step_files import read_delta
+from tailrace.projections.sinks.contract import Load, ResumableLoad
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What reached the sink. ``fence`` is where it stands now."""
+
+    steps: int
+    upserts: int
+    deletes: int
+    fence: Fence | None
+
+
+class StepRefused(UsageError):
+    """A committed step holds what the sink cannot: however often it is applied, it is refused."""
+
+    def __init__(self, generation: Generation, message: str, hint: str) -> None:
+        name = generation.projection
+        way_out = f"once such rows are mended and captured, tailrace rebuild {name} builds the result anew"
+        super().__init__(message, hint=f"{hint}; {way_out}" if hint else way_out)
+        self.generation = generation.number
+
+
+def apply(ctx: ProjectionContext, generation: Generation) -> Applied:
+    """Apply all committed steps that the sink does not have yet.
+
+    Raises StepRefused when one holds what the sink cannot, OperatorError when the sink's content is not of this log or
+    generation, Fenced when another process moved the fence meanwhile, TransientError when the sink is out of reach:
+    then the next call goes on.
+    """
+    sink, target = ctx.sink(generation), ctx.target(generation)
+    fence = sink.fence(target)
+    if fence is None:
+        sink.create(target)
+    steps = missing_steps(ctx, generation, fence)
+    upserts = deletes = 0
+    for step in steps:
+        to = generation.fence(ctx.store.log_id, step)
+        with _refusing(generation), sink.load(target, fence, to) as load:
+            _write(ctx, generation, step, load)
+            load.commit()
+        failpoints.hit("sink_fenced")
+        fence = to
+        upserts += files_of(step).upserts
+        deletes += files_of(step).deletes
+    return Applied(len(steps), upserts, deletes, fence)
+
+
+@contextmanager
+def _refusing(generation: Generation) -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        raise StepRefused(generation, error.message, error.hint) from error
+
+
+def missing_steps(ctx: ProjectionContext, generation: Generation, fence: Fence | None) -> list[DerivedRun]:
+    """The steps between the sink's fence and the end of the generation's chain, oldest first.
+
+    Raises OperatorError when the fence is none that this generation's steps lead to.
+    """
+    name, number = generation.projection, generation.number
+    if fence is None:
+        steps = ctx.store.derived.derived(name, number)
+        if steps and steps[0].from_epoch != 0:
+            raise _refused(generation, "nothing, though its first steps are long done")
+        return steps
+    if (fence.projection, fence.generation) != (name, number):
+        raise _refused(
+            generation, f"generation {fence.generation} of projection {fence.projection!r} instead"
+        )
+    ctx.check_fence(generation, fence)
+    last = ctx.store.derived.last_derived(name, number)
+    steps = ctx.store.derived.derived(name, number, after=fence.epoch)
+    stands_at = steps[0].from_epoch if steps else (last.to_epoch if last else 0)
+    if stands_at != fence.epoch:
+        raise _refused(generation, f"epoch {fence.epoch}, to which no step of it leads")
+    return steps
+
+
+def _refused(generation: Generation, holds: str) -> OperatorError:
+    return OperatorError(
+        f"the sink of {generation} holds {holds}",
+        hint=f"catalog and sink do not belong together any more: tailrace rebuild {generation.projection}",
+    )
+
+
+def _write(ctx: ProjectionContext, generation: Generation, step: DerivedRun, load: Load) -> None:
+    deltas = files_of(step).deltas
+    resumable = load if isinstance(load, ResumableLoad) else None
+    there = frozenset(resumable.done) if resumable else frozenset()
+    missing = [file for file in deltas if file.bucket not in there]
+    for done, file in enumerate(missing, len(deltas) - len(missing)):
+        ctx.report(f"applying {generation.projection}", done, len(deltas), "buckets")
+        upserts, deletes = read_delta(ctx.store.storage, file, generation.schema, generation.key)
+        load.write(file.bucket, upserts, deletes)
+        if resumable:
+            resumable.bucket_done(file.bucket)
+        failpoints.hit("bucket_applied")
+    ctx.report(f"applying {generation.projection}", len(deltas), len(deltas), "buckets")

@@ -1,0 +1,45 @@
+"""One run at a time for each projection and definition, one build at a time of each kind: a second one is refused by
+name before it begins. Those of another definition go on beside: a deploy needs both.
+
+This saves work in vain; what keeps results right when two are at work after all (a lease that ended early) is that
+steps are committed by compare-and-set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from tailrace.eventstore.catalog import leases
+from tailrace.eventstore.catalog.leases import AtWork, Worker
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.generations.generation import Pin
+
+__all__ = ["AtWork", "Worker", "building", "refreshing", "workers"]
+
+_DIGITS = 16  # of a fingerprint
+
+
+def refreshing(ctx: ProjectionContext, names: Sequence[str]) -> AbstractContextManager[None]:
+    """While this process refreshes projections. Raises AtWork."""
+    held = {f"run:{_defined(ctx, name)}": f"projection {name!r} is being refreshed" for name in names}
+    return leases.working(ctx.store.catalog, held, "run")
+
+
+def building(
+    ctx: ProjectionContext, name: str, pin: Pin | None, preview: str | None
+) -> AbstractContextManager[None]:
+    """While this process builds a generation: another position or preview is another build. Raises AtWork."""
+    at = "" if pin is None else str(pin.cut.epoch)
+    lease = f"build:{_defined(ctx, name)}:{at}:{preview or ''}"
+    return leases.working(ctx.store.catalog, {lease: f"projection {name!r} is being built"}, "rebuild")
+
+
+def workers(ctx: ProjectionContext, name: str) -> list[Worker]:
+    """Who is at work on a projection at this moment, whatever the definition."""
+    with ctx.store.catalog.read() as connection:
+        return leases.workers(connection, (f"run:{name}:", f"build:{name}:"))
+
+
+def _defined(ctx: ProjectionContext, name: str) -> str:
+    return f"{name}:{(ctx.fingerprint(name) or '')[:_DIGITS]}"

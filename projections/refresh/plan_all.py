@@ -1,0 +1,135 @@
+"""What a refresh of each projection would do now, why, and about how much that is. Starts no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tailrace.eventstore.errors import HistoryGone, IncompleteTopic, TailraceError
+from tailrace.eventstore.model.position import Cut
+from tailrace.projections.analysis.guards import declared_against
+from tailrace.projections.compute.read_plan import require_changes
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.model import Projection, Through
+from tailrace.projections.definition.order import in_order
+from tailrace.projections.generations.generation import Generation, files_of
+from tailrace.projections.refresh.apply import missing_steps
+from tailrace.projections.refresh.estimate import Estimate, changes_between, estimate
+from tailrace.projections.refresh.plan import Full, Incremental, Nothing, Plan
+from tailrace.projections.refresh.refresh import plan_reachable
+
+_RECORDS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRefresh:
+    """What ``refresh`` would do with a projection, and about how much that is (None: nothing). ``waiting``: steps of
+    its result that its sink lacks, which a refresh brings there first; ``problem`` says why that is not known."""
+
+    projection: str
+    generation: int | None
+    plan: Plan
+    estimate: Estimate | None
+    waiting: int = 0
+    problem: str = ""
+
+
+def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[PlannedRefresh]:
+    """What a refresh would do now. Starts no Spark and writes nothing; asks the sinks."""
+    found: list[PlannedRefresh] = []
+    cut = ctx.store.cut()
+    chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
+    for name in in_order(ctx.projections, chosen):
+        projection, live = ctx.projection(name), ctx.live(name)
+        decided: Plan
+        if live is None:
+            decided = Full(0, cut.epoch, "it was never built")
+        elif ctx.is_frozen(live):
+            decided = Nothing(f"{live} is frozen: its definition changed; tailrace rebuild {name}")
+        elif live.pin is not None:
+            decided = Nothing(f"{live} is pinned at {live.pin.text}")
+        else:
+            decided = _planned(ctx, projection, live, cut, found)
+        number = live.number if live else None
+        estimated = _estimated(ctx, projection, live, decided, found)
+        waiting, problem = _waiting(ctx, live)
+        found.append(PlannedRefresh(name, number, decided, estimated, waiting, problem))
+    return found
+
+
+def _waiting(ctx: ProjectionContext, live: Generation | None) -> tuple[int, str]:
+    """The steps that the sink of a live generation lacks, or why it cannot be asked. Nothing is brought to that of a
+    frozen one."""
+    if live is None or ctx.is_frozen(live):
+        return 0, ""
+    try:
+        return len(missing_steps(ctx, live, ctx.fence(live))), ""
+    except TailraceError as error:
+        return 0, error.message
+
+
+def _planned(
+    ctx: ProjectionContext,
+    projection: Projection,
+    live: Generation,
+    cut: Cut,
+    before: Sequence[PlannedRefresh],
+) -> Plan:
+    """What a refresh would do with the live generation, when it does ``before`` what it will have done."""
+    waits = _waits(projection, before)
+    try:
+        decided = _step(ctx, projection, live, cut, waits)
+        if not isinstance(decided, Nothing):
+            require_changes(ctx.store, str(live), live.projection, live.inputs)
+    except IncompleteTopic as error:
+        return Nothing(error.message)
+    except HistoryGone as error:
+        return Nothing(f"{error.message}; {error.hint}")
+    return decided
+
+
+def _step(
+    ctx: ProjectionContext, projection: Projection, live: Generation, cut: Cut, waits: Sequence[str]
+) -> Plan:
+    if not waits:
+        return plan_reachable(ctx, projection, live, cut)[0]
+    last = ctx.store.derived.last_derived(live.projection, live.number)
+    against = declared_against(projection)
+    what = f"after projection {', '.join(waits)}, refreshed before it"
+    standing = last.to_epoch if last else 0
+    if against is not None:
+        return Full(standing, cut.epoch, f"{what}; {against}")
+    return Incremental(standing, cut.epoch, what)
+
+
+def _estimated(
+    ctx: ProjectionContext,
+    projection: Projection,
+    live: Generation | None,
+    decided: Plan,
+    before: Sequence[PlannedRefresh],
+) -> Estimate | None:
+    if isinstance(decided, Nothing):
+        return None
+    last = ctx.store.derived.last_derived(live.projection, live.number) if live else None
+    if live is None or last is None:
+        known = not projection.reads  # of results it is not known what they will have
+        changes = changes_between(ctx.store, projection, 0, decided.to_epoch, {}) if known else None
+        return estimate(decided, changes, 0, ())
+    files = files_of(last)
+    changes = None
+    if not _waits(projection, before):  # what others will change is not known
+        changes = changes_between(ctx.store, projection, decided.from_epoch, decided.to_epoch, files.results)
+    records = ctx.store.run_records.latest(live.projection, limit=_RECORDS)
+    own = [record for record in records if record.generation == live.number]
+    direct = not any(isinstance(each.affects, Through) for each in projection.inputs.values())
+    return estimate(decided, changes, files.rows, own, direct=direct)
+
+
+def _waits(projection: Projection, before: Sequence[PlannedRefresh]) -> list[str]:
+    """The projections that it reads and that are refreshed before it."""
+    return [
+        each.projection
+        for each in before
+        if each.projection in projection.reads and not isinstance(each.plan, Nothing)
+    ]

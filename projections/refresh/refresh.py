@@ -1,0 +1,250 @@
+"""Bring generations up to the log's head: plan, compute, commit by compare-and-set, apply (steps 7 to 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from tailrace.eventstore import failpoints
+from tailrace.eventstore.errors import Fenced, IncompleteTopic, TailraceError
+from tailrace.eventstore.maintenance.redaction.receipts import erasures
+from tailrace.eventstore.metadata.generations import DerivedRun, GenerationState
+from tailrace.eventstore.model.position import Cut
+from tailrace.projections.analysis.guards import declared_against
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.model import Projection
+from tailrace.projections.generations.changed import changed_topics
+from tailrace.projections.generations.generation import Generation, files_of
+from tailrace.projections.generations.result_input import (
+    behind,
+    changed_results,
+    common_cut,
+    reason_against_results,
+)
+from tailrace.projections.refresh.apply import apply
+from tailrace.projections.refresh.incremental import reason_against
+from tailrace.projections.refresh.lock import AtWork
+from tailrace.projections.refresh.plan import Cause, Nothing, Plan, plan
+from tailrace.projections.refresh.record import failures_recorded, record_applied, record_settled
+from tailrace.projections.refresh.samples import samples_against
+from tailrace.projections.refresh.step import take_step
+from tailrace.projections.spark.errors import unforeseen
+
+Status = Literal["done", "nothing", "frozen", "waiting", "failed"]
+_STEPS_KEPT = 20
+"""Steps that stay after they are in the sink: another driver may still be reading their runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a refresh of one generation did. ``epoch`` is where its result stands, None when it has none;
+    ``reason`` says why something was (not) done, ``error`` what stopped it. ``seconds`` is wall time. Of a step that
+    was computed: its ``kind``, the ``cause`` of a full one, the affected ``keys`` of an incremental one."""
+
+    projection: str
+    generation: int | None
+    status: Status
+    reason: str
+    epoch: int | None = None
+    upserts: int = 0
+    deletes: int = 0
+    seconds: float = 0.0
+    kind: Literal["full", "incremental"] | None = None
+    cause: Cause | None = None
+    keys: int | None = None
+    error: TailraceError | None = field(default=None, compare=False)
+
+    @property
+    def changed(self) -> bool:
+        """Was anything brought to the sink?"""
+        return self.status == "done"
+
+
+def plan_generation(ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut) -> Plan:
+    """What a refresh of the generation to ``cut`` would do. Starts no Spark."""
+    last = ctx.store.derived.last_derived(generation.projection, generation.number)
+    if last is None:
+        return plan(None, cut.epoch, ())
+    if cut.epoch <= last.to_epoch:
+        return plan(last.to_epoch, cut.epoch, ())
+    read = files_of(last).results
+    changed = changed_topics(ctx.store, projection.topics, last.to_epoch, cut.epoch)
+    results = changed_results(ctx.store, projection, last.to_epoch, cut, read)
+    changed += [f"projection {name}" for name in results]
+    if not changed:
+        return plan(last.to_epoch, cut.epoch, changed)
+    told = erasures(ctx.store, ctx.topics(projection))
+    erased = [topic.text for topic, epoch in told.items() if epoch > last.to_epoch]
+    against: tuple[Cause, str] | None = None
+    if why := declared_against(projection):
+        against = ("definition", why)
+    elif why := _inputs_against(ctx, projection, last, cut, changed):
+        against = ("input", why)
+    elif why := samples_against(ctx, projection, generation, cut):
+        against = ("proof", why)
+    return plan(last.to_epoch, cut.epoch, changed, erased, against)
+
+
+def plan_reachable(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
+) -> tuple[Plan, Cut]:
+    """What a refresh would do, and how far it would come: to ``cut``, or as far as the results that it reads are."""
+    reached = common_cut(ctx.store, projection, cut)
+    decided = plan_generation(ctx, projection, generation, reached)
+    if isinstance(decided, Nothing) and reached.epoch < cut.epoch:
+        stand = behind(ctx.store, projection, cut).items()
+        told = ", ".join(f"projection {name} stands at epoch {epoch}" for name, epoch in stand)
+        decided = Nothing(f"it is as far as what it reads: {told}, the log ends at epoch {cut.epoch}")
+    return decided, reached
+
+
+def _inputs_against(
+    ctx: ProjectionContext, projection: Projection, last: DerivedRun, cut: Cut, changed: Sequence[str]
+) -> str | None:
+    """What topics and results that it reads say against an incremental step."""
+    against = reason_against(ctx, projection, last.to_epoch, cut, changed)
+    return against or reason_against_results(
+        ctx.store, projection, last.to_epoch, cut, files_of(last).results
+    )
+
+
+def refresh_generation(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
+) -> Outcome:
+    """Apply what is pending, then bring the generation to ``cut``, or as far as the results that it reads are.
+
+    Raises Fenced when another driver went on meanwhile, IncompleteTopic when an input's state is not known at the
+    cut, ProjectionFailed when the projection's code or output is at fault, and what the sink raises.
+    """
+    started = datetime.now(UTC)
+    settled = generation.number in ctx.on_record.get(generation.projection, ())
+    pending = apply(ctx, generation)
+    record_applied(ctx, projection, generation, started, pending)
+    decided, cut = plan_reachable(ctx, projection, generation, cut)
+    if isinstance(decided, Nothing):
+        _prune(ctx, generation, projection)
+        if not settled:
+            record_settled(ctx, generation, started, decided.reason)
+        status: Status = "done" if pending.steps else "nothing"
+        epoch = pending.fence.epoch if pending.fence else None
+        return Outcome(
+            generation.projection, generation.number, status, decided.reason, epoch,
+            pending.upserts, pending.deletes, _since(started),
+        )  # fmt: skip
+    failpoints.hit("refresh_planned")
+    begun = datetime.now(UTC) if pending.steps else started
+    taken = take_step(ctx, projection, generation, cut, decided)
+    applied = apply(ctx, generation)
+    record_applied(ctx, projection, generation, begun, applied, taken)
+    _prune(ctx, generation, projection)
+    return Outcome(
+        generation.projection, generation.number, "done", f"{taken.kind}: {taken.reason}", taken.run.to_epoch,
+        pending.upserts + applied.upserts, pending.deletes + applied.deletes, _since(started),
+        taken.kind, taken.cause, taken.keys,
+    )  # fmt: skip
+
+
+def _prune(ctx: ProjectionContext, generation: Generation, projection: Projection) -> None:
+    """Forget steps that have long been in the sink, and at once those from before rows of an input were erased; remove
+    files that only they named."""
+    derived = ctx.store.derived
+    name, number = generation.projection, generation.number
+    steps = derived.derived(name, number)
+    erased = max(erasures(ctx.store, ctx.topics(projection)).values(), default=0)
+    if not steps or steps[-1].to_epoch < erased:
+        erased = 0  # the result of after is still to come
+    count = sum(step.to_epoch < erased for step in steps)
+    if len(steps) >= 2 * _STEPS_KEPT:
+        count = max(count, len(steps) - _STEPS_KEPT)
+    if not count:
+        return
+    gone, kept = steps[:count], steps[count:]
+    needed = set().union(*(files_of(step).paths() for step in kept))
+    derived.forget_derived(name, number, gone[-1].to_epoch)
+    for path in set().union(*(files_of(step).paths() for step in gone)) - needed:
+        ctx.store.storage.delete(path)
+
+
+def _since(started: datetime) -> float:
+    return (datetime.now(UTC) - started).total_seconds()
+
+
+def followers(ctx: ProjectionContext, name: str) -> list[Generation]:
+    """The generations that a runner keeps up with the log: the live one, and one that was built after it and waits
+    for its promotion; never a pinned one or a preview."""
+    live = ctx.store.derived.live(name)
+    return [
+        generation
+        for generation in ctx.generations(name)
+        if generation.pin is None
+        and generation.preview is None
+        and (
+            generation.number == live
+            or (generation.state is GenerationState.READY and generation.number > (live or 0))
+        )
+    ]
+
+
+def refresh_projection(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
+    """Refresh every generation of a projection that follows the log. One that no loaded definition matches is frozen:
+    it is named and left alone. An error ends up in the outcome, except Fenced, which stops this process."""
+    return [_refreshed(ctx, generation, cut) for generation in followers(ctx, name)]
+
+
+def refresh_shown(ctx: ProjectionContext, live: Generation, shown: int | None, cut: Cut) -> list[Outcome]:
+    """``refresh_projection`` of what readers see instead of the live generation, which is at ``cut`` already: never
+    beyond, or they would go back in time once they see that."""
+    return [
+        _refreshed(ctx, generation, cut)
+        for generation in ctx.generations(live.projection)
+        if generation.number == shown and generation.pin is None and not ctx.is_frozen(generation)
+    ]
+
+
+def _refreshed(ctx: ProjectionContext, generation: Generation, cut: Cut) -> Outcome:
+    name, number = generation.projection, generation.number
+    frozen = mark_frozen(ctx, generation)
+    if frozen is not None:
+        return frozen
+    try:
+        with failures_recorded(ctx, name, "refresh", number):
+            return refresh_generation(ctx, ctx.projections[name], generation, cut)
+    except Exception as error:  # noqa: BLE001 one projection's must not end the others
+        return stopped(ctx, name, number, error)
+
+
+def stopped(ctx: ProjectionContext, name: str, number: int | None, error: Exception) -> Outcome:
+    """The outcome of what stopped the refresh of one projection. Raises the error when it is not of that one alone:
+    Fenced, which ends this process, and what ``unforeseen`` raises."""
+    if isinstance(error, AtWork | IncompleteTopic):
+        return Outcome(name, number, "waiting", error.message, error=error)
+    if isinstance(error, Fenced):
+        raise error
+    told = (
+        error
+        if isinstance(error, TailraceError)
+        else unforeseen(ctx.projections[name], "being refreshed", error)
+    )
+    return Outcome(name, number, "failed", told.message, error=told)
+
+
+def mark_frozen(ctx: ProjectionContext, generation: Generation) -> Outcome | None:
+    """The outcome of a frozen generation, None for one that is not. The catalog remembers since when."""
+    derived = ctx.store.derived
+    name, number = generation.projection, generation.number
+    if not ctx.is_frozen(generation):
+        if generation.frozen_at is not None:
+            derived.set_frozen(name, number, None)
+        return None
+    last = derived.last_derived(name, number)
+    epoch = last.to_epoch if last else 0
+    if generation.frozen_at is None:
+        derived.set_frozen(name, number, epoch)
+    reason = f"{generation} is frozen at epoch {epoch}: {ctx.why_frozen(generation)}"
+    return Outcome(name, number, "frozen", reason, epoch)
+
+
+def failures(outcomes: Sequence[Outcome]) -> list[TailraceError]:
+    return [outcome.error for outcome in outcomes if outcome.error is not None]

@@ -1,0 +1,186 @@
+"""A projection's inputs at one position, of which only some rows are read: those with chosen keys, on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.schema import Column
+from tailrace.eventstore.state.key_lookup import Matches, TooLarge, keys_with, state_of_keys
+from tailrace.eventstore.state.row_layout import Ints
+from tailrace.eventstore.state.state import StateInput
+from tailrace.projections.compute.read_plan import (
+    ChangesInput,
+    Planned,
+    plan_input,
+    read_changes,
+    shown_columns,
+)
+from tailrace.projections.definition.lineage import Direct, Lineage, Link
+from tailrace.projections.definition.model import Projection
+from tailrace.projections.generations.difference import HASH
+from tailrace.projections.generations.key_set import KeySet
+from tailrace.projections.generations.result_input import ResultInput
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.store import Store
+
+_HISTORY = 4
+"""So many times the bytes that may be held of a state's rows may be held of the changes they are made of."""
+
+
+class Inputs:
+    """The inputs at ``cut``. ``limit_bytes``: what may be held of each; more raises ``chosen.TooLarge``."""
+
+    def __init__(
+        self, store: Store, projection: Projection, lineage: Lineage, cut: Cut, limit_bytes: int
+    ) -> None:
+        self._store, self._projection, self._lineage = store, projection, lineage
+        self._cut, self._limit_bytes = cut, limit_bytes
+        self.null_links: set[str] = set()  # inputs of which rows that were to be followed have NULL in a link
+        self._plans: dict[str, Planned] = {}
+
+    def planned(self, name: str) -> Planned:
+        """How an input is read, with the columns of its lineage."""
+        if name not in self._plans:
+            more = self._lineage.columns_of(name)
+            self._plans[name] = plan_input(self._store, self._projection.inputs[name], self._cut, more)
+        return self._plans[name]
+
+    def visible(self, name: str) -> list[str]:
+        """The columns of an input that the function sees."""
+        return shown_columns(self.planned(name), self._projection.inputs[name])
+
+    def of_source_keys(
+        self, name: str, hashes: Ints, cells: Mapping[str, pa.ChunkedArray] | None = None
+    ) -> pa.Table:
+        """The rows of a state, or a result, with these key hashes: the columns of its lineage. ``cells``: the keys'
+        columns, when they are known."""
+        planned, names = self.planned(name), self._lineage.columns_of(name)
+        if isinstance(planned, ResultInput):
+            return self._with_hashes(planned, hashes).select(list(names))
+        if cells is not None and _hashed_alike(planned.target.key):
+            known = KeySet.of([cells[column.name] for column in planned.target.key])
+            return self._state(name, known.hashes, names, known.matches)
+        return self._state(name, hashes, names)
+
+    def having(self, name: str, columns: Sequence[str], wanted: KeySet, also: Sequence[str]) -> pa.Table:
+        """The rows of an input whose ``columns`` have one of the keys, with these columns and others."""
+        names = list(dict.fromkeys((*also, *columns)))
+        planned = self.planned(name)
+        if isinstance(planned, ChangesInput):
+            return self._changes_having(name, planned, columns, wanted)
+        if isinstance(planned, ResultInput):
+            if planned.key == tuple(columns):
+                return self._with_hashes(planned, wanted.hashes).select(names)
+            buckets = [bucket for bucket, _ in planned.placed]
+            return self._of_result(
+                planned, buckets, lambda rows: pa.array(wanted.matches([rows[each] for each in columns]))
+            ).select(names)
+        if not len(wanted):
+            return planned.schema.empty_table()
+        key = planned.target.key
+        if tuple(column.name for column in key) == tuple(columns) and _hashed_alike(key):
+            return self._state(name, wanted.hashes, names, wanted.matches)
+        hashes = keys_with(self._store.storage, planned, columns, wanted.matches)
+        rows = self._state(name, hashes, names)
+        return rows.filter(pa.array(wanted.matches(self._values(name, rows, columns))))
+
+    def keys_of(self, name: str, rows: pa.Table) -> KeySet:
+        """The projection's keys that rows of an input take part in, through other inputs as they are here."""
+        match self._lineage.paths[name]:
+            case Direct(columns=columns):
+                return KeySet.of(self._values(name, rows, columns))
+            case Link(input=other, own=own, theirs=theirs):
+                links = KeySet.of(self._values(name, rows, own))
+                if links.nulls:
+                    self.null_links.add(name)
+                if not len(links):
+                    return self.no_keys
+                return self.keys_of(other, self.having(other, theirs, links, self._lineage.columns_of(other)))
+
+    @cached_property
+    def no_keys(self) -> KeySet:
+        """None, in the types of the key."""
+        direct = next(name for name, path in self._lineage.paths.items() if isinstance(path, Direct))
+        return self.keys_of(direct, self.planned(direct).schema.empty_table())
+
+    def restricted(self, affected: KeySet) -> dict[str, pa.Table]:
+        """Of each input with a lineage the rows that take part in the keys, with the columns the function sees.
+
+        Raises TooLarge when they are more than may be held, all together.
+        """
+        found: dict[str, pa.Table] = {}
+        for name, path in self._lineage.paths.items():
+            also = (*self.visible(name), *self._lineage.columns_of(name))
+            match path:
+                case Direct(columns=columns):
+                    found[name] = self.having(name, columns, affected, also)
+                case Link(input=other, own=own, theirs=theirs):
+                    links = KeySet.of(self._values(other, found[other], theirs))
+                    found[name] = self.having(name, own, links, also)
+        found = {name: rows.select(self.visible(name)) for name, rows in found.items()}
+        held = sum(rows.nbytes for rows in found.values())
+        if held > self._limit_bytes:
+            raise TooLarge(f"their rows take {held >> 20:,} MiB")
+        return found
+
+    def _state(self, name: str, hashes: Ints, names: Sequence[str], keys: Matches | None = None) -> pa.Table:
+        planned = self.planned(name)
+        assert isinstance(planned, StateInput)
+        columns = tuple(column for column in planned.columns if column in names)
+        narrow = replace(planned, columns=columns)
+        return state_of_keys(self._store.storage, narrow, hashes, _HISTORY * self._limit_bytes, keys)
+
+    def _with_hashes(self, planned: ResultInput, hashes: Ints) -> pa.Table:
+        wanted = pa.array(hashes)
+        return self._of_result(
+            planned, planned.buckets_of(hashes), lambda rows: pc.is_in(rows[HASH], value_set=wanted)
+        )
+
+    def _of_result(
+        self, planned: ResultInput, buckets: Sequence[int], chosen: Callable[[pa.Table], pa.Array]
+    ) -> pa.Table:
+        """Some rows of another projection's result, bucket by bucket: of each only what is wanted stays."""
+        pieces = [planned.schema.empty_table()]
+        held = 0
+        for bucket in buckets:
+            rows = planned.read(self._store.storage, bucket)
+            pieces.append(rows.filter(chosen(rows)).drop_columns([HASH]).cast(planned.schema))
+            held += pieces[-1].nbytes
+            if held > self._limit_bytes:
+                raise TooLarge(f"rows of {planned.projection} take more than {self._limit_bytes >> 20:,} MiB")
+        return pa.concat_tables(pieces)
+
+    def _changes_having(
+        self, name: str, planned: ChangesInput, columns: Sequence[str], wanted: KeySet
+    ) -> pa.Table:
+        pieces = [planned.schema.empty_table()]
+        held = 0
+        for ref in planned.refs:  # one by one: of each only what is wanted stays
+            one = replace(planned, refs=(ref,))
+            for partition in sorted({piece.partition for piece in ref.ranges}):
+                rows = read_changes(self._store.storage, one, partition)
+                pieces.append(rows.filter(pa.array(wanted.matches(self._values(name, rows, columns)))))
+                held += pieces[-1].nbytes
+                if held > self._limit_bytes:
+                    raise TooLarge(f"the changes of the keys take more than {self._limit_bytes >> 20:,} MiB")
+        return pa.concat_tables(pieces)
+
+    def _values(self, name: str, rows: pa.Table, columns: Sequence[str]) -> list[pa.ChunkedArray]:
+        """Columns of an input's rows; of changes those of their key, which every one has."""
+        planned = self.planned(name)
+        if isinstance(planned, ChangesInput) and not planned.as_events:
+            return [pc.struct_field(rows["key"], column) for column in columns]
+        return [rows[column] for column in columns]
+
+
+def _hashed_alike(key: Sequence[Column]) -> bool:
+    """Whether the log has hashed the texts that a ``KeySet`` of these columns hashes."""
+    return all(pa.types.is_integer(column.arrow) or pa.types.is_string(column.arrow) for column in key)

@@ -1,0 +1,1 @@
+"""Rows as Parquet files: the sink, its reader and how files lie there."""

@@ -1,0 +1,80 @@
+"""Looking rows up in a projection's Parquet files. Whole files are read for it: it is for tools, not for a service
+under load. ``files`` is for those who read the files themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from tailrace.eventstore.model import keys as keys_
+from tailrace.eventstore.settings import SinkSettings
+from tailrace.projections.sinks.contract import join_key
+from tailrace.projections.sinks.keys import key_name
+from tailrace.projections.sinks.parquet.sink import read_file
+from tailrace.projections.sinks.parquet.snapshot import Manifest, SnapshotFolder, generation_at
+from tailrace.projections.sinks.reader import Followed, Hit, Row, cannot_search, nothing_live, python_rows
+from tailrace.projections.sinks.specs import ParquetFolder
+
+
+class ParquetReader:
+    """Follows promotions and refreshes: every call looks where the live generation stands now."""
+
+    def __init__(self, spec: ParquetFolder, settings: SinkSettings, store: str, projection: str) -> None:
+        path = settings.path
+        assert path is not None, "sink_settings has checked it"
+        self._folder = SnapshotFolder(f"sink {spec.sink!r}", path, store, projection)
+        self._projection = projection
+        self._followed = Followed(projection)
+
+    def files(self) -> list[Path]:
+        """The live generation's files as they are now. They stay for ``keep_seconds`` after the next step."""
+        place, manifest = self._live()
+        return [place / file.path for file in manifest.files]
+
+    def get(self, key: object) -> Row | None:
+        return self.many([key])[0]
+
+    def many(self, keys: Sequence[object]) -> list[Row | None]:
+        place, manifest = self._live()
+        names = [key_name(key, manifest.key, manifest.schema, self._projection) for key in keys]
+        buckets = {keys_.bucket_of(hashed, manifest.partitions, manifest.split) for hashed, _ in names}
+        wanted = {text for _, text in names}
+        found: dict[str, Row] = {}
+        for file in manifest.files:
+            if file.bucket in buckets:
+                rows = manifest.whole(read_file(self._folder, place, file), file)
+                columns = [
+                    keys_.texts(rows.column(name).combine_chunks()).to_pylist() for name in manifest.key
+                ]
+                texts = [join_key(cells) for cells in zip(*columns, strict=True)]
+                at = [number for number, text in enumerate(texts) if text in wanted]
+                taken = python_rows(rows.take(pa.array(at, pa.int64())))
+                found |= {texts[number]: row for number, row in zip(at, taken, strict=True)}
+        return [found.get(text) for _, text in names]
+
+    def search(self, query: str, limit: int = 10) -> list[Hit]:
+        raise cannot_search(self._projection, "add a projection into a search index")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _live(self) -> tuple[Path, Manifest]:
+        seen = self._followed.seen
+        found = self._folder.live_snapshot()
+        if found is None:
+            raise nothing_live(self._projection)
+        place, _ = found
+        self._followed.reads(generation_at(place), seen)
+        return found

@@ -1,0 +1,162 @@
+"""Reading what a projection's live generation holds, from an application: no Spark, no log, no catalog."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import pyarrow as pa
+
+from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
+from tailrace.projections.sinks.columns import is_list
+from tailrace.projections.sinks.contract import optional_part, sink_settings
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.settings import Settings
+    from tailrace.projections.sinks.specs import SinkSpec
+
+Row = dict[str, Any]
+"""Column name to Python value: int, float, Decimal, str, bytes, date, time, datetime (``timezone.utc``), list, None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One answer of a search. ``score`` compares hits of one search only. ``highlights`` has, of each ``text`` column
+    with words that were looked for, the part of it that has most of them: HTML, escaped, each such word inside
+    ``<b>``."""
+
+    score: float
+    row: Row
+    highlights: Mapping[str, str] = field(default_factory=dict)
+
+
+class GenerationMovedBack(TransientError):
+    """After a rollback, or a promotion of an older one: the live generation ``live`` is an older one than ``seen``, of
+    which the reader has given rows. A reader says so once; its next call gives the rows of ``live``. It goes by when
+    generations were built: one that was built later for a past position, and shown with ``--stale-ok``, is not told."""
+
+    def __init__(self, projection: str, seen: int, live: int) -> None:
+        super().__init__(
+            f"projection {projection!r} went back from generation {seen} to generation {live}",
+            hint="forget what was kept of the newer one, then read again",
+        )
+        self.seen, self.live = seen, live
+
+
+class Followed:
+    """The generation of which a reader gave rows last. Threads that share the reader look up and note in any order, so
+    each call says what was ``seen`` when it began."""
+
+    def __init__(self, projection: str) -> None:
+        self._projection = projection
+        self._seen: int | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def seen(self) -> int | None:
+        """None: it gave none yet."""
+        return self._seen
+
+    def reads(self, live: int, seen: int | None) -> None:
+        """The rows to give are of generation ``live``, and ``seen`` is from before it was looked up. Raises
+        GenerationMovedBack when it is an older one, unless another thread noted the same meanwhile."""
+        with self._lock:
+            told = self._seen == live
+            if self._seen == seen or live > max(self._seen or 0, seen or 0):
+                self._seen = live
+        if seen is not None and live < seen and not told:
+            raise GenerationMovedBack(self._projection, seen, live)
+
+
+class Reader(Protocol):
+    """The live generation of one projection, followed over promotions. Safe to share between threads.
+
+    A key is the value of the key column, or a tuple of the values in the key's order, each of the column's own type: no
+    sink converts it (``keycells``). All methods raise UsageError for any other key, OperatorError while no generation
+    is live, TransientError when the sink is out of reach, GenerationMovedBack once after a rollback.
+    """
+
+    def get(self, key: object) -> Row | None:
+        """The row of a key, None when there is none."""
+
+    def many(self, keys: Sequence[object]) -> list[Row | None]:
+        """The rows of keys in their order, by one round trip; all of one generation."""
+
+    def search(self, query: str, limit: int = 10) -> list[Hit]:
+        """The best hits first. Raises UsageError from a reader whose sink cannot search, and for a bad query."""
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def open_reader(settings: Settings, store: str, projection: str, spec: SinkSpec) -> Reader:
+    """A reader of one projection's sink. Connects when first used.
+
+    Raises UsageError for a sink that is not in the settings, OperatorError when its optional part is not installed.
+    """
+    from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex
+
+    match spec:
+        case PostgresTable():
+            from tailrace.projections.sinks.postgres.reader import PostgresReader
+
+            return PostgresReader(spec, sink_settings(settings, spec.sink, "postgres"), store, projection)
+        case RedisCache():
+            with optional_part("redis"):
+                from tailrace.projections.sinks.redis.reader import RedisReader
+
+            return RedisReader(spec, sink_settings(settings, spec.sink, "redis"), store, projection)
+        case SearchIndex():
+            with optional_part("search"):
+                from tailrace.projections.sinks.search.reader import SearchReader
+
+            return SearchReader(spec, sink_settings(settings, spec.sink, "search"), store, projection)
+        case ParquetFolder():
+            from tailrace.projections.sinks.parquet.reader import ParquetReader
+
+            return ParquetReader(spec, sink_settings(settings, spec.sink, "parquet"), store, projection)
+        case _:
+            return spec.open_reader(settings, store, projection)
+
+
+def python_rows(rows: pa.Table | pa.RecordBatch) -> list[Row]:
+    """Rows as every reader gives them."""
+    found: list[Row] = rows.to_pylist()
+    zoned = [column.name for column in rows.schema if _is_zoned(column.type)]
+    for row in found:
+        row.update({name: in_utc(row[name]) for name in zoned})
+    return found
+
+
+def in_utc(value: Any) -> Any:
+    """A moment, or a list of them, with ``timezone.utc``, whatever UTC is called or the zone is; others as they are."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
+    if isinstance(value, list):
+        return [in_utc(cell) for cell in value]
+    return value
+
+
+def _is_zoned(kind: pa.DataType) -> bool:
+    cell = kind.value_type if is_list(kind) else kind
+    return bool(pa.types.is_timestamp(cell) and cell.tz)
+
+
+def cannot_search(projection: str, instead: str) -> UsageError:
+    return UsageError(f"the sink of projection {projection!r} cannot be searched", hint=instead)
+
+
+def nothing_live(projection: str) -> OperatorError:
+    return OperatorError(
+        f"no generation of projection {projection!r} is live in the sink that is read",
+        hint=f"tailrace rebuild {projection}; if it is live, read with its store's name and its definition's sink",
+    )

@@ -1,0 +1,1 @@
+"""Rows as Redis keys: the sink, its reader and how rows lie there."""

@@ -1,0 +1,303 @@
+"""A Redis that a sink or a reader talks to: physical names, what is known of a generation, errors that say what to do.
+
+Per bucket of a generation, all with the hash tag ``{prefix:projection:g42:b017}`` so that a bucket is one cluster slot:
+``{…}:<key text>`` a row, ``{…}#keys`` the key texts of all rows, ``{…}#gone`` those of deleted ones not yet removed,
+``{…}#fence`` where the bucket stands. Per generation ``prefix:projection:g42:fence`` and ``…:meta``; per projection
+``prefix:projection:live``, the number of the generation that readers see.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from redis import Redis, RedisCluster, exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tailrace.eventstore import disclosure
+from tailrace.eventstore.addresses import ESCAPES, misread
+from tailrace.eventstore.errors import (
+    Fenced,
+    IntegrityError,
+    OperatorError,
+    TailraceError,
+    TransientError,
+    UsageError,
+)
+from tailrace.eventstore.model.position import Fence
+from tailrace.projections.sinks.contract import Target
+from tailrace.projections.sinks.rows import schema_from_text, schema_to_text
+
+Client = Redis | RedisCluster
+CONNECT_SECONDS = 10
+ANSWER_SECONDS = 60
+_WRITE = "write redis://user:password@host:6379/0"
+FENCED = "FENCED"  # how a script begins its refusal
+
+
+class RedisNames:
+    """Physical names of one projection."""
+
+    def __init__(self, prefix: str, projection: str) -> None:
+        self.base = f"{prefix}:{projection}"
+        self.live = f"{self.base}:live"
+
+    def fence(self, generation: int) -> str:
+        return f"{self.base}:g{generation}:fence"
+
+    def meta(self, generation: int) -> str:
+        return f"{self.base}:g{generation}:meta"
+
+    def bucket(self, generation: int, bucket: int) -> str:
+        """The hash tag."""
+        return f"{{{self.base}:g{generation}:b{bucket:03d}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationMeta:
+    """What a reader must know to find and read rows."""
+
+    store: str
+    key: tuple[str, ...]
+    schema: pa.Schema
+    partitions: int
+    split: int
+    format: str
+
+    @classmethod
+    def of(cls, target: Target, format: str) -> Self:
+        return cls(target.store, target.key, target.schema, target.partitions, target.split, format)
+
+    def to_text(self) -> str:
+        return json.dumps(
+            {
+                "store": self.store,
+                "key": self.key,
+                "schema": schema_to_text(self.schema),
+                "partitions": self.partitions,
+                "split": self.split,
+                "format": self.format,
+            }
+        )
+
+    @classmethod
+    def from_text(cls, text: str | bytes) -> Self:
+        data: dict[str, Any] = json.loads(text)
+        data["key"] = tuple(data["key"])
+        data["schema"] = schema_from_text(data["schema"])
+        return cls(**data)
+
+
+class RedisPlace:
+    """``title`` is how messages call it. ``cluster``: the server is one of a cluster, whose others it names. Raises
+    UsageError for a URL that is none."""
+
+    def __init__(self, title: str, url: str, *, cluster: bool = False) -> None:
+        if misread(url):
+            raise UsageError(f"{title}: its url has an @ or / that is not escaped", hint=ESCAPES)
+        self._url, self._cluster = url, cluster
+        self._members: RedisCluster | None = None
+        try:
+            self._client = Redis.from_url(url, **_options())
+        except ValueError:
+            raise UsageError(f"{title}: its url is not a Redis URL", hint=_WRITE) from None
+        if not _names_database(url):
+            raise UsageError(f"{title}: the database in its url is no number", hint=_WRITE)
+        where: Mapping[str, Any] = self._client.connection_pool.connection_kwargs
+        at = where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
+        self.text = f"{title} ({at})"
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """The client; the connections it took are closed at the end."""
+        with self.explained():
+            try:
+                yield self.open()
+            finally:
+                self.close()
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """The client's errors as ours."""
+        try:
+            yield
+        except (exceptions.RedisError, exceptions.RedisClusterException) as error:
+            self._members = None  # which servers there are is asked again
+            raise explain(self.text, error) from error
+
+    def open(self) -> Client:
+        """The client with its connection pools, for a reader that keeps it; use it inside ``explained``."""
+        if not self._cluster:
+            return self._client
+        if self._members is None:  # asks the server for the others at once
+            self._members = RedisCluster.from_url(self._url, **_options())
+        return self._members
+
+    def close(self) -> None:
+        """Close all connections; the next use opens new ones."""
+        self._client.close()
+        if self._members is not None:
+            self._members.close()
+            self._members = None
+
+
+def _names_database(url: str) -> bool:
+    """Whether the database is given as a number or not at all. The driver takes any other for 0, ``3/4`` for 34."""
+    parts = urlsplit(url)
+    database = parts.path.strip("/")
+    return parts.scheme == "unix" or not database or (database.isascii() and database.isdecimal())
+
+
+def _options() -> dict[str, Any]:
+    return {
+        "socket_connect_timeout": CONNECT_SECONDS,
+        "socket_timeout": ANSWER_SECONDS,
+        "retry": Retry(NoBackoff(), 0),
+        "client_name": "tailrace",
+    }
+
+
+def explain(place: str, error: exceptions.RedisError | exceptions.RedisClusterException) -> TailraceError:
+    """What a driver error means to whoever runs the command. Commands and their values are not repeated."""
+    said = str(error)
+    if said.startswith(FENCED):
+        return Fenced(
+            f"{place}: {said.removeprefix(FENCED).strip()}",
+            hint="another process applies this projection, or the sink belongs to another log",
+        )
+    # The driver takes the word off where it knows it; from inside a script of Redis 6.2 it does not.
+    if isinstance(error, exceptions.OutOfMemoryError) or "OOM command not allowed" in said:
+        return OperatorError(
+            f"{place} is full: its maxmemory is used up",
+            hint="raise maxmemory, or drop generations (tailrace projection gc); the same command then goes on",
+        )
+    if said.startswith("WRONGTYPE"):
+        return IntegrityError(
+            f"{place}: a key of a projection holds another type than Tailrace wrote",
+            hint="find out who else writes there: tailrace verify names the key, a rebuild makes it right",
+        )
+    if "DB index" in said:
+        return OperatorError(
+            f"{place} has no database of that number",
+            hint="at the end of the url write one below the server's `databases` (16 unless it was set), or none",
+        )
+    if "Cluster mode is not enabled" in said:
+        return OperatorError(f"{place} is no cluster", hint="leave cluster out of its table in [sinks]")
+    if isinstance(error.__cause__, exceptions.RedisError):  # why no server of a cluster answers
+        return explain(place, error.__cause__)
+    match error:
+        case exceptions.MovedError():
+            return OperatorError(
+                f"{place} is one of a cluster, or slots of it keep moving",
+                hint="set cluster = true in its table in [sinks]; while slots move, try again",
+            )
+        case exceptions.AskError() | exceptions.TryAgainError() | exceptions.ClusterDownError():
+            return TransientError(
+                f"{place}: slots of the cluster are being moved, or a server is down", hint="try again"
+            )
+        case exceptions.AuthenticationError() | exceptions.NoPermissionError():
+            return OperatorError(f"{place}: {said}", hint="check user, password and ACL of the url")
+        case exceptions.ReadOnlyError():
+            return OperatorError(f"{place} is a replica", hint="name the primary in the url")
+        case exceptions.ConnectionError() | exceptions.TimeoutError():
+            return TransientError(
+                f"{place}: {said}", hint="is the server running and reachable from here? then try again"
+            )
+        case _:
+            return OperatorError(f"{place}: {disclosure.quoting(said)}", hint="see the server's log")
+
+
+def run(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Send commands at once, return their answers in order; raises the first refusal."""
+    answers = answers_of(client, commands)
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers
+
+
+def answers_of(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Send commands at once, return their answers in order, refusals among them. All keys of one are of one bucket."""
+    if not commands:
+        return []
+    if not isinstance(client, RedisCluster):
+        return _pipelined(client, commands)
+    answers: list[Any] = [None] * len(commands)
+    left = list(range(len(commands)))
+    for last in (False, True):
+        for server, places in _by_server(client, commands, left):
+            found = _pipelined(server, [commands[at] for at in places])
+            for at, answer in zip(places, found, strict=True):
+                answers[at] = answer
+        left = [at for at in left if isinstance(answers[at], exceptions.MovedError)]
+        if not left or last:
+            break
+        client.nodes_manager.initialize()  # slots have moved since: each command may be sent twice
+    return answers
+
+
+def _by_server(
+    cluster: Any, commands: Sequence[Sequence[Any]], places: Sequence[int]
+) -> list[tuple[Redis, list[int]]]:
+    """The server of each command's key."""
+    found: dict[str, tuple[Redis, list[int]]] = {}
+    for at in places:
+        command = commands[at]
+        node = _node(cluster, command[3] if command[0] == "EVAL" else command[1])
+        _, mine = found.setdefault(node.name, (cluster.get_redis_connection(node), []))
+        mine.append(at)
+    return list(found.values())
+
+
+def server_of(client: Client, key: str) -> Redis:
+    """The server itself, or that one of a cluster which has the key."""
+    if not isinstance(client, RedisCluster):
+        return client
+    cluster: Any = client
+    server: Redis = cluster.get_redis_connection(_node(cluster, key))
+    return server
+
+
+def _node(cluster: Any, key: Any) -> Any:
+    node = cluster.get_node_from_key(key)
+    if node is None:
+        raise exceptions.ClusterDownError("no server has the slot of a key")
+    return node
+
+
+def _pipelined(server: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    pipeline: Any = server.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    answers: list[Any] = pipeline.execute(raise_on_error=False)
+    return answers
+
+
+def servers_of(client: Client) -> list[tuple[str, Redis]]:
+    """The server, or each primary of a cluster, with its name."""
+    if not isinstance(client, RedisCluster):
+        return [("", client)]
+    cluster: Any = client
+    return [(node.name, cluster.get_redis_connection(node)) for node in cluster.get_primaries()]
+
+
+def fence_fields(fence: Fence) -> list[str]:
+    return ["log_id", fence.log_id, "epoch", str(fence.epoch), "epoch_hash", fence.epoch_hash]
+
+
+def fence_from(fields: Mapping[bytes, bytes], target: Target) -> Fence | None:
+    if not fields:
+        return None
+    return Fence(
+        log_id=fields[b"log_id"].decode(),
+        projection=target.projection,
+        generation=target.generation,
+        epoch=int(fields[b"epoch"]),
+        epoch_hash=fields[b"epoch_hash"].decode(),
+    )

@@ -1,0 +1,102 @@
+"""Rows of a projection from Redis. Each call asks for the pointer and the rows in one round trip, so that a promotion
+is seen at once and nobody reads a generation that is being removed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from tailrace.eventstore.errors import IntegrityError, TransientError, UsageError
+from tailrace.eventstore.model import keys as key_rules
+from tailrace.eventstore.settings import SinkSettings
+from tailrace.projections.sinks.keys import key_name
+from tailrace.projections.sinks.reader import Followed, Hit, Row, cannot_search, nothing_live, python_rows
+from tailrace.projections.sinks.redis.connect import GenerationMeta, RedisNames, RedisPlace, run
+from tailrace.projections.sinks.redis.row_format import UNREADABLE
+from tailrace.projections.sinks.redis.scan import decode_rows, read_rows
+from tailrace.projections.sinks.specs import RedisCache
+
+_ATTEMPTS = 5  # promotions between two round trips of one call
+
+
+class RedisReader:
+    """Looks keys up in the live generation."""
+
+    def __init__(self, spec: RedisCache, settings: SinkSettings, store: str, projection: str) -> None:
+        url = settings.url.get_secret_value() if settings.url else ""
+        self._place = RedisPlace(f"sink {spec.sink!r}", url, cluster=settings.cluster)
+        self._names = RedisNames(spec.prefix or store, projection)
+        self._projection = projection
+        self._followed = Followed(projection)
+        self._known: tuple[int, GenerationMeta] | None = None
+
+    def get(self, key: object) -> Row | None:
+        return self.many([key])[0]
+
+    def many(self, keys: Sequence[object]) -> list[Row | None]:
+        if not keys:
+            return []
+        with self._place.explained():
+            client, seen = self._place.open(), self._followed.seen
+            known = self._known or self._live()
+            for _ in range(_ATTEMPTS):
+                generation, meta = known
+                try:
+                    places = [self._physical(key, generation, meta) for key in keys]
+                except UsageError:
+                    known = self._live()  # a promotion may have brought another key
+                    if known[0] == generation:
+                        raise
+                    continue
+                try:
+                    live, *rows = read_rows(client, places, meta, ("GET", self._names.live))
+                    if live is not None and int(live) == generation:
+                        self._known = known
+                        self._followed.reads(generation, seen)
+                        return _typed(rows, meta)
+                except UNREADABLE as error:
+                    raise IntegrityError(
+                        f"projection {self._projection!r}: the sink holds a row that Tailrace did not write so",
+                        hint=f"tailrace verify {self._projection} names it, a rebuild makes it right",
+                    ) from error
+                known = self._live()
+        raise TransientError(
+            f"projection {self._projection!r} was promoted {_ATTEMPTS} times during one read",
+            hint="try again",
+        )
+
+    def search(self, query: str, limit: int = 10) -> list[Hit]:
+        raise cannot_search(self._projection, "read it by key, or add a projection into a search index")
+
+    def close(self) -> None:
+        self._place.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _live(self) -> tuple[int, GenerationMeta]:
+        client = self._place.open()
+        for _ in range(_ATTEMPTS):
+            (generation,) = run(client, [("GET", self._names.live)])
+            if generation is None:
+                break
+            (text,) = run(client, [("GET", self._names.meta(int(generation)))])
+            if text is not None:
+                return int(generation), GenerationMeta.from_text(text)
+        raise nothing_live(self._projection)
+
+    def _physical(self, key: object, generation: int, meta: GenerationMeta) -> str:
+        key_hash, text = key_name(key, meta.key, meta.schema, self._projection)
+        bucket = key_rules.bucket_of(key_hash, meta.partitions, meta.split)
+        return f"{self._names.bucket(generation, bucket)}:{text}"
+
+
+def _typed(rows: Sequence[Any], meta: GenerationMeta) -> list[Row | None]:
+    found = iter(python_rows(decode_rows([row for row in rows if row is not None], meta)))
+    return [None if row is None else next(found) for row in rows]

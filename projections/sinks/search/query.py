@@ -1,0 +1,113 @@
+"""What users write into a search, for tantivy: what they may ask for, and what is wrong with a query.
+
+tantivy's own sentences quote the query, which may hold values of rows, so ours stand in their place. They name fields
+of the index, which are schema; not the field that a query names, which may be any text before a colon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tantivy
+from tantivy import query_parser_error as wrong  # type: ignore[attr-defined]  # not in its stubs
+
+from tailrace.eventstore import disclosure
+from tailrace.eventstore.errors import UsageError
+from tailrace.projections.sinks.search.folder import IndexMeta, index_schema
+
+_MOMENT = '"2024-02-29T00:00:00Z"'
+_SYNTAX = 'words, "a phrase", field:word, AND, OR, NOT, ( )'
+_QUOTE = 'what holds a colon or another sign stands in quotes: field:"12:30"'
+
+_Said = tuple[str, str]  # what is wrong, and what to do
+
+
+class Queries:
+    """Parses queries for one index. Its twin has the same fields but for Tailrace's own, which nobody can search in."""
+
+    def __init__(self, meta: IndexMeta) -> None:
+        self._meta = meta
+        self._twin = tantivy.Index(index_schema(meta.fields, own=False))
+        meta.cut_words(self._twin)
+        self._defaults = [name for name, kind in meta.fields.items() if kind in ("text", "string")]
+
+    def parse(self, query: str) -> tantivy.Query:
+        """Raises UsageError for what is no query."""
+        try:
+            return self._twin.parse_query(query, self._defaults)
+        except ValueError:
+            raise self.refusal(query) from None
+
+    def refusal(self, query: str) -> UsageError:
+        """Why a query cannot be answered."""
+        _, found = self._twin.parse_query_lenient(query, self._defaults)
+        said, hint = next(
+            (say(self) for kind, say in _SAID for error in found if isinstance(error, kind)),
+            ("it is not written as a query is", f"{_SYNTAX}; {_QUOTE}"),
+        )
+        return UsageError(f"{disclosure.value(query)} is not a query: {said}", hint=hint)
+
+    def not_every_value(self, query: str) -> UsageError:
+        """Of ``field:*`` where tantivy does not know which rows have a value."""
+        has = self._fields("i64", "f64", "bool", "date")
+        return UsageError(
+            f"{disclosure.value(query)} is not a query: field:* asks for rows with any value, which is known only of"
+            f" fields of kind i64, f64, bool and date: {has or 'none here'}",
+            hint="leave it out, or ask for words",
+        )
+
+    def _fields(self, *kinds: str) -> str:
+        names = (name for name, kind in self._meta.fields.items() if not kinds or kind in kinds)
+        return ", ".join(map(repr, names))
+
+    def _unknown_field(self) -> _Said:
+        return (
+            f"it names a field that the index does not have; there are {self._fields()}",
+            f"{_SYNTAX}; {_QUOTE}",
+        )
+
+    def _no_date(self) -> _Said:
+        hint = f"write field:{_MOMENT}, with the quotes, or field:[2024-02-01T00:00:00Z TO 2024-03-01T00:00:00Z}}"
+        return f"it asks a date field ({self._fields('date')}) for what is no moment of RFC 3339", hint
+
+    def _no_number(self) -> _Said:
+        return (
+            f"it asks a field of numbers ({self._fields('i64', 'f64')}) for what is none, or too large",
+            "write field:7, field:[1 TO 7]; i64 takes whole numbers only",
+        )
+
+    def _no_bool(self) -> _Said:
+        return f"it asks a bool field ({self._fields('bool')}) for another value", "write true or false"
+
+    def _only_excludes(self) -> _Said:
+        return "it only says what hits shall not have", 'begin with *, which is all rows: "* NOT chair"'
+
+    def _too_short(self) -> _Said:
+        return (
+            'a phrase that ends in * has one word only ("red wooden ch"* has three)',
+            "write two words or more",
+        )
+
+    def _unsupported(self) -> _Said:
+        return (
+            "it has a range or a set without a field, or a regular expression",
+            "write field:[a TO b], field: IN [a b]; there are no regular expressions",
+        )
+
+    def _no_phrases(self) -> _Said:
+        return f"only text fields ({self._fields('text')}) have phrases", "ask for single words"
+
+
+# The first of these kinds that is among a query's errors is told: that it only excludes often follows from another.
+_SAID: tuple[tuple[type, Callable[[Queries], _Said]], ...] = (
+    (wrong.DateFormatError, Queries._no_date),
+    (wrong.FieldDoesNotExistError, Queries._unknown_field),
+    (wrong.FieldNotIndexedError, Queries._unknown_field),
+    (wrong.ExpectedIntError, Queries._no_number),
+    (wrong.ExpectedFloatError, Queries._no_number),
+    (wrong.ExpectedBoolError, Queries._no_bool),
+    (wrong.PhrasePrefixRequiresAtLeastTwoTermsError, Queries._too_short),
+    (wrong.UnsupportedQueryError, Queries._unsupported),
+    (wrong.FieldDoesNotHavePositionsIndexedError, Queries._no_phrases),
+    (wrong.AllButQueryForbiddenError, Queries._only_excludes),
+)

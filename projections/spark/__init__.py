@@ -1,0 +1,1 @@
+"""How is Spark started, is all of one version, and what do its errors mean?"""

@@ -1,0 +1,236 @@
+"""From an exception of the projection's code, or of Spark running it, to one readable error.
+
+A user's mistake is told by the projection's name, the user's own file and line, and the exception's first words.
+Errors that our own tasks raise cross the JVM as text; they are found in it and raised again as what they were.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tailrace.eventstore import disclosure, errors
+from tailrace.eventstore.errors import (
+    HistoryGone,
+    OperatorError,
+    TailraceError,
+    TransientError,
+    UnknownCell,
+    UnreadableCell,
+)
+from tailrace.projections.definition.model import ProjectionFailed
+from tailrace.projections.definition.sql_query import SqlQuery
+
+if TYPE_CHECKING:
+    from tailrace.projections.definition.model import Projection
+
+FOR_GOOD = (ProjectionFailed, UnreadableCell, UnknownCell, HistoryGone)
+"""Errors that come again however often a build is gone on with: code, input or output is at fault, or rows are gone."""
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_OWN_ERROR = re.compile(
+    r"^(?:eventstore\.errors|projections\.model)\.(\w+): (.*?)(?=\n\tat |\n\n|\Z)", re.S | re.M
+)
+_PYTHON_ERROR = re.compile(
+    r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt|Invalid)): ?(.*)$", re.M
+)
+_VIEW = re.compile(r"`?_pyspark_[0-9a-f]{32}`?")
+"""What pyspark calls a DataFrame in SQL."""
+_HINT = "\n  hint: "
+_MAX_WORDS = 600
+_WORKER_GONE = "Python worker exited unexpectedly (crashed)"
+_BEFORE_ROWS = frozenset({"AnalysisException", "ParseException", "PySparkAttributeError"})
+
+
+@cache
+def _foreign_roots() -> tuple[str, ...]:
+    """Folders whose code is not the project's: the interpreter's libraries, installed packages and ours."""
+    paths = sysconfig.get_paths()
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    house = Path(__file__).parents[2]
+    rooms = ("cdc", "cli", "embedded", "eventstore", "migrations", "projections", "testing")
+    own = [os.path.realpath(house / room) for room in rooms]
+    return tuple(
+        {os.path.realpath(paths[name]) + os.sep for name in names} | {f"{path}{os.sep}" for path in own}
+    )
+
+
+def is_project_file(path: str | None) -> bool:
+    """Is this source file the user's own: not a library, not the interpreter, not ours?"""
+    if not path or path.startswith("<") or "pyspark.zip" in path or "py4j" in path:
+        return False
+    real = os.path.realpath(path)
+    return not real.startswith(_foreign_roots()) and os.sep + "site-packages" + os.sep not in real
+
+
+def shown(path: str) -> str:
+    """A path as messages give it: relative to the working folder when it is below it."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
+
+
+def user_place(error: BaseException) -> str | None:
+    """``file:line`` of the innermost frame of the user's own code in an exception's traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if is_project_file(frame.filename):
+            return f"{shown(frame.filename)}:{frame.lineno}"
+    return None
+
+
+_DRIVERS = ("psycopg", "redis.", "sqlalchemy.")
+
+
+@contextmanager
+def explained(projection: Projection, doing: str) -> Iterator[None]:
+    """Run a projection's code, or Spark on its plan; what it raises becomes a TailraceError. ``doing`` is a verb
+    phrase for the message ("defining its result", "computing its result")."""
+    try:
+        yield
+    except TailraceError:
+        raise
+    except Exception as error:
+        if _was_interrupted(error):
+            raise KeyboardInterrupt from error
+        raise explain(projection, doing, error) from error
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Did Ctrl-C cause it? Spark's handler cancels the jobs and raises KeyboardInterrupt, in whose place the failure of
+    a cancelled job then leaves Spark's own clean-up."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@contextmanager
+def explained_upkeep(doing: str) -> Iterator[None]:
+    """Run work of ours, none of a user's code, in Spark's tasks; what they raise comes out as what it was."""
+    try:
+        yield
+    except TailraceError:
+        raise
+    except Exception as error:
+        if _was_interrupted(error):
+            raise KeyboardInterrupt from error
+        known = _own_error(str(error)) or _lost_worker(str(error), doing) or _lost_session(error, doing)
+        if known is None:
+            raise
+        raise known from error
+
+
+def explain(projection: Projection, doing: str, error: Exception) -> TailraceError:
+    """The error to tell instead of ``error``."""
+    text = str(error)
+    of_projection = f"{doing} of projection {projection.name!r}"
+    known = (
+        _own_error(text, f"projection {projection.name!r}: ")
+        or _lost_worker(text, of_projection)
+        or _lost_session(error, of_projection)
+    )
+    if known is not None:
+        return known
+    query = projection.function
+    in_query = query.place_of(error) if isinstance(query, SqlQuery) else None
+    place = user_place(error) or _place_in_text(text) or in_query or projection.place
+    cause = _cause(error)
+    hidden = "; --show-values shows what is hidden" if "<hidden: " in cause else ""
+    return ProjectionFailed(
+        f"projection {projection.name!r} failed {doing} ({place}): {cause}",
+        hint=f"mend the function{hidden}; the sink was not touched",
+    )
+
+
+def unforeseen(projection: Projection, doing: str, error: Exception) -> OperatorError:
+    """What to tell of an exception that nobody foresaw, so that one projection's does not end the work on others.
+
+    Raises the exception itself when it is a disk's or a server's, and not of the projection's own code: others meet it,
+    too, and the command line has words for it.
+    """
+    place = user_place(error)
+    if place is None and (isinstance(error, OSError) or type(error).__module__.startswith(_DRIVERS)):
+        raise error
+    return OperatorError(
+        f"projection {projection.name!r} failed {doing} ({place or projection.place}): {disclosure.in_words(error)}",
+        hint="mend its definition; if nothing is wrong with it, this is a bug in Tailrace: please report it",
+    )
+
+
+def _own_error(text: str, prefix: str = "") -> TailraceError | None:
+    """One of our own errors that a Spark task raised, taken from the text of the exception around it."""
+    found = None
+    for match in _OWN_ERROR.finditer(text):
+        kind = ProjectionFailed if match[1] == "ProjectionFailed" else getattr(errors, match[1], None)
+        if isinstance(kind, type) and issubclass(kind, TailraceError):
+            found = (kind, match[2].rstrip())
+    if found is None:
+        return None
+    kind, words = found
+    message, _, hint = words.partition(_HINT)
+    return kind(f"{prefix}{message}", hint=hint)
+
+
+def _place_in_text(text: str) -> str | None:
+    """The innermost user frame of a Python worker's traceback, which arrives as text."""
+    places = [(path, line) for path, line in _FRAME.findall(text) if is_project_file(path)]
+    return f"{shown(places[-1][0])}:{places[-1][1]}" if places else None
+
+
+def _cause(error: Exception) -> str:
+    """What to say of an exception: its class and first words, without plans and Java frames. Words that may hold
+    values of rows are hidden; a plan that Spark refuses has seen none yet."""
+    text = str(error)
+    name = type(error).__name__
+    if getattr(error, "getCondition", None) is None:
+        words = _words(text) if disclosure.allowed() else disclosure.exception_said(error)
+        return f"{name}: {words}" if text else name
+    worker = [match for match in _PYTHON_ERROR.finditer(text) if not match[1].startswith("pyspark.")]
+    if name == "PythonException" and worker:
+        return f"{worker[-1][1]}: {disclosure.said(worker[-1][2])}"
+    if name in _BEFORE_ROWS or disclosure.allowed():
+        return _words(text)
+    condition = re.match(r"\[[A-Z0-9_.]+\]", text)
+    return f"{name}: {condition[0] + ' ' if condition else ''}{disclosure.said(_words(text))}"
+
+
+def _words(text: str) -> str:
+    """The message without the JVM's stack, the plan and the query context."""
+    head = re.split(
+        r"\n\s*at |\nJVM stacktrace|;\n|\n== |\n\n'|\nDriver stacktrace", text.strip(), maxsplit=1
+    )[0]
+    head = _VIEW.sub("an input", head)
+    return head if len(head) <= _MAX_WORDS else head[:_MAX_WORDS] + "…"
+
+
+def _lost_worker(text: str, doing: str) -> TransientError | None:
+    """What to tell when a process that ran a task was killed, by a system out of memory for one, as often as Spark
+    tries."""
+    if _WORKER_GONE not in text:
+        return None
+    return TransientError(
+        f"a worker process of Spark's ended while {doing}",
+        hint="run the command again; if it repeats, the machine lacks memory: fewer tasks at once (spark.master), or"
+        " more of it",
+    )
+
+
+def _lost_session(error: Exception, doing: str) -> TransientError | None:
+    """What to tell when Spark's JVM ended, rather than the user's code fail with a connection of its own."""
+    from tailrace.projections.spark.session import END_SECONDS, is_lost
+
+    of_a_connection = type(error).__module__.startswith("py4j.") or isinstance(error, OSError | EOFError)
+    if not is_lost(within=END_SECONDS if of_a_connection else 0.0):
+        return None
+    return TransientError(
+        f"Spark went away while {doing}: {disclosure.said(_words(str(error)))}",
+        hint="run the command again; if it repeats, give the driver more memory (spark.driver_memory)",
+    )

@@ -1,0 +1,324 @@
+"""The one place that starts Spark: a quiet session with the settings that projections rely on.
+
+Starting takes 5 to 12 s, so a process has one session and keeps it. What the JVM and its workers print goes to a file
+in the session's temporary folder, not between a command's own lines.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tailrace.eventstore import disclosure
+from tailrace.eventstore.addresses import reveals
+from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
+from tailrace.projections.spark.java import java_home
+from tailrace.projections.spark.master import runs_here
+from tailrace.projections.spark.versions import disagreements
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tailrace.eventstore.settings import Settings
+
+LOG = "spark.log"
+_log = logging.getLogger("tailrace.spark")
+_PARENT = os.getppid()
+_GATEWAY = (
+    "PYSPARK_GATEWAY_PORT"  # set by spark-submit: the JVM is there and master and memory are its decision
+)
+# How a worker talks to an object store; no secret among them. Credentials are its own (docs/storage.md).
+_FOR_WORKERS = (disclosure.VARIABLE, "AWS_REQUEST_CHECKSUM_CALCULATION")
+_WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
+_ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
+"""Tasks decode a row group after the other: of those pools that give such blocks back and take them anew from the
+system, a seventh of their time went there."""
+
+_TAIL_CHARS = 1500
+_LOOK_SECONDS = 0.05
+END_SECONDS = 2.0
+"""From the first closed socket of a JVM to its end."""
+
+
+def open_session(settings: Settings) -> SparkSession:
+    """The process's Spark session, started when there is none. What of it and its executors is of another version
+    than this process is logged as a warning.
+
+    Raises OperatorError when pyspark is not installed, when there is no fitting Java or Spark does not start, and
+    UsageError for a master on other machines while the log is in a local folder, TransientError when the JVM ends
+    meanwhile.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise OperatorError(
+            "computing a projection needs the optional part 'spark'", hint="pip install 'tailrace[spark]'"
+        ) from None
+    _silence_exceptions()
+    active: SparkSession | None = SparkSession.getActiveSession()
+    if active is not None:
+        _configure(active, settings)
+        return active
+    if not is_submitted():
+        check_master(settings)
+        os.environ["JAVA_HOME"] = str(java_home())
+    _prepare_workers()
+    folder = Path(tempfile.mkdtemp(prefix="tailrace-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    conf = spark_conf(settings, folder, submitted=is_submitted())
+    if is_submitted() or not runs_here(settings.spark.master):
+        conf[_WORKERS_PATH] = _workers_path()
+    with _ending_told():
+        with _withheld(settings.secrets()):
+            session = _connect(conf) if is_submitted() else _launch(conf, folder / LOG)
+        _configure(session, settings)
+        where = str(session.conf.get("spark.master"))
+        if is_submitted():
+            check_master(settings, where)
+        if not runs_here(where):
+            # Executors that lose their driver without a word are told as failed, and started again, by their cluster.
+            atexit.register(session.stop)
+        for told in disagreements(session, on_executors=not runs_here(where)):
+            _log.warning(told)
+    return session
+
+
+@contextmanager
+def _ending_told() -> Iterator[None]:
+    """Raises TransientError when the JVM ends before its session can be used."""
+    from py4j.protocol import Py4JError
+
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        if not is_lost(within=END_SECONDS):
+            raise
+        forget_lost()
+        raise TransientError(
+            "Spark went away while it started",
+            hint="run the command again; if it repeats, the machine lacks memory: give the driver less"
+            " (spark.driver_memory), or the machine more",
+        ) from error
+
+
+def is_submitted() -> bool:
+    """Whether the JVM was there before this driver: then master and memory are the decision of who started it."""
+    return _GATEWAY in os.environ
+
+
+def master(settings: Settings) -> str:
+    """Where tasks run: what the settings say, or whoever submitted this driver."""
+    return str(open_session(settings).conf.get("spark.master")) if is_submitted() else settings.spark.master
+
+
+@contextmanager
+def _withheld(secrets: Collection[str]) -> Iterator[None]:
+    """The JVM started inside, and with it Python workers, do not get variables of the environment that hold a secret:
+    sinks and catalog are the driver's work, and Spark shows environments in its logs and pages."""
+    kept = {name: text for name, text in os.environ.items() if name == "PGPASSWORD" or reveals(text, secrets)}
+    for name in kept:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+def _silence_exceptions() -> None:
+    """pyspark prints each failure of a query on standard error before it raises it, with the values it failed on."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+def is_lost(within: float = 0.0) -> bool:
+    """Has the JVM of this process's session ended (killed for its memory, or by a signal to the whole group)?
+
+    Waits ``within`` seconds for it: its sockets close a moment before the process can be seen to have ended.
+    """
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+
+    process: Any = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return _submitter_ended(within)
+    try:
+        process.wait(within)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _submitter_ended(within: float = 0.0) -> bool:
+    """Whether the JVM of spark-submit, whose child a driver in Python is, has ended."""
+    until = time.monotonic() + within
+    while is_submitted():
+        if os.getppid() != _PARENT:
+            return True
+        if time.monotonic() >= until:
+            break
+        time.sleep(_LOOK_SECONDS)
+    return False
+
+
+def require_submitter() -> None:
+    """Raises TransientError when this driver was submitted and the JVM of spark-submit has ended: it was told to stop,
+    and tells nobody."""
+    if _submitter_ended():
+        raise TransientError(
+            "spark-submit has ended, and Spark with it",
+            hint="what was committed is kept; submit the job again",
+        )
+
+
+def forget_lost() -> None:
+    """Make room for a new session in place of one whose JVM has ended. pyspark has no public way. Raises TransientError
+    when there is no way to another one."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    require_submitter()
+    lost: Any = SparkContext._gateway
+    if lost is not None:
+        lost.shutdown()
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkSession._instantiatedSession = None
+
+
+def check_master(settings: Settings, where: str | None = None) -> None:
+    """Refuse executors on machines that cannot read the log's files. ``where``: the master, when it is not that of the
+    settings."""
+    store, where = settings.store, where or settings.spark.master
+    if not runs_here(where) and not store.in_objects and not store.shared_path:
+        raise UsageError(
+            f"the Spark master is {where!r}, but store.segments is a folder of this machine",
+            hint="use local[*], or keep the segments in an object store; when every worker mounts that folder at the "
+            "same path, set store.shared_path = true",
+        )
+
+
+def spark_conf(settings: Settings, folder: Path, *, submitted: bool) -> dict[str, str]:
+    """What a session is started with. Times are UTC everywhere; a ``time`` column is a time, not a number."""
+    conf = {
+        "spark.app.name": f"tailrace {settings.store.name}",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        **_runtime_conf(settings),
+    }
+    conf[f"spark.executorEnv.{_ARROW_POOL}"] = os.environ.get(_ARROW_POOL, "system")
+    for name in _FOR_WORKERS:  # those on other machines do not inherit it
+        if text := os.environ.get(name):
+            conf[f"spark.executorEnv.{name}"] = text
+    if not submitted:
+        conf |= {
+            "spark.master": settings.spark.master,
+            "spark.driver.memory": settings.spark.driver_memory,
+            "spark.local.dir": str(folder / "scratch"),
+        }
+        if settings.spark.master.startswith("local"):
+            conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return conf
+
+
+def _runtime_conf(settings: Settings) -> dict[str, str]:
+    """Settings that a running session can be given too."""
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.timeType.enabled": "true",
+        "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
+    }
+
+
+def _configure(session: SparkSession, settings: Settings) -> None:
+    for name, value in _runtime_conf(settings).items():
+        session.conf.set(name, value)
+
+
+def _prepare_workers() -> None:
+    """Python workers run this interpreter and find the modules this process finds. Of executors elsewhere whoever
+    submitted this driver may know better."""
+    if not is_submitted():
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(_unique([*sys.path, os.environ.get("PYTHONPATH", "")]))
+
+
+def _workers_path() -> str:
+    """Where workers look for modules whose JVM did not start from this process: in what the driver was submitted with,
+    then where this process looks, as far as that is there."""
+    from pyspark import SparkConf, SparkContext
+
+    given = ""
+    if is_submitted():
+        SparkContext._ensure_initialized()
+        given = SparkConf().get(_WORKERS_PATH) or ""
+    return os.pathsep.join(_unique([given, *sys.path]))
+
+
+def _unique(paths: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(part for path in paths for part in path.split(os.pathsep) if part))
+
+
+def _connect(conf: dict[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def _launch(conf: dict[str, str], log: Path) -> SparkSession:
+    """Start the JVM ourselves, because only so its output can be sent to a file."""
+    from pyspark import SparkConf, SparkContext, java_gateway
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    spark_conf = SparkConf().setAll(list(conf.items()))
+    with log.open("wb") as output, warnings.catch_warnings():
+        # The gateway's process and sockets live as long as this process; nobody closes them earlier.
+        warnings.simplefilter("ignore", ResourceWarning)
+        launch: Any = java_gateway.launch_gateway
+        try:
+            # On a thread, where no Ctrl-C arrives: cut off while the JVM starts, pyspark removes the folder that the
+            # JVM reports its port in, and a JVM that cannot report it never ends.
+            with ThreadPoolExecutor(1) as launcher:
+                gateway = launcher.submit(launch, spark_conf, {"stdout": output, "stderr": output}).result()
+        except (PySparkRuntimeError, OSError) as error:
+            raise OperatorError(
+                f"Spark does not start: {error}\n{_tail(log)}".rstrip(),
+                hint="see the lines above; `tailrace doctor` checks Java and the memory Spark asks for",
+            ) from error
+        context: Any = SparkContext(conf=spark_conf, gateway=gateway)
+        # When the JVM ends, the server of its accumulators has nothing to say that its caller is not told.
+        context._accumulatorServer.handle_error = lambda request, address: None
+    session: SparkSession = SparkSession.builder.getOrCreate()
+    return session
+
+
+def _tail(log: Path) -> str:
+    try:
+        return log.read_text(errors="replace")[-_TAIL_CHARS:].strip()
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""The daily commands: init, capture, status, plan, run, replay, verify, doctor, demo."""

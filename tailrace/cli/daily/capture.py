@@ -1,0 +1,249 @@
+"""``tailrace capture``: tail sources into the log until told to stop, or until caught up."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tailrace.cli.daily.capture_memory import keep_small
+from tailrace.cli.daily.goal import Goal
+from tailrace.cli.errors import INTERRUPTED
+from tailrace.cli.invocation import of
+from tailrace.eventstore.errors import UsageError
+from tailrace.terminal import Output, Progress, count, duration, size
+from tailrace.upkeep import keeping_order
+
+if TYPE_CHECKING:
+    from tailrace.cdc.status import CaptureStatus
+    from tailrace.eventstore.settings import SourceSettings
+    from tailrace.eventstore.store import Store
+
+POLL_SECONDS = 0.2
+REPORT_SECONDS = 1.0  # JSON lines and the watched line
+
+
+def metrics_port_option(setting: str) -> Any:
+    """``--metrics-port``, in place of a setting."""
+    return typer.Option(
+        "--metrics-port",
+        metavar="PORT",
+        min=0,
+        max=65535,
+        show_default=False,
+        help=f"Serve Prometheus metrics there. Default: {setting} of the configuration.",
+    )
+
+
+MetricsAddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-address",
+        metavar="IP",
+        show_default=False,
+        help="Address that metrics are served on. Default: metrics.address of the configuration, else 127.0.0.1.",
+    ),
+]
+
+
+def capture(
+    context: typer.Context,
+    sources: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+    until_idle: Annotated[
+        bool,
+        typer.Option(
+            "--until-idle", "--once", help="Stop when the log holds all that the server has committed by now."
+        ),
+    ] = False,
+    seconds: Annotated[
+        float | None, typer.Option("--for", metavar="SECONDS", min=0, help="Stop after this time.")
+    ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            "--record",
+            metavar="FILE",
+            help="Also keep what the stream brings in a new file (`tailrace source replay` decodes it).",
+            show_default=False,
+        ),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        metrics_port_option("metrics.port"),
+    ] = None,
+    metrics_address: MetricsAddressOption = None,
+) -> int:
+    """Take the first load, then tail the write-ahead log until stopped (SIGTERM or Ctrl-C)."""
+    from tailrace.metrics.capture import Collector, served
+
+    keep_small()
+    invocation = of(context)
+    chosen = invocation.sources(sources)
+    if record is not None and len(chosen) > 1:
+        raise UsageError(
+            "a recording is of one source", hint="name one: tailrace capture SOURCE --record FILE"
+        )
+    if record is not None and record.exists():
+        raise UsageError(f"{record} exists already; recordings are not overwritten", hint="name another file")
+    metrics = invocation.settings.metrics
+    if metrics_port is None and not until_idle and seconds is None:
+        metrics_port = metrics.port  # a capture that ends soon runs beside one that stays
+    with invocation.store() as store:
+        running = Running(store, chosen, record)
+        collector = Collector(store, chosen, running.statuses)
+        goals = [Goal.now(store, name, settings) for name, settings in chosen] if until_idle else None
+        with (
+            served(collector, metrics_port, metrics_address or metrics.address, invocation.output.note),
+            keeping_order(store, invocation.configuration, invocation.output.note),
+            stopping(running.stop) as interrupted,
+            invocation.output.progress("capture") as progress,
+        ):
+            running.start()
+            watch(running, invocation.output, progress, goals=goals, seconds=seconds)
+        running.finish()
+        final = running.statuses()
+    if invocation.output.json:
+        for status in final:
+            invocation.output.document(as_document(status))
+    else:
+        for status in final:
+            invocation.output.note(f"stopped: {summary(status)}")
+    return INTERRUPTED if interrupted.is_set() else 0
+
+
+class Running:
+    """One capture per source, each on a thread of its own; the first that fails stops the others."""
+
+    def __init__(
+        self, store: Store, sources: Sequence[tuple[str, SourceSettings]], record: Path | None = None
+    ) -> None:
+        from tailrace.cdc.capture import Capture
+
+        self.stop = threading.Event()
+        self.store = store
+        self._latest: dict[str, CaptureStatus] = {}
+        self._captures = {
+            name: Capture(store, name, settings, stop=self.stop, report=self._reported, record=record)
+            for name, settings in sources
+        }
+        self._pool = ThreadPoolExecutor(len(self._captures), thread_name_prefix="capture")
+        self._futures: list[Future[None]] = []
+
+    def start(self) -> None:
+        for each in self._captures.values():
+            future = self._pool.submit(each.run)
+            future.add_done_callback(lambda _: self.stop.set())
+            self._futures.append(future)
+
+    def finish(self) -> None:
+        """Wait for the captures to end. Raises what the first failed one raised."""
+        self.stop.set()
+        self._pool.shutdown()
+        for future in self._futures:
+            future.result()
+
+    def statuses(self) -> list[CaptureStatus]:
+        return [self._latest[name] for name in self._captures if name in self._latest]
+
+    def _reported(self, status: CaptureStatus) -> None:
+        self._latest[status.source] = status
+
+
+@contextmanager
+def stopping(stop: threading.Event) -> Iterator[threading.Event]:
+    """SIGTERM and the first Ctrl-C end the work at the next commit; the event inside says that it was Ctrl-C."""
+    interrupted = threading.Event()
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            interrupted.set()
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one does not wait
+        stop.set()
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def watch(
+    running: Running,
+    output: Output,
+    progress: Progress,
+    *,
+    goals: Sequence[Goal] | None,
+    seconds: float | None,
+) -> None:
+    """Report until the captures are to stop."""
+    started = time.monotonic()
+    said_at = started
+    while not running.stop.wait(POLL_SECONDS):
+        now = time.monotonic()
+        if seconds is not None and now - started >= seconds:
+            return
+        if goals is not None and all(goal.reached() for goal in goals):
+            for told in (text for goal in goals for text in goal.left):
+                output.note(told)
+            return
+        if now - said_at >= REPORT_SECONDS:
+            said_at = now
+            for status in running.statuses():
+                progress.say(summary(status), **as_document(status), **load_facts(status))
+
+
+def summary(status: CaptureStatus) -> str:
+    """A status on one line."""
+    parts = [f"{status.source} {status.phase}"]
+    if status.loading:
+        share = f" of about {status.load_rows_expected:,}" if status.load_rows_expected else ""
+        tables = len(status.loading)
+        left = _seconds_left(status)
+        rate = "" if left is None else f", {status.load_rows_per_second:,.0f}/s, {duration(left)} left"
+        parts.append(f"{status.loaded_rows:,}{share} rows of {count(tables, 'table')}{rate}")
+    done = f"{count(status.transactions, 'transaction')}, {count(status.changes, 'change')}"
+    parts.append(f"{done} in {count(status.epochs, 'epoch')}")
+    parts.append(f"{size(status.lag_bytes)} behind")
+    if status.pending_tables:
+        parts.append(f"not captured yet: {', '.join(status.pending_tables)} (tailrace init)")
+    return "; ".join(parts)
+
+
+def load_facts(status: CaptureStatus) -> dict[str, object]:
+    """Of tables being loaded, in the fields of all progress."""
+    if not status.loading:
+        return {}
+    return {
+        "step": "loading", "done": status.loaded_rows, "total": status.load_rows_expected or None, "unit": "rows",
+        "per_second": status.load_rows_per_second or None, "seconds_left": _seconds_left(status),
+    }  # fmt: skip
+
+
+def _seconds_left(status: CaptureStatus) -> float | None:
+    """Of a load; none when the server's estimate was too low, None for what nobody can know yet."""
+    if not status.load_rows_per_second:
+        return None
+    return max(status.load_rows_expected - status.loaded_rows, 0) / status.load_rows_per_second
+
+
+def as_document(status: CaptureStatus) -> dict[str, object]:
+    """A status for JSON: LSNs as text."""
+    from dataclasses import asdict
+
+    from tailrace.eventstore.model.position import format_lsn
+
+    document = asdict(status)
+    for name in ("received_lsn", "durable_lsn", "confirmed_lsn", "server_lsn"):
+        document[name] = format_lsn(document[name])
+    document["ignored"] = dict(status.ignored)
+    document["lag_bytes"] = status.lag_bytes
+    return document

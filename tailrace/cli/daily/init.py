@@ -1,0 +1,170 @@
+"""``tailrace init``: check and prepare the store and the sources."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, is_missing_store, of
+from tailrace.eventstore.errors import OperatorError, UsageError
+
+if TYPE_CHECKING:
+    from tailrace.cdc.setup.prepare import Preparation
+    from tailrace.eventstore.store import Store
+
+STARTER = "starter.toml"
+STYLES: Mapping[str, str] = {"blocking": "bold red", "skipped": "yellow", "note": ""}
+
+
+def init(
+    context: typer.Context,
+    sources: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be run, change nothing.")
+    ] = False,
+    example: Annotated[
+        bool, typer.Option("--example", help="Write a starter tailrace.toml instead.")
+    ] = False,
+    events: Annotated[
+        bool, typer.Option("--events", help="Install the tables of domain events in the source first.")
+    ] = False,
+    ddl: Annotated[
+        bool | None,
+        typer.Option(
+            "--ddl/--no-ddl",
+            help="Install (or remove) the event trigger that tells of schema changes; needs a superuser.",
+            show_default=False,
+        ),
+    ] = None,
+    detailed_exitcode: Annotated[
+        bool, typer.Option("--detailed-exitcode", help="3 when everything was prepared already.")
+    ] = False,
+) -> int:
+    """Check and prepare sources: catalog, publication, topics. The slot is made by the first capture."""
+    invocation = of(context)
+    if example:
+        write_starter(invocation, dry_run=dry_run)
+        return 0
+    done = prepare(invocation, sources, dry_run=dry_run, events=events, ddl=ddl)
+    if any(preparation.blocking for preparation in done):
+        return OperatorError.exit_code
+    if detailed_exitcode and not any(each.new or each.statements or each.trigger for each in done):
+        return NOTHING_TO_DO
+    return 0
+
+
+def write_starter(invocation: Invocation, *, dry_run: bool) -> None:
+    """A starter configuration, to standard output on a dry run. Never over an existing file."""
+    from tailrace.config.load import FILE_NAME
+
+    text = resources.files("tailrace.cli").joinpath(STARTER).read_text(encoding="utf-8")
+    if dry_run:
+        invocation.output.line(text.rstrip("\n"))
+        return
+    file = invocation.config or Path(FILE_NAME)
+    try:
+        with file.open("x", encoding="utf-8") as target:
+            target.write(text)
+    except FileExistsError:
+        raise UsageError(
+            f"{file.absolute()} exists and is left as it is",
+            hint="look at the starter with: tailrace init --example --dry-run",
+        ) from None
+    invocation.output.line(f"wrote {file}: set its addresses, then run: tailrace doctor, tailrace init")
+
+
+def prepare(
+    invocation: Invocation,
+    names: list[str] | None,
+    *,
+    dry_run: bool,
+    events: bool,
+    ddl: bool | None = None,
+) -> list[Preparation]:
+    """Prepare the named sources in turn, and tell of each. Nothing is made on a dry run, no store either."""
+    from tailrace.cdc.setup.prepare import prepare_source
+
+    chosen = invocation.sources(names)
+    with ExitStack() as stack:
+        store, fresh = _store(invocation, stack, dry_run=dry_run)
+        if fresh:
+            word = "would make" if dry_run else "made"
+            invocation.output.line(f"{word} the store: catalog {catalog_label(invocation)}")
+        done = []
+        for name, settings in chosen:
+            preparation = prepare_source(store, name, settings, dry_run=dry_run, events=events, ddl=ddl)
+            _print(invocation, preparation, events=events, ddl=ddl)
+            done.append(preparation)
+    return done
+
+
+def _store(invocation: Invocation, stack: ExitStack, *, dry_run: bool) -> tuple[Store, bool]:
+    """The store and whether it is new. Where there is none a dry run plans on an empty one in a temporary folder."""
+    from tailrace.eventstore.store import Store
+
+    try:
+        return stack.enter_context(invocation.store()), False
+    except OperatorError as error:
+        if not is_missing_store(error):
+            raise
+    if not dry_run:
+        return stack.enter_context(invocation.store(create=True)), True
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tailrace-init-")))
+    empty = {"catalog": f"sqlite:///{folder}/catalog.db", "segments": folder / "segments"}
+    settings = invocation.settings.store.model_copy(update=empty)
+    return stack.enter_context(Store.open(settings, create=True)), True
+
+
+def _print(invocation: Invocation, preparation: Preparation, *, events: bool, ddl: bool | None) -> None:
+    output = invocation.output
+    if output.json:
+        output.document(as_document(preparation))
+        return
+    would = "would " if preparation.dry_run else ""
+    output.line(f"source {preparation.source}", style="bold")
+    if events:
+        output.line(f"  {would}install the tables of domain events (schema tailrace)")
+    for statement in preparation.statements:
+        output.line(f"  {would}run  {statement}")
+    if preparation.trigger:
+        output.line(f"  {would}{'install' if ddl else 'remove'} the trigger that tells of schema changes")
+    if preparation.trigger and preparation.dry_run:
+        output.line(preparation.trigger.rstrip("\n"))
+    for topic in preparation.new:
+        output.line(f"  {would}add topic  {topic.text}")
+    if preparation.known:
+        output.line(f"  {len(preparation.known):,} topics are known already")
+    for finding in preparation.findings:
+        output.line(f"  {finding.level}: {finding.subject}: {finding.what}", style=STYLES[finding.level])
+        if finding.hint:
+            output.line(f"    → {finding.hint}")
+    if not preparation.blocking:
+        output.line(f"  next: tailrace capture makes the slot {preparation.slot} and takes the first load")
+
+
+def as_document(preparation: Preparation) -> dict[str, object]:
+    """A preparation for JSON."""
+    return {
+        "source": preparation.source,
+        "dry_run": preparation.dry_run,
+        "publication": preparation.publication,
+        "slot": preparation.slot,
+        "statements": preparation.statements,
+        "ddl_trigger": preparation.trigger,
+        "new_topics": [topic.text for topic in preparation.new],
+        "known_topics": [topic.text for topic in preparation.known],
+        "findings": preparation.findings,
+    }
+
+
+def catalog_label(invocation: Invocation) -> str:
+    """The catalog's address without its password."""
+    from sqlalchemy.engine import make_url
+
+    return make_url(invocation.settings.store.catalog).render_as_string(hide_password=True)

@@ -1,0 +1,135 @@
+"""``tailrace run`` and ``tailrace rebuild``: keep projections up to date, build them anew."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.daily.capture import MetricsAddressOption, metrics_port_option, stopping
+from tailrace.cli.errors import INTERRUPTED, code_of_all
+from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
+from tailrace.cli.projection.context import (
+    MasterOption,
+    StaleOption,
+    asked,
+    projecting,
+    tell_outcome,
+    tell_rebuilt,
+)
+
+if TYPE_CHECKING:
+    from tailrace.projections.context import ProjectionContext
+    from tailrace.projections.refresh.refresh import Outcome
+
+
+def run(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+    once: Annotated[bool, typer.Option("--once", help="Refresh up to the log's head, then stop.")] = False,
+    detailed_exitcode: Annotated[
+        bool, typer.Option("--detailed-exitcode", help="With --once: 3 when all were up to date.")
+    ] = False,
+    master: MasterOption = None,
+    metrics_port: Annotated[
+        int | None,
+        metrics_port_option("metrics.projections_port"),
+    ] = None,
+    metrics_address: MetricsAddressOption = None,
+) -> int:
+    """Refresh projections as the log grows, until stopped (SIGTERM or Ctrl-C); a refresh under way is finished.
+
+    One that was never built is built. Only what differs is written. One that fails does not stop the others; with
+    --once the exit code tells of the failure. The one that is furthest behind its freshness goes first.
+    """
+    from tailrace.metrics.capture import served
+    from tailrace.metrics.projections import ProjectionCollector
+    from tailrace.projections import runner
+    from tailrace.projections.refresh.refresh import Outcome
+
+    invocation = of(context)
+    with projecting(invocation, "run", master=master) as projections:
+        found = asked(invocation, projections, names)
+        broken = [
+            Outcome(name, None, "failed", error.message, error=error) for name, error in found.errors.items()
+        ]
+        for outcome in broken:
+            tell_outcome(invocation, outcome)
+        wanted = found.names if names else None
+        if once:
+            return _once(invocation, projections, wanted, broken, detailed=detailed_exitcode)
+        stop, collector = threading.Event(), ProjectionCollector(projections)
+        metrics = invocation.settings.metrics
+        port = metrics.projections_port if metrics_port is None else metrics_port
+        address = metrics_address or metrics.address
+        with stopping(stop) as interrupted, served(collector, port, address, invocation.output.note):
+            runner.run(
+                projections, wanted, stop, lambda outcome: tell_outcome(invocation, outcome), collector.count
+            )
+    return INTERRUPTED if interrupted.is_set() else 0
+
+
+def _once(
+    invocation: Invocation,
+    projections: ProjectionContext,
+    names: Sequence[str] | None,
+    broken: Sequence[Outcome],
+    *,
+    detailed: bool,
+) -> int:
+    """One refresh of each; the exit code."""
+    from tailrace.projections.lifecycle import build
+
+    outcomes = build.refresh(projections, names)
+    for outcome in outcomes:
+        tell_outcome(invocation, outcome)
+    errors = [outcome.error for outcome in (*broken, *outcomes) if outcome.error is not None]
+    if errors:
+        return code_of_all(error.exit_code for error in errors)
+    return NOTHING_TO_DO if detailed and not any(outcome.changed for outcome in outcomes) else 0
+
+
+def rebuild(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The projection.", show_default=False)],
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            "--as-of",
+            metavar="EPOCH|LSN|TIME",
+            show_default=False,
+            help="Build what it was then: a generation that stays so, beside the live one.",
+        ),
+    ] = None,
+    promote: Annotated[
+        bool | None,
+        typer.Option(
+            "--promote/--no-promote", show_default=False, help="Default: promote, but not with --as-of."
+        ),
+    ] = None,
+    preview: Annotated[
+        str | None,
+        typer.Option(
+            "--preview",
+            metavar="LABEL",
+            show_default=False,
+            help="Build it to be looked at only: never promoted nor refreshed. The next one of that label replaces it.",
+        ),
+    ] = None,
+    stale_ok: StaleOption = False,
+    master: MasterOption = None,
+) -> None:
+    """Build a new generation of a projection from the log, and promote it."""
+    from tailrace.projections.lifecycle import build
+
+    invocation = of(context)
+    if promote or (promote is None and as_of is None and preview is None):
+        invocation.confirm(f"replace the live generation of {name}")
+    with projecting(invocation, f"rebuild {name}", master=master) as projections:
+        wanted = asked(invocation, projections, [name]).only()
+        built = build.rebuild(
+            projections, wanted, as_of=as_of, promote=promote, preview=preview, stale_ok=stale_ok
+        )
+    tell_rebuilt(invocation, built)

@@ -1,0 +1,236 @@
+"""``tailrace status``: one look at sources, topics and projections. Starts no JVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import typer
+
+from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.projection.status import print_projections, projection_statuses
+from tailrace.eventstore.errors import OperatorError, TransientError
+from tailrace.eventstore.model.position import format_lsn
+from tailrace.terminal import count, duration, size, when
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.cdc.postgres.progress import Ladder
+    from tailrace.eventstore.maintenance.rounds import Standing
+    from tailrace.eventstore.model.model import SourceState
+    from tailrace.eventstore.settings import SourceSettings
+    from tailrace.eventstore.store import Store
+
+LAG_TIMEOUT_SECONDS = 3  # a source that is down must not hold up the look at the rest
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """One source: what is in the log, and what the server still has for it (None: out of reach). ``slow`` is who holds
+    it up, "" when nobody does; ``slot_lost_in_seconds`` is None where the server sets no limit."""
+
+    name: str
+    state: str
+    topics: int
+    incomplete: int
+    through_lsn: str
+    behind_bytes: int | None
+    ladder: Ladder | None = None
+    slow: str = ""
+    slot_lost_in_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AsideStatus:
+    """A topic that is set aside because its table cannot be decoded. ``kept``: messages and bytes kept for it since,
+    None when nothing can be. ``frame``: the message that could not be decoded, in hex; only with --show-values."""
+
+    topic: str
+    error: str
+    lsn: str
+    kept: tuple[int, int] | None
+    frame: str | None = None
+
+
+def status(context: typer.Context) -> None:
+    """Show sources, topics and projections: how far each is."""
+    from tailrace.eventstore.maintenance.rounds import standing
+    from tailrace.projections.definition.load import import_from
+
+    invocation = of(context)
+    import_from(invocation.configuration.folder)
+    with invocation.store() as store:
+        head = store.head()
+        sources = [source_status(store, name, settings) for name, settings in invocation.sources(None)]
+        projections = projection_statuses(store, invocation.settings)
+        upkeep = standing(store)
+        aside = aside_statuses(store)
+    output = invocation.output
+    if output.json:
+        document = {"head": head, "sources": sources, "set_aside": aside, "projections": projections}
+        output.document(document | {"upkeep": upkeep})
+        return
+    _print_head(invocation, head.epoch if head else 0, head.commit_ts if head else None)
+    output.line(f"upkeep: {upkeep_line(upkeep)}\n")
+    rows = [
+        (
+            s.name,
+            s.state,
+            s.topics,
+            s.incomplete,
+            s.through_lsn,
+            "-" if s.behind_bytes is None else size(s.behind_bytes),
+        )
+        for s in sources
+    ]
+    output.table(("source", "state", "topics", "incomplete", "log holds all below", "server ahead by"), rows)
+    ladders = [(s, s.ladder) for s in sources if s.ladder is not None]
+    if ladders:
+        output.line("")
+        columns = (
+            "behind the server",
+            "sent",
+            "received",
+            "durable",
+            "slow",
+            "WAL kept",
+            "slot lost in",
+            "spilled",
+        )
+        output.table(columns, [_ladder_row(source, ladder) for source, ladder in ladders])
+    if aside:
+        output.line("")
+        _print_aside(invocation, aside)
+    if projections:
+        output.line("")
+        print_projections(output, projections)
+
+
+def aside_statuses(store: Store) -> list[AsideStatus]:
+    from tailrace.eventstore.disclosure import allowed
+
+    return [
+        AsideStatus(
+            each.topic.text,
+            each.error,
+            format_lsn(each.lsn),
+            (each.frames, each.bytes) if each.keeps else None,
+            each.frame.hex() if allowed() and each.frame is not None else None,
+        )
+        for each in store.set_aside()
+    ]
+
+
+def _print_aside(invocation: Invocation, aside: Sequence[AsideStatus]) -> None:
+    rows = [
+        (
+            each.topic,
+            each.lsn,
+            f"{each.kept[0]:,} messages, {size(each.kept[1])}" if each.kept else "nothing",
+            each.error,
+            f"tailrace source {'retry' if each.kept else 'snapshot'} {each.topic}",
+        )
+        for each in aside
+    ]
+    invocation.output.table(("set aside", "at", "kept", "because", "when that is mended"), rows)
+    for each in aside:
+        if each.frame is not None:
+            invocation.output.line(f"{each.topic}, the message that could not be decoded: {each.frame}")
+
+
+def _print_head(invocation: Invocation, epoch: int, commit_ts: datetime | None) -> None:
+    name = invocation.settings.store.name
+    if not epoch:
+        invocation.output.line(f"log {name}: empty\n")
+        return
+    age = (datetime.now(UTC) - commit_ts).total_seconds() if commit_ts else None
+    ago = f", {age:,.1f} s ago" if age is not None else ""
+    invocation.output.line(f"log {name}: epoch {epoch:,}, last commit {when(commit_ts)}{ago}\n")
+
+
+def upkeep_line(upkeep: Standing) -> str:
+    """How orderly the log is, and who last saw to it."""
+    parts = [f"{count(upkeep.unsealed_epochs, 'epoch')} not sealed ({size(upkeep.unsealed_bytes)})"]
+    tiers = ", ".join(f"{files:,} {name}" for name, (files, _) in upkeep.tiers.items())
+    parts.append(count(upkeep.files, "file") + (f" ({tiers})" if tiers else ""))
+    parts.append(f"{count(upkeep.epoch_rows, 'epoch')} in the catalog")
+    if upkeep.retired_files:
+        held = f", {count(upkeep.readers, 'long reader')}" if upkeep.readers else ""
+        parts.append(f"{upkeep.retired_files:,} replaced ({size(upkeep.retired_bytes)}{held})")
+    if upkeep.finished_at is None or upkeep.last is None:
+        return "; ".join([*parts, "no round yet"])
+    ago = (datetime.now(UTC) - upkeep.finished_at).total_seconds()
+    return "; ".join([*parts, f"last round {duration(ago)} ago took {upkeep.last.seconds:.1f} s"])
+
+
+def _ladder_row(source: SourceStatus, ladder: Ladder) -> tuple[str, ...]:
+    def behind(position: int | None, seconds: float | None = None) -> str:
+        lag = ladder.behind(position)
+        if lag is None:
+            return "-"
+        return size(lag) if seconds is None else f"{size(lag)}, {seconds:.1f} s"
+
+    left = source.slot_lost_in_seconds
+    if ladder.slot_state in ("lost", "missing"):
+        lost = f"{ladder.slot_state}: tailrace doctor"
+    elif ladder.remaining_bytes is None:
+        lost = "no limit"
+    else:
+        lost = size(ladder.remaining_bytes) + (f", {duration(left)}" if left is not None else "")
+    return (
+        source.name, behind(ladder.sent), behind(ladder.received, ladder.received_seconds),
+        behind(ladder.durable, ladder.durable_seconds), ladder.slow or "nobody", size(ladder.retained_bytes), lost,
+        size(ladder.spilled_bytes),
+    )  # fmt: skip
+
+
+def source_status(store: Store, name: str, settings: SourceSettings) -> SourceStatus:
+    """``name`` as the catalog knows it, beside the server's own position."""
+    topics = store.topics(name)
+    incomplete = sum(topic.complete_since is None for topic in topics)
+    known = store.source(name)
+    if known is None:
+        return SourceStatus(name, "not prepared: tailrace init", len(topics), incomplete, "-", None)
+    if not known.loaded:
+        return SourceStatus(name, "waiting for first load", len(topics), incomplete, "-", None)
+    ladder = reachable_ladder(settings, known)
+    through = format_lsn(known.through_lsn)
+    if ladder is None:
+        return SourceStatus(name, "server out of reach", len(topics), incomplete, through, None)
+    state = "server is a standby" if ladder.standby else "loaded"
+    return SourceStatus(
+        name, state, len(topics), incomplete, through, ladder.head - known.through_lsn, ladder, ladder.slow,
+        ladder.remaining_seconds,
+    )  # fmt: skip
+
+
+def reachable_ladder(settings: SourceSettings, known: SourceState) -> Ladder | None:
+    """The source's ladder, None when its server is out of reach."""
+    from tailrace.cdc.postgres.connect import Address
+    from tailrace.cdc.postgres.progress import read_ladder
+
+    address = Address.of(settings)
+    quick = Address({"connect_timeout": str(LAG_TIMEOUT_SECONDS), **address.conninfo})
+    try:
+        return read_ladder(quick, known.slot, known.through_lsn)
+    except (OperatorError, TransientError):
+        return None
+
+
+def server_flush_lsn(dsn: str) -> int | None:
+    """The server's WAL flush position (a standby's replay position), None when it is out of reach."""
+    import psycopg
+
+    from tailrace.eventstore.model.position import parse_lsn
+
+    try:
+        with psycopg.connect(dsn, connect_timeout=LAG_TIMEOUT_SECONDS, autocommit=True) as connection:
+            row = connection.execute(
+                "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+                " ELSE pg_current_wal_flush_lsn() END::text"
+            ).fetchone()
+    except psycopg.Error:
+        return None
+    return parse_lsn(row[0]) if row else None

@@ -1,0 +1,211 @@
+"""``tailrace verify``: sinks against the log, or the log against its source."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.errors import code_of_all, report
+from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.progress import Reporter
+from tailrace.cli.projection.context import MasterOption, asked, projecting
+from tailrace.eventstore import disclosure
+from tailrace.eventstore.errors import DifferenceFound, IncompleteTopic, TailraceError, UsageError
+from tailrace.eventstore.model.position import format_lsn
+from tailrace.terminal import count
+
+if TYPE_CHECKING:
+    from tailrace.cdc.repair.verify import TopicComparison
+    from tailrace.eventstore.model.model import TopicId
+    from tailrace.projections.lifecycle.verify import Comparison, DifferentRow
+
+_SAMPLES = ("source_samples", "log_samples", "different_samples")
+
+
+def verify(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Projections, or topics with --source. Default: all.", show_default=False),
+    ] = None,
+    source: Annotated[
+        bool, typer.Option("--source", help="Compare topics with the source's tables.")
+    ] = False,
+    sample: Annotated[
+        int | None,
+        typer.Option("--sample", min=1, metavar="N", help="Compare about N random keys of each projection."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", min=0, help="Choose the sample that was told with this seed again."),
+    ] = None,
+    master: MasterOption = None,
+) -> int:
+    """Prove that sinks equal the log; with --source, that the log equals its source. 4 when they differ."""
+    invocation = of(context)
+    if source and (sample or seed is not None):
+        raise UsageError("--sample and --seed are for projections", hint="leave them out, or --source")
+    if seed is not None and not sample:
+        raise UsageError("--seed says which sample, not how large", hint="add --sample N")
+    if source:
+        return verify_sources(invocation, names)
+    return verify_projections(invocation, names, sample, seed, master)
+
+
+def verify_projections(
+    invocation: Invocation,
+    names: list[str] | None,
+    sample: int | None = None,
+    seed: int | None = None,
+    master: str | None = None,
+) -> int:
+    """Recompute each projection, unrestricted, and compare both ways; the exit code. One that cannot be compared does
+    not hide the others: a difference found counts before what hindered."""
+    from tailrace.projections.lifecycle import build
+
+    codes = {0}
+    with projecting(invocation, "verify", master=master) as projections:
+        wanted = asked(invocation, projections, names)
+        codes.add(wanted.report(invocation))
+        for name in wanted.names:
+            try:
+                comparison = build.verify(projections, name, sample=sample, seed=seed)
+            except TailraceError as error:
+                codes.add(report(error, invocation.output, verbose=invocation.verbose))
+                continue
+            tell_comparison(invocation, comparison)
+            if not comparison.equal:
+                codes.add(DifferenceFound.exit_code)
+    return DifferenceFound.exit_code if DifferenceFound.exit_code in codes else code_of_all(codes)
+
+
+def tell_comparison(invocation: Invocation, found: Comparison) -> None:
+    """One sink beside the log."""
+    output = invocation.output
+    if output.json:
+        document = {
+            "projection": found.projection, "generation": found.generation, "epoch": found.epoch,
+            "rows": found.rows, "equal": found.equal, "only_in_log": found.only_in_log,
+            "only_in_sink": found.only_in_sink, "different": found.different,
+            "seed": found.seed, "expired": found.expired,
+            "samples": [_document(row) for row in found.samples],
+        }  # fmt: skip
+        output.document(document)
+        return
+    name = f"{found.projection} g{found.generation}"
+    sample = "" if found.seed is None else f" in a sample (--seed {found.seed})"
+    if found.equal:
+        rows = count(found.rows, "row") + (f", {found.expired:,} of them expired" if found.expired else "")
+        output.line(f"{name}: equals the log at epoch {found.epoch:,}{sample}, {rows}", style="green")
+        return
+    output.line(
+        f"{name}: DIFFERS from the log at epoch {found.epoch:,}{sample}: {count(found.different, 'row')} with other"
+        f" values, {found.only_in_log:,} missing in the sink, {found.only_in_sink:,} only in the sink",
+        style="bold red",
+    )
+    for row in found.samples if disclosure.allowed() else ():
+        output.line(f"  {row.kind}: {row.key}")
+        output.line(f"    expected: {_values(row.expected)}")
+        output.line(f"    actual:   {_values(row.actual)}")
+    tell_hidden(invocation, "rows")
+    output.line(
+        f"  hint: find out who else writes to the sink; tailrace rebuild {found.projection} makes it right"
+    )
+
+
+def disclosed(part: str | None) -> str | None:
+    """A part of a key as it may be told."""
+    return disclosure.said(part) if part is not None else None
+
+
+def tell_hidden(invocation: Invocation, what: str = "keys") -> None:
+    if not disclosure.allowed():
+        shown = "some of these rows" if what == "rows" else f"the {what} of some of these rows"
+        invocation.output.line(f"  {shown}: run it again with --show-values")
+
+
+def _values(version: str | None) -> str:
+    """A version of a row as a line."""
+    if version is None:
+        return "no row"
+    values = json.loads(version)
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in values.items()
+    }
+    return ", ".join(f"{name}={text}" for name, text in texts.items()) or "a row of its key alone"
+
+
+def _document(row: DifferentRow) -> dict[str, str | None]:
+    parts = {"key": row.key, "expected": row.expected, "actual": row.actual}
+    return {"kind": row.kind} | {name: disclosed(part) for name, part in parts.items()}
+
+
+def verify_sources(invocation: Invocation, names: list[str] | None) -> int:
+    """Compare the topics' state with the tables at one exact position; the exit code."""
+    from tailrace.cdc.repair.verify import verify_source
+    from tailrace.eventstore.model.model import TopicId
+
+    asked = [TopicId.parse(name) for name in names or ()]
+    compared: list[TopicComparison] = []
+    with invocation.store() as store, invocation.output.progress("verify --source") as progress:
+        for topic in asked:
+            store.topic(topic)  # a wrong name is said before the work
+        for name, settings in invocation.sources(list(dict.fromkeys(topic.source for topic in asked))):
+            mine = [topic for topic in asked if topic.source == name]
+            progress.say(f"comparing {name}", source=name)
+            how_far = partial(_tell_how_far, Reporter(progress))
+            compared += verify_source(store, name, settings, mine or None, report=how_far)
+    for comparison in compared:
+        tell_topic(invocation, comparison)
+    if any(not each.equal and not each.skipped for each in compared):
+        return DifferenceFound.exit_code
+    return IncompleteTopic.exit_code if any(each.skipped for each in compared) else 0
+
+
+def _tell_how_far(reporter: Reporter, topic: TopicId, done: int, total: int) -> None:
+    text = f"comparing {topic.text}, {done:,} of {total:,} topics"
+    step = f"comparing {topic.source}"
+    reporter.say(text, step, done, total, "topics", "{:,.1f}".format, source=topic.source, topic=topic.text)
+
+
+def tell_topic(invocation: Invocation, found: TopicComparison) -> None:
+    """One topic beside its table."""
+    output = invocation.output
+    lsn = format_lsn(found.lsn)
+    if output.json:
+        keys = {
+            name: [[disclosed(part) for part in key] for key in getattr(found, name)] for name in _SAMPLES
+        }
+        document = asdict(found) | {"topic": found.topic.text, "lsn": lsn, "equal": found.equal} | keys
+        output.document(document)
+        return
+    if found.skipped:
+        output.line(f"{found.topic.text}: not compared: {found.skipped}", style="yellow")
+    elif found.equal:
+        text = f"{found.topic.text}: equals its source at {lsn}, {count(found.source_rows, 'row')}"
+        output.line(text, style="green")
+    else:
+        differs = (
+            f"{found.topic.text}: DIFFERS from its source at {lsn}: {count(found.different, 'row')} with other"
+            f" values, {found.only_in_source:,} only in the source, {found.only_in_log:,} only in the log"
+        )
+        output.line(differs, style="bold red")
+        for kind, samples in (
+            ("different", found.different_samples),
+            ("only in source", found.source_samples),
+            ("only in log", found.log_samples),
+        ):
+            for key in samples if disclosure.allowed() else ():
+                output.line(f"  {kind}: {', '.join(str(part) for part in key)}")
+        tell_hidden(invocation)
+    if found.erased:
+        held = f"; the source still has a value in {found.erased_held:,} of them" if found.erased_held else ""
+        output.line(f"  not compared: erased cells of {count(found.erased, 'row')}{held}")
+    if found.only_in_source_columns:
+        columns = ", ".join(found.only_in_source_columns)
+        output.line(f"  not compared, as no change of the table has shown them yet: {columns}")

@@ -1,0 +1,183 @@
+"""``tailrace log redact`` and ``log redactions``: erase the values of a key's rows, and what was erased."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.invocation import Invocation, of
+from tailrace.eventstore.errors import UsageError
+from tailrace.terminal import Output, count, when
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.maintenance.redaction.receipts import Receipt, Remnant
+    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.store import Store
+
+_POLL_SECONDS = 0.5
+
+
+def redact(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(help="SOURCE.SCHEMA.TABLE or SOURCE.CATEGORY.", show_default=False)],
+    key: Annotated[
+        list[str],
+        typer.Option("--key", "-k", help="The key's value; once for each column, in the key's order."),
+    ],
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--columns", metavar="A,B", help="Only these. Default: all that are not part of the key."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be erased; erase nothing.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Return when the replaced files are gone, too.")
+    ] = False,
+    now: Annotated[
+        bool,
+        typer.Option(
+            "--now", help="Remove the replaced files at once; readers in the middle of them begin again."
+        ),
+    ] = False,
+) -> None:
+    """Erase the values of a row for good, in all of its history: they read as Erased from then on.
+
+    All rows under the key, and those that the row had under earlier or later keys. Offsets, order and epochs stay;
+    consumers go on. What comes later stays as it is. Prints a receipt, which `log redactions` shows again.
+    """
+    from tailrace.eventstore.maintenance.redaction import redact as redaction
+    from tailrace.eventstore.model.model import TopicId
+
+    if wait and now:
+        raise UsageError("--wait and --now exclude each other", hint="choose one")
+    invocation = of(context)
+    request = redaction.Request(TopicId.parse(topic), key, _names(columns))
+    with invocation.store() as store:
+        asks = invocation.settings.protected and not invocation.yes
+        if dry_run or asks:
+            with invocation.output.progress("looking for its rows"):
+                planned = redaction.plan(store, request)
+            _tell(invocation, planned, planned=True)
+            if dry_run:
+                return
+            invocation.confirm(f"erase {count(planned.rows, 'row')} of {planned.topic} for good")
+        with invocation.output.progress("redaction") as progress:
+            receipt = redaction.redact(store, request, report=progress.say)
+            if wait or now:
+                left = _remove_replaced(store, request.topic, progress.say, at_once=now)
+                receipt = replace(receipt, remnants=tuple(left))
+    _tell(invocation, receipt)
+
+
+def redactions(
+    context: typer.Context,
+    topics: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+) -> None:
+    """What was erased, when, and where values may still lie. To be repeated after a restore from before."""
+    from tailrace.eventstore.maintenance.redaction.receipts import receipts
+    from tailrace.eventstore.maintenance.retention.archives import archives
+    from tailrace.eventstore.model.model import TopicId
+
+    invocation = of(context)
+    with invocation.store() as store:
+        found = receipts(store, [TopicId.parse(topic) for topic in topics or ()])
+        kept = (
+            archives(store, [TopicId.parse(name) for name in {each.topic for each in found}]) if found else []
+        )
+    if invocation.output.json:
+        for receipt in found:
+            invocation.output.document(asdict(receipt))
+        return
+    if not found:
+        invocation.output.line("nothing was erased")
+        return
+    rows = [
+        (
+            each.epoch,
+            when(each.erased_at),
+            each.topic,
+            _keys(each.keys),
+            ", ".join(each.columns),
+            f"{each.rows:,}",
+        )
+        for each in found
+    ]
+    invocation.output.table(("epoch", "erased", "topic", "keys", "columns", "rows"), rows)
+    for archive in kept:
+        held = [count(archive.files, "file")] if archive.files else []
+        if archive.unfinished:
+            held.append(f"{count(archive.unfinished, 'unfinished file')}")
+        invocation.output.note(f"values may still lie in archive {archive.place}: {' and '.join(held)}")
+
+
+def command(receipt: Receipt) -> str:
+    """The command that erases the same again."""
+    keys = " ".join(f"--key {shlex.quote(text or '')}" for text in receipt.keys[0])
+    return f"tailrace log redact {shlex.quote(receipt.topic)} {keys} --columns {shlex.quote(','.join(receipt.columns))}"
+
+
+def _names(columns: Sequence[str] | None) -> list[str] | None:
+    if columns is None:
+        return None
+    return [name.strip() for given in columns for name in given.split(",") if name.strip()]
+
+
+def _remove_replaced(
+    store: Store, topic: TopicId, report: Callable[[str], None], *, at_once: bool
+) -> list[Remnant]:
+    """Returns when they are gone; gives the places that are left."""
+    from tailrace.eventstore.maintenance.files import retired
+    from tailrace.eventstore.maintenance.redaction import remaining_copies
+    from tailrace.eventstore.maintenance.retention import archive
+
+    archive.remove_abandoned(store)
+    while files := retired.of_topic(store, topic):
+        if at_once:
+            retired.remove(store, files)
+            break
+        retired.collect_retired(store, store.settings.upkeep.keep_seconds)
+        report(f"waiting for readers of {count(len(files), 'replaced file')}")
+        time.sleep(_POLL_SECONDS)
+    return remaining_copies.now(store, topic)
+
+
+def _keys(keys: Sequence[Sequence[str | None]]) -> str:
+    return "; ".join(", ".join("NULL" if text is None else text for text in key) for key in keys)
+
+
+def _tell(invocation: Invocation, receipt: Receipt, *, planned: bool = False) -> None:
+    output = invocation.output
+    if output.json:
+        output.document({**asdict(receipt), "dry_run": planned})
+        return
+    what = f"{', '.join(receipt.columns)} of {receipt.topic}, key {_keys(receipt.keys[:1])}"
+    if not receipt.files:
+        output.line(f"nothing is left to erase: {what}")
+    elif planned:
+        output.line(
+            f"would erase {count(receipt.rows, 'row')} in {count(len(receipt.files), 'file')}: {what}"
+        )
+    else:
+        output.line(f"erased {count(receipt.rows, 'row')}: {what}")
+        output.line(
+            f"{count(len(receipt.files), 'file')} written again; epoch {receipt.epoch:,} says so to whoever follows"
+        )
+    if len(receipt.keys) > 1:
+        output.line(f"with its rows under other keys: {_keys(receipt.keys[1:])}")
+    output.line(f"rows of epochs after {receipt.upto:,} stay as they are")
+    _tell_remnants(output, receipt)
+
+
+def _tell_remnants(output: Output, receipt: Receipt) -> None:
+    output.line("values may still lie in:")
+    for each in receipt.remnants:
+        output.line(f"  {each.place}: {each.detail}")
+        output.line(f"      → {each.remedy}")

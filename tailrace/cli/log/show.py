@@ -1,0 +1,156 @@
+"""``tailrace log``: read the log itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tailrace.cli.invocation import of
+from tailrace.cli.log.archives import archives
+from tailrace.cli.log.redact import redact, redactions
+from tailrace.cli.log.tail import tail
+from tailrace.cli.log.verify import verify
+from tailrace.eventstore.errors import UsageError
+from tailrace.terminal import when
+
+if TYPE_CHECKING:
+    from tailrace.cli.log.row_format import Document
+    from tailrace.eventstore.model.model import TopicInfo
+    from tailrace.eventstore.model.schema import TopicSchema
+    from tailrace.eventstore.store import Store
+
+app = typer.Typer(help="Read the log itself, check it, and erase from it.")
+app.command()(tail)
+app.command()(verify)
+app.command()(redact)
+app.command()(redactions)
+app.command()(archives)
+
+TopicArgument = Annotated[
+    str, typer.Argument(help="SOURCE.SCHEMA.TABLE or SOURCE.CATEGORY.", show_default=False)
+]
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    topic: TopicArgument,
+    key: Annotated[
+        list[str], typer.Argument(help="The key's values, in the key's order.", show_default=False)
+    ],
+) -> None:
+    """Show one row's history, with the domain events of the same transactions beside it."""
+    from tailrace.eventstore.model.model import TopicId
+
+    invocation = of(context)
+    with invocation.store() as store:
+        info = store.topic(TopicId.parse(topic))
+        history = row_history(store, info, key)
+        events = events_of(store, info.id.source, history)
+        removed = store.removed_until(info.id)
+        archived = sorted({each.archive for each in store.archived(info.id)})
+    if removed is not None:
+        kept = f"; they are archived in {', '.join(archived)}" if archived else ""
+        invocation.output.note(f"retention removed rows of {info.id.text} up to {when(removed)}{kept}")
+    if not history:
+        raise UsageError(
+            f"{info.id.text} has no row with key {', '.join(key)} in its history",
+            hint=f"tailrace log tail {info.id.text} shows rows; a time is written as Postgres prints it",
+        )
+    if invocation.output.json:
+        for document in history:
+            invocation.output.document({**document, "events": events.get(document["lsn"], [])})
+        return
+    invocation.output.table(
+        ("epoch", "committed", "txn", "change", "what changed", "event behind it"),
+        list(_history_rows(history, events)),
+    )
+
+
+def row_history(store: Store, info: TopicInfo, key: Sequence[str]) -> list[Document]:
+    """Every change of one key, oldest first, truncates too. Raises UsageError when the key does not fit."""
+    from tailrace.eventstore.model.keys import hash_texts
+
+    schema = next(schema for schema in store.schemas(info.id) if schema.version == info.version)
+    _check_key(info, schema, key)
+    key_hash = hash_texts(list(key))
+    found = list(_rows_of_key(store, info, key_hash))
+    return found if any(row["op"] != "t" for row in found) else []
+
+
+def _check_key(info: TopicInfo, schema: TopicSchema, key: Sequence[str]) -> None:
+    columns = [column.name for column in schema.key]
+    if not columns:
+        raise UsageError(
+            f"{info.id.text} has no key: its rows have no identity", hint="tailrace log tail shows them"
+        )
+    if len(columns) != len(key):
+        raise UsageError(
+            f"the key of {info.id.text} is ({', '.join(columns)}), but {len(key)} value(s) were given",
+            hint=f"tailrace log show {info.id.text} {' '.join(name.upper() for name in columns)}",
+        )
+
+
+def _rows_of_key(store: Store, info: TopicInfo, key_hash: int) -> Iterator[Document]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from tailrace.cli.log.row_format import documents
+
+    for batch in store.read(info.id, partitions=info.partitioning.of_key(key_hash)):
+        wanted = pc.or_(pc.equal(batch["_hash"], pa.scalar(key_hash)), pc.equal(batch["_op"], "t"))
+        yield from documents(info.id, batch.filter(wanted))
+
+
+def events_of(store: Store, source: str, history: Sequence[Document]) -> dict[str, list[Document]]:
+    """Domain events and logical messages of the transactions in ``history``, by commit LSN."""
+    from tailrace.cli.log.row_format import in_commit_order
+    from tailrace.eventstore.model.model import TopicKind
+    from tailrace.eventstore.model.position import Cut
+    from tailrace.eventstore.subscriptions.filter import Filter
+    from tailrace.eventstore.subscriptions.tail import between
+
+    epochs = sorted({row["epoch"] for row in history if row["txn"]})
+    lsns = {row["lsn"] for row in history if row["txn"]}
+    topics = [info for info in store.topics(source) if info.kind is not TopicKind.TABLE]
+    found: dict[str, list[Document]] = {}
+    for epoch in epochs:
+        for row in in_commit_order(between(store, topics, epoch - 1, Cut(epoch), Filter())):
+            if row["lsn"] in lsns:
+                found.setdefault(row["lsn"], []).append(row)
+    return found
+
+
+def _history_rows(
+    history: Sequence[Document], events: Mapping[str, Sequence[Document]]
+) -> Iterator[tuple[object, ...]]:
+    from tailrace.cli.log.row_format import ROW_OPS, difference
+
+    current: Document | None = None
+    for row in history:
+        new = row["after"]
+        if new is not None and current is not None:
+            new = {**current, **new}  # cells that were not sent are as they were
+        beside = "\n".join(event_line(event) for event in events.get(row["lsn"], ()))
+        change = "all rows went" if row["op"] == "t" else difference(current, new)
+        yield (
+            row["epoch"],
+            when(row["commit_ts"]),
+            row["txn"] or "first load",
+            ROW_OPS[row["op"]],
+            change,
+            beside,
+        )
+        current = new
+
+
+def event_line(event: Mapping[str, Any]) -> str:
+    """A domain event in a few words: its type, stream and data."""
+    after = event["after"] or {}
+    if "type" not in after:
+        return f"message {after.get('prefix', '')}"
+    from tailrace.cli.log.row_format import shown
+
+    return f"{after['type']} on {after['stream']} v{after['version']}: {shown(after['data'])}"

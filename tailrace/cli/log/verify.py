@@ -1,0 +1,68 @@
+"""``tailrace log verify``: is the log what was written?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.invocation import Invocation, of
+from tailrace.eventstore.errors import DifferenceFound
+from tailrace.terminal import count, size
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.integrity.findings import Verified
+
+
+def verify(
+    context: typer.Context,
+    topics: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only the catalog, and whether files are there; reads no content.")
+    ] = False,
+    archives: Annotated[
+        bool, typer.Option("--archives", help="Also the files that retention put into archives.")
+    ] = False,
+) -> int:
+    """Check the log itself: every checksum, hash and sum, every file and offset. 4 when something is wrong.
+
+    Safe beside a running capture and upkeep. What is damaged is named; nothing is changed.
+    """
+    from tailrace.eventstore.model.model import TopicId
+
+    invocation = of(context)
+    chosen = [TopicId.parse(topic) for topic in topics or ()]
+    with invocation.store() as store, invocation.output.progress("verifying the log") as progress:
+        found = store.verify(chosen, quick=quick, archives=archives, report=progress.say)
+    tell(invocation, found)
+    return 0 if found.clean else DifferenceFound.exit_code
+
+
+def tell(invocation: Invocation, found: Verified) -> None:
+    """The findings, then what was looked at."""
+    output = invocation.output
+    if output.json:
+        output.document({**asdict(found), "clean": found.clean})
+        return
+    for finding in found.findings:
+        output.line(f"{finding.problem.upper():<8} {finding.place}: {finding.detail}", style="bold red")
+    looked = f"{count(found.topics, 'topic')}, {count(found.files, 'file')}"
+    if not found.quick:
+        looked += f", {size(found.bytes)} read"
+    if found.unregistered:
+        looked += f"; {count(found.unregistered, 'file')} that no epoch names yet, or any more"
+    output.line(f"up to epoch {found.epoch:,}: {looked}")
+    if found.redactions:
+        output.line(
+            f"{count(found.redactions, 'redaction')}: `tailrace log redactions` shows what was erased"
+        )
+    if found.clean:
+        output.line("the log is what was written" if not found.quick else "nothing is missing", style="green")
+        return
+    output.line(
+        f"{count(len(found.findings), 'finding')}; nothing was changed\n"
+        "  hint: put back what is damaged or missing from a backup (docs/operations.md), then verify again; what the"
+        " source still holds can be read again: tailrace source snapshot",
+        style="bold red",
+    )

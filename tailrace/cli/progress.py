@@ -1,0 +1,66 @@
+"""How fast a step goes and how long it will still take, from what is told of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tailrace.terminal import Progress, duration
+
+
+class Pace:
+    """``clock`` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._step = ""
+        self._began = 0.0
+        self._first = self._last = 0
+
+    def told(self, step: str, done: int, total: int | None) -> tuple[float | None, float | None]:
+        """Units a second since the step was first told of, and seconds left; None for what nobody can know yet."""
+        now = self._clock()
+        if step != self._step or done < self._last:
+            self._step, self._began, self._first = step, now, done
+        self._last = done
+        if done == self._first or now <= self._began:
+            return None, None
+        rate = (done - self._first) / (now - self._began)
+        return rate, None if total is None else (total - done) / rate
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Onto a command's progress: how much of a step is done, how fast it goes and how long it will still take."""
+
+    progress: Progress
+    pace: Pace = field(default_factory=Pace)
+
+    def __call__(self, step: str, done: int, total: int | None, unit: str, **facts: object) -> None:
+        """As ``tailrace.projections.context.Report``; ``facts`` are for programs alone."""
+        share = f" {done:,} of {total:,} {unit}" if total is not None else f" {done:,} {unit}" if unit else ""
+        self.say(f"{step}{share}", step, done, total, unit, "{:,.1f}".format, **facts)
+
+    def say(
+        self,
+        text: str,
+        step: str,
+        done: int,
+        total: int | None,
+        unit: str,
+        shown: Callable[[float], str],
+        **facts: object,
+    ) -> None:
+        """With a text of one's own for how far it is; ``shown`` is how people read what is done in a second."""
+        rate, left = self.pace.told(step, done, total)
+        text += f", {shown(rate)}/s" if rate is not None else ""
+        text += f", {duration(left)} left" if left else ""
+        self.progress.say(
+            text, step=step, done=done, total=total, unit=unit,
+            per_second=_rounded(rate), seconds_left=_rounded(left), **facts,
+        )  # fmt: skip
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 3)

@@ -1,0 +1,83 @@
+"""How ``tailrace projection check`` tells what it found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from tailrace.projections.analysis.check import Examined
+    from tailrace.projections.definition.findings import Finding
+    from tailrace.projections.refresh.plan import Plan
+
+
+def tell_examined(invocation: Invocation, examined: Examined, planned: Plan | None) -> None:
+    """One projection. ``planned`` is what its next refresh would do."""
+    if invocation.output.json:
+        invocation.output.document(_document(examined, planned))
+        return
+    output = invocation.output
+    mark, style = ("ok  ", "") if examined.ok else ("fail", "bold red")
+    where = f" ({examined.place})" if examined.place != examined.projection else ""
+    output.line(f"{mark}  {examined.projection}{where}{_verdict(examined)}", style=style)
+    for found in examined.findings:
+        output.line(f"  {found.level}  {_placed(found, examined)}", style=_STYLES[found.level])
+        _advise(invocation, found)
+    if examined.incremental is False:
+        output.line("  each refresh computes everything, because")
+        for found in examined.reasons:
+            output.line(f"    - {_placed(found, examined)}")
+            _advise(invocation, found)
+    for remark in examined.remarks:
+        output.line(f"  note  sink: {remark}")
+    if planned is not None:
+        output.line(f"  next refresh: {planned.kind}: {planned.reason}")
+
+
+_STYLES = {"fail": "red", "warn": "yellow"}
+
+
+def _verdict(examined: Examined) -> str:
+    if examined.incremental is None:
+        return ""
+    if not examined.incremental:
+        return ": full"
+    whole = " or ".join(examined.whole)
+    return f": incremental, but full when {whole} changes (no affects=)" if whole else ": incremental"
+
+
+def _placed(found: Finding, examined: Examined) -> str:
+    """With its place, where that is not the projection's own."""
+    return found.what if found.place == examined.place else f"{found.place}: {found.what}"
+
+
+def _advise(invocation: Invocation, found: Finding) -> None:
+    if found.hint:
+        invocation.output.line(f"        → {found.hint}")
+
+
+def _document(examined: Examined, planned: Plan | None) -> dict[str, object]:
+    verdict = {True: "incremental", False: "full", None: None}[examined.incremental]
+    return {
+        "projection": examined.projection,
+        "place": examined.place,
+        "ok": examined.ok,
+        "findings": [_finding(found) for found in examined.findings],
+        "verdict": verdict,
+        "reasons": [_finding(found) for found in examined.reasons],
+        "full_when_changed": list(examined.whole),
+        "remarks": list(examined.remarks),
+        "next": None if planned is None else {"kind": planned.kind, "reason": planned.reason},
+    }
+
+
+def _finding(found: Finding) -> dict[str, object]:
+    return {
+        "level": found.level,
+        "what": found.what,
+        "hint": found.hint,
+        "place": found.place,
+        "input": found.input or None,
+        "column": found.column or None,
+    }

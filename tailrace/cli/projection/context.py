@@ -1,0 +1,230 @@
+"""What the projection commands share: the context they run in, the choice of names, and how outcomes are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.errors import code_of_all, report
+from tailrace.cli.invocation import Invocation, unknown
+from tailrace.cli.progress import Reporter
+from tailrace.eventstore.errors import UsageError
+from tailrace.terminal import count
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.settings import Settings
+    from tailrace.projections.context import ProjectionContext
+    from tailrace.projections.definition.load import Broken
+    from tailrace.projections.definition.model import Projection
+    from tailrace.projections.lifecycle.build import Rebuilt
+    from tailrace.projections.refresh.refresh import Outcome
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        show_default=False,
+        help="Where Spark's tasks run. Default: spark.master of the configuration.",
+    ),
+]
+
+StaleOption = Annotated[
+    bool, typer.Option("--stale-ok", help="Also when readers then see older data than now.")
+]
+
+
+@contextmanager
+def projecting(
+    invocation: Invocation, activity: str, *, lenient: bool = False, master: str | None = None
+) -> Iterator[ProjectionContext]:
+    """The context of projection work. Spark starts with the first computation, never before.
+
+    Definitions that do not load are left out, and what is wrong with them is in ``broken``: ``asked`` tells what of
+    that concerns a command. ``lenient`` goes on without any: what is live can be changed while the code is broken.
+    ``master`` stands for that of the configuration.
+    """
+    from tailrace.projections.context import ProjectionContext
+
+    settings = with_master(invocation.settings, master)
+    projections, broken = _definitions(invocation, lenient=lenient)
+    with invocation.store() as store, invocation.output.progress(activity) as progress:
+        report = Reporter(progress)
+        with ProjectionContext(store, settings, projections, broken=broken, report=report) as context:
+            yield context
+
+
+def with_master(settings: Settings, master: str | None) -> Settings:
+    """The settings with another master. Raises UsageError when spark-submit has chosen one already, and what
+    ``check_master`` raises."""
+    from tailrace.projections.spark.session import check_master, is_submitted
+
+    if master is None:
+        return settings
+    if is_submitted():
+        raise UsageError(
+            "--master is spark-submit's here: it has started Spark already",
+            hint="give it before the main file: spark-submit --master URL …",
+        )
+    chosen = settings.model_copy(update={"spark": settings.spark.model_copy(update={"master": master})})
+    check_master(chosen)
+    return chosen
+
+
+def _definitions(invocation: Invocation, *, lenient: bool) -> tuple[dict[str, Projection], Broken]:
+    from tailrace.projections.definition.load import Broken, gathering, load_configured
+
+    settings = invocation.settings
+    if not (settings.projections.modules or settings.projections.sql or lenient):
+        raise UsageError(
+            f"{invocation.configuration.path} names no projections",
+            hint='add [projections] modules = ["shop.projections"], or sql = ["shop/sql"]',
+        )
+    with gathering() as mistakes:
+        found = load_configured(settings.projections, invocation.configuration.folder)
+    broken = Broken(tuple(mistakes))
+    for error in (*broken.definitions.values(), *broken.modules.values()) if lenient else ():
+        invocation.output.note(f"going on without it: {error.message}", style="yellow")
+    return found, broken
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a command has to work on. ``errors`` are of what does not load of it: of the names that it was given and of
+    what these read, or of everything when it was given none."""
+
+    names: list[str]
+    errors: Mapping[str, UsageError]
+
+    def only(self) -> str:
+        """The one name. Raises UsageError when that, or something that it reads, does not load."""
+        for error in self.errors.values():
+            raise error
+        (name,) = self.names
+        return name
+
+    def report(self, invocation: Invocation) -> int:
+        """Tell the errors; the exit code."""
+        return code_of_all(
+            report(each, invocation.output, verbose=invocation.verbose) for each in self.errors.values()
+        )
+
+
+def asked(invocation: Invocation, context: ProjectionContext, names: Sequence[str] | None) -> Asked:
+    """What to work on, beside what does not load; what of that was not asked for is told in a note. Raises UsageError
+    for unknown names, and when nothing is left to work on."""
+    definitions, modules = context.broken.definitions, context.broken.modules
+    errors: dict[str, UsageError] = {**definitions, **modules}
+    if names:
+        errors = {name: definitions[name] for name in with_reads(context, names) if name in definitions}
+    left = chosen(context, [name for name in names if name not in errors]) if names else []
+    left = left if names else list(context.projections)
+    if errors and not left:
+        raise next(iter(errors.values()))
+    tell_others(invocation, [name for name in (*definitions, *modules) if name not in errors])
+    return Asked(left, errors)
+
+
+def tell_others(invocation: Invocation, names: Sequence[str]) -> None:
+    """What is broken beside what a command was asked for."""
+    if names:
+        told = f"broken, and not asked for: {', '.join(names)} (tailrace projection check)"
+        invocation.output.note(told, style="yellow")
+
+
+def with_reads(context: ProjectionContext, names: Sequence[str]) -> list[str]:
+    """Names, and those of all projections that these read."""
+    found = dict.fromkeys(names)
+    todo = list(names)
+    while todo:
+        defined = context.projections.get(todo.pop())
+        new = [name for name in (defined.reads if defined else ()) if name not in found]
+        found |= dict.fromkeys(new)
+        todo += new
+    return list(found)
+
+
+def chosen(context: ProjectionContext, names: Sequence[str]) -> list[str]:
+    """The named projections, each once. Raises UsageError with the nearest name, or with the module that may define it
+    and does not load."""
+    for name in names:
+        if name in context.projections:
+            continue
+        from tailrace.projections.definition.findings import did_you_mean
+
+        for error in context.broken.modules.values() if not did_you_mean(name, context.projections) else ():
+            raise UsageError(
+                f"there is no projection {name!r} in what loads; {error.message}", hint=error.hint
+            )
+        raise unknown("projection", name, context.projections, "does [projections] name its module or file?")
+    return list(dict.fromkeys(names))
+
+
+def tell_outcome(invocation: Invocation, outcome: Outcome) -> None:
+    """One refresh of one generation."""
+    if invocation.output.json:
+        error = outcome.error
+        document = {
+            "projection": outcome.projection,
+            "generation": outcome.generation,
+            "status": outcome.status,
+            "reason": outcome.reason,
+            "epoch": outcome.epoch,
+            "upserts": outcome.upserts,
+            "deletes": outcome.deletes,
+            "seconds": round(outcome.seconds, 3),
+            "error": None if error is None else {"message": error.message, "hint": error.hint},
+        }
+        invocation.output.document(document)
+        return
+    invocation.output.line(outcome_line(outcome), style=_STYLES.get(outcome.status, ""))
+    if outcome.error is not None and outcome.error.hint:
+        invocation.output.line(f"  hint: {outcome.error.hint}")
+
+
+_STYLES = {"failed": "bold red", "waiting": "yellow", "frozen": "yellow"}
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """``customer_totals g1: 12 upserts, 3 deletes to epoch 42 in 1.3 s``."""
+    name = outcome.projection if outcome.generation is None else f"{outcome.projection} g{outcome.generation}"
+    if outcome.status != "done":
+        words = {"nothing": "up to date", "frozen": "frozen", "waiting": "waits", "failed": "failed"}
+        return f"{name}: {words[outcome.status]}: {outcome.reason}"
+    rows = f"{count(outcome.upserts, 'upsert')}, {count(outcome.deletes, 'delete')}"
+    return f"{name}: {rows}, now at epoch {outcome.epoch:,}, {outcome.seconds:,.1f} s ({outcome.reason})"
+
+
+def tell_rebuilt(invocation: Invocation, built: Rebuilt) -> None:
+    """A new generation."""
+    if invocation.output.json:
+        document = {
+            "projection": built.projection,
+            "generation": built.generation,
+            "epoch": built.epoch,
+            "rows": built.rows,
+            "resumed": built.resumed,
+            "promoted": built.promoted is not None,
+            "previous": built.promoted.previous if built.promoted else None,
+            "preview": built.preview,
+        }
+        invocation.output.document(document)
+        return
+    resumed = ", finishing a build that was cut off" if built.resumed else ""
+    name = f"{built.projection} g{built.generation}"
+    invocation.output.line(f"{name}: {count(built.rows, 'row')} as of epoch {built.epoch:,}{resumed}")
+    if built.preview is not None:
+        invocation.output.line(f"  preview {built.preview!r}: never promoted, not refreshed")
+    elif built.promoted is None:
+        promote = f"tailrace projection promote {built.projection} --generation {built.generation}"
+        invocation.output.line(f"  not live; to make it so: {promote}")
+    elif built.promoted.previous is not None:
+        behind = built.promoted.behind
+        stale = f", {count(behind, 'epoch')} behind what readers saw" if behind else ""
+        invocation.output.line(f"  live now, instead of g{built.promoted.previous}{stale}")
+    else:
+        invocation.output.line("  live now")

@@ -1,0 +1,154 @@
+"""``tailrace projection diff`` and ``runs``: two generations beside each other, and what refreshes did."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.daily.verify import tell_hidden
+from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.projection.context import projecting
+from tailrace.eventstore import disclosure
+from tailrace.eventstore.errors import DifferenceFound
+from tailrace.terminal import count, size, when
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.metadata.run_records import RunRecord
+    from tailrace.projections.lifecycle.diff import GenerationDiff, Sample
+    from tailrace.projections.sinks.reader import Row
+
+NameArgument = Annotated[str, typer.Argument(help="The projection.", show_default=False)]
+GenerationArgument = Annotated[int, typer.Argument(help="A generation's number.", show_default=False)]
+
+
+def diff(
+    context: typer.Context, name: NameArgument, first: GenerationArgument, second: GenerationArgument
+) -> int:
+    """Compare the results of two generations, as the log keeps them: a preview and the live one, say. Starts no Spark.
+    4 when they differ."""
+    from tailrace.projections.lifecycle.diff import diff as compare
+
+    invocation = of(context)
+    with projecting(invocation, f"diff {name}", lenient=True) as projections:
+        found = compare(projections, name, first, second)
+    if invocation.output.json:
+        invocation.output.document(_document(found))
+    else:
+        _tell(invocation, found)
+    return 0 if found.equal else DifferenceFound.exit_code
+
+
+def _tell(invocation: Invocation, found: GenerationDiff) -> None:
+    output = invocation.output
+    one, other = f"g{found.first}", f"g{found.second}"
+    for (number, rows), epoch in zip(
+        ((one, found.rows[0]), (other, found.rows[1])), found.epochs, strict=True
+    ):
+        output.line(f"{found.projection} {number}: {count(rows, 'row')} at epoch {epoch:,}")
+    if found.epochs[0] != found.epochs[1]:
+        output.note("they stand at different positions: what was committed in between differs, too")
+    if found.equal:
+        output.line("equal", style="green")
+        return
+    for number, columns in zip((one, other), found.only_columns, strict=True):
+        if columns:
+            output.line(f"only in {number}, or of another type there, and not compared: {', '.join(columns)}")
+    output.line(
+        f"{count(found.different, 'row')} with other values, {found.only_in_first:,} only in {one},"
+        f" {found.only_in_second:,} only in {other}"
+    )
+    for sample in found.samples if disclosure.allowed() else ():
+        output.line(f"  {_shown(sample.key)}")
+        for number, row in ((one, sample.first), (other, sample.second)):
+            output.line(f"    {number}: {_changed(sample, row) if row is not None else 'no row'}")
+    if found.samples:
+        tell_hidden(invocation)
+
+
+def _changed(sample: Sample, row: Row) -> str:
+    """Of a row that both have only the values that differ."""
+    if sample.first is None or sample.second is None:
+        return _shown({name: value for name, value in row.items() if name not in sample.key})
+    return _shown({name: value for name, value in row.items() if sample.first[name] != sample.second[name]})
+
+
+def _shown(row: Row) -> str:
+    return ", ".join(f"{name}={value!s}" for name, value in row.items())
+
+
+def _document(found: GenerationDiff) -> dict[str, object]:
+    samples = [
+        {"key": _text(sample.key), "first": _text(sample.first), "second": _text(sample.second)}
+        for sample in found.samples
+    ]
+    return {
+        "projection": found.projection, "first": found.first, "second": found.second, "epochs": found.epochs,
+        "rows": found.rows, "equal": found.equal, "only_columns": found.only_columns,
+        "only_in_first": found.only_in_first, "only_in_second": found.only_in_second,
+        "different": found.different, "samples": samples,
+    }  # fmt: skip
+
+
+def _text(row: Row | None) -> str | None:
+    return None if row is None else disclosure.said(json.dumps(row, default=str, ensure_ascii=False))
+
+
+def _epochs(record: RunRecord) -> str:
+    reached = f"{record.to_epoch or 0:,}"
+    if record.from_epoch is None or record.kind == "verify":
+        return reached
+    return f"{record.from_epoch:,} → {reached}"
+
+
+def _seconds(record: RunRecord) -> str:
+    return f"{(record.finished - record.started).total_seconds():.1f} s" if record.finished else ""
+
+
+def _why(record: RunRecord) -> str:
+    if record.status != "failed":
+        return record.reason
+    again = f", {record.tries:,} times, the last at {when(record.finished)}" if record.tries > 1 else ""
+    return f"FAILED{again}: {record.reason}"
+
+
+def runs(
+    context: typer.Context,
+    name: NameArgument,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many, newest first.")] = 20,
+) -> None:
+    """List what refreshes and comparisons of a projection did, newest first, and those that failed; who is at work."""
+    from tailrace.projections.refresh.lock import workers
+
+    invocation = of(context)
+    with projecting(invocation, f"runs {name}", lenient=True) as projections:
+        projections.check_known(name)
+        records = projections.store.run_records.latest(name, limit)
+        working = workers(projections, name)
+    if invocation.output.json:
+        for each in working:
+            invocation.output.document(
+                {"projection": name, "status": "running", "holder": each.holder, "started": each.since}
+            )
+        for record in records:
+            invocation.output.document(record)
+        return
+    for each in working:
+        invocation.output.note(f"at work now: {each.holder}, since {when(each.since)}")
+    rows = [
+        (
+            when(record.started),
+            "" if record.generation is None else f"g{record.generation}",
+            record.kind,
+            _epochs(record),
+            record.rows_upserted,
+            record.rows_deleted,
+            size(record.bytes),
+            "" if record.finished is None or record.tries > 1 else _seconds(record),
+            _why(record),
+        )
+        for record in records
+    ]
+    header = ("started (UTC)", "", "kind", "epochs", "upserts", "deletes", "size", "took", "why")
+    invocation.output.table(header, rows)

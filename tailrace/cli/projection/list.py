@@ -1,0 +1,247 @@
+"""``tailrace projection``: projections and their generations. Only ``check`` starts Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.errors import code_of_all, report
+from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
+from tailrace.cli.projection.check import tell_examined
+from tailrace.cli.projection.context import StaleOption, chosen, projecting, tell_others, with_reads
+from tailrace.cli.projection.diff import diff, runs
+from tailrace.cli.projection.job import job
+from tailrace.cli.projection.status import unshown_words
+from tailrace.eventstore.errors import TailraceError, UsageError
+from tailrace.terminal import count, when
+
+if TYPE_CHECKING:
+    from tailrace.projections.lifecycle.build import Collected, GenerationView
+
+app = typer.Typer(help="Projections and their generations.")
+app.command("diff")(diff)
+app.command("runs")(runs)
+app.command("job")(job)
+NameArgument = Annotated[str, typer.Argument(help="The projection.", show_default=False)]
+
+
+@app.command("list")
+def list_generations(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+) -> None:
+    """List generations: which is live, where each stands, which are frozen."""
+    from tailrace.projections.lifecycle import build
+
+    invocation = of(context)
+    with projecting(invocation, "list", lenient=True) as projections:
+        views = [
+            view
+            for name in names or projections.store.derived.projections()
+            for view in build.generations(projections, name)
+        ]
+        never = sorted(set(projections.projections) - {view.generation.projection for view in views})
+    if invocation.output.json:
+        for view in views:
+            invocation.output.document(_document(view))
+        return
+    rows = [
+        (
+            view.generation.projection,
+            f"g{view.generation.number}",
+            _state(view),
+            view.epoch,
+            view.rows,
+            view.generation.sink_name or "own",
+            when(view.generation.created_at)[:16],
+        )
+        for view in views
+    ]
+    invocation.output.table(("projection", "", "state", "epoch", "rows", "sink", "built (UTC)"), rows)
+    for line in filter(None, map(_remark, views)):
+        invocation.output.note(line)
+    for name in never if not names else ():
+        invocation.output.note(f"{name} was never built: tailrace rebuild {name}")
+
+
+def _state(view: GenerationView) -> str:
+    words = ["live" if view.live else view.generation.state.value]
+    if view.unshown is not None:
+        words.append("not shown yet")
+    if view.generation.pin is not None:
+        words.append("pinned")
+    if view.generation.preview is not None:
+        words = ["preview" if words[0] == "ready" else f"preview, {words[0]}"]
+    if view.frozen:
+        words.append("frozen")
+    return ", ".join(words)
+
+
+def _remark(view: GenerationView) -> str:
+    """What the words of its state mean here."""
+    name = f"{view.generation.projection} g{view.generation.number}"
+    if view.problem:
+        return f"{name}: {view.problem}"
+    if view.unshown is not None:
+        return f"{name} {unshown_words(view.generation.projection, view.unshown)}"
+    if view.generation.preview is not None:
+        return f"{name} is the preview {view.generation.preview!r}: never promoted, it stays as it was built"
+    if view.generation.pin is not None:
+        return f"{name} is pinned at {view.generation.pin.text}: it stays as it was then"
+    return f"{name} is frozen: {view.why_frozen}" if view.frozen else ""
+
+
+def _document(view: GenerationView) -> dict[str, object]:
+    generation = view.generation
+    return {
+        "projection": generation.projection,
+        "generation": generation.number,
+        "live": view.live,
+        "state": generation.state,
+        "frozen": view.frozen,
+        "why_frozen": view.why_frozen,
+        "as_of": generation.pin.text if generation.pin else None,
+        "preview": generation.preview,
+        "epoch": view.epoch,
+        "rows": view.rows,
+        "sink": generation.sink_name,
+        "fence_epoch": view.fence.epoch if view.fence else None,
+        "problem": view.problem,
+        "readers_see": view.unshown.shown if view.unshown else generation.number if view.live else None,
+        "unshown_since": view.unshown.since if view.unshown else None,
+        "created_at": generation.created_at,
+    }
+
+
+@app.command("check")
+def check_definitions(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+) -> int:
+    """Say everything that is wrong with definitions, and how each can be refreshed. Reads no rows."""
+    from tailrace.projections.analysis.check import examine, of_mistakes
+    from tailrace.projections.lifecycle import build
+
+    invocation = of(context)
+    code = 0
+    with projecting(invocation, "check") as projections:
+        broken = {each.projection: each for each in of_mistakes(projections.broken.mistakes)}
+        wanted = with_reads(projections, names) if names else list(broken)
+        tell_others(invocation, [name for name in broken if name not in wanted])
+        for examined in [broken[name] for name in wanted if name in broken]:
+            tell_examined(invocation, examined, None)
+            code = code or examined.exit_code
+        left = [name for name in names or projections.projections if name not in broken]
+        for name in chosen(projections, left):
+            examined = examine(projections, projections.projections[name])
+            planned = build.plans(projections, [name])[0].plan if examined.ok else None
+            tell_examined(invocation, examined, planned)
+            code = code or examined.exit_code
+    return code
+
+
+@app.command()
+def promote(
+    context: typer.Context,
+    name: NameArgument,
+    generation: Annotated[
+        int | None,
+        typer.Option(
+            "--generation", help="Default: the newest ready one after the live one.", show_default=False
+        ),
+    ] = None,
+    stale_ok: StaleOption = False,
+) -> None:
+    """Show a generation to readers, atomically."""
+    from tailrace.projections.lifecycle import build
+
+    invocation = of(context)
+    invocation.confirm(f"change the live generation of {name}")
+    with projecting(invocation, f"promote {name}", lenient=True) as projections:
+        done = build.promote(projections, name, generation, stale_ok=stale_ok)
+    if invocation.output.json:
+        invocation.output.document(done)
+        return
+    before = f", instead of g{done.previous}" if done.previous is not None else ""
+    before += f", {count(done.behind, 'epoch')} behind what readers saw" if done.behind else ""
+    invocation.output.line(f"{name}: g{done.generation} is live at epoch {done.fence.epoch:,}{before}")
+
+
+@app.command()
+def rollback(
+    context: typer.Context,
+    name: NameArgument,
+    stale_ok: StaleOption = False,
+) -> None:
+    """Undo the last promotion: go back to the generation that was live before, atomically. Once, never forward."""
+    from tailrace.projections.lifecycle import build
+
+    invocation = of(context)
+    invocation.confirm(f"roll {name} back")
+    with projecting(invocation, f"rollback {name}", lenient=True) as projections:
+        done = build.rollback(projections, name, stale_ok=stale_ok)
+    if invocation.output.json:
+        invocation.output.document(done)
+        return
+    at = f"epoch {done.fence.epoch:,} ({when(done.commit_ts)})"
+    stale = f", {count(done.behind, 'epoch')} behind what readers saw" if done.behind else ""
+    invocation.output.line(f"{name}: back at g{done.generation}, {at}{stale}; g{done.left} is kept")
+    if done.frozen:
+        invocation.output.line(
+            f"  g{done.generation} is frozen: deploy the definition it was built by, or it goes stale",
+            style="yellow",
+        )
+
+
+@app.command()
+def gc(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
+    keep: Annotated[int, typer.Option("--keep", min=0, help="Retired generations to keep.")] = 1,
+    generation: Annotated[
+        int | None, typer.Option("--generation", help="Drop this one, of one projection.", show_default=False)
+    ] = None,
+    detailed_exitcode: Annotated[
+        bool, typer.Option("--detailed-exitcode", help="3 when there was nothing to drop.")
+    ] = False,
+) -> int:
+    """Drop generations that nobody needs: failed or abandoned builds, retired ones beyond --keep."""
+    from tailrace.projections.lifecycle import build
+
+    invocation = of(context)
+    if generation is not None and len(names or ()) != 1:
+        raise UsageError("--generation drops one generation of one projection", hint="name the projection")
+    what = f"generation {generation}" if generation is not None else f"retired generations (keeping {keep})"
+    invocation.confirm(f"drop {what} of {', '.join(names) if names else 'all projections'}")
+    dropped: list[Collected] = []
+    errors: list[TailraceError] = []
+
+    def tell(gone: Collected) -> None:
+        dropped.append(gone)
+        _tell_collected(invocation, gone)
+
+    with projecting(invocation, "gc", lenient=True) as projections:
+        for name in names or ():
+            projections.check_known(name)
+        for name in names or projections.store.derived.projections():
+            try:
+                build.gc(projections, name, keep=keep, number=generation, tell=tell)
+            except TailraceError as error:
+                invocation.output.note(f"{name}: not all was dropped", style="yellow")
+                errors.append(error)
+                report(error, invocation.output, verbose=invocation.verbose)
+    if errors:
+        return code_of_all(each.exit_code for each in errors)
+    if not dropped:
+        invocation.output.line("nothing to drop")
+    return NOTHING_TO_DO if detailed_exitcode and not dropped else 0
+
+
+def _tell_collected(invocation: Invocation, gone: Collected) -> None:
+    if invocation.output.json:
+        invocation.output.document(gone)
+    line = f"{gone.projection}: dropped g{gone.generation} and {count(gone.files, 'file')}"
+    invocation.output.line(line)
+    if gone.left:
+        invocation.output.line(f"  what its sink holds of it stays there: {gone.left}", style="yellow")

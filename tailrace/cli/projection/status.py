@@ -1,0 +1,138 @@
+"""How ``tailrace status`` shows projections: from the log by the result there to the sink. Starts no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from tailrace.terminal import Output, count, duration, when
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.metadata.run_records import RunRecord
+    from tailrace.eventstore.settings import Settings
+    from tailrace.eventstore.store import Store
+    from tailrace.projections.lifecycle.progress import Rung, Standing
+    from tailrace.projections.lifecycle.promote import Unshown
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionStatus:
+    """One projection: its live generation, where its result in the log and its sink stand, and what the log has of its
+    inputs beyond each (0: nothing). Of a sink out of reach ``sink_problem`` says why. ``unshown``: readers see another
+    generation still, and what is said of the sink is that one's."""
+
+    name: str
+    state: str
+    generation: int | None = None
+    epoch: int | None = None
+    behind_epochs: int | None = None
+    behind_seconds: float | None = None
+    sink: str | None = None
+    sink_epoch: int | None = None
+    sink_behind_epochs: int | None = None
+    sink_behind_seconds: float | None = None
+    sink_problem: str = ""
+    failing: Failing | None = None
+    unshown: Unshown | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """Refreshes or builds that failed the same way, and nothing that was done since."""
+
+    since: datetime
+    last: datetime | None
+    tries: int
+    reason: str
+
+
+def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStatus]:
+    """Every projection that has a generation, and each whose first build failed not long ago."""
+    if not store.derived.projections() and not store.run_records.projections():
+        return []  # nor is what computes them looked for
+    from tailrace.projections.context import ProjectionContext
+    from tailrace.projections.lifecycle.progress import standings, unbuilts
+    from tailrace.projections.lifecycle.sinklooks import SinkLooks
+
+    context, now = ProjectionContext(store, settings, {}), datetime.now(UTC)
+    found = [_status(each) for each in standings(context, now, SinkLooks())]
+    found += [
+        ProjectionStatus(
+            each.projection, "no live generation: tailrace rebuild", failing=_failing(each.failing)
+        )
+        for each in unbuilts(store, now)
+    ]
+    return sorted(found, key=lambda each: each.name)
+
+
+def _status(found: Standing) -> ProjectionStatus:
+    generation = found.generation
+    at: dict[str, Rung] = {rung.name: rung for rung in found.rungs}
+    sink = at.get("sink")
+    return ProjectionStatus(
+        name=found.projection,
+        state=generation.state.value if generation.frozen_at is None else _frozen(generation.frozen_at),
+        generation=generation.number,
+        epoch=at["derived"].epoch,
+        behind_epochs=at["derived"].lag_epochs,
+        behind_seconds=round(at["derived"].lag_seconds, 3),
+        sink=generation.sink_name or "own",
+        sink_epoch=sink.epoch if sink else None,
+        sink_behind_epochs=sink.lag_epochs if sink else None,
+        sink_behind_seconds=round(sink.lag_seconds, 3) if sink else None,
+        sink_problem=found.problem,
+        failing=_failing(found.failing),
+        unshown=found.unshown,
+    )
+
+
+def unshown_words(name: str, unshown: Unshown) -> str:
+    """Of a generation that is live in the catalog only."""
+    if unshown.lost:
+        return f"is promoted, and the sink holds nothing of it: tailrace rebuild {name}"
+    since = f" since {when(unshown.since)}" if unshown.since else ""
+    sees = f"g{unshown.shown}" if unshown.shown is not None else "none"
+    return (
+        f"is promoted{since}, and readers still see {sees}: the next run or promote shows it once they let go"
+    )
+
+
+def _frozen(epoch: int) -> str:
+    return f"frozen at epoch {epoch:,}: no running definition matches it (why: tailrace projection list)"
+
+
+def _failing(record: RunRecord | None) -> Failing | None:
+    if record is None:
+        return None
+    return Failing(record.started, record.finished, record.tries, record.reason)
+
+
+def print_projections(output: Output, projections: Sequence[ProjectionStatus]) -> None:
+    output.table(
+        ("projection", "state", "generation", "result at epoch", "behind", "sink", "sink at epoch", "behind"),
+        [
+            (
+                each.name, each.state, each.generation, each.epoch, _behind(each.behind_epochs, each.behind_seconds),
+                each.sink, "out of reach" if each.sink_problem else each.sink_epoch,
+                _behind(each.sink_behind_epochs, each.sink_behind_seconds),
+            )
+            for each in projections
+        ],
+    )  # fmt: skip
+    for each in projections:
+        if each.unshown is not None:
+            words = unshown_words(each.name, each.unshown)
+            output.line(f"{each.name}: g{each.generation} {words}", style="yellow")
+        if each.failing is not None:
+            told, tries = each.failing, count(each.failing.tries, "failure")
+            output.line(f"{each.name}: {tries} since {when(told.since)}: {told.reason}", style="yellow")
+        if each.sink_problem and (each.failing is None or each.failing.reason != each.sink_problem):
+            output.line(f"{each.name}: {each.sink_problem}", style="yellow")
+
+
+def _behind(epochs: int | None, seconds: float | None) -> str | int | None:
+    if not epochs:
+        return epochs
+    return f"{count(epochs, 'epoch')}, {duration(seconds or 0.0)}"

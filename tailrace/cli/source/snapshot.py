@@ -1,0 +1,99 @@
+"""``tailrace source snapshot``: tables are read again by the capture that runs, beside the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.log.redact import command
+from tailrace.cli.progress import Reporter
+from tailrace.cli.source.request import follow, refuse, tell
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.model.model import TopicId, TopicKind
+from tailrace.terminal import count
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.catalog.requests import Request
+    from tailrace.eventstore.store import Store
+
+_SHOWN = 5
+
+
+def snapshot(
+    context: typer.Context,
+    tables: Annotated[list[str], typer.Argument(help="Topics: SOURCE.SCHEMA.TABLE.", show_default=False)],
+    rows_per_second: Annotated[
+        int | None, typer.Option("--rows-per-second", min=1, help="Read no faster than this.")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait until the tables are read.")] = True,
+) -> int:
+    """Read tables again, in chunks beside the stream, while the source goes on writing.
+
+    The capture that runs does it, or the next one that is started; it goes on where it was after a crash. Until a table
+    is read, its state is refused to readers.
+    """
+    invocation = of(context)
+    with invocation.store() as store:
+        topics = tables_of(invocation, store, tables)
+        _warn_of_erased(invocation, store, topics)
+        requests = store.requests.ask("snapshot", topics, rows_per_second=rows_per_second)
+        for topic in topics:
+            invocation.output.note(f"{topic.text} will be read again")
+        if wait:
+            with invocation.output.progress("snapshot") as progress:
+                how_far = partial(tell_how_far, store, Reporter(progress))
+                requests = follow(store, requests, how_far, does="reads")
+        tell(invocation, requests, "read")
+    refuse(requests, "read", lambda _: "tailrace status shows the topics")
+    return 0
+
+
+def _warn_of_erased(invocation: Invocation, store: Store, topics: Sequence[TopicId]) -> None:
+    """What was erased from the log, and is in the table still, comes with the other rows."""
+    from tailrace.eventstore.maintenance.redaction.receipts import receipts
+
+    found = receipts(store, topics)
+    if not found:
+        return
+    note = invocation.output.note
+    for topic in topics:
+        mine = [each for each in found if each.topic == topic.text]
+        if mine:
+            note(
+                f"rows of {topic.text} were erased ({count(len(mine), 'redaction')}); what its table still holds of"
+            )
+            note(
+                "them comes into the log again. Change it in the source first, or erase it again afterwards:"
+            )
+        for each in mine[-_SHOWN:]:
+            note(f"  {command(each)}")
+        if len(mine) > _SHOWN:
+            note(f"  and {len(mine) - _SHOWN:,} before: tailrace log redactions {topic.text}")
+    invocation.confirm("read tables again of which rows were erased")
+
+
+def tables_of(invocation: Invocation, store: Store, names: Sequence[str]) -> list[TopicId]:
+    """The tables' topics. Raises UsageError for a name that is none."""
+    topics = list(dict.fromkeys(TopicId.parse(name) for name in names))
+    for topic in topics:
+        if store.topic(topic).kind is not TopicKind.TABLE:
+            raise UsageError(
+                f"{topic.text} is not the topic of a table", hint="only tables can be read from the source"
+            )
+        invocation.source(topic.source)
+    return topics
+
+
+def tell_how_far(store: Store, report: Reporter, request: Request) -> None:
+    """Say of a topic being read its rows, their rate and the time that is left."""
+    topic, load = request.topic.text, store.load(request.topic)
+    if load is None:
+        report(f"{topic} waits to be read", 0, None, "", topic=topic)
+        return
+    expected = max(load.expected_rows, load.rows)
+    text = f"{topic}: {load.rows:,} of about {expected:,} rows"
+    report.say(text, f"reading {topic}", load.rows, expected, "rows", "{:,.0f}".format, topic=topic)

@@ -1,0 +1,94 @@
+"""``tailrace store upgrade``: the store's tables are brought to this version's format."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.catalog.formats import Step
+    from tailrace.eventstore.catalog.upgrade import Tables, Upgrade
+
+
+class Phase(StrEnum):
+    PRE = "pre"
+    POST = "post"
+
+
+def upgrade(
+    context: typer.Context,
+    phase: Annotated[
+        Phase,
+        typer.Option(
+            help="pre: what older processes can live with. post: all, when none of them runs any more."
+        ),
+    ] = Phase.PRE,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
+    detailed_exitcode: Annotated[
+        bool, typer.Option("--detailed-exitcode", help="3 when there was nothing to do.")
+    ] = False,
+) -> int:
+    """Bring the store's tables to this version's format, in two phases.
+
+    First `--phase pre`, beside processes of the version before; then replace those; then `--phase post`. Grants the
+    roles of a catalog on Postgres anew as well.
+    """
+    from tailrace.eventstore.catalog.upgrade import upgrading
+
+    invocation = of(context)
+    with upgrading(invocation.settings.store, invocation.configuration.folder) as found:
+        pending = found.pending(phase.value)
+        if not invocation.output.json:
+            _tell(invocation, found, pending)
+        if not dry_run:
+            if pending:
+                invocation.confirm(f"upgrade the tables of store {invocation.settings.store.name}")
+            found.run(phase.value)
+        if invocation.output.json:
+            invocation.output.document(_document(found, pending, done=not dry_run))
+        elif pending and not dry_run:
+            invocation.output.line("done", style="green")
+    return NOTHING_TO_DO if detailed_exitcode and not pending else 0
+
+
+def _tell(invocation: Invocation, found: Upgrade, pending: list[tuple[Tables, list[Step]]]) -> None:
+    output = invocation.output
+    for each in found.tables:
+        to = f" to {each.steps[-1].revision}" if each.steps else ", this version's"
+        output.line(f"{each.family.name} tables: format {each.found}{to}")
+    rows = [
+        (each.family.name, step.revision, step.phase, step.about) for each, steps in pending for step in steps
+    ]
+    if rows:
+        output.table(("tables", "format", "phase", "what it does"), rows)
+    elif any(each.steps for each in found.tables):
+        output.line("what is left belongs to the second phase: --phase post, when no older process runs")
+    else:
+        output.line("nothing to do")
+    missing = found.missing_roles()
+    if missing:
+        statements = "; ".join(f"CREATE ROLE {name} NOLOGIN" for name in missing)
+        output.note(
+            f"roles that are not there: let somebody with CREATEROLE run {statements}; then run this again"
+        )
+
+
+def _document(found: Upgrade, pending: list[tuple[Tables, list[Step]]], *, done: bool) -> dict[str, object]:
+    run = {each.family.name: [step.revision for step in steps] for each, steps in pending}
+    return {
+        "tables": [
+            {
+                "tables": each.family.name,
+                "found": each.found,
+                "steps": [{"format": s.revision, "phase": s.phase, "about": s.about} for s in each.steps],
+                "chosen": run.get(each.family.name, []),
+            }
+            for each in found.tables
+        ],
+        "missing_roles": found.missing_roles(),
+        "done": done,
+    }

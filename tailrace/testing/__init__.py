@@ -1,0 +1,1 @@
+"""Suites that a user's own sink is tested with."""
