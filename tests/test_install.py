@@ -21,7 +21,7 @@ for extra in ("pyspark", "numba", "redis", "tantivy", "kafka"):
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.streams import Stream, append, load
-from tailrace.projections.sinks import open_reader
+from tailrace import open_reader
 import tailrace
 
 with Store.open(StoreSettings(), create=True) as store:
