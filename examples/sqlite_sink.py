@@ -3,7 +3,7 @@
     @projection(key="customer_id", sink=SqliteFile("totals.db"), orders=State("shop.public.orders"))
     def totals(orders): ...
 
-``tests/projections/test_own_sink.py`` runs the suite over it that every sink must pass, and a projection into it.
+``tests/projections/sinks/test_own_sink.py`` runs the suite over it that every sink must pass, and a projection into it.
 """
 
 from __future__ import annotations

@@ -22,13 +22,14 @@ pytest_plugins = sorted(
     if module.stem != "__init__"
 )
 
-_CAPTURING = {"benchmarks", "cdc", "cli", "fuzz", "proof", "tests"}
+_TESTS = Path(__file__).parent
+_CAPTURING = {"benchmarks", "cdc", "docs", "fuzz", "proof", "tailrace"}
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Compile the kernels once before tests that capture, so that none of them waits for the compiler."""
     if not session.config.option.collectonly and any(
-        item.path.parent.name in _CAPTURING for item in session.items
+        item.path.relative_to(_TESTS).parts[0] in _CAPTURING for item in session.items
     ):
         from tailrace.cdc.columnar.decode import prepare
 

@@ -1,4 +1,4 @@
-"""The folder of a store's files, for tests that look at or damage them."""
+"""Folders that tests look into: the repository, and the files of a store."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 
 from tailrace.eventstore.storage import LocalStorage
 from tailrace.eventstore.store import Store
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 def segments_folder(store: Store) -> Path:

@@ -1,0 +1,76 @@
+"""Every benchmark still runs, and writes its section. In the smallest size: whether it is fast is not looked at."""
+
+from __future__ import annotations
+
+import pkgutil
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import benchmarks
+from benchmarks.__main__ import NAMES
+from tests.support.folders import REPOSITORY
+
+pytestmark = pytest.mark.benchmarks
+ROOT = REPOSITORY
+SMALLEST = {
+    "capture": ["--transactions", "100", "--bulk", "0", "--wide", "20", "--huge", "0", "--large", "0"],
+    "compaction": ["--events", "3000", "--many", "2000", "--wide", "1000", "--points", "1", "--cores", "1"],
+    "decode": ["--changes", "500"],
+    "append": ["--changes", "500", "--small", "3"],
+    "size": ["--transactions", "20"],
+    "consume": ["--changes", "500", "--events", "20", "--backlog", "500", "--follow", "3"],
+    "rebuild": ["--events", "2000", "--wide", "1000"],
+    "incremental": ["--rows", "3000", "--large", "2000"],
+    "freshness": ["--rows", "3000", "--rate", "10", "--seconds", "2", "--warmup", "1", "--most", "1"],
+    "sinks": ["--rows", "2000"],
+    "latency": ["--rate", "100", "--seconds", "1", "--warmup", "0"],
+    "load": ["--rows", "3000"],
+    "year": ["--topics", "2", "--epochs", "600", "--points", "1", "--days", "1"],
+}
+LINES = {
+    "capture": 4,
+    "compaction": 23,  # three tables: the heads of the others are two of them each
+    "decode": 2,
+    "append": 6,
+    "size": 6,
+    "consume": 5,
+    "rebuild": 22,  # two tables
+    "incremental": 18,  # two tables
+    "freshness": 1,
+    "sinks": 11 if shutil.which("redis-server") else 6,
+    "latency": 1,
+    "load": 2,
+    "year": 12,  # three tables
+}
+NO_BENCHMARKS = {"__main__", "options", "results"}
+PARTS = {"clients", "flushes", "forecast", "history", "layout", "memory", "pgbench", "spent"}
+
+
+def test_every_benchmark_is_run_by_default_and_here() -> None:
+    held = {module.name for module in pkgutil.iter_modules(benchmarks.__path__)} - PARTS - NO_BENCHMARKS
+    assert held == set(NAMES) == set(SMALLEST)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_benchmark_runs_and_writes_its_section(name: str, tmp_path: Path) -> None:
+    results = tmp_path / "RESULTS.md"
+    shared = ["--repeat", "1", "--to", str(results)]
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", *SMALLEST[name], *shared],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=290,
+    )
+    assert done.returncode == 0, done.stderr
+    text = results.read_text()
+    assert f"<!-- {name}: begin -->" in text
+    assert f"`python -m benchmarks.{name} {' '.join(SMALLEST[name])} --repeat 1`" in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == LINES[name]
+    for fact in ("- machine: ", "- versions: Python "):
+        assert fact in text

@@ -1,1 +1,0 @@
-"""The starter of embedded servers."""

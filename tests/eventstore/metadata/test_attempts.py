@@ -1,0 +1,126 @@
+"""Who is at work on a projection is known by its process and its lease: no clock that jumps takes a living driver for
+dead, and one that was taken for dead commits nothing."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import update
+
+from tailrace.eventstore.catalog import leases, tables
+from tailrace.eventstore.metadata import attempts
+from tailrace.eventstore.metadata.generations import GenerationState
+from tailrace.eventstore.model.time import now_micros
+from tailrace.eventstore.store import Store
+from tests.eventstore.metadata.test_generations import FILES, generation
+from tests.fixtures.stores import StoreFactory
+
+DAY = timedelta(days=1)
+Jump = Callable[[timedelta], None]
+
+
+@pytest.fixture
+def jump(monkeypatch: pytest.MonkeyPatch) -> Jump:
+    """Sets the catalog's clock ahead of the true one."""
+
+    def to(ahead: timedelta) -> None:
+        def moved(_: object) -> int:
+            return now_micros() + int(ahead / timedelta(microseconds=1))
+
+        monkeypatch.setattr(leases, "now", moved)
+
+    return to
+
+
+def held_by(store: Store, holder: str) -> None:
+    """As if all leases had been taken by somebody else."""
+    with store.catalog.write() as connection:
+        connection.execute(update(tables.leases).values(holder=holder))
+
+
+def ended_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_driver_of_this_host_is_at_work_until_it_ends_whatever_the_clock_says(
+    new_store: StoreFactory, jump: Jump
+) -> None:
+    store = new_store()
+    number = generation(store.derived)
+    with attempts.attempt(store.catalog, "totals", number, "1") as attempt:
+        for ahead in (DAY, -DAY, timedelta()):
+            jump(ahead)
+            assert attempts.at_work(store.catalog, "totals", number) == {attempt.name}
+        store.derived.commit_derived("totals", number, 0, 1, "full", FILES, 3, lease=attempt.lease)
+    assert attempts.at_work(store.catalog, "totals", number) == frozenset()
+    assert len(store.derived.derived("totals", number)) == 1
+
+
+def test_who_was_taken_for_dead_commits_nothing(new_store: StoreFactory, jump: Jump) -> None:
+    """Killed on this host it is at once, on another when its lease was not renewed in time, or so it seems."""
+    store = new_store()
+    number = generation(store.derived)
+    for holder, ahead in (
+        (f"it by {socket.gethostname()}:{ended_process()}", timedelta()),
+        ("it by elsewhere:1", DAY),
+    ):
+        with attempts.attempt(store.catalog, "totals", number, "1") as attempt:
+            held_by(store, "it by elsewhere:1")
+            assert attempts.at_work(store.catalog, "totals", number) == {attempt.name}
+            held_by(store, holder)
+            jump(ahead)
+            assert attempts.at_work(store.catalog, "totals", number) == frozenset()
+            with pytest.raises(leases.Ended, match="taken for dead"):
+                store.derived.commit_derived("totals", number, 0, 1, "full", FILES, 3, lease=attempt.lease)
+    assert store.derived.derived("totals", number) == []
+
+
+def test_a_build_is_given_up_when_nobody_is_at_work_on_it_and_its_time_is_over(
+    new_store: StoreFactory, jump: Jump
+) -> None:
+    store = new_store()
+    number = generation(store.derived)
+
+    def state() -> GenerationState:
+        return store.derived.generations("totals")[number - 1].state
+
+    with attempts.build(store.catalog, "totals", number):
+        jump(2 * DAY)
+        assert attempts.give_up(store.catalog, "totals", number, DAY).startswith("projection totals by ")
+        assert state() is GenerationState.BUILDING
+    jump(timedelta())
+    assert attempts.give_up(store.catalog, "totals", number, DAY) == ""
+    assert state() is GenerationState.BUILDING
+    jump(2 * DAY)
+    assert attempts.give_up(store.catalog, "totals", number, DAY) == ""
+    assert state() is GenerationState.FAILED
+    with (
+        pytest.raises(leases.Ended, match="tailrace rebuild totals"),
+        attempts.build(store.catalog, "totals", number),
+    ):
+        pass
+
+
+def test_who_is_at_work_on_a_generation_that_is_dropped_commits_nothing(new_store: StoreFactory) -> None:
+    """The next generation may have the same number, and others names like it."""
+    store = new_store()
+    derived = store.derived
+    names = ("totals", "Totals", "total_")
+    assert [generation(derived, name) for name in names] == [1, 1, 1]
+    with ExitStack() as held:
+        mine, *others = [held.enter_context(attempts.attempt(store.catalog, name, 1, "1")) for name in names]
+        derived.drop_generation("totals", 1)
+        assert generation(derived) == 1
+        with pytest.raises(leases.Ended):
+            derived.commit_derived("totals", 1, 0, 1, "full", FILES, 3, lease=mine.lease)
+        for name, other in zip(names[1:], others, strict=True):
+            derived.commit_derived(name, 1, 0, 1, "full", FILES, 3, lease=other.lease)
+    assert [len(derived.derived(name, 1)) for name in names] == [0, 1, 1]

@@ -1,0 +1,169 @@
+"""Some rows of a state, read without the rest, are exactly those of the whole state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.eventstore.model.model import SegmentRef
+from tailrace.eventstore.segment.segment import read_segment
+from tailrace.eventstore.state.key_lookup import TooLarge, changed_keys, keys_with, state_of_keys
+from tailrace.eventstore.state.state import StateInput, readable_state
+from tailrace.eventstore.storage import LocalStorage
+from tests.eventstore.histories import History, Row
+from tests.eventstore.state.test_compaction import CELLS, KEYS, NOWHERE, STEPS, TEXTS, UNSENT, history_of
+
+STORAGE = LocalStorage(NOWHERE)
+PLENTY = 1 << 30
+
+
+def whole(wanted: StateInput) -> list[Row]:
+    return [
+        row for bucket in range(wanted.buckets) for row in readable_state(STORAGE, wanted, bucket).to_pylist()
+    ]
+
+
+def by_id(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: int(row["id"]))
+
+
+@given(STEPS, st.sampled_from([0, 2]), st.sampled_from([1, 3]), st.sets(KEYS))
+def test_the_state_of_some_keys_is_that_part_of_the_whole(
+    steps: list[tuple[Any, ...]], hash_modulus: int, partitions: int, chosen: set[int]
+) -> None:
+    history = history_of(steps, hash_modulus)
+    wanted = history.state_input(partitions, 2)
+    hashes = np.array(sorted({history.hash_of(key) for key in chosen}), np.int64)
+    found = state_of_keys(STORAGE, wanted, hashes, PLENTY)
+    assert found.schema == wanted.schema
+    assert by_id(found.to_pylist()) == by_id([row for row in whole(wanted) if row["_hash"] in hashes])
+
+
+FEW = st.integers(0, 2)
+ROWS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), FEW, CELLS, UNSENT),
+        st.tuples(st.just("move"), FEW, FEW, UNSENT),
+        st.tuples(st.just("delete"), FEW),
+    ),
+    min_size=4,
+    max_size=16,
+)
+
+
+@given(
+    st.one_of(STEPS, ROWS, ROWS),
+    st.sampled_from([0, 0, 2]),
+    st.sampled_from([1, 3]),
+    st.sets(FEW, min_size=1),
+    st.sampled_from([1, 9]),
+)
+def test_keys_that_are_known_by_value_are_read_from_the_end_and_have_the_rows_they_have(
+    steps: list[tuple[Any, ...]],
+    hash_modulus: int,
+    partitions: int,
+    chosen: set[int],
+    at_once: int,
+) -> None:
+    history = history_of([each for step in steps for each in (step, ("cut",))], hash_modulus)
+    wanted = history.state_input(partitions, 2)
+    hashes = np.array([history.hash_of(key) for key in sorted(chosen)], np.int64)
+    ids = pa.array(sorted(chosen), wanted.target.key[0].arrow)
+
+    def has_one(columns: Any) -> Any:
+        return pc.is_in(columns[0], value_set=ids).to_numpy(zero_copy_only=False)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tailrace.eventstore.state.key_lookup._ROWS_PER_UNIT", at_once)
+        found = state_of_keys(STORAGE, wanted, hashes, PLENTY, has_one)
+    assert by_id(found.to_pylist()) == by_id([row for row in whole(wanted) if row["id"] in chosen])
+
+
+def test_what_lies_before_a_keys_last_whole_row_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History()
+    for key in (1, 2, 3):
+        history.put(key, {"body": "old", "extra": "as it was"})
+        history.cut()
+    history.put(2, {"body": "new"})
+    history.cut()
+    history.put(3, {"body": "new"}, unchanged=["extra"])
+    wanted = history.state_input(1, 1)
+    monkeypatch.setattr("tailrace.eventstore.state.key_lookup._ROWS_PER_UNIT", 1)
+    read = list[SegmentRef]()
+
+    def watched(storage: LocalStorage, ref: SegmentRef, **more: Any) -> pa.Table:
+        read.append(ref)
+        return read_segment(storage, ref, **more)
+
+    monkeypatch.setattr("tailrace.eventstore.state.key_lookup.read_segment", watched)
+
+    def rows_of(key: int) -> list[Any]:
+        def has_it(columns: Any) -> Any:
+            same = pc.equal(columns[0], pa.scalar(key, columns[0].type))
+            return same.fill_null(False).to_numpy(zero_copy_only=False)
+
+        read.clear()
+        hashes = np.array([history.hash_of(key)], np.int64)
+        found = state_of_keys(STORAGE, wanted, hashes, PLENTY, has_it)
+        return [found["body"].to_pylist(), found["extra"].to_pylist(), len(read)]
+
+    assert rows_of(3) == [["new"], ["as it was"], 3]
+    assert rows_of(2) == [["new"], [None], 2]
+    assert rows_of(1) == [["old"], ["as it was"], len(wanted.refs)]
+
+
+@given(STEPS, st.sampled_from([1, 3]), st.sets(TEXTS.filter(lambda text: text is not None), min_size=1))
+def test_every_row_with_a_value_is_of_a_key_that_may_have_it(
+    steps: list[tuple[Any, ...]], partitions: int, texts: set[str]
+) -> None:
+    wanted = history_of(steps, 0).state_input(partitions, 1)
+    values = pa.array(sorted(texts), pa.string())
+
+    def has_one(columns: Any) -> Any:
+        return pc.is_in(columns[0], value_set=values).to_numpy(zero_copy_only=False)
+
+    hashes = keys_with(STORAGE, wanted, ["body"], has_one)
+    rows = [row for row in whole(wanted) if row["body"] in texts]
+    assert {row["_hash"] for row in rows} <= set(hashes.tolist())
+    found = state_of_keys(STORAGE, wanted, hashes, PLENTY).to_pylist()
+    assert by_id([row for row in found if row["body"] in texts]) == by_id(rows)
+
+
+@given(STEPS, st.sampled_from([1, 3]))
+def test_keys_that_did_not_change_have_the_row_they_had(
+    steps: list[tuple[Any, ...]], partitions: int
+) -> None:
+    """Of each place between two epochs: what is not among the changed keys is the same before and after."""
+    wanted = history_of(steps, 0).state_input(partitions, 1)
+    for at in range(len(wanted.refs)):
+        before = replace(wanted, refs=wanted.refs[:at])
+        changed = changed_keys(STORAGE, wanted.refs[at:], wanted.versions, wanted.target)
+        if changed.truncated:
+            continue
+        rows, earlier = (
+            [row for row in whole(each) if row["_hash"] not in changed.hashes] for each in (wanted, before)
+        )
+        assert by_id(rows) == by_id(earlier)
+        assert changed.cells is not None
+        assert set(changed.cells["id"].to_pylist()) >= {
+            row["id"] for row in whole(wanted) if row["_hash"] in changed.hashes
+        }
+
+
+def test_more_rows_than_may_be_held_are_refused() -> None:
+    history = History()
+    for key in range(50):
+        history.put(key, {"body": "x" * 100})
+    wanted = history.state_input(2, 1)
+    hashes = np.array([history.hash_of(key) for key in range(50)], np.int64)
+    assert state_of_keys(STORAGE, wanted, hashes, PLENTY).num_rows == 50
+    with pytest.raises(TooLarge):
+        state_of_keys(STORAGE, wanted, hashes, 1000)
+    assert state_of_keys(STORAGE, wanted, hashes[:0], 0).num_rows == 0

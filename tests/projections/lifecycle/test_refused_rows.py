@@ -1,0 +1,154 @@
+"""A row that a sink refuses holds up what it is in, and no longer than it is there."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.metadata.generations import GenerationState
+from tailrace.projections.lifecycle.build import ProjectionContext, rebuild, refresh, verify
+from tailrace.projections.refresh.refresh import Outcome
+from tailrace.projections.runner import run
+from tests.projections.conftest import Deploy
+from tests.projections.lifecycle.test_lifecycle import rows_of
+from tests.projections.shoplog import ShopLog
+
+LAKE = """
+    from tailrace.projections import ParquetFolder, State, projection
+
+    @projection(key="id", sink=ParquetFolder("lake", partition_by=("city",)), customers=State("shop.public.customers"))
+    def by_city(customers):
+        return customers.select("id", "name", "city")
+"""
+MART = """
+    from tailrace.projections import PostgresTable, State, projection
+
+    @projection(key="id", sink=PostgresTable("mart", "by_city", indexes=(("city",),)),
+        customers=State("shop.public.customers"))
+    def by_city(customers):
+        return customers.select("id", "name", "city")
+"""
+# No server takes it into an index, however well it packs it.
+LONG = {LAKE: "x" * 300, MART: "".join(str(n * n) for n in range(3000))}
+SINKS = pytest.mark.parametrize("source", [LAKE, MART], ids=["lake", "mart"])
+
+
+def customer(city: str) -> dict[str, Any]:
+    return {"id": 99, "name": "Eve", "city": city}
+
+
+def states(ctx: ProjectionContext) -> list[tuple[int, str]]:
+    return [(each.number, each.state.value) for each in ctx.generations("by_city")]
+
+
+@SINKS
+def test_a_first_build_that_a_row_held_up_succeeds_once_the_row_is_gone(
+    shop: ShopLog, deploy: Deploy, source: str
+) -> None:
+    ctx = deploy(source)
+    shop.commit({"customers": [("c", customer(LONG[source]))]})
+    (refused,) = refresh(ctx)
+    assert refused.status == "failed" and isinstance(refused.error, UsageError)
+    assert states(ctx) == [(1, "failed")]
+    (record,) = ctx.store.run_records.latest("by_city")
+    assert (record.kind, record.status, record.generation) == ("build", "failed", 1)
+
+    shop.commit({"customers": [("d", customer(LONG[source]))]})
+    (built,) = refresh(ctx)
+    assert (built.status, built.generation) == ("done", 2)
+    assert states(ctx) == [(2, "live")], "nothing stays of the one that was refused"
+    assert verify(ctx, "by_city").equal
+
+
+def test_what_a_sink_refused_is_built_again_only_when_an_input_has_changed_or_somebody_asks(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    ctx = deploy(LAKE)
+    shop.commit({"customers": [("c", customer(""))]})
+    (first,) = refresh(ctx)
+    shop.commit({"orders": [("c", shop.order(900))]})
+    again = refresh(ctx) + refresh(ctx)
+    assert [(each.status, each.reason) for each in again] == [("failed", first.reason)] * 2
+    assert "tailrace rebuild by_city" in str(again[0].error)
+    assert states(ctx) == [(1, "failed")]
+
+    with pytest.raises(UsageError, match="partitions the folder"):
+        rebuild(ctx, "by_city")
+    assert states(ctx) == [(2, "failed")]
+    shop.commit({"customers": [("u", shop.state["customers"][2] | {"name": "Ada L."})]})
+    (other,) = refresh(ctx)
+    assert other.status == "failed" and states(ctx) == [(3, "failed")]
+    (record,) = ctx.store.run_records.latest("by_city")
+    assert (record.generation, record.tries) == (3, 3), "one record, however often it is built"
+
+    mended = deploy(LAKE.replace('"city")', '"city").where("city <> \'\'")'))
+    (built,) = refresh(mended)
+    assert (built.status, built.generation) == ("done", 4)
+
+
+def test_a_runner_goes_on_by_itself_when_the_row_that_held_it_up_is_gone(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    ctx = deploy(LAKE)
+    shop.commit({"customers": [("c", customer(""))]})
+    stop, told, tries = threading.Event(), list[Outcome](), list[Outcome]()
+
+    def count(outcome: Outcome) -> None:
+        tries.append(outcome)
+        if len(tries) == 5:
+            stop.set()
+
+    def tell(outcome: Outcome) -> None:
+        told.append(outcome)
+        if outcome.status == "failed":
+            shop.commit({"customers": [("d", customer(""))]})
+        else:
+            stop.set()
+
+    run(ctx, None, stop, tell, count)
+    assert [each.status for each in told] == ["failed", "done"]
+    assert len(rows_of(ctx, "by_city")) == len(shop.state["customers"])
+
+
+def test_a_build_that_was_refused_while_it_caught_up_is_given_up_at_once(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    ctx = deploy(LAKE)
+    came = False
+
+    def meanwhile(step: str, done: int, total: int | None, unit: str) -> None:
+        nonlocal came
+        if step.startswith("applying") and not came:
+            came = True
+            shop.commit({"customers": [("c", customer(""))]})
+
+    ctx.report = meanwhile
+    (refused,) = refresh(ctx)
+    assert came and refused.status == "failed" and states(ctx) == [(1, "failed")]
+    shop.commit({"customers": [("d", customer(""))]})
+    assert rebuild(ctx, "by_city").generation == 2 and verify(ctx, "by_city").equal
+
+
+def test_a_live_generation_that_is_held_up_says_the_way_out_and_readers_keep_what_they_have(
+    shop: ShopLog, deploy: Deploy
+) -> None:
+    ctx = deploy(LAKE)
+    refresh(ctx)
+    shop.commit({"customers": [("c", customer(""))]})
+    (refused,) = refresh(ctx)
+    assert refused.status == "failed" and "tailrace rebuild by_city" in str(refused.error)
+    with pytest.raises(UsageError, match="partitions the folder"):
+        rebuild(ctx, "by_city")
+    assert states(ctx) == [(1, "live"), (2, "failed")]
+    assert len(rows_of(ctx, "by_city")) == len(shop.state["customers"]) - 1
+
+    shop.commit({"customers": [("d", customer(""))]})
+    built = rebuild(ctx, "by_city")
+    assert (built.generation, built.resumed) == (3, False)
+    assert built.promoted is not None and verify(ctx, "by_city").equal
+    assert [each.state for each in ctx.generations("by_city")] == [
+        GenerationState.RETIRED, GenerationState.LIVE,
+    ]  # fmt: skip
