@@ -35,9 +35,8 @@ FOR_GOOD = (ProjectionFailed, UnreadableCell, UnknownCell, HistoryGone)
 """Errors that come again however often a build is gone on with: code, input or output is at fault, or rows are gone."""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_OWN_ERROR = re.compile(
-    r"^(?:eventstore\.errors|projections\.model)\.(\w+): (.*?)(?=\n\tat |\n\n|\Z)", re.S | re.M
-)
+_OWN_MODULES = "|".join(re.escape(kind.__module__) for kind in (TailraceError, ProjectionFailed))
+_OWN_ERROR = re.compile(rf"^(?:{_OWN_MODULES})\.(\w+): (.*?)(?=\n\tat |\n\n|\Z)", re.S | re.M)
 _PYTHON_ERROR = re.compile(
     r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt|Invalid)): ?(.*)$", re.M
 )
