@@ -13,7 +13,8 @@ from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from tailrace.cdc.columnar.decode import BlockDecoder
 from tailrace.cdc.policy.policies import Policies
-from tailrace.cdc.stream.assemble import Assembler, FrameBlock
+from tailrace.cdc.stream.assemble import Assembler
+from tailrace.cdc.wire.block import FrameBlock
 from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.schema import Column, TopicSchema
 

@@ -1,1 +1,4 @@
-"""Capture: the Postgres write-ahead log in, Arrow per topic out."""
+"""How do a Postgres database's changes become the log?
+
+The rooms and their order are a contract in pyproject.toml. May import: eventstore.
+"""

@@ -12,7 +12,6 @@ from tailrace.cdc.context import Task
 from tailrace.cdc.postgres.errors import RowTooLarge, SlotActive
 from tailrace.cdc.postgres.publication import Publication
 from tailrace.cdc.recording.recorder import Recorder
-from tailrace.cdc.retry import FIRST_PAUSE, LONGEST_PAUSE, Backoff
 from tailrace.cdc.setup.continuity import check_start
 from tailrace.cdc.snapshot.copy import TableChanged
 from tailrace.cdc.snapshot.first_load import first_load
@@ -24,8 +23,27 @@ from tailrace.eventstore.model.model import SourceState
 from tailrace.eventstore.settings import SourceSettings
 from tailrace.eventstore.store import Store
 
+FIRST_PAUSE = 0.2
+LONGEST_PAUSE = 10.0
 _REPORT_SECONDS = 0.5
 _ACTIVE_SECONDS = 5.0  # a killed capture's server process takes a moment to notice
+
+
+class Backoff:
+    """Pauses that double from 0.2 s to 10 s, each shortened by up to half at random, so that many captures do not
+    come back at one moment. An attempt that lasted longer than the longest pause was a success: the next pause is the
+    first one again."""
+
+    def __init__(self) -> None:
+        self._pause = FIRST_PAUSE
+
+    def pause(self, lasted: float, chance: float) -> float:
+        """Seconds to wait after an attempt that ended ``lasted`` seconds after it began; ``chance`` in [0, 1)."""
+        if lasted > LONGEST_PAUSE:
+            self._pause = FIRST_PAUSE
+        chosen = self._pause * (0.5 + chance / 2)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return chosen
 
 
 class Capture:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Self
+
+from psycopg import Connection
 
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.connect import Address, Lines
+from tailrace.cdc.postgres.slot import longest_transaction
 from tailrace.cdc.status import Progress
 from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.settings import SourceSettings
 from tailrace.eventstore.store import Store
+
+Row = tuple[object, ...]
+_REPORT_AFTER_SECONDS = 5.0
 
 
 class Stopped(TransientError):
@@ -58,3 +67,35 @@ class Task:
         """Raises Stopped."""
         if self.stop.is_set():
             raise Stopped
+
+
+def transaction_wait(task: Task, control: Connection[Row], what: str = "the new slot") -> Callable[[], None]:
+    """A function to call while ``what`` waits for running transactions to end. It raises Stopped, and says after a
+    while who is in the way."""
+
+    def describe() -> str:
+        who = longest_transaction(control, task.address)
+        return f"{what} waits until running transactions have ended; {who}" if who else ""
+
+    return partial(_WaitReport(task), describe)
+
+
+def lock_wait(task: Task) -> Callable[[str], None]:
+    """A function to call with the server's words while locks of tables are not to be had. It raises Stopped."""
+    waiting = _WaitReport(task)
+    return lambda message: waiting(lambda: f"reading waits for another session to end: {message}")
+
+
+class _WaitReport:
+    """Reports a wait once, when it has lasted a while."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._report_at = time.monotonic() + _REPORT_AFTER_SECONDS
+
+    def __call__(self, describe: Callable[[], str]) -> None:
+        self._task.require_going()
+        if time.monotonic() >= self._report_at:
+            self._report_at = float("inf")
+            if text := describe():
+                self._task.progress.tell(text, again=True)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch
 from tailrace.cdc.recording.file import DESCRIPTION, FRAME, SESSION, WITHHELD, Record, Recording
 from tailrace.cdc.recording.recorder import as_json
-from tailrace.cdc.stream.assemble import Assembler, FrameBlock, PartialBlock
+from tailrace.cdc.stream.assemble import Assembler
+from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.cdc.wire.pgoutput import Relation
 from tailrace.eventstore.errors import ProtocolError
 from tailrace.eventstore.log.writer import SourceWriter

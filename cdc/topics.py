@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from tailrace.cdc.columnar.relations import EVENTS_TABLE
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.connect import Address, connect, translated
-from tailrace.cdc.postgres.partitions import TREE
 from tailrace.cdc.postgres.publication import read_publication
-from tailrace.cdc.postgres.tables import Table, as_published, read_tables
+from tailrace.cdc.postgres.tables import TREE, Table, as_published, read_tables
 from tailrace.cdc.wire.pgoutput import Relation
 from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.model.model import SetAside, SourceState, TopicId, TopicInfo, TopicKind

@@ -1,3 +1,4 @@
-"""Frames of whole transactions to Arrow per topic."""
+"""How do whole transactions become one Arrow table a topic?
 
-from __future__ import annotations
+May import: kernels, wire, policy, and eventstore's model and state. Nothing here talks to a server.
+"""

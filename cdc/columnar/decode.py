@@ -36,8 +36,8 @@ from tailrace.cdc.columnar.scan import Found, Scan
 from tailrace.cdc.kernels import rows as kernels
 from tailrace.cdc.kernels import transactions
 from tailrace.cdc.policy.policies import Policies
-from tailrace.cdc.stream.assemble import FrameBlock, PartialBlock
 from tailrace.cdc.wire import ddl_message, pgoutput
+from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.cdc.wire.buffer import HINT
 from tailrace.cdc.wire.replication import UNIX_EPOCH_MICROS
 from tailrace.eventstore import failpoints

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
@@ -272,3 +273,20 @@ def _texts(found: Found, first: Ints32, place: int) -> pa.Array:
 
 def _mask(where: NDArray[np.bool_]) -> pa.Array | None:
     return pa.array(where) if where.any() else None
+
+
+def truncate_row(schema: TopicSchema, lsn: int, commit_ts: int | datetime) -> pa.Table:
+    """A truncate in front of rows that are read again: the rows before it no longer count.
+
+    One row in the topic's change schema, the first of its transaction. ``commit_ts``: µs since 1970, or aware."""
+    target = change_schema(schema)
+    row = dict.fromkeys(target.names) | {
+        "_hash": 0,
+        "_op": Op.TRUNCATE.value,
+        "_lsn": lsn,
+        "_txn": 0,
+        "_ordinal": 0,
+        "_commit_ts": commit_ts,
+        "_before": "none",
+    }
+    return pa.Table.from_pylist([row], schema=target)

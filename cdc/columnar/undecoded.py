@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tailrace.cdc.stream.assemble import FrameBlock
+from tailrace.cdc.wire.block import FrameBlock
 from tailrace.cdc.wire.replication import moment
 from tailrace.eventstore.errors import IntegrityError
 

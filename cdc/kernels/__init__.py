@@ -1,1 +1,4 @@
-"""The compiled passes over frames and rows: the only code that needs numba."""
+"""Which loops over frames, rows and cells are compiled? Only this room needs numba.
+
+May import: numba, numpy, and eventstore's model and errors.
+"""

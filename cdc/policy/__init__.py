@@ -1,1 +1,4 @@
-"""Which tables and columns may be written, and in which form? Pure."""
+"""Which values of a column may be written, and in which form? Pure.
+
+May import: eventstore's model, settings and errors.
+"""

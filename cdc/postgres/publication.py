@@ -1,14 +1,73 @@
-"""Publications: what one holds, and the SQL that makes or extends it."""
+"""Publications: what one holds, how it holds a table, and the SQL that creates or extends it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from psycopg import Connection, sql
 
 from tailrace.cdc.postgres.connect import Address, quote, translated
-from tailrace.cdc.postgres.identity import Identity, Leaf
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A partition that holds rows. ``links`` are its ties to the root, level by level. ``born``: it was created as a
+    partition, so it was empty then, and it has not been rewritten since."""
+
+    file: int  # relfilenode
+    links: str
+    born: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TablePublication:
+    """How a table is published and of which partitions it consists. A topic is complete only as long as this holds.
+
+    The log keeps it with the load that completed the topic; capture compares it with the source at every check. The
+    source's catalog keeps no history, but its rows have identities (oid and xmin) that never come back. So a table
+    that left the publication and came back, even while nobody looked, has another entry than before. Partitions that
+    were filled before they were attached, or that are gone, changed rows without an event in the stream of their root.
+
+    ``publication`` identifies the publication and its options, ``entries`` what makes it hold this table."""
+
+    publication: str
+    entries: tuple[str, ...] = ()
+    row_filter: str = ""
+    column_list: str = ""
+    leaves: Mapping[int, Leaf] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> TablePublication:
+        data = json.loads(text)
+        leaves = {int(oid): Leaf(**leaf) for oid, leaf in data.pop("leaves").items()}
+        return cls(entries=tuple(data.pop("entries")), leaves=leaves, **data)
+
+
+def lost_changes(before: TablePublication, now: TablePublication) -> str:
+    """Why changes of the table may be missing since ``before``; "" when none are."""
+    if before.publication != now.publication:
+        return "its publication was altered or made again"
+    if before.row_filter != now.row_filter:
+        return "its row filter changed"
+    if before.column_list != now.column_list:
+        return "its column list changed"
+    if before.entries != now.entries:
+        return "it left the publication and came back"
+    if before.leaves.keys() - now.leaves.keys():
+        return "a partition was detached or dropped"
+    if any(now.leaves[oid].links != leaf.links for oid, leaf in before.leaves.items()):
+        return "a partition was detached and attached again"
+    if any(now.leaves[oid].file != leaf.file for oid, leaf in before.leaves.items()):
+        return "a partition was truncated or rewritten"
+    if not all(now.leaves[oid].born for oid in now.leaves.keys() - before.leaves.keys()):
+        return "a partition was attached that may have had rows"
+    return ""
+
 
 Row = tuple[object, ...]
 
@@ -19,7 +78,7 @@ class Entry:
     ``filter_columns``: attnums that the row filter looks at, as far as they can be told from the column list."""
 
     label: tuple[str, str]
-    identity: Identity
+    identity: TablePublication
     columns: tuple[str, ...] | None = None
     filter_columns: tuple[int, ...] = ()
 
@@ -188,7 +247,7 @@ def _entry(row: Row, publication: str, leaves: Mapping[int, Leaf]) -> Entry:
     listed = [int(number) for number in str(column_list or "").split()]
     return Entry(
         label=(str(schema), str(name)),
-        identity=Identity(
+        identity=TablePublication(
             publication=publication,
             entries=tuple(map(str, entries)),  # type: ignore[call-overload]
             row_filter=str(row_filter or ""),

@@ -1,11 +1,11 @@
-"""Tables as the source's catalog describes them now: columns with identity and fill, key, what forbids capture."""
+"""Tables as the source's catalog describes them now: columns, key, partitions, and what forbids capture."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from psycopg import Connection
+from psycopg import Connection, sql
 
 from tailrace.cdc.postgres.connect import Address, translated
 from tailrace.cdc.postgres.publication import Entry, Publication
@@ -210,3 +210,74 @@ def _column(row: Row, key: bool) -> Column:
 def _int(value: object) -> int:
     assert isinstance(value, int)
     return value
+
+
+TREE = """
+WITH RECURSIVE tree(root, oid) AS (
+  SELECT r.oid, r.oid FROM unnest(%(relids)s::bigint[]::oid[]) r(oid)
+  UNION SELECT t.root, i.inhrelid FROM tree t JOIN pg_catalog.pg_class p ON p.oid = t.oid AND p.relkind = 'p'
+  JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
+)"""
+"""The start of a query: the tables ``relids``, each as its own ``root``, and all partitions below them. It reads rows
+of the catalog, because pg_partition_tree locks one partition after the other and waits while it holds some."""
+_PROBLEMS = (
+    TREE
+    + """
+SELECT t.root::bigint, min(c.oid::regclass::text)
+FROM tree t JOIN pg_catalog.pg_class p ON p.oid = t.root JOIN pg_catalog.pg_class c ON c.oid = t.oid
+WHERE c.relkind <> 'p' AND (c.relkind <> 'r' OR c.relpersistence <> 'p'
+  OR c.relreplident NOT IN ('d', 'f') OR (p.relreplident = 'i')) GROUP BY t.root
+"""
+)
+
+
+def leaf_problems(
+    connection: Connection[Row], address: Address, tables: Sequence[Table]
+) -> dict[int, tuple[str, str]]:
+    """Partitioned tables with a partition that cannot be captured. The partition's replica identity counts, not the
+    root's."""
+    roots = [table.relid for table in tables if table.kind == "p"]
+    if not roots:
+        return {}
+    with translated("reading the partitions", address):
+        rows = connection.execute(_PROBLEMS, {"relids": roots}).fetchall()
+    return {
+        int(str(oid)): (
+            f"its partition {leaf} is foreign, unlogged or has another replica identity",
+            "give all partitions REPLICA IDENTITY DEFAULT on one primary key",
+        )
+        for oid, leaf in rows
+    }
+
+
+FENCES, LIVE = "tailrace_fences", "tailrace_live"
+_COMMENTED = """
+SELECT objoid::bigint FROM pg_catalog.pg_description
+WHERE classoid = 'pg_catalog.pg_class'::regclass AND objsubid = 0
+  AND description LIKE 'Tailrace: generation % of projection %; written by it alone'
+"""
+
+
+def written_tables(connection: Connection[Row], address: Address, tables: Sequence[Table]) -> frozenset[int]:
+    """Oids of the ``tables`` (all of the database) that projections write. Captured, they would feed the log with what
+    was computed from it, for ever.
+
+    A Postgres sink keeps two tables of its own beside the generations of its projections and lists those in one of
+    them. The source's user may not be allowed to read that list, so each generation also says in its comment what it
+    is."""
+    found: set[int] = set()
+    for ledger in (table for table in tables if table.name == FENCES):
+        beside = {table.name: table.relid for table in tables if table.schema == ledger.schema}
+        if LIVE not in beside:
+            continue
+        names = {FENCES, LIVE}
+        if ledger.readable:
+            with translated(f"reading {ledger.text}", address):
+                query = sql.SQL("SELECT relation FROM {}").format(sql.Identifier(*ledger.label))
+                names |= {str(name) for (name,) in connection.execute(query).fetchall()}
+        found |= {relid for name, relid in beside.items() if name in names}
+    if not found:
+        return frozenset()
+    with translated("reading the comments of tables", address):
+        found |= {int(str(oid)) for (oid,) in connection.execute(_COMMENTED).fetchall()}
+    return frozenset(found)

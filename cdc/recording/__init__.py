@@ -1,1 +1,4 @@
-"""What capture received, in a file."""
+"""What did capture receive, in a file?
+
+May import: topics, columnar, wire, policy, status.
+"""

@@ -11,9 +11,9 @@ from tailrace.cdc.columnar.relations import Describe
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.recording.file import DESCRIPTION, FRAME, SESSION, WITHHELD, Header, RecordingWriter
 from tailrace.cdc.status import Progress
-from tailrace.cdc.stream.assemble import FrameBlock, PartialBlock
 from tailrace.cdc.topics import Topics
 from tailrace.cdc.wire import ddl_message, pgoutput
+from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.eventstore.errors import ProtocolError
 from tailrace.eventstore.model.model import SourceState, TopicId
 from tailrace.eventstore.model.schema import TopicSchema

@@ -1,1 +1,4 @@
-"""Log and source differ: what separates them, and the corrections that end it."""
+"""Does the log equal its source, and which corrections end a difference?
+
+May import: setup, snapshot, topics, columnar, postgres and the rooms below.
+"""

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 
-from tailrace.cdc.context import Stopped, Task
+from tailrace.cdc.context import Stopped, Task, lock_wait, transaction_wait
 from tailrace.cdc.postgres.check import read_server
 from tailrace.cdc.postgres.connect import Address, connect, connect_replication, translated
 from tailrace.cdc.postgres.errors import SlotLost
@@ -31,7 +31,6 @@ from tailrace.cdc.snapshot.copy import TableChanged, lock_tables, snapshot_sessi
 from tailrace.cdc.snapshot.first_load import only_one, require_kept
 from tailrace.cdc.status import Progress
 from tailrace.cdc.topics import Topics, is_events
-from tailrace.cdc.waiting import for_locks, for_transactions
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.log.writer import SourceWriter
@@ -131,7 +130,7 @@ class _Repair:
                     replication,
                     state.slot,
                     self._address,
-                    waiting=for_transactions(self.task, control),
+                    waiting=transaction_wait(self.task, control),
                 )
                 found, moment = self._compare(writer, exported, topics, publication)
             finally:
@@ -187,7 +186,7 @@ class _Repair:
                     self._address,
                     sorted(publication.tables),
                     publication,
-                    waiting=for_locks(self.task),
+                    waiting=lock_wait(self.task),
                 )
             }
             with translated("reading the clock", self._address):

@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow as pa
 from psycopg import Connection
 
-from tailrace.cdc.columnar.emptied import truncate
+from tailrace.cdc.columnar.rows import truncate_row
 from tailrace.cdc.columnar.values import table_rows
 from tailrace.cdc.context import Task
 from tailrace.cdc.postgres.slot import Exported
@@ -119,7 +119,7 @@ class TableRepair:
     ) -> Found:
         """A truncate, then all rows."""
         current = schema or self._latest
-        files = [self._prepare(current, truncate(current, self._lsn, self._micros))]
+        files = [self._prepare(current, truncate_row(current, self._lsn, self._micros))]
         count = 0
         erased = self._erased(current)
         for texts in self._source_rows(connection, table, current):

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import Connection
 
-from tailrace.cdc.context import Task
+from tailrace.cdc.context import Task, lock_wait, transaction_wait
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.connect import Address, connect, connect_replication
 from tailrace.cdc.postgres.publication import Publication, read_publication
@@ -39,7 +39,6 @@ from tailrace.cdc.snapshot.copy import (
     snapshot_session,
 )
 from tailrace.cdc.topics import Topics, is_events
-from tailrace.cdc.waiting import for_locks, for_transactions
 from tailrace.eventstore.errors import IncompleteTopic, TransientError, UsageError
 from tailrace.eventstore.model.model import TopicId, TopicKind
 from tailrace.eventstore.model.position import format_lsn
@@ -110,7 +109,7 @@ def verify_source(
     waits_until = time.monotonic() + timeout
     with connect(address, "tailrace verify") as control, store.pinned(f"verify --source {name}"):
         check_system(control, source, address)
-        waiting = for_transactions(task, control)
+        waiting = transaction_wait(task, control)
         while True:
             replication = connect_replication(address, "tailrace verify")
             try:
@@ -155,7 +154,7 @@ def _lock(
     wanted = {topics.relid(topic) for topic in chosen if topic in topics.tables}
     if any(topic not in topics.tables for topic in chosen):
         wanted |= {table.relid for table in read_tables(snapshot, task.address) if is_events(table)}
-    locked = lock_tables(snapshot, task.address, sorted(wanted), publication, waiting=for_locks(task))
+    locked = lock_tables(snapshot, task.address, sorted(wanted), publication, waiting=lock_wait(task))
     return {0 if is_events(table) else table.relid: table for table in locked}
 
 

@@ -1,1 +1,4 @@
-"""What will be captured, what not and why, and what has to be made in the source first?"""
+"""What will be captured, what stands in the way, and may log and server go on together?
+
+May import: snapshot, topics, columnar, postgres and the rooms below.
+"""

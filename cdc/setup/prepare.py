@@ -19,11 +19,9 @@ from tailrace.cdc.postgres.check import Server, read_server, server_problems
 from tailrace.cdc.postgres.connect import Address, connect, quote, translated
 from tailrace.cdc.postgres.ddl_trigger import Trigger, install_trigger, read_trigger, remove_trigger
 from tailrace.cdc.postgres.locks import Lock, lock_together
-from tailrace.cdc.postgres.partitions import leaf_problems
 from tailrace.cdc.postgres.publication import Publication, add_statement, create_statement, read_publication
 from tailrace.cdc.postgres.slot import slot_name
-from tailrace.cdc.postgres.tables import Table, as_published, read_tables
-from tailrace.cdc.postgres.written import written_tables
+from tailrace.cdc.postgres.tables import Table, as_published, leaf_problems, read_tables, written_tables
 from tailrace.cdc.setup.table_choice import Finding, Level, choose_tables, own_tables, problem_of
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError

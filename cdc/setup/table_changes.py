@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tailrace.cdc.postgres.identity import Identity, lost_by
-from tailrace.cdc.postgres.publication import Publication
+from tailrace.cdc.postgres.publication import Publication, TablePublication, lost_changes
 from tailrace.cdc.postgres.tables import Table, as_published
 from tailrace.cdc.setup.table_choice import problem_of
 from tailrace.cdc.topics import Topics
@@ -26,7 +25,9 @@ def lost_topics(topics: Topics, publication: Publication | None) -> dict[TopicId
             found[topic] = f"its publication loses changes: {publication.mismatch}"
         elif entry is None:
             found[topic] = LEFT
-        elif info.published and (reason := lost_by(Identity.from_json(info.published), entry.identity)):
+        elif info.published and (
+            reason := lost_changes(TablePublication.from_json(info.published), entry.identity)
+        ):
             found[topic] = f"read again: {reason}"
     return found
 
@@ -40,7 +41,7 @@ def republished_topics(topics: Topics, publication: Publication | None) -> dict[
         entry = publication.entries.get(topics.relid(topic)) if publication else None
         if info.complete_since is None or topic in lost or entry is None:
             continue
-        if not info.published or Identity.from_json(info.published) != entry.identity:
+        if not info.published or TablePublication.from_json(info.published) != entry.identity:
             found[topic] = entry.identity.to_json()
     return found
 

@@ -1,1 +1,4 @@
-"""How do the rows that a table has today get into the log, beside its stream?"""
+"""How do rows that a table had before get into the log, beside its stream and at a known position?
+
+May import: topics, context, columnar, postgres and the rooms below.
+"""

@@ -13,15 +13,14 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-from tailrace.cdc.columnar.emptied import truncate
-from tailrace.cdc.context import Stopped, Task
+from tailrace.cdc.columnar.rows import truncate_row
+from tailrace.cdc.context import Stopped, Task, transaction_wait
 from tailrace.cdc.postgres.connect import connect, connect_replication
 from tailrace.cdc.postgres.slot import Exported, create_exported
 from tailrace.cdc.snapshot.copy import TableChanged
 from tailrace.cdc.snapshot.held_back import Aside
 from tailrace.cdc.snapshot.load import Loaded, SnapshotLoad, Target
 from tailrace.cdc.topics import TopicsChanged
-from tailrace.cdc.waiting import for_transactions
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.model import EpochBatch, PreparedSegment, SourceState, TopicId, TopicRows
@@ -122,7 +121,7 @@ class AddedLoad:
         if not self._store.had_rows(topic):
             return ()
         schema = loaded.schemas[topic]
-        rows = truncate(schema, exported.consistent_point - 1, loaded.commit_ts)
+        rows = truncate_row(schema, exported.consistent_point - 1, loaded.commit_ts)
         return (self._writer.prepare(topic, schema.version, rows),)
 
     # the thread
@@ -160,7 +159,7 @@ class AddedLoad:
                     replication,
                     slot,
                     self._address,
-                    waiting=for_transactions(self._task, control),
+                    waiting=transaction_wait(self._task, control),
                     temporary=True,
                 )
                 self._point = exported.consistent_point

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.cdc.columnar.decode import ControlMessage
-from tailrace.cdc.columnar.emptied import truncate
+from tailrace.cdc.columnar.rows import truncate_row
 from tailrace.cdc.context import Stopped
 from tailrace.cdc.snapshot.chunk_merge import Snapshot, Touched, surviving
 from tailrace.eventstore.model.model import Load, LoadRange, LoadStep, TopicId, TopicRows
@@ -189,7 +189,7 @@ class Weaver:
     def _emptied(self, topic: LoadedTopic, mark: ControlMessage) -> list[TopicRows]:
         if not self._store.had_rows(topic.id):
             return []
-        rows = truncate(topic.schema, mark.commit_lsn, mark.commit_ts)
+        rows = truncate_row(topic.schema, mark.commit_lsn, mark.commit_ts)
         return [TopicRows(topic.id, topic.schema.version, rows)]
 
     def _forget(self, topic: LoadedTopic, content: bytes) -> None:

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from psycopg import Connection
 
-from tailrace.cdc.context import Stopped, Task
+from tailrace.cdc.context import Stopped, Task, transaction_wait
 from tailrace.cdc.postgres.publication import read_publication
 from tailrace.cdc.snapshot.chunk_apply import BEGIN_PREFIX, LoadedTopic, Weaver
 from tailrace.cdc.snapshot.chunk_query import (
@@ -30,11 +30,9 @@ from tailrace.cdc.snapshot.chunk_query import (
     transactions_begun,
     transactions_ended,
 )
-from tailrace.cdc.snapshot.chunk_reader import ChunkReader, require_known
+from tailrace.cdc.snapshot.chunk_reader import ChunkReader, Throttle, require_known
 from tailrace.cdc.snapshot.copy import TableChanged
-from tailrace.cdc.snapshot.throttle import Throttle
 from tailrace.cdc.topics import TopicsChanged
-from tailrace.cdc.waiting import for_transactions
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.model.model import Load, LoadRange, TopicId
 from tailrace.eventstore.model.schema import TopicSchema
@@ -148,7 +146,7 @@ class ChunkedLoad:
     def _wait_for_transactions(self, control: Connection[Row]) -> None:
         """Until all that ran when this session's stream and load had begun has ended and is visible: what commits
         later was or will be noted in ``touched``."""
-        waiting = for_transactions(self._task, control, what="the load")
+        waiting = transaction_wait(self._task, control, what="the load")
         begun = transactions_begun(control, self._address)
         while transactions_ended(control, self._address) < begun:
             waiting()

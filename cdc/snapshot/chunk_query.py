@@ -14,9 +14,8 @@ from psycopg.pq import TransactionStatus
 
 from tailrace.cdc.postgres.connect import Address, connect, literal, quote, quote_all, translated
 from tailrace.cdc.postgres.locks import read_locks_refused
-from tailrace.cdc.postgres.partitions import TREE
 from tailrace.cdc.postgres.publication import read_publication
-from tailrace.cdc.postgres.tables import Table, as_published, read_tables
+from tailrace.cdc.postgres.tables import TREE, Table, as_published, read_tables
 from tailrace.cdc.snapshot.chunk_merge import Snapshot
 from tailrace.cdc.snapshot.copy import TableChanged, Unit, copy_chunks, in_either_form
 from tailrace.eventstore.model.model import KeyTexts

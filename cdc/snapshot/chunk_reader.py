@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -22,7 +23,6 @@ from tailrace.cdc.snapshot.chunk_query import (
     open_session,
     read_keyset,
 )
-from tailrace.cdc.snapshot.throttle import Throttle
 from tailrace.cdc.topics import TopicsChanged, changed
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import OperatorError
@@ -168,3 +168,22 @@ def require_known(topic: LoadedTopic, keyset: Keyset | None, policies: Policies)
         )
     if changed(keyset.table, topic.schema, policies) is not None:
         raise TopicsChanged(f"the columns of {topic.id.text} changed while it was being loaded")
+
+
+class Throttle:
+    """A limit on rows per second that the threads of a load share. ``per_second``: None means no limit."""
+
+    def __init__(self, per_second: int | None) -> None:
+        self._per_second = per_second
+        self._lock = threading.Lock()
+        self._free_at = time.monotonic()
+
+    def wait(self, stop: threading.Event) -> None:
+        """Wait until the rows read so far fit the limit, or ``stop`` is set."""
+        if self._per_second is not None:
+            stop.wait(max(0.0, self._free_at - time.monotonic()))
+
+    def taken(self, rows: int) -> None:
+        if self._per_second is not None:
+            with self._lock:
+                self._free_at = max(self._free_at, time.monotonic()) + rows / self._per_second

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from psycopg import Connection
 
 from tailrace.cdc.columnar.relations import EVENTS_TABLE
-from tailrace.cdc.context import Task
+from tailrace.cdc.context import Task, transaction_wait
 from tailrace.cdc.postgres.check import read_server
 from tailrace.cdc.postgres.connect import Address, connect, connect_replication, translated
 from tailrace.cdc.postgres.liveness import end_sessions
@@ -24,7 +24,6 @@ from tailrace.cdc.postgres.slot import (
 from tailrace.cdc.snapshot.load import Loaded, SnapshotLoad, Target
 from tailrace.cdc.status import Phase, Progress
 from tailrace.cdc.topics import Topics
-from tailrace.cdc.waiting import for_transactions
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.model.model import EpochBatch, SourceState, TopicId
 from tailrace.eventstore.model.position import format_lsn
@@ -55,7 +54,7 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
         sessions.append(replication.backend_pid)
         try:
             exported = create_exported(
-                replication, state.slot, address, waiting=for_transactions(task, control)
+                replication, state.slot, address, waiting=transaction_wait(task, control)
             )
             writer = store.take_over(state.name)
             writer.on_timeline(read_server(control, address).timeline)

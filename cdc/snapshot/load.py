@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from psycopg import Connection
 
 from tailrace.cdc.columnar.values import table_rows
-from tailrace.cdc.context import Task
+from tailrace.cdc.context import Task, lock_wait
 from tailrace.cdc.postgres.connect import translated
 from tailrace.cdc.postgres.publication import read_publication
 from tailrace.cdc.postgres.slot import Exported
@@ -35,7 +35,6 @@ from tailrace.cdc.snapshot.copy import (
     snapshot_session,
 )
 from tailrace.cdc.topics import TopicsChanged, changed, is_events
-from tailrace.cdc.waiting import for_locks
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.model import PreparedSegment, TopicId
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, TopicSchema
@@ -104,7 +103,7 @@ class SnapshotLoad:
             relids = [*names, *([events] if events else [])]
             publication = read_publication(coordinator, self._publication, self._address)
             tables = lock_tables(
-                coordinator, self._address, relids, publication, waiting=for_locks(self._task)
+                coordinator, self._address, relids, publication, waiting=lock_wait(self._task)
             )
             _require_all(tables, names)
             entries = publication.entries if publication else {}

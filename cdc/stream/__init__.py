@@ -1,1 +1,4 @@
-"""From the socket to a committed epoch: receive, assemble, append, confirm."""
+"""What happens in one session: receive, assemble, append, confirm?
+
+May import: every room of cdc except capture and replay.
+"""

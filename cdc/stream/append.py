@@ -16,11 +16,11 @@ from tailrace.cdc.snapshot.added_tables import AddedLoad
 from tailrace.cdc.snapshot.chunk_apply import Woven
 from tailrace.cdc.snapshot.chunk_load import ChunkedLoad
 from tailrace.cdc.status import Progress
-from tailrace.cdc.stream.assemble import FrameBlock, PartialBlock
 from tailrace.cdc.stream.queue import Handover, Item, Through
 from tailrace.cdc.stream.redecode import Redecoding
 from tailrace.cdc.topics import Topics, TopicsChanged
 from tailrace.cdc.wire import ddl_message
+from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.model import (

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-from tailrace.cdc.stream.assemble import FrameBlock, PartialBlock
+from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from tailrace.cdc.policy.patterns import TablePatterns
 from tailrace.cdc.postgres.connect import connect
 from tailrace.cdc.postgres.ddl_trigger import Trigger, read_trigger
 from tailrace.cdc.postgres.publication import Publication, read_publication
-from tailrace.cdc.postgres.tables import Table, as_published, read_tables
-from tailrace.cdc.postgres.written import written_tables
+from tailrace.cdc.postgres.tables import Table, as_published, read_tables, written_tables
 from tailrace.cdc.setup.table_changes import (
     loadable_tables,
     lost_topics,

@@ -1,3 +1,4 @@
-"""The replication protocol as values: bytes in, messages out. No socket, driver, clock or thread in here."""
+"""What do the bytes of the replication protocol mean, and how are they written? Values only.
 
-from __future__ import annotations
+No socket, driver, clock or thread. May import: eventstore's errors and model.
+"""

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from tailrace.cdc.columnar.decode import BlockDecoder
 from tailrace.cdc.policy.policies import Policies
-from tailrace.cdc.stream.assemble import Assembler, FrameBlock
+from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.wire import ddl_message
 from tailrace.cdc.wire import pgoutput as pg
+from tailrace.cdc.wire.block import FrameBlock
 from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.schema import Column, TopicSchema
 

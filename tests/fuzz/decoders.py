@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tailrace.cdc.columnar.decode import DecodedEpoch
-from tailrace.cdc.stream.assemble import FrameBlock
 from tailrace.cdc.wire import pgoutput as pg
+from tailrace.cdc.wire.block import FrameBlock
 from tailrace.eventstore.errors import OperatorError, ProtocolError
 from tests.cdc.messages import decoder, encode
 from tests.fuzz.reference import TABLES, Reference

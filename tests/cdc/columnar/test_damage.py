@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.cdc.stream.assemble import Assembler, FrameBlock, PartialBlock
+from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.wire import pgoutput as pg
+from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.eventstore.errors import ProtocolError
 from tests.cdc.messages import EVENT_ROW, EVENTS, FULL, HUGE, KEYED, N, U, decoder, encode
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tailrace.cdc.postgres.identity import Identity
+from tailrace.cdc.postgres.publication import TablePublication
 from tailrace.cdc.repair.verify import TopicComparison
 from tailrace.cdc.setup.table_choice import Level
 from tailrace.eventstore.state.state import state
@@ -206,7 +206,7 @@ def test_a_new_partition_is_part_of_its_table_and_nothing_is_read_again(running:
 
 def leaves(capture: RunningCapture) -> set[str]:
     """Names of the partitions that the log knows of."""
-    known = Identity.from_json(capture.store.topic(table("parts")).published).leaves
+    known = TablePublication.from_json(capture.store.topic(table("parts")).published).leaves
     found = query(capture.site.dsn, "SELECT oid::bigint, relname FROM pg_class WHERE relname LIKE 'parts%'")
     return {name for oid, name in found if oid in known}
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from tailrace.cdc.context import Stopped, Task
+from tailrace.cdc.context import Stopped, Task, lock_wait
 from tailrace.cdc.kernels.copy_text import hash_columns
 from tailrace.cdc.postgres.connect import Address, connect
 from tailrace.cdc.postgres.publication import Publication
@@ -33,7 +33,6 @@ from tailrace.cdc.snapshot.copy import (
     snapshot_session,
 )
 from tailrace.cdc.snapshot.first_load import first_load
-from tailrace.cdc.waiting import for_locks
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import IntegrityError, TransientError
 from tailrace.eventstore.model import keys
@@ -211,7 +210,7 @@ def test_a_transaction_that_truncates_several_tables_is_never_ended_by_a_load(
 def test_a_load_that_waits_for_a_lock_says_so_and_ends_when_it_is_stopped(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailrace.cdc.waiting._TELL_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr("tailrace.cdc.context._REPORT_AFTER_SECONDS", 0.3)
     execute(site.dsn, "CREATE TABLE t (id int PRIMARY KEY)")
     ((relid,),) = query(site.dsn, "SELECT 't'::regclass::oid::bigint")
     told = 'reading waits for another session to end: could not obtain lock on relation "public.t"'
@@ -224,7 +223,7 @@ def test_a_load_that_waits_for_a_lock_says_so_and_ends_when_it_is_stopped(
         task = Task.of(store, SOURCE, site.settings)
         user.execute("ALTER TABLE t ADD COLUMN a int")
         session.execute("BEGIN")
-        loading = pool.submit(lock_tables, session, task.address, [relid], waiting=for_locks(task))
+        loading = pool.submit(lock_tables, session, task.address, [relid], waiting=lock_wait(task))
         wait_until(lambda: told in task.progress.status().messages)
         task.stop.set()
         with pytest.raises(Stopped):

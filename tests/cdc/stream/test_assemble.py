@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cdc.stream.assemble import TRANSITIONS, Action, Assembler, FrameBlock, PartialBlock, State
+from tailrace.cdc.stream.assemble import TRANSITIONS, Action, Assembler, State
 from tailrace.cdc.wire import pgoutput as pg
+from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.cdc.wire.replication import moment
 from tailrace.eventstore.errors import ProtocolError
 from tests.cdc.messages import HUGE, encode
