@@ -17,7 +17,7 @@ from tailrace.projections.definition.model import (
     State,
     Through,
 )
-from tailrace.projections.sinks.reader import open_reader
+from tailrace.projections.sinks.open import open_reader
 from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 
 __all__ = [

@@ -18,7 +18,8 @@ from tailrace.projections.definition.fingerprint import fingerprint
 from tailrace.projections.definition.load import Broken
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import Generation, Pin
-from tailrace.projections.sinks.contract import Sink, Target, open_sink
+from tailrace.projections.sinks.contract import Sink, Target
+from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.spark.master import parallelism_of
 
 if TYPE_CHECKING:

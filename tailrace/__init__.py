@@ -34,7 +34,7 @@ _HOMES = {
     "Changes": "tailrace.projections",
     "Erased": "tailrace.eventstore.model.redacted",
     "Events": "tailrace.projections",
-    "GenerationMovedBack": "tailrace.projections.sinks",
+    "GenerationMovedBack": "tailrace.projections.sinks.reader",
     "NotYet": "tailrace.projections.generations.wait",
     "ParquetFolder": "tailrace.projections",
     "PostgresTable": "tailrace.projections",

@@ -24,7 +24,8 @@ from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.load import Mistake
 from tailrace.projections.definition.model import Input, Projection, ProjectionFailed, Result, State
 from tailrace.projections.definition.source import SourceLines
-from tailrace.projections.sinks.contract import CannotBuild, Sink, Target, open_sink
+from tailrace.projections.sinks.contract import CannotBuild, Sink, Target
+from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.spark.errors import unforeseen
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from tailrace.projections.definition.findings import Finding, did_you_mean
 from tailrace.projections.definition.model import Changes, Events, Input, Projection, Result, State, Through
 from tailrace.projections.definition.source import SourceLines
 from tailrace.projections.generations.result_input import described_result, live_of
-from tailrace.projections.sinks.contract import Sink, open_sink
+from tailrace.projections.sinks.contract import Sink
+from tailrace.projections.sinks.open import open_sink
 
 if TYPE_CHECKING:
     from tailrace.eventstore.settings import Settings

@@ -18,9 +18,8 @@ from functools import cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from tailrace.projections.definition.source import is_project_file, shown, syntax_tree
 from tailrace.projections.definition.sql_query import SqlQuery
-from tailrace.projections.definition.syntax import syntax_tree
-from tailrace.projections.spark.errors import is_project_file, shown
 
 _NOW = "give the function a parameter named now for the time; compute other values of the rows'"
 _SPOKEN = re.compile(

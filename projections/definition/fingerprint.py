@@ -19,8 +19,8 @@ from pathlib import Path
 from types import CodeType, FunctionType
 
 from tailrace.projections.definition.model import Projection
+from tailrace.projections.definition.source import is_project_file
 from tailrace.projections.definition.sql_query import SqlQuery
-from tailrace.projections.spark.errors import is_project_file
 
 _PLAIN = (str, bytes, int, float, tuple, type(None))
 

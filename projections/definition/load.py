@@ -19,10 +19,9 @@ from tailrace.eventstore.settings import ProjectionSettings
 from tailrace.projections.definition.findings import Finding
 from tailrace.projections.definition.model import NOW, Input, Projection
 from tailrace.projections.definition.order import circle_of
-from tailrace.projections.definition.syntax import syntax_tree
+from tailrace.projections.definition.source import shown, syntax_tree, user_place
 from tailrace.projections.definition.validate import mistakes_of
 from tailrace.projections.sinks.specs import SinkSpec
-from tailrace.projections.spark.errors import shown, user_place
 
 
 def projection(

@@ -1,16 +1,71 @@
-"""Where in a projection's function something is called. A plan does not say which line made an operator."""
+"""The source text of a project: which files are the user's own, their syntax trees, and where a function is called.
+
+A plan does not say which line made an operator, so a message looks the line up here.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import os
+import sysconfig
+import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
 
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.definition.sql_query import SqlQuery
-from tailrace.projections.definition.syntax import syntax_tree
-from tailrace.projections.spark.errors import shown
+
+_TREES_MAX = 32
+"""Parsed files in memory. A refresh looks at each file of a project several times; it is parsed once."""
+
+
+@cache
+def _foreign_roots() -> tuple[str, ...]:
+    """Folders whose code is not the project's: the interpreter's libraries, installed packages and ours.
+    The demo's projections are a project of their own."""
+    paths = sysconfig.get_paths()
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    libraries = [paths[name] for name in names]
+    own = [str(room) for room in Path(__file__).parents[2].iterdir() if room.is_dir() and room.name != "demo"]
+    return tuple({os.path.realpath(folder) + os.sep for folder in libraries + own})
+
+
+def is_project_file(path: str | None) -> bool:
+    """Is this source file the user's own: not a library, not the interpreter, not ours?"""
+    if not path or path.startswith("<") or "pyspark.zip" in path or "py4j" in path:
+        return False
+    real = os.path.realpath(path)
+    return not real.startswith(_foreign_roots()) and os.sep + "site-packages" + os.sep not in real
+
+
+def shown(path: str) -> str:
+    """A path as messages give it: relative to the working folder when it is below it."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
+
+
+def user_place(error: BaseException) -> str | None:
+    """``file:line`` of the innermost frame of the user's own code in an exception's traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if is_project_file(frame.filename):
+            return f"{shown(frame.filename)}:{frame.lineno}"
+    return None
+
+
+def syntax_tree(file: str) -> ast.Module:
+    """The tree of a file of Python, shared: do not change it.
+
+    Raises OSError, SyntaxError and ValueError (not UTF-8, or a NUL in it)."""
+    return _tree(file, Path(file).read_text(encoding="utf-8"))
+
+
+@lru_cache(_TREES_MAX)
+def _tree(file: str, text: str) -> ast.Module:
+    return ast.parse(text, file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.generations.changed import changed_topics
 from tailrace.projections.generations.generation import Generation
-from tailrace.projections.sinks.contract import open_sink
+from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.reader import nothing_live
 
 if TYPE_CHECKING:

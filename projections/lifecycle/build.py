@@ -22,15 +22,13 @@ from tailrace.projections.compute.read_plan import frames, needs, plan_reads
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.definition.order import in_order
+from tailrace.projections.generations.errors import NotLevel, NotShowable, NotShown
 from tailrace.projections.generations.generation import Generation, Pin, files_of, spec_to_text
 from tailrace.projections.generations.result_input import common_cut, not_kept
 from tailrace.projections.lifecycle import promote as promotion
 from tailrace.projections.lifecycle.collect import Collected, drop, gc
 from tailrace.projections.lifecycle.list import GenerationView, generations
 from tailrace.projections.lifecycle.promote import (
-    NotLevel,
-    NotShowable,
-    NotShown,
     Promoted,
     RolledBack,
     reconcile,
@@ -55,7 +53,7 @@ from tailrace.projections.refresh.refresh import (
     stopped,
 )
 from tailrace.projections.refresh.step import take_step
-from tailrace.projections.sinks.contract import open_sink
+from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.spark.errors import FOR_GOOD, explained
 
 __all__ = [

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tailrace.eventstore import failpoints
-from tailrace.eventstore.errors import Fenced, OperatorError, TailraceError, TransientError, UsageError
+from tailrace.eventstore.errors import Fenced, OperatorError, TailraceError, UsageError
 from tailrace.eventstore.metadata.generations import Behind, GenerationState
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.position import Fence
 from tailrace.projections.context import ProjectionContext
+from tailrace.projections.generations.errors import NotShowable, NotShown
 from tailrace.projections.generations.generation import Generation
 from tailrace.projections.sinks.contract import HeldByReaders
 
@@ -62,47 +63,6 @@ class RolledBack:
     commit_ts: datetime | None
     behind: int
     frozen: bool
-
-
-class NotShown(TransientError):
-    """A generation is promoted in the catalog, and readers hold the sink's pointer to ``shown``."""
-
-    def __init__(self, generation: Generation, shown: int | None, held: HeldByReaders) -> None:
-        super().__init__(
-            f"{generation} is promoted, but readers still see {f'generation {shown}' if shown else 'none'}:"
-            f" {held.message}",
-            hint=f"{held.hint}; the next tailrace run, or tailrace projection promote {generation.projection}, then"
-            " shows it; tailrace projection rollback takes it back",
-        )
-        self.shown = shown
-
-
-class NotShowable(OperatorError):
-    """A generation is promoted in the catalog, and the sink refuses to show it instead of ``shown``."""
-
-    def __init__(self, generation: Generation, shown: int | None, refused: OperatorError) -> None:
-        name = generation.projection
-        super().__init__(
-            f"{generation} is promoted, but readers still see {f'generation {shown}' if shown else 'none'}:"
-            f" {refused.message}",
-            hint=f"{refused.hint}; the next tailrace run, or tailrace projection promote {name}, then shows it;"
-            " tailrace projection rollback takes it back",
-        )
-        self.shown = shown
-
-
-class NotLevel(TransientError):
-    """A generation is built, ready, and waits: whatever was brought to it, the live one had gone on meanwhile."""
-
-    def __init__(self, generation: Generation, rounds: int, behind: Behind) -> None:
-        name = generation.projection
-        super().__init__(
-            f"{generation} is built but not promoted: {rounds} times it was brought up to date, and each time the live"
-            f" generation had been refreshed further meanwhile; now: {behind.message}",
-            hint=f"tailrace rebuild {name} goes on with it; stop the run of the earlier definition (tailrace projection"
-            f" runs {name} shows it) if that is faster each time, or pass --stale-ok",
-        )
-        self.generation = generation.number
 
 
 def promote(

@@ -13,8 +13,8 @@ from tailrace.eventstore.metadata.generations import DerivedRun
 from tailrace.eventstore.metadata.run_records import REFRESHES, STEPS, RunRecord
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
+from tailrace.projections.generations.errors import NotLevel
 from tailrace.projections.generations.generation import Generation, files_of
-from tailrace.projections.lifecycle.promote import NotLevel
 from tailrace.projections.refresh.apply import Applied, StepRefused
 from tailrace.projections.refresh.estimate import changes_between
 from tailrace.projections.refresh.step import Taken

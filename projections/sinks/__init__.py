@@ -1,7 +1,5 @@
-"""Sinks: where a projection's rows are written. One contract (``base``), one suite that proves it (``contract``)."""
+"""Where a projection's rows are served: one room a system (how rows lie there, a sink, a reader) and what they share.
 
-from __future__ import annotations
-
-from tailrace.projections.sinks.contract import Load, Sink, Target, open_sink
-
-__all__ = ["Load", "Sink", "Target", "open_sink"]
+``contract`` and ``reader`` say what a sink and a reader must do, ``open`` alone knows the systems. Imports eventstore
+and no other room of projections; ``reader``, ``open`` and each system's ``reader`` import no Spark.
+"""

@@ -10,7 +10,7 @@ each row carries the epoch that wrote it, an older epoch never overwrites a newe
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -23,8 +23,7 @@ from tailrace.eventstore.model.position import Fence
 from tailrace.projections.sinks.columns import unsupported
 
 if TYPE_CHECKING:
-    from tailrace.eventstore.settings import Settings, SinkKind, SinkSettings
-    from tailrace.projections.sinks.specs import SinkSpec
+    pass
 
 RESERVED = frozenset(
     {"_hash", "_op", "_bucket", "_epoch", "_deleted"}
@@ -182,71 +181,6 @@ class MovingSink(Protocol):
 
     def read(self, target: Target, keys: pa.Table) -> Iterator[pa.RecordBatch]:
         """The rows of some keys (key columns and ``_hash``), as ``scan`` gives them. Raises what ``scan`` raises."""
-
-
-def open_sink(spec: SinkSpec, settings: Settings) -> Sink:
-    """The sink a projection's spec names. Connects to nothing yet.
-
-    Raises NoSink for a name that ``[sinks]`` does not have, UsageError for one of another kind, OperatorError when the
-    optional part (``redis``, ``search``) is not installed.
-    """
-    from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex
-
-    match spec:
-        case PostgresTable():
-            from tailrace.projections.sinks.postgres.sink import PostgresSink
-
-            return PostgresSink(spec, sink_settings(settings, spec.sink, "postgres"))
-        case RedisCache():
-            with optional_part("redis"):
-                from tailrace.projections.sinks.redis.sink import RedisSink
-
-            return RedisSink(spec, sink_settings(settings, spec.sink, "redis"))
-        case SearchIndex():
-            with optional_part("search"):
-                from tailrace.projections.sinks.search.sink import SearchSink
-
-            return SearchSink(spec, sink_settings(settings, spec.sink, "search"))
-        case ParquetFolder():
-            from tailrace.projections.sinks.parquet.sink import ParquetSink
-
-            return ParquetSink(spec, sink_settings(settings, spec.sink, "parquet"))
-        case _:
-            return spec.open_sink(settings)
-
-
-def sink_settings(settings: Settings, name: str, kind: SinkKind) -> SinkSettings:
-    """The entry of ``[sinks]``, of the right kind and with the value that kind needs."""
-    from tailrace.eventstore.settings import SINK_ADDRESS
-
-    found = settings.sinks.get(name)
-    if found is None:
-        known = ", ".join(sorted(settings.sinks)) or "none"
-        raise NoSink(
-            f"there is no sink {name!r}", hint=f"add [sinks.{name}] to tailrace.toml; known sinks: {known}"
-        )
-    if found.kind != kind:
-        raise UsageError(
-            f"sink {name!r} is of kind {found.kind}, the projection needs {kind}",
-            hint=f"name another sink in the projection, or change kind in [sinks.{name}]",
-        )
-    needed = SINK_ADDRESS[kind]
-    if getattr(found, needed) is None:
-        raise UsageError(f"sink {name!r} has no {needed}", hint=f"set {needed} in [sinks.{name}]")
-    return found
-
-
-@contextmanager
-def optional_part(extra: Literal["redis", "search"]) -> Iterator[None]:
-    """Around an import that needs an extra of the distribution."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name not in ("msgpack", "redis", "tantivy"):
-            raise
-        raise OperatorError(
-            f"this sink needs {error.name}, which is not installed", hint=f"pip install 'tailrace[{extra}]'"
-        ) from None
 
 
 def column_problems(target: Target) -> list[str]:

@@ -13,11 +13,9 @@ import pyarrow as pa
 
 from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
 from tailrace.projections.sinks.columns import is_list
-from tailrace.projections.sinks.contract import optional_part, sink_settings
 
 if TYPE_CHECKING:
-    from tailrace.eventstore.settings import Settings
-    from tailrace.projections.sinks.specs import SinkSpec
+    pass
 
 Row = dict[str, Any]
 """Column name to Python value: int, float, Decimal, str, bytes, date, time, datetime (``timezone.utc``), list, None."""
@@ -96,36 +94,6 @@ class Reader(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
-
-
-def open_reader(settings: Settings, store: str, projection: str, spec: SinkSpec) -> Reader:
-    """A reader of one projection's sink. Connects when first used.
-
-    Raises UsageError for a sink that is not in the settings, OperatorError when its optional part is not installed.
-    """
-    from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex
-
-    match spec:
-        case PostgresTable():
-            from tailrace.projections.sinks.postgres.reader import PostgresReader
-
-            return PostgresReader(spec, sink_settings(settings, spec.sink, "postgres"), store, projection)
-        case RedisCache():
-            with optional_part("redis"):
-                from tailrace.projections.sinks.redis.reader import RedisReader
-
-            return RedisReader(spec, sink_settings(settings, spec.sink, "redis"), store, projection)
-        case SearchIndex():
-            with optional_part("search"):
-                from tailrace.projections.sinks.search.reader import SearchReader
-
-            return SearchReader(spec, sink_settings(settings, spec.sink, "search"), store, projection)
-        case ParquetFolder():
-            from tailrace.projections.sinks.parquet.reader import ParquetReader
-
-            return ParquetReader(spec, sink_settings(settings, spec.sink, "parquet"), store, projection)
-        case _:
-            return spec.open_reader(settings, store, projection)
 
 
 def python_rows(rows: pa.Table | pa.RecordBatch) -> list[Row]:

@@ -6,14 +6,9 @@ Errors that our own tasks raise cross the JVM as text; they are found in it and 
 
 from __future__ import annotations
 
-import os
 import re
-import sysconfig
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.eventstore import disclosure, errors
@@ -26,6 +21,7 @@ from tailrace.eventstore.errors import (
     UnreadableCell,
 )
 from tailrace.projections.definition.model import ProjectionFailed
+from tailrace.projections.definition.source import is_project_file, shown, user_place
 from tailrace.projections.definition.sql_query import SqlQuery
 
 if TYPE_CHECKING:
@@ -46,42 +42,6 @@ _HINT = "\n  hint: "
 _MAX_WORDS = 600
 _WORKER_GONE = "Python worker exited unexpectedly (crashed)"
 _BEFORE_ROWS = frozenset({"AnalysisException", "ParseException", "PySparkAttributeError"})
-
-
-@cache
-def _foreign_roots() -> tuple[str, ...]:
-    """Folders whose code is not the project's: the interpreter's libraries, installed packages and ours."""
-    paths = sysconfig.get_paths()
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    house = Path(__file__).parents[2]
-    rooms = ("cdc", "cli", "embedded", "eventstore", "migrations", "projections", "testing")
-    own = [os.path.realpath(house / room) for room in rooms]
-    return tuple(
-        {os.path.realpath(paths[name]) + os.sep for name in names} | {f"{path}{os.sep}" for path in own}
-    )
-
-
-def is_project_file(path: str | None) -> bool:
-    """Is this source file the user's own: not a library, not the interpreter, not ours?"""
-    if not path or path.startswith("<") or "pyspark.zip" in path or "py4j" in path:
-        return False
-    real = os.path.realpath(path)
-    return not real.startswith(_foreign_roots()) and os.sep + "site-packages" + os.sep not in real
-
-
-def shown(path: str) -> str:
-    """A path as messages give it: relative to the working folder when it is below it."""
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative
-
-
-def user_place(error: BaseException) -> str | None:
-    """``file:line`` of the innermost frame of the user's own code in an exception's traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
-        if is_project_file(frame.filename):
-            return f"{shown(frame.filename)}:{frame.lineno}"
-    return None
 
 
 _DRIVERS = ("psycopg", "redis.", "sqlalchemy.")

@@ -226,7 +226,7 @@ class Story:
             screen.figure(f"{outcome.projection}: {rows} to epoch {outcome.epoch:,}, {outcome.seconds:.1f} s")
 
     def read(self) -> None:
-        from tailrace.projections.sinks.reader import open_reader
+        from tailrace.projections.sinks.open import open_reader
 
         screen = self.screen
         screen.step("Read them", "As an application does: through small readers, without Spark.")

@@ -13,7 +13,7 @@ from tailrace.cli.app import app
 from tailrace.config.load import load_settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import load_projections
-from tailrace.projections.sinks.contract import open_sink
+from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.specs import PostgresTable
 from tests.projections.sinks.sink_data import fill, target
 from tests.support.folders import REPOSITORY

@@ -15,11 +15,11 @@ from sqlglot.errors import ParseError, TokenError
 
 from tailrace.projections.definition.findings import Finding, did_you_mean
 from tailrace.projections.definition.model import NOW, Affects, Projection
+from tailrace.projections.definition.source import shown
 from tailrace.projections.definition.sql.column_classes import derive
 from tailrace.projections.definition.sql.header import EVERYTHING, Header, Reader
 from tailrace.projections.definition.sql_query import Reading, SqlQuery
 from tailrace.projections.definition.validate import mistakes_of
-from tailrace.projections.spark.errors import shown
 
 _DIALECT = "spark"
 _UNENDED = re.compile(r"Missing (.+) from \d+:(\d+)", re.S)

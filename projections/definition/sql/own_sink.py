@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tailrace.projections.definition.findings import did_you_mean
+from tailrace.projections.definition.source import user_place
 from tailrace.projections.sinks.specs import OwnSink
-from tailrace.projections.spark.errors import user_place
 
 _EXAMPLE = 'for example factory = "shop.sinks:TotalsFile", options = { path = "totals.db" }'
 

@@ -18,7 +18,7 @@ from tailrace.eventstore.store import Store
 from tailrace.projections import Projection
 from tailrace.projections.generations.generation import files_of
 from tailrace.projections.lifecycle.build import ProjectionContext, Rebuilt, rebuild, refresh, verify
-from tailrace.projections.sinks.contract import open_sink
+from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.specs import PostgresTable
 from tests.fixtures.servers import ServerFactory
 from tests.projections.lifecycle.test_lifecycle import TOTALS

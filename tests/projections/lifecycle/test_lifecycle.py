@@ -37,6 +37,7 @@ from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import Projection, ProjectionFailed
 from tailrace.projections.compute import read_plan
+from tailrace.projections.generations.errors import NotLevel, NotShowable, NotShown
 from tailrace.projections.generations.generation import files_of
 from tailrace.projections.lifecycle import build
 from tailrace.projections.lifecycle import promote as promotion
@@ -53,7 +54,6 @@ from tailrace.projections.lifecycle.build import (
     verify,
 )
 from tailrace.projections.lifecycle.progress import standings
-from tailrace.projections.lifecycle.promote import NotLevel, NotShowable, NotShown
 from tailrace.projections.lifecycle.sinklooks import SinkLooks
 from tailrace.projections.lifecycle.verify import DifferentRow
 from tailrace.projections.refresh.estimate import Estimate, Number

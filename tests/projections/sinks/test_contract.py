@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from tailrace.eventstore.settings import Settings, SinkSettings
-from tailrace.projections.sinks.contract import open_sink
+from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.specs import FieldKind, ParquetFolder, PostgresTable, RedisCache, SearchIndex
 from tailrace.testing.sink_contract import SinkContract
 from tests.support.forking import Forked

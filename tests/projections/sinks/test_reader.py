@@ -22,8 +22,9 @@ from examples.sqlite_sink import SqliteFile
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.settings import Settings, SinkSettings
-from tailrace.projections.sinks.contract import Sink, Target, open_sink
-from tailrace.projections.sinks.reader import Followed, GenerationMovedBack, Reader, Row, in_utc, open_reader
+from tailrace.projections.sinks.contract import Sink, Target
+from tailrace.projections.sinks.open import open_reader, open_sink
+from tailrace.projections.sinks.reader import Followed, GenerationMovedBack, Reader, Row, in_utc
 from tailrace.projections.sinks.specs import (
     FieldKind,
     ParquetFolder,
@@ -539,10 +540,10 @@ import importlib.abc, pickle, sys
 blocked = set(sys.argv[1].split(","))
 class Blocker(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in blocked:
+        if name in blocked or name.partition(".")[0] in blocked:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocker())
-from tailrace.projections.sinks import open_reader
+from tailrace.projections.sinks.open import open_reader
 settings, spec = pickle.load(sys.stdin.buffer)
 """
 
@@ -562,14 +563,14 @@ def test_a_reader_works_where_spark_and_the_rest_are_not_installed(place: Place)
     fill(place.sink, target(), [ANNA])
     place.sink.promote(target(), None)
     program = "print(open_reader(settings, 'acme', 'customer_totals', spec).get(1))"
-    done = _in_process(place, "pyspark,py4j,pandas,numba,llvmlite,tailrace,cdc", program)
+    done = _in_process(place, "pyspark,py4j,pandas,numba,llvmlite,tailrace.cdc,tailrace.cli", program)
     assert done.stdout.decode().strip() == repr(ANNA), done.stderr.decode()
 
 
 def test_a_sink_whose_part_is_not_installed_says_which() -> None:
     program = (
         "from tailrace.eventstore.errors import OperatorError\n"
-        "from tailrace.projections.sinks import open_sink\n"
+        "from tailrace.projections.sinks.open import open_sink\n"
         "for open_it in (lambda: open_reader(settings, 'acme', 'p', spec), lambda: open_sink(spec, settings)):\n"
         "    try: open_it()\n"
         "    except OperatorError as error: print(error.hint)\n"

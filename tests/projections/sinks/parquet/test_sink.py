@@ -22,10 +22,10 @@ from tailrace.eventstore.errors import (
     UsageError,
 )
 from tailrace.eventstore.settings import Settings, SinkSettings
-from tailrace.projections.sinks.contract import Sink, open_sink
+from tailrace.projections.sinks.contract import Sink
+from tailrace.projections.sinks.open import open_reader, open_sink
 from tailrace.projections.sinks.parquet.reader import ParquetReader
 from tailrace.projections.sinks.parquet.snapshot import MANIFEST
-from tailrace.projections.sinks.reader import open_reader
 from tailrace.projections.sinks.specs import ParquetFolder
 from tests.projections.sinks.sink_data import apply, fence, fill, rows_of, target
 

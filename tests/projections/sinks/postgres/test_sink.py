@@ -24,7 +24,8 @@ from tailrace.eventstore.errors import (
     UsageError,
 )
 from tailrace.eventstore.settings import Settings, SinkSettings
-from tailrace.projections.sinks.contract import HeldByReaders, ResumableLoad, Sink, open_sink
+from tailrace.projections.sinks.contract import HeldByReaders, ResumableLoad, Sink
+from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.postgres import view
 from tailrace.projections.sinks.postgres.check import published_by
 from tailrace.projections.sinks.postgres.connect import begin, explain

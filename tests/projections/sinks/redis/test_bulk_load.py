@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from tailrace.eventstore.settings import Settings, SinkSettings
-from tailrace.projections.sinks.contract import ResumableLoad, Sink, Target, join_key, key_texts, open_sink
+from tailrace.projections.sinks.contract import ResumableLoad, Sink, Target, join_key, key_texts
 from tailrace.projections.sinks.encoding import encoded_ahead
+from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.redis import bulk_load, resp
 from tailrace.projections.sinks.rows import joined_bytes
 from tailrace.projections.sinks.specs import RedisCache

@@ -15,8 +15,8 @@ from pydantic import SecretStr
 from tailrace.embedded import RedisServer
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.settings import Settings, SinkSettings
-from tailrace.projections.sinks.contract import Target, open_sink
-from tailrace.projections.sinks.reader import open_reader
+from tailrace.projections.sinks.contract import Target
+from tailrace.projections.sinks.open import open_reader, open_sink
 from tailrace.projections.sinks.specs import RedisCache
 from tests.fixtures.servers import clustered
 from tests.projections.sinks.sink_data import SCHEMA, apply, fence, fill, rows_of

@@ -14,8 +14,8 @@ from pydantic import SecretStr
 
 from tailrace.eventstore.errors import DifferenceFound, IntegrityError
 from tailrace.eventstore.settings import Settings, SinkSettings
-from tailrace.projections.sinks.contract import InMotion, Sink, open_sink
-from tailrace.projections.sinks.reader import open_reader
+from tailrace.projections.sinks.contract import InMotion, Sink
+from tailrace.projections.sinks.open import open_reader, open_sink
 from tailrace.projections.sinks.specs import RedisCache
 from tailrace.testing.sink_contract import Step, pieces
 from tests.projections.sinks.sink_data import apply, fence, fill, rows_of, target

@@ -15,7 +15,8 @@ from pydantic import SecretStr
 
 from tailrace.eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
 from tailrace.eventstore.settings import Settings, SinkSettings
-from tailrace.projections.sinks.contract import Sink, open_sink
+from tailrace.projections.sinks.contract import Sink
+from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.redis import sink as redis_sink
 from tailrace.projections.sinks.redis.connect import run
 from tailrace.projections.sinks.specs import RedisCache, RedisFormat

@@ -21,7 +21,8 @@ from tailrace.eventstore.errors import (
     UsageError,
 )
 from tailrace.eventstore.settings import Settings, SinkSettings
-from tailrace.projections.sinks.contract import Sink, open_sink
+from tailrace.projections.sinks.contract import Sink
+from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.specs import FieldKind, SearchIndex
 from tests.projections.sinks.sink_data import apply, fence, fill, rows_of, target
 from tests.support import forking

@@ -1,0 +1,111 @@
+"""From a projection's sink specification to the sink, or its reader.
+
+The only module that knows every system; each system's modules, and its driver, are imported when one is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.projections.sinks.contract import NoSink
+from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex
+
+if TYPE_CHECKING:
+    from tailrace.eventstore.settings import Settings, SinkKind, SinkSettings
+    from tailrace.projections.sinks.contract import Sink
+    from tailrace.projections.sinks.reader import Reader
+    from tailrace.projections.sinks.specs import SinkSpec
+
+
+def open_sink(spec: SinkSpec, settings: Settings) -> Sink:
+    """The sink a projection's spec names. Connects to nothing yet.
+
+    Raises NoSink for a name that ``[sinks]`` does not have, UsageError for one of another kind, OperatorError when the
+    optional part (``redis``, ``search``) is not installed.
+    """
+    match spec:
+        case PostgresTable():
+            from tailrace.projections.sinks.postgres.sink import PostgresSink
+
+            return PostgresSink(spec, sink_settings(settings, spec.sink, "postgres"))
+        case RedisCache():
+            with optional_part("redis"):
+                from tailrace.projections.sinks.redis.sink import RedisSink
+
+            return RedisSink(spec, sink_settings(settings, spec.sink, "redis"))
+        case SearchIndex():
+            with optional_part("search"):
+                from tailrace.projections.sinks.search.sink import SearchSink
+
+            return SearchSink(spec, sink_settings(settings, spec.sink, "search"))
+        case ParquetFolder():
+            from tailrace.projections.sinks.parquet.sink import ParquetSink
+
+            return ParquetSink(spec, sink_settings(settings, spec.sink, "parquet"))
+        case _:
+            return spec.open_sink(settings)
+
+
+def open_reader(settings: Settings, store: str, projection: str, spec: SinkSpec) -> Reader:
+    """A reader of one projection's sink. Connects when first used.
+
+    Raises UsageError for a sink that is not in the settings, OperatorError when its optional part is not installed.
+    """
+    match spec:
+        case PostgresTable():
+            from tailrace.projections.sinks.postgres.reader import PostgresReader
+
+            return PostgresReader(spec, sink_settings(settings, spec.sink, "postgres"), store, projection)
+        case RedisCache():
+            with optional_part("redis"):
+                from tailrace.projections.sinks.redis.reader import RedisReader
+
+            return RedisReader(spec, sink_settings(settings, spec.sink, "redis"), store, projection)
+        case SearchIndex():
+            with optional_part("search"):
+                from tailrace.projections.sinks.search.reader import SearchReader
+
+            return SearchReader(spec, sink_settings(settings, spec.sink, "search"), store, projection)
+        case ParquetFolder():
+            from tailrace.projections.sinks.parquet.reader import ParquetReader
+
+            return ParquetReader(spec, sink_settings(settings, spec.sink, "parquet"), store, projection)
+        case _:
+            return spec.open_reader(settings, store, projection)
+
+
+def sink_settings(settings: Settings, name: str, kind: SinkKind) -> SinkSettings:
+    """The entry of ``[sinks]``, of the right kind and with the value that kind needs."""
+    from tailrace.eventstore.settings import SINK_ADDRESS
+
+    found = settings.sinks.get(name)
+    if found is None:
+        known = ", ".join(sorted(settings.sinks)) or "none"
+        raise NoSink(
+            f"there is no sink {name!r}", hint=f"add [sinks.{name}] to tailrace.toml; known sinks: {known}"
+        )
+    if found.kind != kind:
+        raise UsageError(
+            f"sink {name!r} is of kind {found.kind}, the projection needs {kind}",
+            hint=f"name another sink in the projection, or change kind in [sinks.{name}]",
+        )
+    needed = SINK_ADDRESS[kind]
+    if getattr(found, needed) is None:
+        raise UsageError(f"sink {name!r} has no {needed}", hint=f"set {needed} in [sinks.{name}]")
+    return found
+
+
+@contextmanager
+def optional_part(extra: Literal["redis", "search"]) -> Iterator[None]:
+    """Around an import that needs an extra of the distribution."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("msgpack", "redis", "tantivy"):
+            raise
+        raise OperatorError(
+            f"this sink needs {error.name}, which is not installed", hint=f"pip install 'tailrace[{extra}]'"
+        ) from None
