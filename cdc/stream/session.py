@@ -123,18 +123,13 @@ class Session:
                     self._taken = text.taken
                     yield text
             elif protocol == 2:
-                with closing(SpooledStream(stream, self._store.spool, sealed=self._protects())) as spool:
+                with closing(SpooledStream(stream, self._store.spool)) as spool:
                     yield spool
             else:
                 yield stream
 
     def _stopped(self) -> bool:
         return self._task.stop.is_set() or self._taken.is_set()
-
-    def _protects(self) -> bool:
-        """Whether any column is protected, by the configuration or (never lifted by silence) by the log."""
-        schemas = Topics.read(self._store, self._name).schemas.values()
-        return bool(self._policies.rules) or any(c.policy for _, schema in schemas for c in schema.sent)
 
     def _suspend_unknown(self, writer: SourceWriter, publication: Publication | None) -> None:
         """Topics whose table is not published any more, or lost values unseen: their state is unknown from here on."""

@@ -1,13 +1,17 @@
 """Protocol version 2 in front of the version 1 path: frames in, frames of whole transactions out.
 
-A transaction that the server streams before its commit is kept as it comes, one file per transaction. Its commit
-gives it out as version 1 would have sent it: Begin, everything but what rolled-back savepoints left, Commit. An abort
-removes the file. Nothing outlives the connection, for the server streams an unfinished transaction from its start
-again. The files have no names, so not even a crash leaves any behind; where columns have policies they are sealed, too
-(``tailrace.cdc.stream.spool_file``).
+A transaction that the server streams before its commit is spooled as it comes, one file per transaction:
 
-Memory is bounded whatever a transaction's size: little of it stays there, the rest is on the disk; what is given out is
-read back piece by piece, as the reader asks for it.
+    unknown   until the first stream block of its id
+    spooled   blocks append to its file; a rolled-back savepoint is noted
+    replayed  at its commit: Begin, everything but what rolled-back savepoints left, Commit, as version 1 sends them
+    dropped   at its abort, or when the connection ends: the server then streams it from its start again
+
+The files have no names, so a crash leaves none behind (``tailrace.cdc.stream.spool_file``). They hold the rows as the
+server sent them: column policies are applied at the commit.
+
+Memory is bounded whatever a transaction's size: 64 KiB of it stay there, the rest is on the disk and is read back piece
+by piece, as the reader asks for it.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from tailrace.cdc.stream.spool_file import Overflow
+from tailrace.cdc.stream.spool_file import SpoolFile
 from tailrace.cdc.wire.buffer import HINT
 from tailrace.cdc.wire.pgoutput import StreamAbort
 from tailrace.cdc.wire.streaming import StreamCommit, StreamStart, StreamStop, control, unwrap
@@ -50,19 +54,18 @@ class Frames(Protocol):
 class _Streamed:
     """What has come of one transaction, in order, with the subtransaction of each message."""
 
-    file: Overflow
+    file: SpoolFile
     aborted: set[int] = field(default_factory=set)
 
 
 class Spool:
     """Takes the pgoutput messages of one connection in order, gives version 1 messages out.
 
-    ``folder`` is where large transactions are kept; it must be on a disk, not in memory. ``sealed``: nobody can read
-    them there. Raises OperatorError when that disk is full."""
+    ``folder`` is where large transactions are spooled; it must be on a disk, not in memory. Raises OperatorError when
+    that disk is full."""
 
-    def __init__(self, folder: Path, *, sealed: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._sealed = sealed
         self._streams: dict[int, _Streamed] = {}
         self._open: int | None = None  # whose block is being received
 
@@ -99,7 +102,7 @@ class Spool:
         if not known:
             with self._explained():
                 self._folder.mkdir(parents=True, exist_ok=True)
-            self._streams[start.xid] = _Streamed(Overflow(self._folder, sealed=self._sealed))
+            self._streams[start.xid] = _Streamed(SpoolFile(self._folder))
         self._open = start.xid
 
     def _keep(self, xid: int | None, message: bytes) -> None:
@@ -148,9 +151,9 @@ class Spool:
 class SpooledStream:
     """A replication stream of version 2 that gives frames as one of version 1 does."""
 
-    def __init__(self, stream: Frames, folder: Path, *, sealed: bool = False) -> None:
+    def __init__(self, stream: Frames, folder: Path) -> None:
         self._stream = stream
-        self._spool = Spool(folder, sealed=sealed)
+        self._spool = Spool(folder)
         self._received: Iterator[bytes] = iter(())  # frames that were not fed yet
         self._given: Iterator[bytes] = iter(())  # of the message fed last: what is still to be given
         self._header = self._inner_header = _NO_POSITION
