@@ -8,22 +8,23 @@ from collections.abc import Sequence
 
 from benchmarks.options import add_shared
 
-NAMES = (
-    "capture",
-    "latency",
-    "load",
-    "decode",
-    "append",
-    "size",
-    "consume",
-    "compaction",
-    "rebuild",
-    "incremental",
-    "freshness",
-    "sinks",
-    "year",
+MODULES = (
+    "cdc.capture",
+    "cdc.latency",
+    "cdc.load",
+    "cdc.decode",
+    "eventstore.append",
+    "cdc.size",
+    "eventstore.consume",
+    "eventstore.compaction",
+    "projections.rebuild",
+    "projections.incremental",
+    "projections.freshness",
+    "projections.sinks",
+    "eventstore.year",
 )
 """In the order of a change's way."""
+NAMES = {module.rpartition(".")[2]: module for module in MODULES}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shared = ["--repeat", str(given.repeat), "--to", str(given.to), *(["--quick"] if given.quick else [])]
     for name in given.names or NAMES:
         print(f"\n# {name}\n", flush=True)
-        importlib.import_module(f"benchmarks.{name}").main(shared)
+        importlib.import_module(f"benchmarks.{NAMES[name]}").main(shared)
 
 
 if __name__ == "__main__":

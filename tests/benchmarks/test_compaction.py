@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks.compaction import answer_of, duckdb_arg_max
-from benchmarks.history import NARROW, history
+from benchmarks.eventstore.compaction import answer_of, duckdb_arg_max
+from benchmarks.eventstore.history import NARROW, history
 from benchmarks.results import table, write_section
 from tailrace.eventstore.state.state import readable_state
 

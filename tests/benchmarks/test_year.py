@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.flushes import Flushes, store_in
-from benchmarks.forecast import Forecast, Held, Line, Load, Sizes
-from benchmarks.layout import lay_out
+from benchmarks.eventstore.flushes import Flushes, store_in
+from benchmarks.eventstore.forecast import Forecast, Held, Line, Load, Sizes
+from benchmarks.eventstore.layout import lay_out
 from tailrace.eventstore.maintenance.files import fold, seal, tiers
 from tailrace.eventstore.maintenance.rounds import standing
 from tailrace.eventstore.maintenance.state_runs import due

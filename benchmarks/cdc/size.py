@@ -1,6 +1,6 @@
 """Bytes per change: the source's WAL, the log, and the same changes as Debezium would write them.
 
-A real backlog (the OLTP workload of ``benchmarks.capture``) is captured into a store. Its bytes are taken as capture
+A real backlog (the OLTP workload of ``cdc.capture``) is captured into a store. Its bytes are taken as capture
 leaves them, and after upkeep (``tailrace store maintain``). The changes are then read back and written as JSON in
 Debezium's envelope (key and value without schemas), plain, and compressed with zstd in batches of 1 MiB, as a Kafka
 producer would.
@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from benchmarks.capture import CHANGES_PER_TRANSACTION, QUIET, TABLE, WORK, Installation
+from benchmarks.cdc.capture import CHANGES_PER_TRANSACTION, QUIET, TABLE, WORK, Installation
 from benchmarks.clients import Client
 from benchmarks.options import Size, parse
 from benchmarks.results import table, write_section
@@ -105,7 +105,7 @@ SIZES = (Size("transactions", 200_000, 4_000, "transactions of five changes"),)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse("size", __doc__, SIZES, arguments)
+    options = parse("cdc.size", __doc__, SIZES, arguments)
     changes = options["transactions"] * CHANGES_PER_TRANSACTION
     found: dict[str, int] = {}
     with (

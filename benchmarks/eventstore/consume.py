@@ -1,6 +1,6 @@
 """Consumers: rows a second by what they are given, and how soon a follower knows of an epoch.
 
-The log holds changes of seven columns (``benchmarks.append``) and domain events, sealed. A group reads each from the
+The log holds changes of seven columns (``append``) and domain events, sealed. A group reads each from the
 beginning with one member: Arrow batches, changes as values, typed events; every batch is committed. Then the same while
 another process, of another group, works through a backlog of its own topic. Latency runs from ``append`` coming back in
 one process to ``follow`` giving the epoch in another, a hundred epochs of five rows a second.
@@ -21,8 +21,8 @@ from pathlib import Path
 import pyarrow as pa
 from pydantic import BaseModel
 
-from benchmarks.append import epochs, split, writer_of
-from benchmarks.decode import SCHEMA
+from benchmarks.cdc.decode import SCHEMA
+from benchmarks.eventstore.append import epochs, split, writer_of
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from tailrace.eventstore.model.keys import hash_texts
@@ -220,7 +220,7 @@ SIZES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse("consume", __doc__, SIZES, arguments)
+    options = parse("eventstore.consume", __doc__, SIZES, arguments)
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
         folder = Path(name)
         with Store.open(SETTINGS, create=True, root=folder) as store:

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection, insert, select, update
 
-from benchmarks.flushes import PER_SECOND, lsn_of, register, time_of
-from benchmarks.forecast import Forecast, Topic
+from benchmarks.eventstore.flushes import PER_SECOND, lsn_of, register, time_of
+from benchmarks.eventstore.forecast import Forecast, Topic
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.maintenance.files import fold
 from tailrace.eventstore.maintenance.files.retired import retire

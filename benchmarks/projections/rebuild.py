@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 from pydantic import SecretStr
 
-from benchmarks.compaction import Answer, answer_of, spark_max_by, spark_semi_join
-from benchmarks.history import NARROW, TOPIC, WIDE, History, history
+from benchmarks.eventstore.compaction import Answer, answer_of, spark_max_by, spark_semi_join
+from benchmarks.eventstore.history import NARROW, TOPIC, WIDE, History, history
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from tailrace.embedded import PostgresServer, RedisServer
@@ -279,7 +279,7 @@ SIZES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse("rebuild", __doc__, SIZES, arguments)
+    options = parse("projections.rebuild", __doc__, SIZES, arguments)
     sizes: dict[Any, int] = {NARROW: options["events"], WIDE: options["wide"]}
     found = [measured(case, sizes[case.schema], options.repeat) for case in CASES]
     body = (

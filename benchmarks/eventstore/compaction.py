@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import delete, select, update
 
-from benchmarks.history import CHANGES_PER_TRANSACTION, NARROW, STATES, WIDE, History, history
+from benchmarks.eventstore.history import CHANGES_PER_TRANSACTION, NARROW, STATES, WIDE, History, history
 from benchmarks.memory import peak_kib
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
@@ -357,7 +357,7 @@ SIZES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse("compaction", __doc__, SIZES, arguments)
+    options = parse("eventstore.compaction", __doc__, SIZES, arguments)
     section = partial(
         write_section,
         command=options.command,

@@ -1,6 +1,6 @@
 """Appending to the log: Arrow in, committed and durable, beside pyarrow writing the same rows to Parquet.
 
-The rows are those that capture makes of a backlog (``benchmarks.decode``), in its epochs. Ours is
+The rows are those that capture makes of a backlog (``benchmarks.cdc.decode``), in its epochs. Ours is
 ``SourceWriter.append``: sort by partition, Parquet, fsync, the catalog's commit. Theirs is
 ``pyarrow.parquet.write_table`` of the same tables with the same compression to one file an epoch, without and with
 fsync. Rounds take turns.
@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.decode import RELID, SCHEMA, TOPIC, frames, gather
+from benchmarks.cdc.decode import RELID, SCHEMA, TOPIC, frames, gather
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from tailrace.cdc.columnar.decode import BlockDecoder
@@ -134,7 +134,7 @@ SIZES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse("append", __doc__, SIZES, arguments)
+    options = parse("eventstore.append", __doc__, SIZES, arguments)
     large = epochs(options["changes"])
     small = split(epochs(5 * options["small"])[0], 5)
     largest = max(rows.num_rows for rows in large)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import func, select
 
-from benchmarks.forecast import COUNTED, Held, Line, Load, Sizes
+from benchmarks.eventstore.forecast import COUNTED, Held, Line, Load, Sizes
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.keys import hash_columns

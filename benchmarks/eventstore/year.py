@@ -2,7 +2,7 @@
 
 315 million epochs are too many to append in a benchmark, so there are three parts, each of which rests on the one
 before. **Done**: real epochs are appended and kept in order by real upkeep, a round a minute of the log's time.
-**Forecast**: the plans that upkeep goes by, over files that are sizes only (``benchmarks/forecast.py``), those that
+**Forecast**: the plans that upkeep goes by, over files that are sizes only (``forecast.py`` beside this), those that
 were measured; beside what was done, and then to the end. **Laid out**: a store with the catalog and the files of epochs
 that the forecast ends with; opening it, its status and finding a moment in it are measured.
 """
@@ -17,9 +17,9 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.flushes import PER_SECOND, Flushes, lsn_of, settings_of, store_in, time_of
-from benchmarks.forecast import COUNTED, Forecast, Held, Load, Sizes
-from benchmarks.layout import lay_out
+from benchmarks.eventstore.flushes import PER_SECOND, Flushes, lsn_of, settings_of, store_in, time_of
+from benchmarks.eventstore.forecast import COUNTED, Forecast, Held, Load, Sizes
+from benchmarks.eventstore.layout import lay_out
 from benchmarks.options import Options, Size, median, parse
 from benchmarks.results import table, write_section
 from tailrace.eventstore.maintenance.rounds import standing
@@ -115,7 +115,7 @@ def several(action: Callable[[], object]) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse("year", __doc__, SIZES, arguments)
+    options = parse("eventstore.year", __doc__, SIZES, arguments)
     load = load_of(options)
     with tempfile.TemporaryDirectory(prefix="tailrace-year-") as folder:
         stretch = replace(load, keep_rounds=0, keep_epochs=max(1, options["epochs"] // 4))

@@ -245,7 +245,7 @@ SIZES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse("capture", __doc__, SIZES, arguments)
+    options = parse("cdc.capture", __doc__, SIZES, arguments)
     lines = []
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
         for workload in workloads(options):

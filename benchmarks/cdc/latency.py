@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import psycopg
 
-from benchmarks.capture import Installation
+from benchmarks.cdc.capture import Installation
 from benchmarks.clients import Client, until_streaming
 from benchmarks.options import Options, Size, median, parse
 from benchmarks.pgbench import Commit, load
@@ -147,7 +147,7 @@ SIZES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse("latency", __doc__, SIZES, arguments)
+    options = parse("cdc.latency", __doc__, SIZES, arguments)
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
         rounds = [measure(options, Path(name, str(number))) for number in range(options.repeat)]
     body = (

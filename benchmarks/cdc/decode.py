@@ -87,7 +87,7 @@ SIZES = (Size("changes", 1_000_000, 50_000, "changes"),)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse("decode", __doc__, SIZES, arguments)
+    options = parse("cdc.decode", __doc__, SIZES, arguments)
     changes = options["changes"]
     sent = list(frames(changes))
     gathering, decoding = [], []

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.capture import QUIET, ROW, TABLE, Installation
+from benchmarks.cdc.capture import QUIET, ROW, TABLE, Installation
 from benchmarks.clients import Client
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
@@ -154,7 +154,7 @@ SIZES = (Size("rows", 10_000_000, 100_000, "rows of the table"),)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse("load", __doc__, SIZES, arguments)
+    options = parse("cdc.load", __doc__, SIZES, arguments)
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
         rounds, size = measure(options["rows"], options.repeat, Path(name))
     body = (

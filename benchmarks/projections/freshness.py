@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import psycopg
 
-from benchmarks.capture import Installation
+from benchmarks.cdc.capture import Installation
+from benchmarks.cdc.latency import SERVER
 from benchmarks.clients import Client, until_streaming
-from benchmarks.latency import SERVER
 from benchmarks.options import Options, Size, parse
 from benchmarks.pgbench import Commit, load
 from benchmarks.results import table, write_section
@@ -146,7 +146,7 @@ SIZES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse("freshness", __doc__, SIZES, arguments)
+    options = parse("projections.freshness", __doc__, SIZES, arguments)
     lines = []
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:
         for count in COUNTS[: bisect_right(COUNTS, options["most"])]:

@@ -325,7 +325,7 @@ SIZES = (Size("rows", 1_000_000, 20_000, "rows of the load"),)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse("sinks", __doc__, SIZES, arguments)
+    options = parse("projections.sinks", __doc__, SIZES, arguments)
     count, repeat = options["rows"], options.repeat
     rows, lines, servers = rows_of(count), [], redis_servers()
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as name:

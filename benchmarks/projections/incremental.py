@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.history import CUSTOMERS, EVENTS_PER_EPOCH, NARROW, TOPIC, History, history
+from benchmarks.eventstore.history import CUSTOMERS, EVENTS_PER_EPOCH, NARROW, TOPIC, History, history
 from benchmarks.options import Options, Size, median, parse
 from benchmarks.results import table, write_section
 from tailrace.eventstore.settings import Settings, SinkSettings
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         Size("rows", 1_000_000, 20_000, "rows of the table; 0: none"),
         Size("large", 10_000_000, 0, "rows of a larger one, measured in one round; 0: none"),
     ]
-    options = parse("incremental", __doc__, sizes, arguments)
+    options = parse("projections.incremental", __doc__, sizes, arguments)
     for rows, repeat, section in (
         (options["rows"], options.repeat, "incremental"),
         (options["large"], 1, "incremental-large"),

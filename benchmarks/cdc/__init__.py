@@ -1,0 +1,1 @@
+"""How fast changes come from Postgres into the log: decoding, capture, loads, latency, bytes a change."""

@@ -1,0 +1,1 @@
+"""How fast the log is appended to, read and compacted, and what a year leaves of it."""
