@@ -17,6 +17,7 @@ from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.cdc.wire.pgoutput import Relation
 from tailrace.eventstore.errors import ProtocolError
+from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.model import EpochBatch, PreparedSegment, TopicId, TopicKind
 from tailrace.eventstore.model.position import format_lsn
@@ -57,8 +58,8 @@ class _Player:
         header = recording.header
         self._played = Played(header.source)
         self._policies = header.policies
-        state = store.register_source(
-            header.source, slot="", publication=header.publication, system_id=header.system_id
+        state = register_source(
+            store.catalog, header.source, slot="", publication=header.publication, system_id=header.system_id
         )
         self._writer: SourceWriter = store.take_over(state.name)
         self._descriptions = self._read_descriptions()
@@ -107,7 +108,7 @@ class _Player:
         for name, text in document["topics"]:
             topic, schema = TopicId.parse(name), TopicSchema.from_json(text)
             schemas[schema.relid] = topic, schema
-            self._store.register_topic(topic, schema, reason=REASON)
+            register_topic(self._store, topic, schema, reason=REASON)
             if all(known.version != schema.version for known in self._store.schemas(topic)):
                 newer.append((topic, schema))
         state = self._writer.state
@@ -166,7 +167,7 @@ class _Player:
         for rows in self._decoded(block).rows:
             schema = self._minted.get((rows.topic, rows.version))
             if schema is not None and schema.kind is not TopicKind.TABLE:
-                self._store.register_topic(rows.topic, schema, reason="")
+                register_topic(self._store, rows.topic, schema, reason="")
             self._files.append(self._writer.prepare(rows.topic, rows.version, rows.rows))
             self._count([(rows.topic, rows.rows.num_rows)])
 

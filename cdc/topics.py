@@ -12,6 +12,8 @@ from tailrace.cdc.postgres.publication import read_publication
 from tailrace.cdc.postgres.tables import TREE, Table, as_published, read_tables
 from tailrace.cdc.wire.pgoutput import Relation
 from tailrace.eventstore.errors import TransientError
+from tailrace.eventstore.metadata.quarantine import quarantined
+from tailrace.eventstore.metadata.topics import latest_schemas
 from tailrace.eventstore.model.model import SetAside, SourceState, TopicId, TopicInfo, TopicKind
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.store import Store
@@ -49,10 +51,16 @@ class Topics:
     def read(cls, store: Store, source: str) -> Topics:
         infos = store.topics(source)
         tables = {info.id: info for info in infos if info.kind is TopicKind.TABLE}
-        latest = {topic: schema for topic, schema in store.latest_schemas(source).items() if topic in tables}
+        latest = {
+            topic: schema
+            for topic, schema in latest_schemas(store.catalog, source).items()
+            if topic in tables
+        }
         schemas = {schema.relid: (topic, schema) for topic, schema in latest.items()}
         others = tuple(info.id for info in infos if info.kind is not TopicKind.TABLE)
-        return cls(tables, others, latest, schemas, {each.topic: each for each in store.set_aside(source)})
+        return cls(
+            tables, others, latest, schemas, {each.topic: each for each in quarantined(store.catalog, source)}
+        )
 
     @property
     def incomplete(self) -> tuple[TopicId, ...]:

@@ -25,6 +25,7 @@ from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from tailrace.cdc.columnar.decode import BlockDecoder
 from tailrace.cdc.policy.policies import Policies
+from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
 from tailrace.eventstore.model.schema import TopicSchema
@@ -48,9 +49,9 @@ def split(rows: pa.Table, size: int) -> list[pa.Table]:
 
 def writer_of(store: Store, topics: Mapping[TopicId, TopicSchema]) -> SourceWriter:
     """The writer of a new source with these topics."""
-    store.register_source("shop", slot="s", publication="p", system_id="1")
+    register_source(store.catalog, "shop", slot="s", publication="p", system_id="1")
     for topic, schema in topics.items():
-        store.register_topic(topic, schema)
+        register_topic(store, topic, schema)
     return store.take_over("shop")
 
 

@@ -16,6 +16,7 @@ from sqlalchemy import func, select
 
 from benchmarks.eventstore.forecast import COUNTED, Held, Line, Load, Sizes
 from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.keys import hash_columns
 from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
@@ -62,9 +63,9 @@ def settings_of(load: Load) -> StoreSettings:
 
 
 def register(store: Store, topics: int) -> SourceWriter:
-    store.register_source("shop", slot="s", publication="p", system_id="1")
+    register_source(store.catalog, "shop", slot="s", publication="p", system_id="1")
     for number in range(topics):
-        store.register_topic(topic(number), SCHEMA)
+        register_topic(store, topic(number), SCHEMA)
     return store.take_over("shop")
 
 

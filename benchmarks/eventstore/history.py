@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.keys import hash_columns
 from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
@@ -137,6 +138,6 @@ def history(folder: Path, schema: TopicSchema, keys: int, state_bytes: int = 0) 
         upkeep=UpkeepSettings(state_bytes=state_bytes, keep_seconds=0),
     )
     with Store.open(settings, create=True, root=folder) as store:
-        store.register_source("shop", slot="s", publication="p", system_id="1")
-        store.register_topic(TOPIC, schema)
+        register_source(store.catalog, "shop", slot="s", publication="p", system_id="1")
+        register_topic(store, TOPIC, schema)
         yield History(store, store.take_over("shop"), schema, np.zeros(keys, np.bool_))

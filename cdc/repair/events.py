@@ -13,6 +13,7 @@ from tailrace.cdc.postgres.slot import Exported
 from tailrace.cdc.postgres.tables import Table
 from tailrace.cdc.repair.report import Found, TopicRepair
 from tailrace.cdc.snapshot.copy import Unit, copy_chunks, share_locks, snapshot_session
+from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.model import PreparedSegment, TopicId
 from tailrace.eventstore.model.schema import EVENT_SCHEMA
@@ -94,7 +95,7 @@ class EventsRepair:
 
     def _ids(self, topic: TopicId) -> set[str]:
         if topic not in self._known:
-            self._store.register_topic(topic, EVENT_SCHEMA, reason="")  # nothing to do when it is there
+            register_topic(self._store, topic, EVENT_SCHEMA, reason="")  # nothing to do when it is there
             ids: set[str] = set()
             for batch in self._store.read(topic, columns=["after"]):
                 ids.update(batch.column("after").field("event_id").to_pylist())

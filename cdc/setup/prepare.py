@@ -25,6 +25,7 @@ from tailrace.cdc.postgres.tables import Table, as_published, leaf_problems, rea
 from tailrace.cdc.setup.table_choice import Finding, Level, choose_tables, own_tables, problem_of
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.model.model import TopicId, TopicInfo
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.settings import SourceSettings
@@ -202,7 +203,8 @@ class _Plan:
         )
 
     def carry_out(self, preparation: Preparation) -> None:
-        self._store.register_source(
+        register_source(
+            self._store.catalog,
             self._name,
             slot=self._slot,
             publication=self._publication_name,
@@ -210,7 +212,7 @@ class _Plan:
         )
         for table in self._taken:
             if self._topic(table) in preparation.new:
-                self._store.register_topic(self._topic(table), self._schema(table))
+                register_topic(self._store, self._topic(table), self._schema(table))
         with translated("preparing the publication", self._address), self._connection.transaction():
             quiet = self._loaded and self._adds_events
             lock_together(self._connection, self._address, self._locks(quiet=quiet), _LOCKED_SECONDS)

@@ -23,6 +23,7 @@ from tailrace.cdc.snapshot.load import Loaded, SnapshotLoad, Target
 from tailrace.cdc.topics import TopicsChanged
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.metadata.topics import had_rows
 from tailrace.eventstore.model.model import EpochBatch, PreparedSegment, SourceState, TopicId, TopicRows
 from tailrace.eventstore.model.schema import TopicSchema
 
@@ -118,7 +119,7 @@ class AddedLoad:
 
     def _emptied(self, topic: TopicId, exported: Exported, loaded: Loaded) -> Iterable[PreparedSegment]:
         """A truncate in front of rows that are read again: what was known before no longer counts."""
-        if not self._store.had_rows(topic):
+        if not had_rows(self._store.catalog, topic):
             return ()
         schema = loaded.schemas[topic]
         rows = truncate_row(schema, exported.consistent_point - 1, loaded.commit_ts)

@@ -20,6 +20,8 @@ from tailrace.cdc.columnar.decode import ControlMessage
 from tailrace.cdc.columnar.rows import truncate_row
 from tailrace.cdc.context import Stopped
 from tailrace.cdc.snapshot.chunk_merge import Snapshot, Touched, surviving
+from tailrace.eventstore.metadata import load_progress
+from tailrace.eventstore.metadata.topics import had_rows
 from tailrace.eventstore.model.model import Load, LoadRange, LoadStep, TopicId, TopicRows
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.store import Store
@@ -109,7 +111,7 @@ class Weaver:
 
     def _resumed(self, topic: TopicId, schema: TopicSchema) -> LoadedTopic:
         """A topic that an earlier session began to load, in the version it still has, goes on where it was."""
-        load = self._store.load(topic)
+        load = load_progress.read(self._store.catalog, topic)
         if load is None or load.version != schema.version:
             return LoadedTopic(topic, schema)
         ranges = {each.number: each for each in load.ranges}
@@ -187,7 +189,7 @@ class Weaver:
         woven.verdicts.append((attempt, kept is not None))
 
     def _emptied(self, topic: LoadedTopic, mark: ControlMessage) -> list[TopicRows]:
-        if not self._store.had_rows(topic.id):
+        if not had_rows(self._store.catalog, topic.id):
             return []
         rows = truncate_row(topic.schema, mark.commit_lsn, mark.commit_ts)
         return [TopicRows(topic.id, topic.schema.version, rows)]

@@ -34,6 +34,7 @@ from tailrace.cdc.snapshot.chunk_reader import ChunkReader, Throttle, require_kn
 from tailrace.cdc.snapshot.copy import TableChanged
 from tailrace.cdc.topics import TopicsChanged
 from tailrace.eventstore.errors import OperatorError, TransientError
+from tailrace.eventstore.metadata import load_progress
 from tailrace.eventstore.model.model import Load, LoadRange, TopicId
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.state.state import unknown_keys
@@ -186,7 +187,7 @@ class ChunkedLoad:
         worker = self._reader(topic, throttle, self._stop)
         while True:
             self._task.require_going()
-            load = self._store.load(topic.id)
+            load = load_progress.read(self._store.catalog, topic.id)
             if load is None:
                 raise TopicsChanged(f"the load of {topic.id.text} was ended")
             holes = list(unknown_keys(self._store, topic.id, since=load.epoch))

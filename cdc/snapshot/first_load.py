@@ -25,6 +25,7 @@ from tailrace.cdc.snapshot.load import Loaded, SnapshotLoad, Target
 from tailrace.cdc.status import Phase, Progress
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError, TransientError
+from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.model.model import EpochBatch, SourceState, TopicId
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.schema import TopicSchema
@@ -62,7 +63,7 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
             topics = Topics.read(store, state.name)
             target = Target(
                 writer.prepare,
-                lambda topic, schema: store.register_topic(topic, schema, reason=""),
+                lambda topic, schema: register_topic(store, topic, schema, reason=""),
             )
             load = SnapshotLoad(task, exported, state.publication, target, tick)
             wanted = _published(topics, publication)

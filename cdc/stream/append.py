@@ -22,6 +22,7 @@ from tailrace.cdc.topics import Topics, TopicsChanged
 from tailrace.cdc.wire import ddl_message
 from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.eventstore import failpoints
+from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.model import (
     EpochBatch,
@@ -180,8 +181,8 @@ class Appender:
         for rows in decoded.rows:
             schema = self._minted.get((rows.topic, rows.version))
             if schema is not None and schema.kind is not TopicKind.TABLE:
-                self._store.register_topic(
-                    rows.topic, schema, reason=""
+                register_topic(
+                    self._store, rows.topic, schema, reason=""
                 )  # a file can only name a known topic
             if self._is_appended(rows):
                 file = self._writer.prepare(rows.topic, rows.version, rows.rows)

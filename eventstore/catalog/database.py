@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
@@ -19,11 +19,10 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tailrace.eventstore.addresses import ESCAPES, misread
-from tailrace.eventstore.catalog import formats
-from tailrace.eventstore.catalog.formats import INIT
 from tailrace.eventstore.errors import (
     Fenced,
     IntegrityError,
+    MissingFile,
     OperatorError,
     TailraceError,
     TransientError,
@@ -32,8 +31,11 @@ from tailrace.eventstore.errors import (
 
 _BUSY_SECONDS = 30  # how long a SQLite writer waits for another one; appends hold the lock for milliseconds
 WRITES = "tailrace_write"
+INIT = "`tailrace init`, or Store.open(..., create=True)"
+_SNAPSHOTS = 5  # each can miss a file only when a merge ended and its files were removed meanwhile
 
 Kind = Literal["sqlite", "postgres"]
+_T = TypeVar("_T")
 
 
 def schema_name(store_name: str) -> str:
@@ -98,26 +100,18 @@ class Catalog:
         self.engine.dispose()
 
 
+def retry_on_missing_file(catalog: Catalog, query: Callable[[Connection], _T]) -> _T:
+    """``query`` in a snapshot of the catalog; in a newer one when a file that it named was merged away since."""
+    for _ in range(_SNAPSHOTS - 1):
+        with suppress(MissingFile), catalog.read() as connection:
+            return query(connection)
+    with catalog.read() as connection:
+        return query(connection)
+
+
 def connect_catalog(url: str, *, store_name: str, root: Path, create: bool = False) -> Catalog:
     """Connect, whatever the format. Raises as ``open_catalog`` does."""
     return _connect(_parse(url), schema_name(store_name), root, create)
-
-
-def open_catalog(url: str, *, store_name: str, root: Path, create: bool) -> Catalog:
-    """Connect and check the format; with ``create`` make the tables first when there are none.
-
-    Raises UsageError for a URL that is no SQLite or Postgres URL, OperatorError when the catalog is missing, of
-    another version, or may not be used, TransientError when its server is out of reach.
-    """
-    catalog = connect_catalog(url, store_name=store_name, root=root, create=create)
-    try:
-        if create:
-            formats.create(catalog, formats.CATALOG)
-        formats.check(catalog, formats.CATALOG)
-    except TailraceError:
-        catalog.close()
-        raise
-    return catalog
 
 
 def _parse(url: str) -> URL:

@@ -10,19 +10,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from sqlalchemy import Column, Connection, column, insert, inspect, select, table, text, update
 
 from tailrace.eventstore.catalog import roles, tables
+from tailrace.eventstore.catalog.database import INIT, Catalog
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.time import now_micros
 
-if TYPE_CHECKING:
-    from tailrace.eventstore.catalog.database import Catalog
-
 Phase = Literal["pre", "post"]
-INIT = "`tailrace init`, or Store.open(..., create=True)"
 _UPGRADE = "tailrace store upgrade"
 
 

@@ -1,11 +1,12 @@
-"""Where the tables of consumer groups live."""
+"""Opening a store's two databases, each with its tables: the catalog, and the one of consumer groups."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tailrace.eventstore.catalog import formats, group_tables
-from tailrace.eventstore.catalog.database import Catalog
+from tailrace.eventstore.catalog.database import Catalog, connect_catalog
+from tailrace.eventstore.errors import TailraceError
 
 GROUPS = formats.Family(
     "groups",
@@ -14,6 +15,23 @@ GROUPS = formats.Family(
     group_tables.LEAST,
     group_tables.group_format.c.needs,
 )
+
+
+def open_catalog(url: str, *, store_name: str, root: Path, create: bool) -> Catalog:
+    """Connect and check the format; with ``create`` make the tables first when there are none.
+
+    Raises UsageError for a URL that is no SQLite or Postgres URL, OperatorError when the catalog is missing, of
+    another version, or may not be used, TransientError when its server is out of reach.
+    """
+    catalog = connect_catalog(url, store_name=store_name, root=root, create=create)
+    try:
+        if create:
+            formats.create(catalog, formats.CATALOG)
+        formats.check(catalog, formats.CATALOG)
+    except TailraceError:
+        catalog.close()
+        raise
+    return catalog
 
 
 def groups_file(catalog: Path) -> Path:

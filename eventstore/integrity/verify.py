@@ -13,12 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tailrace.eventstore.catalog import leases
 from tailrace.eventstore.integrity import catalog_snapshot, check_catalog, check_files
 from tailrace.eventstore.integrity.catalog_snapshot import Named, Picture, Topic
 from tailrace.eventstore.integrity.findings import Finding, Problem, Verified
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files import orphans
 from tailrace.eventstore.metadata import archived
 from tailrace.eventstore.metadata import topics as registry
@@ -26,16 +26,13 @@ from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.segment.segment import folder_of
 from tailrace.eventstore.storage.open import MARKER
 
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
-
 Report = Callable[[str], None]
 # Files of derived steps, and what a storage writes to see whether it may.
 _OTHERS = re.compile(r"derived/[^/]+/\d+/\d+-[0-9a-f-]+\.(run|delta)\.parquet(\.partial)?|probe/[0-9a-f]+")
 
 
 def verify(
-    store: Store,
+    log: Log,
     topics: Sequence[TopicId] = (),
     *,
     quick: bool = False,
@@ -47,16 +44,16 @@ def verify(
     an unknown topic, OperatorError or TransientError for an archive out of reach; what is wrong with the log is in the
     result."""
     for topic in topics:
-        store.topic(topic)
-    with leases.pinned(store.catalog, "log verify"):
-        return _Verification(store, frozenset(topics), quick, archives, report).run()
+        log.topic(topic)
+    with leases.pinned(log.catalog, "log verify"):
+        return _Verification(log, frozenset(topics), quick, archives, report).run()
 
 
 class _Verification:
     def __init__(
-        self, store: Store, topics: frozenset[TopicId], quick: bool, archives: bool, report: Report
+        self, log: Log, topics: frozenset[TopicId], quick: bool, archives: bool, report: Report
     ) -> None:
-        self._store = store
+        self._log = log
         self._archives = archives
         self._reached: set[str] = set()
         self._topics = topics
@@ -68,10 +65,10 @@ class _Verification:
         self._unregistered = 0
 
     def run(self) -> Verified:
-        listed = list(self._store.storage.list())
+        listed = list(self._log.storage.list())
         if not self._quick:
             self._blobs()
-        with self._store.catalog.read() as connection:
+        with self._log.catalog.read() as connection:
             seen = catalog_snapshot.take(connection)
         chosen = self._chosen(seen.topics)
         self._report("the catalog")
@@ -83,7 +80,7 @@ class _Verification:
         self._contents(seen, chosen)
         elsewhere = [each for topic in chosen for each in self._archived(topic)] if self._archives else []
         return Verified(
-            log_id=self._store.log_id,
+            log_id=self._log.log_id,
             epoch=seen.epoch,
             hash=seen.hash,
             topics=len(chosen),
@@ -97,10 +94,10 @@ class _Verification:
 
     def _archived(self, topic: Topic) -> Iterator[Finding]:
         """Files that retention put into archives: nobody removes them, so each must be there."""
-        for each in self._store.archived(topic.name):
-            archive = self._store.archive(each.archive)
+        for each in self._log.archived(topic.name):
+            archive = self._log.archive(each.archive)
             if each.archive not in self._reached:
-                archived.require(archive, self._store.log_id)
+                archived.require(archive, self._log.log_id)
                 self._reached.add(each.archive)
             self._files += 1
             self._report(f"archived file {each.place}")
@@ -116,11 +113,11 @@ class _Verification:
         return [topic for topic in topics.values() if not self._topics or topic.name in self._topics]
 
     def _blobs(self) -> None:
-        with self._store.catalog.read() as connection:
+        with self._log.catalog.read() as connection:
             head = registry.head_epoch(connection)
         after = 0
         while after < head:
-            with self._store.catalog.read() as connection:
+            with self._log.catalog.read() as connection:
                 topics = self._chosen(catalog_snapshot.topics_of(connection))
                 after, found, size = check_files.blobs(connection, topics, after, head)
             self._findings += found
@@ -131,7 +128,7 @@ class _Verification:
         """What is no single topic's: epochs, derived steps, and files that nothing names."""
         folded: str | None = ""
         if seen.epoch_files:
-            folded = check_files.last_hash(self._store.storage, seen.epoch_files[-1])
+            folded = check_files.last_hash(self._log.storage, seen.epoch_files[-1])
         self._findings += check_catalog.epochs(seen, folded)
         self._findings += check_catalog.appended_files(seen)
         self._findings += check_catalog.steps(seen)
@@ -157,14 +154,14 @@ class _Verification:
         for topic in chosen:
             for row in topic.segments:
                 if self._whole_file(Named(row.path, row.checksum, row.bytes), total):
-                    memory = self._store.settings.upkeep.memory_bytes
-                    self._findings += check_files.segment_rows(self._store.storage, topic, row, memory)
+                    memory = self._log.settings.upkeep.memory_bytes
+                    self._findings += check_files.segment_rows(self._log.storage, topic, row, memory)
         for named in others:
             self._whole_file(named, total)
         rows = sum(row.rows for row in seen.epochs)
         for row in epochs:
             if self._whole_file(Named(row.path, row.checksum, row.bytes), total):
-                found, brought = check_files.epoch_file(self._store.storage, row)
+                found, brought = check_files.epoch_file(self._log.storage, row)
                 self._findings += found
                 rows += brought
         held = sum(sum(topic.ends) for topic in chosen)
@@ -175,7 +172,7 @@ class _Verification:
     def _whole_file(self, named: Named, total: int) -> bool:
         """Whether it is worth looking inside."""
         self._files += 1
-        storage = self._store.storage
+        storage = self._log.storage
         if self._quick:
             if not storage.exists(named.path):
                 self._findings.append(Finding(Problem.MISSING, named.path, "the catalog names it"))
@@ -191,7 +188,7 @@ class _Verification:
         if not any(finding.problem is Problem.MISSING for finding in findings):
             yield from findings
             return
-        with self._store.catalog.read() as connection:
+        with self._log.catalog.read() as connection:
             now = catalog_snapshot.take(connection)
         named = now.named - now.retired
         before = {path for path in (finding.place for finding in findings) if "/" in path}

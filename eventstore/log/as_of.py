@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from sqlalchemy import Connection, Row, select
 
 from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.catalog.database import Catalog, retry_on_missing_file
 from tailrace.eventstore.errors import BeyondLog, UsageError
 from tailrace.eventstore.metadata import segment_index, topics
 from tailrace.eventstore.metadata.epochs import Epoch, Timeline, Which
@@ -71,6 +72,12 @@ def _micros(moment: datetime) -> int:
     micros = to_micros(moment)
     assert micros is not None
     return micros
+
+
+def resolve(catalog: Catalog, storage: Storage, as_of: str | int | datetime | None) -> Cut:
+    """As ``Log.cut``."""
+    position = parse(as_of)
+    return retry_on_missing_file(catalog, lambda connection: Resolver(connection, storage).resolve(position))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
 
 from tailrace.eventstore.catalog import relocation
-from tailrace.eventstore.log.wakeup import Deadline
-from tailrace.eventstore.metadata import topics as registry
+from tailrace.eventstore.catalog.database import Catalog, retry_on_missing_file
+from tailrace.eventstore.log.wakeup import Deadline, Waker
+from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.metadata.epochs import Timeline, Which
 from tailrace.eventstore.model.model import EpochInfo
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
+from tailrace.eventstore.storage import Storage
 
 _PAGE_EPOCHS = 1000
 
 
-def page(store: Store, which: Which, limit: int = _PAGE_EPOCHS) -> list[EpochInfo]:
-    """Up to ``limit`` of the epochs asked for, without gaps."""
-    found = store.looked_up(lambda connection: Timeline(connection, store.storage).page(which, limit))
-    return [registry.epoch_info(asdict(epoch)) for epoch in found]
+def page(catalog: Catalog, storage: Storage, which: Which, limit: int = _PAGE_EPOCHS) -> list[EpochInfo]:
+    """The first ``limit`` matching epochs, without gaps."""
+    epochs = retry_on_missing_file(
+        catalog, lambda connection: Timeline(connection, storage).page(which, limit)
+    )
+    return [topics.epoch_info(asdict(epoch)) for epoch in epochs]
 
 
 def follow(
-    store: Store, topics: frozenset[int] | None, after_epoch: int, timeout: float | None, poll: float
+    catalog: Catalog, storage: Storage, waker: Waker, which: Which, timeout: float | None, poll: float
 ) -> Iterator[EpochInfo]:
-    """``Store.follow`` of topics by their ids."""
-    with store.waker.listen() as listener:
+    """As ``Log.follow``: give a page of epochs, and when there is none wait for a commit, ``poll`` or the timeout."""
+    with waker.listen() as listener:
         deadline = Deadline(timeout)
         while True:
-            found = page(store, Which(after=after_epoch, topics=topics))
-            for info in found:
+            epochs = page(catalog, storage, which)
+            for info in epochs:
                 yield info
-                after_epoch = info.epoch
-            if found:
+                which = replace(which, after=info.epoch)
+            if epochs:
                 deadline = Deadline(timeout)
                 continue
             if not deadline.left:
                 return
-            relocation.check(store.catalog)
+            relocation.check(catalog)
             listener.wait(min(poll, deadline.left))

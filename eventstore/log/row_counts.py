@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, select
 
 from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.metadata import log_start, topics
 from tailrace.eventstore.metadata.segment_index import parts_from_json
 from tailrace.eventstore.model.model import TopicId
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +28,10 @@ class Counted:
         return self.at_least == self.at_most
 
 
-def rows_between(store: Store, topic: TopicId, after: int, up_to: int) -> Counted | None:
+def rows_between(catalog: Catalog, topic: TopicId, after: int, up_to: int) -> Counted | None:
     """Rows of a topic in the epochs behind ``after`` and up to ``up_to``, reads and deletes among them. None when
     retention removed some, or the log has no such topic."""
-    with store.catalog.read() as connection:
+    with catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [topic]).get(topic)
         if topic_id is None or after < log_start.read(connection, topic_id).epoch:
             return None

@@ -1,4 +1,4 @@
-"""How sources and topics come into the log, and who is a source's writer."""
+"""Sources and topics: how they are registered, and how a process becomes a source's writer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from sqlalchemy.exc import IntegrityError as Duplicate
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import topics
-from tailrace.eventstore.model.model import SourceState, TopicId
+from tailrace.eventstore.model.model import SourceState, TopicId, TopicInfo
 from tailrace.eventstore.model.schema import TopicSchema
 
 _SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
@@ -21,7 +22,8 @@ _SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 def register_source(
     catalog: Catalog, name: str, *, slot: str, publication: str, system_id: str
 ) -> SourceState:
-    """As ``Store.register_source``."""
+    """Add a source, or give back the one there is. Slot, publication and system may change until the first load is in
+    the log; afterwards the log's positions belong to that one system (OperatorError)."""
     if not _SOURCE_NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not a source name", hint="lower-case letters, digits and _")
     table = tables.sources
@@ -48,24 +50,26 @@ def register_source(
 
 
 def register_topic(
-    catalog: Catalog, topic: TopicId, schema: TopicSchema, partitions: int, reason: str
-) -> None:
-    """As ``Store.register_topic``."""
+    log: Log, topic: TopicId, schema: TopicSchema, *, reason: str = topics.WAITING
+) -> TopicInfo:
+    """Add a topic of a registered source, or give back the one there is. It is incomplete for ``reason`` until an epoch
+    completes it; an empty reason means that nothing came before the stream (events, messages)."""
     try:
-        with catalog.write() as connection:
+        with log.catalog.write() as connection:
             if topics.source_row(connection, topic.source) is None:
                 raise UsageError(
                     f"{topic} belongs to source {topic.source!r}, which is not registered",
                     hint="register the source first",
                 )
             if topics.topic_row(connection, topic) is None:
-                topics.add_topic(connection, topic, schema, partitions, reason)
+                topics.add_topic(connection, topic, schema, log.settings.partitions, reason)
     except Duplicate:  # another process was faster
-        return
+        pass
+    return log.topic(topic)
 
 
 def new_term(catalog: Catalog, source: str) -> Row[*tuple[Any, ...]]:
-    """The source's row in a new term, whose writer nobody before is. Raises as ``Store.take_over`` does."""
+    """Begin a new term of a source and give its row: earlier writers are fenced. Raises as ``Store.take_over`` does."""
     table = tables.sources
     with catalog.write() as connection:
         catalog.check_not_published(connection)

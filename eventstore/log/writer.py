@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 from sqlalchemy import Connection, bindparam, insert, select, update
@@ -33,6 +33,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import Fenced, IntegrityError, TailraceError, TransientError
+from tailrace.eventstore.log import sources
 from tailrace.eventstore.log.append_plan import (
     Append,
     add_blob,
@@ -41,6 +42,7 @@ from tailrace.eventstore.log.append_plan import (
     epoch_values,
     segment_values,
 )
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import load_progress, quarantine, topics
 from tailrace.eventstore.model.model import (
     EpochBatch,
@@ -54,9 +56,6 @@ from tailrace.eventstore.model.partitioning import Partitioning, TopicIncarnatio
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.schema import TopicSchema, change_schema
 from tailrace.eventstore.segment import file_reader, segment
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 _T = TypeVar("_T")
 
@@ -88,8 +87,8 @@ class SourceWriter:
     """Appends to one source under one term. ``append`` and ``advance`` are called from one thread at a time,
     ``prepare`` from any number, also meanwhile. Made by ``Store.take_over``."""
 
-    def __init__(self, store: Store, state: SourceState, last_append: str) -> None:
-        self._store = store
+    def __init__(self, log: Log, state: SourceState, last_append: str) -> None:
+        self._log = log
         self._state = state
         self._last_append = last_append
         self._topics: dict[TopicId, _Topic] = {}
@@ -116,17 +115,17 @@ class SourceWriter:
             _check_columns(topic, schema, rows)
         name, spread = self._new_file(topic, known.id), known.incarnation
         return segment.write_segment(
-            self._store.storage, topic, version, rows, spread.count, name, spread.first
+            self._log.storage, topic, version, rows, spread.count, name, spread.first
         )
 
     def keep(self, topic: TopicId, data: bytes, frames: int, *, as_file: bool = False) -> KeptFrames:
         """What came for a topic that is set aside, durable once it is given to an ``append`` (``EpochBatch.kept``).
         Much of it, or all with ``as_file``, is written to a file now."""
         digest = file_reader.checksum(data)
-        if not as_file and len(data) <= self._store.settings.inline_bytes:
+        if not as_file and len(data) <= self._log.settings.inline_bytes:
             return KeptFrames(topic, frames, len(data), digest, data=data)
         path = f"{self._new_file(topic, self._topic(topic).id)}{quarantine.SUFFIX}"
-        self._store.storage.write(path, data)
+        self._log.storage.write(path, data)
         failpoints.hit("frames_kept")
         return KeptFrames(topic, frames, len(data), digest, path=path)
 
@@ -147,7 +146,7 @@ class SourceWriter:
                     self._topics[topic].next_offsets = offsets
         failpoints.hit("epoch_committed")
         if info is not None:
-            self._store.waker.notify(info.epoch)
+            self._log.waker.notify(info.epoch)
         return info
 
     def begin_repair(self) -> None:
@@ -155,7 +154,7 @@ class SourceWriter:
 
         Raises Fenced when another writer took over."""
         table = tables.sources
-        with self._store.catalog.write() as connection:
+        with self._log.catalog.write() as connection:
             mine = (table.c.name == self._state.name, table.c.term == self._state.term)
             if connection.execute(update(table).where(*mine).values(repairing=True)).rowcount != 1:
                 raise self._fenced()
@@ -165,7 +164,7 @@ class SourceWriter:
         """Record the server's timeline, of which the log's position is a part."""
         table = tables.sources
         if timeline != self._state.timeline:
-            with self._store.catalog.write() as connection:
+            with self._log.catalog.write() as connection:
                 mine = (table.c.name == self._state.name, table.c.term == self._state.term)
                 connection.execute(update(table).where(*mine).values(timeline=timeline))
             self._state = replace(self._state, timeline=timeline)
@@ -193,7 +192,7 @@ class SourceWriter:
         """Files that no epoch will name. Those that stay, because the disk refuses, are orphans of this term."""
         for path in paths:
             with suppress(TailraceError):
-                self._store.storage.delete(path)
+                self._log.storage.delete(path)
 
     # planning: no transaction, may be slow
 
@@ -226,7 +225,7 @@ class SourceWriter:
         small = [rows for rows in batch.rows if rows.rows.num_rows]
         for rows in small:
             _check_columns(rows.topic, _version(rows.topic, known(rows.topic), rows.version), rows.rows)
-        if sum(rows.rows.nbytes for rows in small) > self._store.settings.inline_bytes:
+        if sum(rows.rows.nbytes for rows in small) > self._log.settings.inline_bytes:
             prepared = [self.prepare(rows.topic, rows.version, rows.rows) for rows in small]
             plan.made += [file.path for file in prepared]
             files += prepared
@@ -245,7 +244,7 @@ class SourceWriter:
         """A file as it is; one that was prepared before its topic was repartitioned is written once more."""
         if all(partition in topic.incarnation.numbers for partition, _ in file.counts):
             return file
-        rows = segment.read_prepared(self._store.storage, file, schema)
+        rows = segment.read_prepared(self._log.storage, file, schema)
         anew = self.prepare(file.topic, file.version, rows)
         plan.made.append(anew.path)
         plan.replaced.append(file.path)
@@ -258,14 +257,14 @@ class SourceWriter:
         category first seen in the stream) is registered now: an empty topic harms nobody if the append then fails."""
         for topic, schema in new_schemas:
             if self._find(topic) is None:
-                self._store.register_topic(topic, schema, reason=topics.first_reason(schema.kind))
+                sources.register_topic(self._log, topic, schema, reason=topics.first_reason(schema.kind))
             self._topic(topic).schemas.setdefault(schema.version, schema)
         return self._topic
 
     def _topic(self, topic: TopicId) -> _Topic:
         found = self._find(topic)
         if found is None:
-            self._store.topic(topic)  # raises UsageError with a hint
+            self._log.topic(topic)  # raises UsageError with a hint
             raise IntegrityError(f"topic {topic} vanished from the catalog")
         return found
 
@@ -279,7 +278,7 @@ class SourceWriter:
             return found
 
     def _load(self, topic: TopicId) -> _Topic | None:
-        with self._store.catalog.read() as connection:
+        with self._log.catalog.read() as connection:
             row = topics.topic_row(connection, topic)
             if row is None or row.source != self._state.name:
                 return None
@@ -315,7 +314,7 @@ class SourceWriter:
 
     def _look(self, plan: Append) -> tuple[bool, EpochInfo | None]:
         """Whether the append has landed. Raises Fenced when the source has another term now."""
-        with self._store.catalog.read() as connection:
+        with self._log.catalog.read() as connection:
             table = tables.sources
             row = connection.execute(
                 select(table.c.term, table.c.last_append).where(table.c.name == self._state.name)
@@ -334,7 +333,7 @@ class SourceWriter:
 
     def _commit(self, plan: Append) -> EpochInfo | None:
         info: EpochInfo | None = None
-        with self._store.catalog.write() as connection:
+        with self._log.catalog.write() as connection:
             self._move_source(connection, plan)
             for topic, published in plan.batch.published:
                 topics.set_published(connection, self._topic(topic).id, published)
@@ -352,7 +351,7 @@ class SourceWriter:
             for topic, number in plan.batch.released:
                 quarantine.release(connection, self._topic(topic).id, number)
             if plan.is_epoch:
-                self._store.waker.notify_in(connection)
+                self._log.waker.notify_in(connection)
                 info = self._write_epoch(connection, plan)
             for kept in plan.batch.kept:
                 quarantine.add(connection, self._topic(kept.topic).id, kept)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, select, update
 
@@ -18,14 +17,12 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.log import control_epochs
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.model.model import TopicId, TopicInfo
 from tailrace.eventstore.model.partitioning import TopicIncarnation
 from tailrace.eventstore.segment import hash_chain
 from tailrace.eventstore.settings import PARTITIONS_MAX
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +36,24 @@ class Repartitioned:
     after: TopicIncarnation
 
 
-def repartition(store: Store, topic: TopicId, partitions: int) -> Repartitioned:
+def repartition(log: Log, topic: TopicId, partitions: int) -> Repartitioned:
     """Safe beside the source's writer, readers, consumers and upkeep. Raises UsageError: no such topic, no such number;
     OperatorError: no right to; Fenced: the store has moved, or is being moved."""
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise UsageError(
             f"{topic} cannot have {partitions:,} partitions", hint=f"1 to {PARTITIONS_MAX:,} partitions"
         )
-    before = store.topic(topic).partitioning.current
+    before = log.topic(topic).partitioning.current
     if before.count == partitions:
         return Repartitioned(topic, 0, before, before)
-    with store.catalog.write() as connection:
+    with log.catalog.write() as connection:
         source = control_epochs.locked_source(connection, topic.source)
         info, topic_id = _now(connection, topic)
         before = info.partitioning.current
         if before.count == partitions:  # somebody was faster
             return Repartitioned(topic, 0, before, before)
         _add_partitions(connection, topic_id, partitions)
-        store.waker.notify_in(connection)
+        log.waker.notify_in(connection)
         content = hash_chain.partitioning_hash(topic.text, info.partitioning.total, partitions)
         epoch = control_epochs.add_notice(connection, source, content)
         following = info.partitioning.repartitioned(partitions, epoch)
@@ -66,7 +63,7 @@ def repartition(store: Store, topic: TopicId, partitions: int) -> Repartitioned:
         )
         failpoints.hit("repartition_written")
     failpoints.hit("repartition_committed")
-    store.waker.notify(epoch)
+    log.waker.notify(epoch)
     return Repartitioned(topic, epoch, before, following.current)
 
 

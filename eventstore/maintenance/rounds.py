@@ -11,13 +11,14 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection, delete, func, insert, select
 
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.catalog.leases import DRIVER, READER, maintaining, now, oldest_need
 from tailrace.eventstore.errors import Fenced, TailraceError
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files import tiers
 from tailrace.eventstore.maintenance.files.fold import fold
 from tailrace.eventstore.maintenance.files.merge import merge
@@ -33,9 +34,6 @@ from tailrace.eventstore.maintenance.state_runs import due as rundue
 from tailrace.eventstore.maintenance.state_runs.compact import Compacted, compact
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.model.time import from_micros, now_micros
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 _T = TypeVar("_T")
 SEAL_BYTES = 16 << 20  # of small epochs are worth a round, however few they are
@@ -96,7 +94,7 @@ class Standing:
 
 
 def maintain(
-    store: Store,
+    log: Log,
     *,
     report: Callable[[str], None] = lambda _: None,
     force_past: Collection[str] = (),
@@ -106,8 +104,8 @@ def maintain(
     as in ``force_past``; when all else is done, UsageError for a policy that a topic cannot have, and what keeps a
     topic from its archive."""
     began = time.monotonic()
-    with maintaining(store.catalog):
-        with store.catalog.write() as connection:
+    with maintaining(log.catalog):
+        with log.catalog.write() as connection:
             # Those who were killed have left files of these terms. Sealing takes one only when there is something to
             # seal: jobs seal, too, and would be stopped.
             for name in (terms.MERGE, terms.RETAIN, terms.STATE, terms.FOLD):
@@ -116,25 +114,25 @@ def maintain(
         report("sealing")
         sealed = 0
         with suppress(Fenced):  # by a job, which seals all there is before it reads
-            sealed = seal(store)
+            sealed = seal(log)
         merged = _each(
-            merge(store, store.settings.upkeep.memory_bytes),
+            merge(log, log.settings.upkeep.memory_bytes),
             lambda done: report(f"merging: {sum(each.files for each in done):,} files to {len(done):,}"),
         )
         report("retention")
-        removed, held, hindered = _retained(store, force_past, report)
-        hindered += remove_abandoned(store)
+        removed, held, hindered = _retained(log, force_past, report)
+        hindered += remove_abandoned(log)
         runs = _each(
-            compact(store),
+            compact(log),
             lambda done: report(f"state run: {done[-1].topic} up to epoch {done[-1].epoch:,}"),
         )
         folded = _each(
-            fold(store, store.settings.upkeep.keep_epochs),
+            fold(log, log.settings.upkeep.keep_epochs),
             lambda done: report(f"folding: {sum(each.rows for each in done):,} epochs"),
         )
         report("removing")
-        removed_files, removed_bytes = collect_retired(store, store.settings.upkeep.keep_seconds)
-        orphans = collect_orphans(store)
+        removed_files, removed_bytes = collect_retired(log, log.settings.upkeep.keep_seconds)
+        orphans = collect_orphans(log)
         done = Round(
             head=head,
             sealed_epochs=sealed,
@@ -151,8 +149,8 @@ def maintain(
             runs=tuple(runs),
             seconds=round(time.monotonic() - began, 3),
         )
-        _record(store, done)
-        check_retention(store)
+        _record(log, done)
+        check_retention(log)
         for error in hindered:
             raise error
     return done
@@ -168,13 +166,13 @@ def _each(made: Iterable[_T], tell: Callable[[list[_T]], None]) -> list[_T]:
 
 
 def _retained(
-    store: Store, force_past: Collection[str], report: Callable[[str], None]
+    log: Log, force_past: Collection[str], report: Callable[[str], None]
 ) -> tuple[list[Removed], list[Held], list[TailraceError]]:
     """What retention removed, what holds it back, and what keeps topics from their archives."""
     removed: list[Removed] = []
     held: list[Held] = []
     hindered: list[TailraceError] = []
-    for outcome in retain(store, force_past):
+    for outcome in retain(log, force_past):
         if isinstance(outcome, Held):
             held.append(outcome)
         elif isinstance(outcome, Unarchived):
@@ -186,21 +184,21 @@ def _retained(
     return removed, held, hindered
 
 
-def _record(store: Store, done: Round) -> None:
+def _record(log: Log, done: Round) -> None:
     table = tables.upkeep
-    with store.catalog.write() as connection:
+    with log.catalog.write() as connection:
         connection.execute(delete(table))
         connection.execute(
             insert(table).values(id=1, finished_at=now_micros(), report=json.dumps(asdict(done)))
         )
 
 
-def is_due(store: Store) -> bool:
+def is_due(log: Log) -> bool:
     """Whether a round is worth its start: enough epochs since the last one, many bytes of small ones,
     or replaced files whose time has come."""
     retired = tables.retired
-    with store.catalog.read() as connection:
-        limit = now(connection) - int(store.settings.upkeep.keep_seconds * 1e6)
+    with log.catalog.read() as connection:
+        limit = now(connection) - int(log.settings.upkeep.keep_seconds * 1e6)
         head = topics.head_epoch(connection)
         _, size = _unsealed(connection)
         waiting = select(retired.c.number).where(retired.c.retired_at <= limit)
@@ -210,9 +208,9 @@ def is_due(store: Store) -> bool:
         due = connection.scalar(waiting.limit(1))
         last = _last(connection)
     fresh = head - (last[1].head if last is not None else 0)
-    if retention_is_due(store) or next(rundue.due(store), None) is not None:
+    if retention_is_due(log) or next(rundue.due(log), None) is not None:
         return True
-    return fresh >= store.settings.upkeep.seal_epochs or size >= SEAL_BYTES or due is not None
+    return fresh >= log.settings.upkeep.seal_epochs or size >= SEAL_BYTES or due is not None
 
 
 def _last(connection: Connection) -> tuple[datetime | None, Round] | None:
@@ -220,10 +218,10 @@ def _last(connection: Connection) -> tuple[datetime | None, Round] | None:
     return None if row is None else (from_micros(row.finished_at), Round.from_json(row.report))
 
 
-def standing(store: Store) -> Standing:
+def standing(log: Log) -> Standing:
     """What ``status`` and the metrics show."""
     segments, retired, leases = tables.segments, tables.retired, tables.leases
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         count, size = _unsealed(connection)
         epochs = connection.scalar(select(func.count()).select_from(tables.epochs)) or 0
         folded = connection.scalar(select(func.count()).select_from(tables.epoch_files)) or 0

@@ -9,16 +9,20 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.model.model import KeyTexts, Load, LoadRange, LoadStep, TopicId
 
 
-def read(connection: Connection, topic: TopicId, topic_id: int) -> Load | None:
-    table, ranges = tables.loads, tables.load_ranges
-    row = connection.execute(select(table).where(table.c.topic_id == topic_id)).one_or_none()
-    if row is None:
-        return None
-    query = select(ranges).where(ranges.c.topic_id == topic_id).order_by(ranges.c.number)
-    found = tuple(_range(each) for each in connection.execute(query))
+def read(catalog: Catalog, topic: TopicId) -> Load | None:
+    """The load by chunks of a topic that is under way."""
+    table, ranges, topics = tables.loads, tables.load_ranges, tables.topics
+    query = select(table).join(topics, topics.c.id == table.c.topic_id).where(topics.c.name == topic.text)
+    with catalog.read() as connection:
+        row = connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        query = select(ranges).where(ranges.c.topic_id == row.topic_id).order_by(ranges.c.number)
+        found = tuple(_range(each) for each in connection.execute(query))
     return Load(topic, row.version, row.lsn, row.expected_rows, found, row.epoch)
 
 

@@ -79,7 +79,8 @@ def release(connection: Connection, topic_id: int, number: int) -> None:
 
 
 def first_kept(catalog: Catalog, storage: Storage, topic: TopicId) -> tuple[KeptFrames, bytes] | None:
-    """As ``Store.first_kept``."""
+    """The first frames that are kept for a topic in quarantine and are still to be decoded. Raises IntegrityError when
+    they are damaged."""
     with catalog.read() as connection:
         kept = _first(connection, topic)
     if kept is None:
@@ -108,8 +109,8 @@ def _first(connection: Connection, topic: TopicId) -> KeptFrames | None:
     return KeptFrames(topic, row.frames, row.bytes, row.checksum, row.path, row.data, row.number)
 
 
-def read(connection: Connection, source: str | None = None) -> list[SetAside]:
-    """Topics that are set aside now, with how much is kept of each."""
+def quarantined(catalog: Catalog, source: str | None = None) -> list[SetAside]:
+    """Topics in quarantine, with how much is kept of each."""
     table, kept, topics = tables.set_aside, tables.kept_frames, tables.topics
     sums = (
         select(
@@ -126,7 +127,8 @@ def read(connection: Connection, source: str | None = None) -> list[SetAside]:
     )
     if source is not None:
         query = query.where(topics.c.source == source)
-    return [_aside(row) for row in connection.execute(query)]
+    with catalog.read() as connection:
+        return [_aside(row) for row in connection.execute(query)]
 
 
 def _aside(row: Row[*tuple[Any, ...]]) -> SetAside:

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, RowMapping, Select, func, insert, or_, select, update
 
 from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.errors import IncompleteTopic, IntegrityError, UsageError
 from tailrace.eventstore.metadata import load_progress, quarantine
 from tailrace.eventstore.model.model import EpochInfo, SourceState, TopicId, TopicInfo, TopicKind
@@ -157,15 +158,24 @@ def schemas(connection: Connection, topic_id: int, until: int | None = None) -> 
     return [TopicSchema.from_json(text) for text in connection.scalars(query)]
 
 
-def latest_schemas(connection: Connection, source: str) -> dict[TopicId, TopicSchema]:
-    """Of every topic of a source its latest version, in the order in which the log got them."""
+def had_rows(catalog: Catalog, topic: TopicId) -> bool:
+    """Whether the topic ever had a row, also when retention removed all of them. Raises UsageError: no such topic."""
+    with catalog.read() as connection:
+        topic_id = topic_ids(connection, [topic]).get(topic)
+        if topic_id is None:
+            raise unknown_topic(connection, topic)
+        return any(json.loads(next_offsets(connection, topic_id)))
+
+
+def latest_schemas(catalog: Catalog, source: str) -> dict[TopicId, TopicSchema]:
+    """The latest version of every topic of a source, in the order in which the log got them."""
     table = tables.topic_schemas
     latest = topic_query().where(tables.topics.c.source == source).subquery()
-    found = connection.execute(
-        select(latest.c.name, table.c.definition, table.c.epoch).join(
-            latest, (latest.c.id == table.c.topic_id) & (latest.c.version == table.c.version)
-        )
-    ).all()
+    query = select(latest.c.name, table.c.definition, table.c.epoch).join(
+        latest, (latest.c.id == table.c.topic_id) & (latest.c.version == table.c.version)
+    )
+    with catalog.read() as connection:
+        found = connection.execute(query).all()
     versions = [(row.epoch, TopicSchema.from_json(row.definition), TopicId.parse(row.name)) for row in found]
     versions.sort(key=lambda each: (each[0], each[1].from_lsn))
     return {topic: schema for _, schema, topic in versions}

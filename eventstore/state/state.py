@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import UnknownCell, UnreadableCell, UsageError
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.model import SegmentRef, TopicId
 from tailrace.eventstore.model.partitioning import Partitioning
@@ -28,9 +29,6 @@ from tailrace.eventstore.state.bucket_passes import Buckets, ReadPartition, pass
 from tailrace.eventstore.state.moved_cells import MovedCells
 from tailrace.eventstore.state.row_layout import SILENT, Layout, Rows, conform
 from tailrace.eventstore.storage import LocalStorage, Storage
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 # What a reader does with cells that the typed column cannot hold: raise, read them as NULL, or read the whole column
 # as Postgres' text.
@@ -100,7 +98,7 @@ class StateInput:
 
 
 def plan_state(
-    store: Store,
+    log: Log,
     topic: TopicId,
     cut: Cut,
     *,
@@ -118,13 +116,13 @@ def plan_state(
     UsageError for an unknown column or policy, IncompleteTopic when the topic's state is not known at the cut,
     HistoryGone when retention removed what it was made of.
     """
-    info = store.topic(topic)
+    info = log.topic(topic)
     if not incomplete:
-        store.require_complete(topic, cut)
-    refs = tuple(store.state_segments(topic, cut, every_row=every_row))
-    versions = {schema.version: schema for schema in store.schemas(topic)}
+        log.require_complete(topic, cut)
+    refs = tuple(log.state_segments(topic, cut, every_row=every_row))
+    versions = {schema.version: schema for schema in log.schemas(topic)}
     partitioning = info.partitioning.holding(_partitions(refs))
-    target = unify([*(versions[ref.version] for ref in refs), *store.schemas_at(topic, cut)])
+    target = unify([*(versions[ref.version] for ref in refs), *log.schemas_at(topic, cut)])
     names = tuple(column.name for column in target.columns) if columns is None else tuple(columns)
     _check_names(topic, target, names)
     policies = dict.fromkeys(names, on_unreadable) if isinstance(on_unreadable, str) else on_unreadable
@@ -210,7 +208,7 @@ def readable_state(storage: Storage | Path, wanted: StateInput, bucket: int) -> 
 
 
 def state(
-    store: Store,
+    log: Log,
     topic: TopicId,
     cut: Cut,
     *,
@@ -221,26 +219,26 @@ def state(
 
     Raises what ``plan_state`` and ``readable_states`` raise.
     """
-    wanted = plan_state(store, topic, cut, columns=columns, on_unreadable=on_unreadable)
-    yield from readable_states(store.storage, wanted, range(wanted.buckets))
+    wanted = plan_state(log, topic, cut, columns=columns, on_unreadable=on_unreadable)
+    yield from readable_states(log.storage, wanted, range(wanted.buckets))
 
 
-def unknown_keys(store: Store, topic: TopicId, *, since: int) -> Iterator[tuple[str, ...]]:
+def unknown_keys(log: Log, topic: TopicId, *, since: int) -> Iterator[tuple[str, ...]]:
     """Key texts (in the schema's order) of the rows with a cell whose value was never sent, of an incomplete topic
     whose state begins with epoch ``since``."""
-    cut = store.cut()
+    cut = log.cut()
     unsent: set[int] = set()
-    for batch in store.read(topic, after_epoch=since - 1, cut=cut, columns=["_unchanged"]):
+    for batch in log.read(topic, after_epoch=since - 1, cut=cut, columns=["_unchanged"]):
         marks = batch.column("_unchanged")
         if marks.null_count < len(marks):
             unsent.update(pc.list_flatten(marks).to_pylist())
     if not unsent:
         return
-    latest = unify(store.schemas(topic))
+    latest = unify(log.schemas(topic))
     names = [column.name for column in latest.columns if column.key or column.id in unsent]
-    whole = plan_state(store, topic, cut, columns=names, incomplete=True)
+    whole = plan_state(log, topic, cut, columns=names, incomplete=True)
     wanted = whole.of(ref for ref in whole.refs if ref.last_epoch >= since)
-    for table in compute_states(store.storage, wanted, range(wanted.buckets)):
+    for table in compute_states(log.storage, wanted, range(wanted.buckets)):
         table = table.filter(table["_unknown"].is_valid())
         if table.num_rows:
             raw = _raw_cells(table)
@@ -251,14 +249,14 @@ def unknown_keys(store: Store, topic: TopicId, *, since: int) -> Iterator[tuple[
             yield from zip(*cells, strict=True)
 
 
-def source_texts(store: Store, topic: TopicId, cut: Cut, columns: Sequence[str]) -> Iterator[pa.Table]:
+def source_texts(log: Log, topic: TopicId, cut: Cut, columns: Sequence[str]) -> Iterator[pa.Table]:
     """The state of a topic at a cut as its source printed it, in tables of binary columns that share no key: to be
     compared with the source byte by byte, also where it is no text. Erased cells are NULL, and ``_erased`` names them.
 
     Raises what ``plan_state`` and ``compute_states`` raise, and UnknownCell.
     """
-    wanted = plan_state(store, topic, cut, columns=columns, on_unreadable="text")
-    for table in compute_states(store.storage, wanted, range(wanted.buckets)):
+    wanted = plan_state(log, topic, cut, columns=columns, on_unreadable="text")
+    for table in compute_states(log.storage, wanted, range(wanted.buckets)):
         _refuse_unknown(table, wanted)
         raw = _raw_cells(table)
         cells = {

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.subscriptions import offsets as positions
 from tailrace.eventstore.subscriptions.assignment import Slot
 from tailrace.eventstore.subscriptions.batch import Batch
 from tailrace.eventstore.subscriptions.filter import Filter
 from tailrace.eventstore.subscriptions.membership import Start
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 BATCH_ROWS = 10_000
 
@@ -26,7 +23,7 @@ class Cursor:
 
     def __init__(
         self,
-        store: Store,
+        log: Log,
         slot: Slot,
         start: Start,
         chosen: Filter,
@@ -36,7 +33,7 @@ class Cursor:
     ) -> None:
         self.slot = slot
         self.position = start
-        self._store = store
+        self._log = log
         self._filter = chosen
         self._batch_rows = batch_rows
         self._drop_beyond = drop_beyond
@@ -45,7 +42,7 @@ class Cursor:
         self._can_hold_keys = True
         self._reached_since = chosen.since is None
         if chosen.key_hashes is not None:
-            wanted = chosen.partitions(store.topic(slot.topic).partitioning)
+            wanted = chosen.partitions(log.topic(slot.topic).partitioning)
             self._can_hold_keys = slot.partition in (wanted or ())
 
     def move(self, start: Start) -> None:
@@ -99,14 +96,14 @@ class Cursor:
             return None
         topic, partition = self.slot.topic, self.slot.partition
         head, offsets = positions.end_of(
-            self._store, topic
+            self._log, topic
         )  # before the look at times: what comes later may be new
         beyond = Start(offsets[partition], head)
         if self._can_hold_keys:
-            first = self._filter.first_epoch(self._store, topic)
+            first = self._filter.first_epoch(self._log, topic)
             if first is not None:
                 self._reached_since = True
-                beyond = Start(positions.offsets_at(self._store, topic, Cut(first - 1))[partition], first)
+                beyond = Start(positions.offsets_at(self._log, topic, Cut(first - 1))[partition], first)
         return beyond if beyond.next_offset > self.position.next_offset else None
 
     def _take(self, end: int) -> pa.Table | None:
@@ -123,7 +120,7 @@ class Cursor:
         for _ in range(2):  # what is left of an earlier look at the log, then a new look
             if self._rows is None and self.position.next_offset < end:
                 wanted = {self.slot.partition: (self.position.next_offset, end)}
-                self._rows = self._store.read(
+                self._rows = self._log.read(
                     self.slot.topic, after_epoch=max(self.position.epoch - 1, 0), offsets=wanted
                 )
             for batch in self._rows or ():

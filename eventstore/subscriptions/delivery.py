@@ -147,9 +147,9 @@ class Delivery:
                     break
 
     def _read(self, each: Parked) -> Change | Recorded[Any] | None:
-        store = self._member.group.store
+        log = self._member.group.log
         wanted = {each.slot.partition: (each.offset, each.offset + 1)}
-        for rows in store.read(each.slot.topic, after_epoch=each.epoch - 1, offsets=wanted):
+        for rows in log.read(each.slot.topic, after_epoch=each.epoch - 1, offsets=wanted):
             table = pa.Table.from_batches([rows])
             for event in _events(each.slot.topic, self._is_events(each.slot.topic), table):
                 return event.value
@@ -160,7 +160,7 @@ class Delivery:
 
     def _is_events(self, topic: TopicId) -> bool:
         if topic not in self._domain:  # what a topic is never changes
-            self._domain[topic] = self._member.group.store.topic(topic).kind is TopicKind.EVENTS
+            self._domain[topic] = self._member.group.log.topic(topic).kind is TopicKind.EVENTS
         return self._domain[topic]
 
 

@@ -6,21 +6,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.eventstore.catalog.database import retry_on_missing_file
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.metadata.epochs import Timeline, Which
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.model import Op, TopicId, TopicInfo
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.time import to_micros
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +61,17 @@ class Filter:
             return None
         return frozenset(number for each in self.key_hashes for number in partitioning.of_key(each))
 
-    def first_epoch(self, store: Store, topic: TopicId) -> int | None:
+    def first_epoch(self, log: Log, topic: TopicId) -> int | None:
         """The first epoch that can hold wanted rows of the topic; None when no epoch so far does."""
         since = to_micros(self.since)
         if since is None:
             return 1
-        with store.catalog.read() as connection:
+        with log.catalog.read() as connection:
             topic_id = topics.topic_ids(connection, [topic])[topic]
         which = Which(source=topic.source, later_than=since - 1, topics=frozenset({topic_id}))
-        first = store.looked_up(lambda connection: Timeline(connection, store.storage).first(which))
+        first = retry_on_missing_file(
+            log.catalog, lambda connection: Timeline(connection, log.storage).first(which)
+        )
         return None if first is None else first.epoch
 
 
@@ -96,6 +96,6 @@ def matches(topic: TopicId, patterns: Sequence[str]) -> bool:
     return included and not excluded
 
 
-def matching(store: Store, patterns: Sequence[str]) -> list[TopicInfo]:
+def matching(log: Log, patterns: Sequence[str]) -> list[TopicInfo]:
     """The log's topics of now that match."""
-    return [info for info in store.topics() if matches(info.id, patterns)]
+    return [info for info in log.topics() if matches(info.id, patterns)]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from tailrace.eventstore.catalog.database import Catalog
-    from tailrace.eventstore.store import Store
+    from tailrace.eventstore.log.log import Log
 
 AsOf = str | int | datetime
 Delivery = Literal["at least once", "at most once"]
@@ -86,10 +86,8 @@ class Need:
 class Group:
     """Made by ``Store.group``. Safe to share between threads."""
 
-    def __init__(
-        self, store: Store, database: Catalog, name: str, patterns: Sequence[str], start: Cut
-    ) -> None:
-        self.store = store
+    def __init__(self, log: Log, database: Catalog, name: str, patterns: Sequence[str], start: Cut) -> None:
+        self.log = log
         self.name = name
         self.patterns = tuple(patterns)
         self.start = start
@@ -101,13 +99,13 @@ class Group:
 
     @classmethod
     def open(
-        cls, store: Store, name: str, topics: Sequence[str] | None = None, start: AsOf | None = None
+        cls, log: Log, name: str, topics: Sequence[str] | None = None, start: AsOf | None = None
     ) -> Self:
         """The group called ``name``, made when ``topics`` are given and it is not there.
 
         Raises UsageError for a group that is not there, or is there and reads other topics.
         """
-        database = store.groups_database
+        database = log.groups_database
         found = _row(database, name)
         if found is None:
             if not topics:
@@ -117,14 +115,14 @@ class Group:
             if not name or len(name) > 200 or "\0" in name:
                 raise UsageError(f"{name!r} cannot be the name of a group", hint="1 to 200 characters")
             check_patterns(topics)
-            found = _make(store, database, name, topics, start)
+            found = _make(log, database, name, topics, start)
         patterns = tuple(json.loads(found[0]))
         if topics is not None and tuple(topics) != patterns:
             raise UsageError(
                 f"group {name!r} reads {', '.join(patterns)}, not {', '.join(topics)}",
                 hint="choose another name, or delete the group with `tailrace group delete`",
             )
-        return cls(store, database, name, patterns, _cut_from(found[1]))
+        return cls(log, database, name, patterns, _cut_from(found[1]))
 
     def join(
         self,
@@ -179,11 +177,11 @@ class Group:
 
     def topics(self) -> list[TopicId]:
         """The topics of the log that match its patterns now."""
-        return [info.id for info in matching(self.store, self.patterns)]
+        return [info.id for info in matching(self.log, self.patterns)]
 
     def starts(self) -> dict[Slot, Start]:
         """Where the group begins in each partition there is."""
-        for info in matching(self.store, self.patterns):
+        for info in matching(self.log, self.patterns):
             known = self._known.get(info.id, 0)
             if info.partitioning.total > known:
                 found = self._behind(info, self.start)
@@ -193,7 +191,7 @@ class Group:
 
     def _behind(self, info: TopicInfo, cut: Cut) -> dict[Slot, Start]:
         """Where to go on behind a cut, in each partition. One that came later has no row of an earlier epoch."""
-        offsets = positions.offsets_at(self.store, info.id, cut)
+        offsets = positions.offsets_at(self.log, info.id, cut)
         return {
             Slot(info.id, number): Start(offsets[number], max(cut.epoch, each.behind))
             for each in info.partitioning.incarnations
@@ -202,7 +200,7 @@ class Group:
 
     def bounds(self, topics: Collection[TopicId]) -> dict[TopicId, Bounds]:
         """What there is of the topics' partitions for readers to get."""
-        with self.store.catalog.read() as connection:
+        with self.log.catalog.read() as connection:
             found = registry.offset_bounds(connection, topics)
         return {topic: Bounds(*each) for topic, each in found.items()}
 
@@ -280,7 +278,7 @@ class Group:
             rows = connection.execute(select(table).where(table.c.group_name == self.name)).all()
         found = {Slot(TopicId.parse(row.topic), row.partition): row for row in rows}
         starts = self.starts()
-        row_bytes = {topic: positions.bytes_per_row(self.store, topic) for topic in bounds}
+        row_bytes = {topic: positions.bytes_per_row(self.log, topic) for topic in bounds}
         progress = []
         slots = [Slot(topic, number) for topic, each in bounds.items() for number in range(len(each.offsets))]
         for slot in sorted(slots):
@@ -303,7 +301,7 @@ class Group:
         return progress
 
     def _seconds(self, topic: TopicId, epoch: int) -> float:
-        waiting = positions.first_commit_after(self.store, topic, epoch)
+        waiting = positions.first_commit_after(self.log, topic, epoch)
         return 0.0 if waiting is None else max((now_micros() - waiting) / 1e6, 0.0)
 
     # what is parked
@@ -346,13 +344,13 @@ class Group:
             membership.set_positions(connection, self.name, starts, wanted)
 
     def _at(self, topics: Sequence[TopicId], to: AsOf) -> dict[Slot, Start]:
-        cut = _resolve(self.store, to)
+        cut = _resolve(self.log, to)
         if to != "earliest":
             for topic in topics:
-                self.store.require_history(topic, cut)
+                self.log.require_history(topic, cut)
         found: dict[Slot, Start] = {}
         for topic in topics:
-            found |= self._behind(self.store.topic(topic), cut)
+            found |= self._behind(self.log.topic(topic), cut)
         return found
 
     def _at_offsets(self, topics: Sequence[TopicId], offsets: Mapping[int, int]) -> dict[Slot, Start]:
@@ -361,10 +359,10 @@ class Group:
                 f"offsets are those of one topic's partitions, but {len(topics)} topics of the group match",
                 hint=f"name the topic: --topic {topics[0].text}",
             )
-        check_offsets(self.store, self.store.topic(topics[0]), offsets)
+        check_offsets(self.log, self.log.topic(topics[0]), offsets)
         return {
             Slot(topics[0], partition): Start(
-                offset, positions.epoch_of(self.store, topics[0], partition, offset)
+                offset, positions.epoch_of(self.log, topics[0], partition, offset)
             )
             for partition, offset in offsets.items()
         }
@@ -380,11 +378,12 @@ class Group:
             connection.execute(delete(group_tables.groups).where(group_tables.groups.c.name == self.name))
 
 
-def group_names(store: Store) -> list[str]:
-    """All groups of a store."""
+def all_groups(log: Log) -> list[Group]:
+    """All groups of a store, by name."""
     table = group_tables.groups
-    with store.groups_database.read() as connection:
-        return list(connection.scalars(select(table.c.name).order_by(table.c.name)))
+    with log.groups_database.read() as connection:
+        names = list(connection.scalars(select(table.c.name).order_by(table.c.name)))
+    return [Group.open(log, name) for name in names]
 
 
 def _row(database: Catalog, name: str) -> tuple[str, str] | None:
@@ -396,12 +395,12 @@ def _row(database: Catalog, name: str) -> tuple[str, str] | None:
 
 
 def _make(
-    store: Store, database: Catalog, name: str, topics: Sequence[str], start: AsOf | None
+    log: Log, database: Catalog, name: str, topics: Sequence[str], start: AsOf | None
 ) -> tuple[str, str]:
-    cut = _resolve(store, "latest" if start is None else start)
+    cut = _resolve(log, "latest" if start is None else start)
     if start != "earliest":
-        for info in matching(store, topics):
-            store.require_history(info.id, cut)
+        for info in matching(log, topics):
+            log.require_history(info.id, cut)
     values = {
         "name": name,
         "topics": json.dumps(list(topics), ensure_ascii=False),
@@ -419,10 +418,10 @@ def _make(
     return found
 
 
-def _resolve(store: Store, start: AsOf) -> Cut:
+def _resolve(log: Log, start: AsOf) -> Cut:
     if start == "earliest":
         return Cut(0)
-    return store.cut(None if start == "latest" else start)
+    return log.cut(None if start == "latest" else start)
 
 
 def _cut_to(cut: Cut) -> str:

@@ -74,7 +74,7 @@ class Member:
         """Rows left out so far because this consumer was too slow (``slow="drop"``)."""
         self.group = group
         self.database = database
-        self._store = group.store
+        self._log = group.log
         self._token = token
         self._options = options
         self._effects: Effects | None = None
@@ -97,7 +97,7 @@ class Member:
         with self.database.write() as connection:
             membership.join(connection, self.group.name, self.name, self._token)
         failpoints.hit("group_joined")
-        self._listener = self._stack.enter_context(self._store.waker.listen())
+        self._listener = self._stack.enter_context(self._log.waker.listen())
         if self._options.buffer_bytes is not None:
             self._ahead = self._stack.enter_context(ReadAhead(self._options.buffer_bytes))
         beating = threading.Thread(target=self._keep_beating, name=f"tailrace-{self.name}", daemon=True)
@@ -305,7 +305,7 @@ class Member:
 
     def _cursor(self, slot: Slot, at: Start) -> Cursor | AheadCursor:
         cursor = Cursor(
-            self._store,
+            self._log,
             slot,
             at,
             self._options.filter,

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
 
 from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.catalog.database import retry_on_missing_file
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import log_start, segment_index, topics
 from tailrace.eventstore.metadata.epochs import Timeline, Which
 from tailrace.eventstore.model.model import SegmentRef, TopicId
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.segment import segment
 
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
-
-def offsets_at(store: Store, topic: TopicId, cut: Cut) -> list[int]:
+def offsets_at(log: Log, topic: TopicId, cut: Cut) -> list[int]:
     """The first offset behind a cut, of every partition of a topic. Reads metadata, and of the last segment inside
     two columns: no other one can be cut in two. Where retention removed what lies behind the cut, the offsets at which
     the topic's rows begin now."""
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [topic])[topic]
         following = json.loads(topics.next_offsets(connection, topic_id))
         if cut.epoch == topics.head_epoch(connection) and not cut.below_lsn:
@@ -34,7 +32,7 @@ def offsets_at(store: Store, topic: TopicId, cut: Cut) -> list[int]:
     last: SegmentRef | None = None
     after = start.epoch
     while after < cut.epoch:
-        with store.catalog.read() as connection:
+        with log.catalog.read() as connection:
             page = segment_index.page(connection, topic, topic_id, cut, after)
         for ref in page.refs:
             if last is not None:
@@ -43,23 +41,23 @@ def offsets_at(store: Store, topic: TopicId, cut: Cut) -> list[int]:
             last = ref
         after = page.through
     if last is not None:
-        rows = segment.read_segment(store.storage, last, columns=["_partition", "_offset"])
+        rows = segment.read_segment(log.storage, last, columns=["_partition", "_offset"])
         for group in rows.group_by("_partition").aggregate([("_offset", "max")]).to_pylist():
             found[group["_partition"]] = group["_offset_max"] + 1
     return found
 
 
-def epoch_of(store: Store, topic: TopicId, partition: int, offset: int) -> int:
+def epoch_of(log: Log, topic: TopicId, partition: int, offset: int) -> int:
     """An epoch before which no row of a partition from ``offset`` on stands: exactly that of the row, where it is not
     inside a file of several epochs."""
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [topic])[topic]
         head, start = topics.head_epoch(connection), log_start.read(connection, topic_id)
     if offset < start.whole[partition]:
         return 0
     after = start.epoch
     while after < head:
-        with store.catalog.read() as connection:
+        with log.catalog.read() as connection:
             page = segment_index.page(connection, topic, topic_id, Cut(head), after)
         for ref in page.refs:
             if any(r.partition == partition and r.first_offset + r.rows > offset for r in ref.ranges):
@@ -68,28 +66,30 @@ def epoch_of(store: Store, topic: TopicId, partition: int, offset: int) -> int:
     return head
 
 
-def end_of(store: Store, topic: TopicId) -> tuple[int, list[int]]:
+def end_of(log: Log, topic: TopicId) -> tuple[int, list[int]]:
     """The head, and the offset that follows in every partition of a topic, of one moment."""
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [topic])[topic]
         offsets = json.loads(topics.next_offsets(connection, topic_id))
         return topics.head_epoch(connection), [int(offset) for offset in offsets]
 
 
-def bytes_per_row(store: Store, topic: TopicId) -> float:
+def bytes_per_row(log: Log, topic: TopicId) -> float:
     """What a row of the topic takes on disk on average; 0 while none of it is in a file."""
     table = tables.segments
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [topic])[topic]
         query = select(func.sum(table.c.bytes), func.sum(table.c.rows)).where(table.c.topic_id == topic_id)
         size, rows = connection.execute(query).one()
     return float(size) / float(rows) if rows else 0.0
 
 
-def first_commit_after(store: Store, topic: TopicId, epoch: int) -> int | None:
+def first_commit_after(log: Log, topic: TopicId, epoch: int) -> int | None:
     """Commit time (µs) of the first epoch with rows of the topic at or behind ``epoch``; None when there is none."""
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [topic])[topic]
     which = Which(after=epoch - 1, dated=True, topics=frozenset({topic_id}))
-    found = store.looked_up(lambda connection: Timeline(connection, store.storage).first(which))
+    found = retry_on_missing_file(
+        log.catalog, lambda connection: Timeline(connection, log.storage).first(which)
+    )
     return None if found is None else found.commit_ts

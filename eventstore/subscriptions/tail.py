@@ -12,21 +12,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.model.model import TopicId, TopicInfo
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.subscriptions.batch import Rows
 from tailrace.eventstore.subscriptions.filter import Filter, check_patterns, matching
 from tailrace.eventstore.subscriptions.offsets import end_of
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 AsOf = str | int | datetime
 _OFFSETS = re.compile(r"\s*\d+:\d+\s*(,\s*\d+:\d+\s*)*", re.ASCII)
@@ -75,9 +72,9 @@ def offsets_in(text: object) -> dict[int, int] | None:
     return {int(partition): int(offset) for partition, offset in pairs}
 
 
-def check_offsets(store: Store, info: TopicInfo, offsets: Mapping[int, int]) -> None:
+def check_offsets(log: Log, info: TopicInfo, offsets: Mapping[int, int]) -> None:
     """Raises UsageError for partitions and offsets that a topic does not have."""
-    starts, (_, ends) = store.log_start(info.id).offsets, end_of(store, info.id)
+    starts, (_, ends) = log.log_start(info.id).offsets, end_of(log, info.id)
     for partition, offset in offsets.items():
         if partition >= len(ends):
             raise UsageError(
@@ -93,7 +90,7 @@ def check_offsets(store: Store, info: TopicInfo, offsets: Mapping[int, int]) -> 
 
 
 def tail(
-    store: Store,
+    log: Log,
     patterns: Sequence[str],
     start: AsOf,
     until: AsOf | None,
@@ -102,32 +99,32 @@ def tail(
 ) -> Iterator[Followed]:
     """``Store.tail``."""
     check_patterns(patterns)
-    infos = matching(store, patterns)
-    begin = _begin(store, infos, start)
-    end = store.cut(until)
+    infos = matching(log, patterns)
+    begin = _begin(log, infos, start)
+    end = log.cut(until)
     if begin.cut is not None and begin.cut.epoch > end.epoch:
         raise UsageError(f"{start} lies behind {until}", hint="the first position comes before the last one")
-    found = merged(store, infos, begin, end, chosen)
+    found = merged(log, infos, begin, end, chosen)
     if until is not None or timeout == 0:
         return found
     on = Begin(Cut(end.epoch), begin.offsets)
-    return itertools.chain(found, _following(store, patterns, on, end.epoch, chosen, timeout))
+    return itertools.chain(found, _following(log, patterns, on, end.epoch, chosen, timeout))
 
 
 def _following(
-    store: Store, patterns: Sequence[str], begin: Begin, done: int, chosen: Filter, timeout: float | None
+    log: Log, patterns: Sequence[str], begin: Begin, done: int, chosen: Filter, timeout: float | None
 ) -> Iterator[Followed]:
-    for info in store.follow(after_epoch=done, timeout=timeout):
+    for info in log.follow(after_epoch=done, timeout=timeout):
         if info.epoch <= done:
             continue
-        head = store.head()
+        head = log.head()
         assert head is not None
-        yield from merged(store, matching(store, patterns), begin, Cut(head.epoch), chosen)
+        yield from merged(log, matching(log, patterns), begin, Cut(head.epoch), chosen)
         done = head.epoch
         begin = replace(begin, cut=Cut(done))
 
 
-def _begin(store: Store, infos: Sequence[TopicInfo], start: AsOf) -> Begin:
+def _begin(log: Log, infos: Sequence[TopicInfo], start: AsOf) -> Begin:
     if start == "earliest":
         return Begin()
     offsets = offsets_in(start)
@@ -137,27 +134,25 @@ def _begin(store: Store, infos: Sequence[TopicInfo], start: AsOf) -> Begin:
                 f"{start} is an offset in a partition of one topic, but {len(infos)} topics match",
                 hint="name one topic, or begin at an epoch, an LSN or a time",
             )
-        check_offsets(store, infos[0], offsets)
+        check_offsets(log, infos[0], offsets)
         return Begin(None, offsets)
-    cut = store.cut(None if start == "latest" else start)
+    cut = log.cut(None if start == "latest" else start)
     for info in infos:
-        store.require_history(info.id, cut)
+        log.require_history(info.id, cut)
     return Begin(cut)
 
 
-def between(
-    store: Store, infos: Sequence[TopicInfo], after: int, end: Cut, chosen: Filter
-) -> Iterator[Followed]:
+def between(log: Log, infos: Sequence[TopicInfo], after: int, end: Cut, chosen: Filter) -> Iterator[Followed]:
     """What there still is of these topics in the epochs behind ``after`` (0: and what came first) up to a cut."""
     begin = Begin(Cut(after), lenient=True) if after else Begin()
-    return merged(store, infos, begin, end, chosen)
+    return merged(log, infos, begin, end, chosen)
 
 
 def merged(
-    store: Store, infos: Sequence[TopicInfo], begin: Begin, end: Cut, chosen: Filter
+    log: Log, infos: Sequence[TopicInfo], begin: Begin, end: Cut, chosen: Filter
 ) -> Iterator[Followed]:
     """What lies between, of these topics, epoch by epoch. Raises HistoryGone when retention removed some of it."""
-    streams = [_of_topic(store, info, begin, end, chosen) for info in infos]
+    streams = [_of_topic(log, info, begin, end, chosen) for info in infos]
     held: Followed | None = None
     for each in heapq.merge(*streams, key=lambda each: each.epoch):
         if held is not None:
@@ -167,8 +162,8 @@ def merged(
         yield replace(held, ends_epoch=True)
 
 
-def _of_topic(store: Store, info: TopicInfo, begin: Begin, end: Cut, chosen: Filter) -> Iterator[Followed]:
-    first, start = chosen.first_epoch(store, info.id), store.log_start(info.id).epoch
+def _of_topic(log: Log, info: TopicInfo, begin: Begin, end: Cut, chosen: Filter) -> Iterator[Followed]:
+    first, start = chosen.first_epoch(log, info.id), log.log_start(info.id).epoch
     if first is None:
         return
     after = begin.after(info.id, start)
@@ -177,7 +172,7 @@ def _of_topic(store: Store, info: TopicInfo, begin: Begin, end: Cut, chosen: Fil
     if after >= end.epoch:
         return
     offsets = {partition: (offset, _BEHIND_ALL) for partition, offset in begin.offsets.items()}
-    batches = store.read(
+    batches = log.read(
         info.id, after_epoch=after, cut=end, partitions=chosen.partitions(info.partitioning), offsets=offsets or None
     )  # fmt: skip
     for batch in batches:

@@ -84,7 +84,7 @@ def changes_between(
     generations) those that steps changed."""
     found = Counted()
     for topic in projection.topics:
-        counted = rows_between(store, topic, after, up_to)
+        counted = rows_between(store.catalog, topic, after, up_to)
         if counted is None:
             return None
         found += counted

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.doctor.check import Check, Verdict, of_error
 from tailrace.eventstore.errors import TailraceError
+from tailrace.eventstore.metadata.quarantine import quarantined
 from tailrace.eventstore.model.position import format_lsn
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def slots_of_source(
 
 def set_aside_of_source(store: Store, name: str) -> Iterator[Check]:
     """Tables that capture goes on without, because they cannot be decoded."""
-    for each in store.set_aside(name):
+    for each in quarantined(store.catalog, name):
         retry = (
             f"tailrace source retry {each.topic.text}, once the cause is mended; or " if each.keeps else ""
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailrace.cdc.topics import Topics
+from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.model.model import EpochBatch, TopicId
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.eventstore.settings import StoreSettings
@@ -17,10 +18,10 @@ def test_a_table_renamed_to_the_name_of_another_is_that_topics_and_the_first_one
     tmp_path: Path,
 ) -> None:
     with Store.open(StoreSettings(), create=True, root=tmp_path) as store:
-        store.register_source("shop", slot="s", publication="p", system_id="1")
+        register_source(store.catalog, "shop", slot="s", publication="p", system_id="1")
         first, second = (TopicId.table("shop", "public", name) for name in ("items", "goods"))
-        store.register_topic(first, TopicSchema(1, COLUMNS, relid=7))
-        store.register_topic(second, TopicSchema(1, COLUMNS, relid=7, from_lsn=100))
+        register_topic(store, first, TopicSchema(1, COLUMNS, relid=7))
+        register_topic(store, second, TopicSchema(1, COLUMNS, relid=7, from_lsn=100))
         topics = Topics.read(store, "shop")
         assert (topics.relid(first), topics.relid(second)) == (0, 7)
         assert topics.schema(first).relid == topics.schema(second).relid == 7
@@ -30,10 +31,10 @@ def test_a_table_renamed_to_the_name_of_another_is_that_topics_and_the_first_one
 def test_a_table_is_that_topics_whose_version_of_it_the_log_got_later(tmp_path: Path) -> None:
     """Versions that a session takes from the catalog hold from the start, those of the stream from their commit on."""
     with Store.open(StoreSettings(), create=True, root=tmp_path) as store:
-        store.register_source("shop", slot="s", publication="p", system_id="1")
+        register_source(store.catalog, "shop", slot="s", publication="p", system_id="1")
         first, second = (TopicId.table("shop", "public", name) for name in ("items", "goods"))
-        store.register_topic(first, TopicSchema(1, COLUMNS, relid=7))
-        store.register_topic(second, TopicSchema(1, COLUMNS, relid=8))
+        register_topic(store, first, TopicSchema(1, COLUMNS, relid=7))
+        register_topic(store, second, TopicSchema(1, COLUMNS, relid=8))
         writer = store.take_over("shop")
         renamed = TopicSchema(2, COLUMNS, relid=7, from_lsn=500)
         for lsn, version in ((500, (first, renamed)), (600, (second, TopicSchema(2, COLUMNS, relid=7)))):

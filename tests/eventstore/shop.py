@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
@@ -71,9 +72,11 @@ def batch(
 
 
 def register(store: Store, source: str = "shop") -> None:
-    store.register_source(source, slot=f"{source}_slot", publication=f"{source}_pub", system_id="7001")
+    register_source(
+        store.catalog, source, slot=f"{source}_slot", publication=f"{source}_pub", system_id="7001"
+    )
     for table in ("orders", "customers"):
-        store.register_topic(TopicId.table(source, "public", table), SCHEMA)
+        register_topic(store, TopicId.table(source, "public", table), SCHEMA)
 
 
 def writer(store: Store) -> SourceWriter:

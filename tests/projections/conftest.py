@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.metadata.generations import DerivedRun
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import Column, TopicSchema
@@ -102,7 +103,7 @@ def empty_shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     )
     with Store.open(settings.store, create=True) as store:
         ShopLog.start(store)
-        store.register_topic(topic("readings"), READINGS)
+        register_topic(store, topic("readings"), READINGS)
         yield ProjectionContext(store, settings, {})
 
 

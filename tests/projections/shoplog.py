@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
@@ -94,10 +95,10 @@ class ShopLog:
     @classmethod
     def start(cls, store: Store, tables: Mapping[str, TopicSchema] = TABLES) -> ShopLog:
         """A loaded, empty shop."""
-        store.register_source("shop", slot="shop_slot", publication="shop_pub", system_id="7001")
+        register_source(store.catalog, "shop", slot="shop_slot", publication="shop_pub", system_id="7001")
         for table, schema in tables.items():
-            store.register_topic(topic(table), schema)
-        store.register_topic(EVENTS, EVENT_SCHEMA, reason="")
+            register_topic(store, topic(table), schema)
+        register_topic(store, EVENTS, EVENT_SCHEMA, reason="")
         shop = cls(store, store.take_over("shop"), schemas=dict(tables))
         shop.commit({"customers": [("c", {"id": 1, "name": "Ada", "city": "Turku"})]}, complete=True)
         return shop

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,15 +20,13 @@ from sqlalchemy import Row, delete, func, insert, select
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.errors import IntegrityError
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files import tiers
 from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.metadata import epochs as timeline
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.metadata.epochs import SCHEMA, Timeline, Which
 from tailrace.eventstore.segment import encoding, file_reader, hash_chain
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 CHUNK = 8192
 _ROWS_PER_GROUP = 16_384  # what a look-up decodes
@@ -46,23 +44,23 @@ class Folded:
     bytes: int = 0
 
 
-def fold(store: Store, keep_epochs: int) -> Iterator[Folded]:
+def fold(log: Log, keep_epochs: int) -> Iterator[Folded]:
     """Fold until fewer than ``CHUNK`` rows are left to it, and merge; one file per step. Raises Fenced when another
     fold began."""
     term: int | None = None
-    while (chunk := _chunk(store, keep_epochs)) is not None:
-        term = terms.begin(store.catalog, terms.FOLD) if term is None else term
-        yield _fold_one(store, *chunk, term)
-    while groups := _groups(store):
-        term = terms.begin(store.catalog, terms.FOLD) if term is None else term
+    while (chunk := _chunk(log, keep_epochs)) is not None:
+        term = terms.begin(log.catalog, terms.FOLD) if term is None else term
+        yield _fold_one(log, *chunk, term)
+    while groups := _groups(log):
+        term = terms.begin(log.catalog, terms.FOLD) if term is None else term
         for group in groups:
-            yield _merge_one(store, group, term)
+            yield _merge_one(log, group, term)
 
 
-def _chunk(store: Store, keep_epochs: int) -> tuple[int, int] | None:
+def _chunk(log: Log, keep_epochs: int) -> tuple[int, int] | None:
     """The oldest epochs that may go, first and last, when they are enough."""
     table = tables.epochs
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         head = topics.head_epoch(connection)
         unsealed = topics.oldest_unsealed(connection)
         first = connection.scalar(select(func.min(table.c.epoch)))
@@ -72,22 +70,22 @@ def _chunk(store: Store, keep_epochs: int) -> tuple[int, int] | None:
     return first, first + CHUNK - 1
 
 
-def _fold_one(store: Store, first: int, last: int, term: int) -> Folded:
-    with store.catalog.read() as connection:
-        rows = Timeline(connection, store.storage).page(Which(after=first - 1, upto=last), CHUNK)
+def _fold_one(log: Log, first: int, last: int, term: int) -> Folded:
+    with log.catalog.read() as connection:
+        rows = Timeline(connection, log.storage).page(Which(after=first - 1, upto=last), CHUNK)
     if [row.epoch for row in rows] != list(range(first, last + 1)):
         raise IntegrityError(
             f"epochs {first} to {last} are not all in the catalog",
             hint="the catalog was changed from outside; restore it from a backup",
         )
-    _require_chain(store, first, last)
+    _require_chain(log, first, last)
     table = timeline.table_of(rows)
-    values = write(store, [table], term)
+    values = write(log, [table], term)
     failpoints.hit("fold_written")
     values |= {"first_epoch": first, "last_epoch": last}
     values["spans"] = timeline.spans_to_json(timeline.spans_of(table))
     epochs = tables.epochs
-    with store.catalog.write() as connection:
+    with log.catalog.write() as connection:
         terms.check(connection, terms.FOLD, term)
         sealed = epochs.c.blob_bytes.is_(None)
         gone = connection.execute(delete(epochs).where(epochs.c.epoch.between(first, last), sealed))
@@ -101,11 +99,11 @@ def _fold_one(store: Store, first: int, last: int, term: int) -> Folded:
     return Folded(rows=len(rows), bytes=values["bytes"])
 
 
-def _require_chain(store: Store, first: int, last: int) -> None:
+def _require_chain(log: Log, first: int, last: int) -> None:
     """Each hash must follow from the one before it."""
     table = tables.epochs
-    with store.catalog.read() as connection:
-        previous = Timeline(connection, store.storage).last(Which(upto=first - 1)) if first > 1 else None
+    with log.catalog.read() as connection:
+        previous = Timeline(connection, log.storage).last(Which(upto=first - 1)) if first > 1 else None
         digest = "" if previous is None else previous.hash
         rows = connection.execute(
             select(table).where(table.c.epoch.between(first, last)).order_by(table.c.epoch)
@@ -119,9 +117,9 @@ def _require_chain(store: Store, first: int, last: int) -> None:
             digest = row.hash
 
 
-def _groups(store: Store) -> list[list[_Row]]:
+def _groups(log: Log) -> list[list[_Row]]:
     table = tables.epoch_files
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         rows = {row.path: row for row in connection.execute(select(table).order_by(table.c.first_epoch))}
     files = [
         tiers.File(row.path, 1, row.first_epoch, row.last_epoch - row.first_epoch + 1, row.bytes)
@@ -130,14 +128,14 @@ def _groups(store: Store) -> list[list[_Row]]:
     return [[rows[file.path] for file in group] for group in tiers.plan(files)]
 
 
-def _merge_one(store: Store, group: Sequence[_Row], term: int) -> Folded:
-    values = write(store, _groups_of(store, group), term)
+def _merge_one(log: Log, group: Sequence[_Row], term: int) -> Folded:
+    values = write(log, _groups_of(log, group), term)
     failpoints.hit("fold_written")
     spans = [span for row in group for span in timeline.spans_from_json(row.spans)]
     values |= {"first_epoch": group[0].first_epoch, "last_epoch": group[-1].last_epoch}
     values["spans"] = timeline.spans_to_json(timeline.joined_spans(spans))
     table = tables.epoch_files
-    with store.catalog.write() as connection:
+    with log.catalog.write() as connection:
         terms.check(connection, terms.FOLD, term)
         gone = connection.execute(delete(table).where(table.c.path.in_([row.path for row in group])))
         if gone.rowcount != len(group):
@@ -148,11 +146,11 @@ def _merge_one(store: Store, group: Sequence[_Row], term: int) -> Folded:
     return Folded(files=len(group), bytes=values["bytes"])
 
 
-def _groups_of(store: Store, group: Sequence[_Row]) -> Iterator[pa.Table]:
+def _groups_of(log: Log, group: Sequence[_Row]) -> Iterator[pa.Table]:
     """Row groups of files, small ones put together."""
     pending: list[pa.Table] = []
     for row in group:
-        with timeline.open_file(store.storage, row) as file:
+        with timeline.open_file(log.storage, row) as file:
             for at in range(file.num_row_groups):
                 pending.append(file.read_row_group(at))
                 if sum(table.num_rows for table in pending) >= _ROWS_PER_GROUP:
@@ -162,7 +160,7 @@ def _groups_of(store: Store, group: Sequence[_Row]) -> Iterator[pa.Table]:
         yield pa.concat_tables(pending)
 
 
-def write(store: Store, groups: Iterator[pa.Table] | Sequence[pa.Table], term: int) -> dict[str, Any]:
+def write(log: Log, groups: Iterator[pa.Table] | Sequence[pa.Table], term: int) -> dict[str, Any]:
     """A durable file of these row groups: path, bytes and checksum. At most ``tiers.MAX_BYTES`` are held."""
     out = io.BytesIO()
     with pq.ParquetWriter(
@@ -177,6 +175,6 @@ def write(store: Store, groups: Iterator[pa.Table] | Sequence[pa.Table], term: i
             writer.write_table(table, row_group_size=max(1, table.num_rows))
     data = out.getbuffer()
     path = terms.new_parquet("epochs", terms.FOLD, term)
-    store.storage.write(path, pa.py_buffer(data))
+    log.storage.write(path, pa.py_buffer(data))
     failpoints.hit("segment_written")
     return {"path": path, "bytes": len(data), "checksum": file_reader.checksum(data)}

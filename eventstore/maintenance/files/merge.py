@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Row, delete, insert, select
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.errors import IntegrityError
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files import hash_ledger, tiers
 from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.metadata import segment_index, topics
@@ -28,9 +29,6 @@ from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.segment import merge as rewrite
 from tailrace.eventstore.segment.content_hash import Content
 from tailrace.eventstore.segment.segment import folder_of
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 _Row = Row[*tuple[Any, ...]]
 
@@ -44,29 +42,29 @@ class Merged:
     bytes_written: int
 
 
-def merge(store: Store, memory_bytes: int) -> Iterator[Merged]:
+def merge(log: Log, memory_bytes: int) -> Iterator[Merged]:
     """Merge until no group is left, one file per step, within that many bytes of decoded rows. Raises Fenced when
     another merge began; what was done until then stays."""
     term: int | None = None
-    for topic_id, topic in _topics(store):
-        while groups := _groups(store, topic_id):
+    for topic_id, topic in _topics(log):
+        while groups := _groups(log, topic_id):
             for group in groups:
                 if term is None:
-                    term = terms.begin(store.catalog, terms.MERGE)
-                yield _merge_one(store, topic, group, term, memory_bytes)
+                    term = terms.begin(log.catalog, terms.MERGE)
+                yield _merge_one(log, topic, group, term, memory_bytes)
 
 
-def _topics(store: Store) -> list[tuple[int, TopicId]]:
-    with store.catalog.read() as connection:
+def _topics(log: Log) -> list[tuple[int, TopicId]]:
+    with log.catalog.read() as connection:
         rows = connection.execute(
             select(tables.topics.c.id, tables.topics.c.name).order_by(tables.topics.c.id)
         )
         return [(row.id, TopicId.parse(row.name)) for row in rows]
 
 
-def _groups(store: Store, topic_id: int) -> list[list[_Row]]:
+def _groups(log: Log, topic_id: int) -> list[list[_Row]]:
     table = tables.segments
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         query = select(table).where(table.c.topic_id == topic_id).order_by(table.c.first_row)
         unsealed = topics.oldest_unsealed(connection)
         if unsealed is not None:
@@ -76,11 +74,11 @@ def _groups(store: Store, topic_id: int) -> list[list[_Row]]:
     return [[rows[file.path] for file in group] for group in tiers.plan(files)]
 
 
-def _merge_one(store: Store, topic: TopicId, group: Sequence[_Row], term: int, memory_bytes: int) -> Merged:
+def _merge_one(log: Log, topic: TopicId, group: Sequence[_Row], term: int, memory_bytes: int) -> Merged:
     inputs = [segment_index.file_ref(topic, row) for row in group]
     ranges = rewrite.joined_ranges([piece for ref in inputs for piece in ref.ranges], str(topic))
     path = terms.new_parquet(folder_of(topic, group[0].topic_id), terms.MERGE, term)
-    written = rewrite.rewrite(store.storage, inputs, path, memory_bytes)
+    written = rewrite.rewrite(log.storage, inputs, path, memory_bytes)
     failpoints.hit("merge_written")
     for row, found in zip(group, written.contents, strict=True):
         rewrite.require_recorded(row, found)
@@ -105,15 +103,15 @@ def _merge_one(store: Store, topic: TopicId, group: Sequence[_Row], term: int, m
     merged = replace(
         inputs[0], rows=values["rows"], ranges=ranges, path=path, sealed=True, checksum=written.checksum
     )
-    rewrite.require_content(store.storage, merged, content, memory_bytes)
-    _swap(store, group, values, term)
+    rewrite.require_content(log.storage, merged, content, memory_bytes)
+    _swap(log, group, values, term)
     failpoints.hit("merge_swapped")
     return Merged(len(group), sum(row.bytes for row in group), written.bytes)
 
 
-def _swap(store: Store, group: Sequence[_Row], values: dict[str, Any], term: int) -> None:
+def _swap(log: Log, group: Sequence[_Row], values: dict[str, Any], term: int) -> None:
     table = tables.segments
-    with store.catalog.write() as connection:
+    with log.catalog.write() as connection:
         terms.check(connection, terms.MERGE, term)
         gone = connection.execute(delete(table).where(table.c.path.in_([row.path for row in group])))
         if gone.rowcount != len(group):

@@ -8,15 +8,12 @@ be about to be committed.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
+from tailrace.eventstore.log.log import Log
 
 _NAME = re.compile(
     rf"(epochs|log/(?P<source>[^/]+)/\d+)/((?P<writer>{'|'.join(terms.WRITERS)})-)?t(?P<term>\d+)-[0-9a-f]+"
@@ -29,11 +26,11 @@ def is_ours(path: str) -> bool:
     return _NAME.fullmatch(path) is not None
 
 
-def collect_orphans(store: Store) -> int:
+def collect_orphans(log: Log) -> int:
     """Remove them and give their number. Files whose names are not ours are left alone."""
     # The order matters: a file that is listed, of an ended term and not named *afterwards*, never will be.
-    listed = [path for folder in ("log", "epochs") for path in store.storage.list(folder)]
-    with store.catalog.read() as connection:
+    listed = [path for folder in ("log", "epochs") for path in log.storage.list(folder)]
+    with log.catalog.read() as connection:
         named = set(connection.scalars(select(tables.segments.c.path)))
         named.update(connection.scalars(select(tables.state_runs.c.path)))
         named.update(connection.scalars(select(tables.epoch_files.c.path)))
@@ -49,6 +46,6 @@ def collect_orphans(store: Store) -> int:
             continue
         current = maintaining[match["writer"]] if match["writer"] else running.get(match["source"])
         if current is not None and int(match["term"]) < current:
-            removed += store.storage.delete(path)
+            removed += log.storage.delete(path)
             failpoints.hit("file_removed")
     return removed

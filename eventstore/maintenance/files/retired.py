@@ -7,18 +7,16 @@ lease (``leases.pinned``), however long it lasts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import leases, tables, terms
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.segment.segment import folder_of
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 
 def retire(connection: Connection, files: Sequence[tuple[str, int]]) -> None:
@@ -32,31 +30,31 @@ def retire(connection: Connection, files: Sequence[tuple[str, int]]) -> None:
     connection.execute(insert(tables.retired), rows)
 
 
-def of_topic(store: Store, topic: TopicId) -> list[Row[*tuple[Any, ...]]]:
+def of_topic(log: Log, topic: TopicId) -> list[Row[*tuple[Any, ...]]]:
     """Rows of ``retired``: those that held rows of a topic."""
     table = tables.retired
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [topic])[topic]
         mine = table.c.path.startswith(f"{folder_of(topic, topic_id)}/", autoescape=True)
         return list(connection.execute(select(table).where(mine).order_by(table.c.number)))
 
 
-def remove(store: Store, files: Sequence[Row[*tuple[Any, ...]]]) -> None:
+def remove(log: Log, files: Sequence[Row[*tuple[Any, ...]]]) -> None:
     """Remove retired files, whoever may want them: readers in the middle of them fail with MissingFile and find the
     rows elsewhere when they begin again. May be killed at any point."""
     for row in files:
-        store.storage.delete(row.path)
+        log.storage.delete(row.path)
         failpoints.hit("retired_removed")
     if files:
-        with store.catalog.write() as connection:
+        with log.catalog.write() as connection:
             gone = delete(tables.retired).where(tables.retired.c.number == bindparam("gone"))
             connection.execute(gone, [{"gone": row.number} for row in files])
 
 
-def collect_retired(store: Store, grace_seconds: float) -> tuple[int, int]:
+def collect_retired(log: Log, grace_seconds: float) -> tuple[int, int]:
     """Remove those that nobody can want any more; gives their number and bytes. May be killed at any point."""
     table = tables.retired
-    with store.catalog.write() as connection:
+    with log.catalog.write() as connection:
         leases.forget_expired(connection)
         needed = leases.oldest_need(connection)
         now = leases.now(connection)
@@ -66,5 +64,5 @@ def collect_retired(store: Store, grace_seconds: float) -> tuple[int, int]:
         if needed is not None:
             query = query.where(table.c.number <= needed)
         due = connection.execute(query.order_by(table.c.number)).all()
-    remove(store, due)
+    remove(log, due)
     return len(due), sum(row.bytes for row in due)

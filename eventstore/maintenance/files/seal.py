@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,14 +23,12 @@ from sqlalchemy import Connection, delete, insert, select, update
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.errors import IntegrityError
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files import hash_ledger
 from tailrace.eventstore.metadata import segment_index, topics
 from tailrace.eventstore.model.model import PartitionRange, PreparedSegment, SegmentRef, TopicId
 from tailrace.eventstore.segment import file_reader, hash_chain, merge, row_order, segment
 from tailrace.eventstore.segment.content_hash import Content, content_of
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 # What one chunk holds in memory, and how many rows its transaction touches.
 CHUNK_BYTES = 64 << 20
@@ -65,15 +63,15 @@ class _Sealed:
     origin: tuple[str, str]
 
 
-def seal(store: Store, up_to_epoch: int | None = None) -> int:
+def seal(log: Log, up_to_epoch: int | None = None) -> int:
     """Seal all small epochs up to one (default: the head). Gives how many. Raises Fenced when another sealer began."""
     term: int | None = None
     sealed = 0
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         head = topics.head_epoch(connection)
     end = head if up_to_epoch is None else min(up_to_epoch, head)
     while True:
-        with store.catalog.read() as connection:
+        with log.catalog.read() as connection:
             chunk = _chunk(connection, end)
             if not chunk:
                 return sealed
@@ -82,10 +80,10 @@ def seal(store: Store, up_to_epoch: int | None = None) -> int:
         for epoch in chunk:
             require_parts(epoch.epoch, epoch.rows, epoch.content, epoch.parts, blobs[epoch.append_id], names)
         if term is None:
-            term = terms.begin(store.catalog, terms.SEAL)
-        files = [_write_run(store, names[run[0].part.topic_id], run, blobs, term) for run in _runs(chunk)]
+            term = terms.begin(log.catalog, terms.SEAL)
+        files = [_write_run(log, names[run[0].part.topic_id], run, blobs, term) for run in _runs(chunk)]
         failpoints.hit("seal_written")
-        _swap(store, chunk, files, term)
+        _swap(log, chunk, files, term)
         failpoints.hit("seal_swapped")
         sealed += len(chunk)
 
@@ -173,10 +171,10 @@ def _runs(chunk: Sequence[_Epoch]) -> Iterator[list[_Piece]]:
 
 
 def _write_run(
-    store: Store, topic: TopicId, run: Sequence[_Piece], blobs: dict[str, bytes], term: int
+    log: Log, topic: TopicId, run: Sequence[_Piece], blobs: dict[str, bytes], term: int
 ) -> _Sealed:
     refs = [segment_index.blob_ref(topic, piece.epoch, piece.part, blobs[piece.append_id]) for piece in run]
-    joined = pa.concat_tables(segment.read_segment(store.storage, ref) for ref in refs).combine_chunks()
+    joined = pa.concat_tables(segment.read_segment(log.storage, ref) for ref in refs).combine_chunks()
     partition = joined["_partition"].to_numpy()
     ranges = merge.joined_ranges([ranges for piece in run for ranges in piece.part.ranges], str(topic))
     lsns = [lsn for piece in run for lsn in piece.part.lsns or ()]
@@ -189,10 +187,10 @@ def _write_run(
     )
     part = run[0].part
     name = terms.new_file(segment.folder_of(topic, part.topic_id), terms.SEAL, term)
-    file = segment.write_arranged(store.storage, topic, part.version, arranged, name)
+    file = segment.write_arranged(log.storage, topic, part.version, arranged, name)
     content = content_of(joined)
-    memory_bytes = store.settings.upkeep.memory_bytes
-    merge.require_content(store.storage, _ref(topic, file, run, ranges), content, memory_bytes)
+    memory_bytes = log.settings.upkeep.memory_bytes
+    merge.require_content(log.storage, _ref(topic, file, run, ranges), content, memory_bytes)
     parts = hash_chain.digest((ref.first_epoch, file_reader.checksum(ref.inline or b"")) for ref in refs)
     origin = (f"{len(run)} parts of epochs {run[0].epoch} to {run[-1].epoch}", parts)
     return _Sealed(file, part.topic_id, run[0].epoch, run[-1].epoch, part.first_row, ranges, content, origin)
@@ -215,10 +213,10 @@ def _ref(
     )
 
 
-def _swap(store: Store, chunk: Sequence[_Epoch], files: Sequence[_Sealed], term: int) -> None:
+def _swap(log: Log, chunk: Sequence[_Epoch], files: Sequence[_Sealed], term: int) -> None:
     numbers = [epoch.epoch for epoch in chunk]
     table = tables.epochs
-    with store.catalog.write() as connection:
+    with log.catalog.write() as connection:
         terms.check(connection, terms.SEAL, term)
         changed = connection.execute(
             update(table)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sqlalchemy import create_engine
 
@@ -24,11 +23,9 @@ from tailrace.eventstore.catalog import leases
 from tailrace.eventstore.catalog.open import groups_file
 from tailrace.eventstore.errors import IntegrityError, OperatorError, UsageError
 from tailrace.eventstore.integrity import catalog_snapshot
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.storage import LocalStorage
 from tailrace.eventstore.storage.open import MARKER, read_marker
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 SEGMENTS = "segments"  # the folder beside the catalog's copy
 _NEW = ".new"
@@ -45,11 +42,11 @@ class Backup:
     bytes: int
 
 
-def backup(store: Store, folder: Path, *, report: Callable[[str], None] = lambda _: None) -> Backup:
+def backup(log: Log, folder: Path, *, report: Callable[[str], None] = lambda _: None) -> Backup:
     """Copy the store into a folder, or bring an earlier copy there up to date. Raises UsageError when the catalog is no
     file or the folder holds another log, IntegrityError when a file to copy is damaged, OperatorError when the folder
     cannot be written."""
-    source = store.catalog.path
+    source = log.catalog.path
     if source is None:
         raise UsageError(
             "the catalog is on a Postgres server, which copies itself",
@@ -58,9 +55,9 @@ def backup(store: Store, folder: Path, *, report: Callable[[str], None] = lambda
     target = LocalStorage(folder / SEGMENTS)
     try:
         target.root.mkdir(parents=True, exist_ok=True)
-        _require_same_log(store, target)
+        _require_same_log(log, target)
         with _alone(folder):
-            done = _copy(store, source, target, folder, report)
+            done = _copy(log, source, target, folder, report)
     except OSError as error:
         raise OperatorError(
             f"{folder} cannot be written: {error.strerror or error}",
@@ -70,15 +67,15 @@ def backup(store: Store, folder: Path, *, report: Callable[[str], None] = lambda
 
 
 def _copy(
-    store: Store, source: Path, target: LocalStorage, folder: Path, report: Callable[[str], None]
+    log: Log, source: Path, target: LocalStorage, folder: Path, report: Callable[[str], None]
 ) -> Backup:
-    with leases.pinned(store.catalog, "backup"):
+    with leases.pinned(log.catalog, "backup"):
         report("the catalog")
         databases = [path for path in (groups_file(source), source) if path.exists()]
         for path in databases:
             _copy_database(path, folder / (path.name + _NEW))
         seen = _picture(folder / (source.name + _NEW))
-        done = _copy_files(store, seen, target, report)
+        done = _copy_files(log, seen, target, report)
     failpoints.hit("backup_copied")
     for path in databases:
         _replace(folder / (path.name + _NEW), folder / path.name)
@@ -101,11 +98,11 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _require_same_log(store: Store, target: LocalStorage) -> None:
+def _require_same_log(log: Log, target: LocalStorage) -> None:
     if not target.exists(MARKER):
         return
     found = read_marker(target)
-    if found != store.log_id:
+    if found != log.log_id:
         raise UsageError(f"{target.root} holds another log ({found})", hint="choose another folder")
 
 
@@ -136,7 +133,7 @@ def _picture(catalog: Path) -> catalog_snapshot.Picture:
 
 
 def _copy_files(
-    store: Store, seen: catalog_snapshot.Picture, target: LocalStorage, report: Callable[[str], None]
+    log: Log, seen: catalog_snapshot.Picture, target: LocalStorage, report: Callable[[str], None]
 ) -> Backup:
     paths = sorted(seen.named - seen.retired)
     have = {file.path for file in target.files()}
@@ -144,7 +141,7 @@ def _copy_files(
     for at, path in enumerate([*paths, MARKER], start=1):
         if path in have:
             continue
-        data = store.storage.open(path)
+        data = log.storage.open(path)
         target.write(path, data)
         copied += 1
         size += data.size

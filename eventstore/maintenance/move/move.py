@@ -16,9 +16,9 @@ from sqlalchemy import Connection, select
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import group_tables as group_tables
 from tailrace.eventstore.catalog import relocation, tables
-from tailrace.eventstore.catalog.database import Catalog, open_catalog
+from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.catalog.leases import holders
-from tailrace.eventstore.catalog.open import groups_file, open_groups
+from tailrace.eventstore.catalog.open import groups_file, open_catalog, open_groups
 from tailrace.eventstore.errors import Fenced, MissingFile, OperatorError, UsageError
 from tailrace.eventstore.maintenance.move.files import Copied, copy_files, named_files
 from tailrace.eventstore.maintenance.move.rows import copy_rows

@@ -6,17 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
 
 from tailrace.eventstore.catalog import leases, tables
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import topics as registry
 from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.time import from_micros
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +79,10 @@ def add(connection: Connection, topic_id: int, receipt: Receipt) -> Receipt:
     return replace(receipt, erased_at=from_micros(now))
 
 
-def erasures(store: Store, topics: Sequence[TopicId]) -> dict[TopicId, int]:
+def erasures(log: Log, topics: Sequence[TopicId]) -> dict[TopicId, int]:
     """Those of these topics that rows were ever erased of, and the epoch that tells of the last time."""
     table = tables.redactions
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         names = {number: topic for topic, number in registry.topic_ids(connection, topics).items()}
         query = select(table.c.topic_id, func.max(table.c.epoch).label("epoch")).group_by(table.c.topic_id)
         return {
@@ -93,13 +91,13 @@ def erasures(store: Store, topics: Sequence[TopicId]) -> dict[TopicId, int]:
         }
 
 
-def receipts(store: Store, topics: Sequence[TopicId] = ()) -> list[Receipt]:
+def receipts(log: Log, topics: Sequence[TopicId] = ()) -> list[Receipt]:
     """Of these topics, or of all, oldest first. Raises UsageError for an unknown topic."""
     table = tables.redactions
     query = select(table).order_by(table.c.epoch)
     for topic in topics:
-        store.topic(topic)
-    with store.catalog.read() as connection:
+        log.topic(topic)
+    with log.catalog.read() as connection:
         if topics:
             ids = registry.topic_ids(connection, topics)
             query = query.where(table.c.topic_id.in_(list(ids.values())))

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from tailrace.eventstore.catalog.leases import Busy, maintaining
 from tailrace.eventstore.catalog.roles import Role
 from tailrace.eventstore.errors import Fenced, UsageError
 from tailrace.eventstore.log import control_epochs
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files import hash_ledger
 from tailrace.eventstore.maintenance.files.orphans import collect_orphans
 from tailrace.eventstore.maintenance.files.retired import retire
@@ -44,9 +45,6 @@ from tailrace.eventstore.segment import hash_chain
 from tailrace.eventstore.segment.content_hash import row_hashes
 from tailrace.eventstore.segment.merge import Rows, require_content, require_recorded, rewrite
 from tailrace.eventstore.segment.segment import folder_of, read_segment
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 Offsets = Mapping[int, Sequence[int]]
 # Of a domain event, these are what somebody wrote; the others say which event it is, and are needed to read it.
@@ -94,22 +92,22 @@ class _Made:
     values: dict[str, Any]
 
 
-def plan(store: Store, request: Request) -> Receipt:
+def plan(log: Log, request: Request) -> Receipt:
     """What ``redact`` would do now; nothing is written. Raises UsageError for a topic, column or key that is not there
     or cannot be erased."""
-    wanted = _wanted(store, request, store.cut().epoch)
-    refs = store.state_segments(request.topic, Cut(wanted.upto), every_row=True)
-    blobs = [(ref.first_epoch, _rows_to_erase(store, wanted, ref)) for ref in refs if ref.path is None]
+    wanted = _wanted(log, request, log.cut().epoch)
+    refs = log.state_segments(request.topic, Cut(wanted.upto), every_row=True)
+    blobs = [(ref.first_epoch, _rows_to_erase(log, wanted, ref)) for ref in refs if ref.path is None]
     held = [Rewritten(f"the blob of epoch {epoch}", "", rows) for epoch, rows in blobs if rows]
-    files = list(_files(store, wanted, lambda _: None))
+    files = list(_files(log, wanted, lambda _: None))
     held += [Rewritten(str(each.ref.path), "", each.rows) for each in files]
-    with store.catalog.read() as connection:
-        left = remaining_copies.remnants(store, connection, wanted.info, wanted.topic_id)
+    with log.catalog.read() as connection:
+        left = remaining_copies.remnants(log, connection, wanted.info, wanted.topic_id)
     return _receipt(wanted, sum(rows for _, rows in blobs) + _different(files), held, left)
 
 
 def redact(
-    store: Store,
+    log: Log,
     request: Request,
     *,
     patience: float = 60.0,
@@ -118,41 +116,41 @@ def redact(
     """Erase; gives the receipt, with no files when everything read as erased already. Waits ``patience`` seconds for
     upkeep that is under way, then raises Busy. Raises as ``plan`` does; OperatorError for a login that may not, Fenced
     when another one began."""
-    _columns(store, request)
-    if store.catalog.kind == "postgres":
-        with store.catalog.read() as connection:
-            roles.require(connection, store.catalog.schema, "erase rows", Role.WRITER, Role.MAINTAINER)
-    with _alone(store, patience):
+    _columns(log, request)
+    if log.catalog.kind == "postgres":
+        with log.catalog.read() as connection:
+            roles.require(connection, log.catalog.schema, "erase rows", Role.WRITER, Role.MAINTAINER)
+    with _alone(log, patience):
         report("sealing")
-        seal(store)
-        term = terms.begin(store.catalog, terms.REDACT)
+        seal(log)
+        term = terms.begin(log.catalog, terms.REDACT)
         report("looking for its rows")
-        with store.catalog.read() as connection:
+        with log.catalog.read() as connection:
             upto = topics.sealed_upto(connection)  # a capture goes on: what came since is in blobs
-        wanted = _wanted(store, request, upto)
-        files = list(_files(store, wanted, report))
+        wanted = _wanted(log, request, upto)
+        files = list(_files(log, wanted, report))
         made = []
         for at, file in enumerate(files, start=1):
             report(f"file {at:,} of {len(files):,}")
-            made.append(_rewritten(store, wanted, file, term))
+            made.append(_rewritten(log, wanted, file, term))
         failpoints.hit("redact_written")
-        receipt = _swap(store, wanted, made, term)
+        receipt = _swap(log, wanted, made, term)
     failpoints.hit("redact_swapped")
     if receipt.epoch:
-        store.waker.notify(receipt.epoch)
-    collect_orphans(store)  # of those who were killed: they may hold these rows as well
-    remaining_copies.forget_errors(store, request.topic, wanted.found.offsets)
+        log.waker.notify(receipt.epoch)
+    collect_orphans(log)  # of those who were killed: they may hold these rows as well
+    remaining_copies.forget_errors(log, request.topic, wanted.found.offsets)
     return receipt
 
 
 @contextmanager
-def _alone(store: Store, patience: float) -> Iterator[None]:
+def _alone(log: Log, patience: float) -> Iterator[None]:
     """Like ``maintaining``, which upkeep has for moments only."""
     deadline = time.monotonic() + patience
     with ExitStack() as held:
         while True:
             try:
-                held.enter_context(maintaining(store.catalog))
+                held.enter_context(maintaining(log.catalog))
                 break
             except Busy as error:
                 if time.monotonic() > deadline:
@@ -161,33 +159,33 @@ def _alone(store: Store, patience: float) -> Iterator[None]:
         yield
 
 
-def _wanted(store: Store, request: Request, upto: int) -> _Wanted:
-    info, versions, names, ids = _columns(store, request)
+def _wanted(log: Log, request: Request, upto: int) -> _Wanted:
+    info, versions, names, ids = _columns(log, request)
     key: Key = tuple(request.key)
     key_hash = keys.hash_texts(key)
 
     def read() -> Iterator[pa.Table]:
-        for ref in store.state_segments(info.id, Cut(upto), every_row=True):
-            yield read_segment(store.storage, ref, versions[ref.version], columns=COLUMNS)
+        for ref in log.state_segments(info.id, Cut(upto), every_row=True):
+            yield read_segment(log.storage, ref, versions[ref.version], columns=COLUMNS)
 
-    with store.pinned("redaction"):
+    with log.pinned("redaction"):
         found = rows_of(read, key_hash, key)
     if not found.offsets:
         raise UsageError(
             f"{info.id} has no row with key {', '.join(request.key)} in its history",
             hint=f"tailrace log tail {info.id} shows rows; a time is written as Postgres prints it",
         )
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [info.id])[info.id]
     return _Wanted(info, topic_id, versions, ids, names, found, upto)
 
 
 def _columns(
-    store: Store, request: Request
+    log: Log, request: Request
 ) -> tuple[TopicInfo, dict[int, TopicSchema], tuple[str, ...], frozenset[int]]:
     """The columns to erase, by name and identity: of a name, that of the latest version, and dropped ones."""
-    info = store.topic(request.topic)
-    versions = {schema.version: schema for schema in store.schemas(info.id)}
+    info = log.topic(request.topic)
+    versions = {schema.version: schema for schema in log.schemas(info.id)}
     latest = versions[info.version]
     _check_key(info, latest, request.key)
     held = {column.id for column in latest.columns}
@@ -232,10 +230,10 @@ def _check_key(info: TopicInfo, schema: TopicSchema, key: Sequence[str]) -> None
         )
 
 
-def _files(store: Store, wanted: _Wanted, report: Callable[[str], None]) -> Iterator[_File]:
+def _files(log: Log, wanted: _Wanted, report: Callable[[str], None]) -> Iterator[_File]:
     """What holds a cell that is not erased yet."""
     segments = tables.segments
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         start = log_start.read(connection, wanted.topic_id)
         table = tables.state_runs
         runs = connection.execute(
@@ -253,7 +251,7 @@ def _files(store: Store, wanted: _Wanted, report: Callable[[str], None]) -> Iter
     for at, row in enumerate([*runs, *rows], start=1):
         report(f"looking into file {at:,} of {len(runs) + len(rows):,}")
         ref = segment_index.file_ref(wanted.info.id, row)
-        found = _rows_to_erase(store, wanted, ref)
+        found = _rows_to_erase(log, wanted, ref)
         if found:
             is_run = at <= len(runs)
             yield _File(ref, row, is_run, is_run and row.epoch != start.epoch, found)
@@ -264,21 +262,20 @@ def _different(files: Sequence[_File]) -> int:
     return sum(file.rows for file in files if not file.beside)
 
 
-def _rows_to_erase(store: Store, wanted: _Wanted, ref: SegmentRef) -> int:
+def _rows_to_erase(log: Log, wanted: _Wanted, ref: SegmentRef) -> int:
     partitions = {piece.partition for piece in ref.ranges if piece.partition in wanted.found.offsets}
     return sum(
-        _count(piece, wanted.versions[ref.version], wanted)
-        for piece in _pieces(store, ref, sorted(partitions))
+        _count(piece, wanted.versions[ref.version], wanted) for piece in _pieces(log, ref, sorted(partitions))
     )
 
 
-def _pieces(store: Store, ref: SegmentRef, partitions: Sequence[int]) -> Iterator[pa.Table]:
+def _pieces(log: Log, ref: SegmentRef, partitions: Sequence[int]) -> Iterator[pa.Table]:
     if ref.path is None:
-        yield read_segment(store.storage, ref, partitions=partitions)
+        yield read_segment(log.storage, ref, partitions=partitions)
         return
     if not partitions:
         return
-    rows = Rows(store.storage, ref, store.settings.upkeep.memory_bytes // _PIECES)
+    rows = Rows(log.storage, ref, log.settings.upkeep.memory_bytes // _PIECES)
     try:
         for partition in partitions:
             yield from rows.of_partition(partition)
@@ -308,20 +305,20 @@ def _among(table: pa.Table, offsets: Offsets) -> Mask:
     return mask
 
 
-def _rewritten(store: Store, wanted: _Wanted, file: _File, term: int) -> _Made:
+def _rewritten(log: Log, wanted: _Wanted, file: _File, term: int) -> _Made:
     version = wanted.versions[file.ref.version]
     path = terms.new_parquet(folder_of(wanted.info.id, wanted.topic_id), terms.REDACT, term)
-    memory = store.settings.upkeep.memory_bytes
+    memory = log.settings.upkeep.memory_bytes
 
     def change(table: pa.Table) -> pa.Table:
         mask = _among(table, wanted.found.offsets)
         return erased(table, version, _of(version, wanted), mask) if mask.any() else table
 
-    written = rewrite(store.storage, [file.ref], path, memory, change)
+    written = rewrite(log.storage, [file.ref], path, memory, change)
     made = replace(file.ref, path=path, sealed=True, checksum=written.checksum, bytes=written.bytes)
     if not file.is_run:
         require_recorded(file.row, written.contents[0])
-    require_content(store.storage, made, written.kept, memory)
+    require_content(log.storage, made, written.kept, memory)
     values = {**file.row._mapping, "path": path, "bytes": written.bytes, "checksum": written.checksum}
     if file.is_run:
         del values["sealed"]
@@ -342,11 +339,11 @@ def _receipt(wanted: _Wanted, rows: int, files: Sequence[Rewritten], left: Seque
     )
 
 
-def _swap(store: Store, wanted: _Wanted, made: Sequence[_Made], term: int) -> Receipt:
+def _swap(log: Log, wanted: _Wanted, made: Sequence[_Made], term: int) -> Receipt:
     """Nothing is recorded when there was nothing to erase."""
     files = [Rewritten(each.file.row.path, each.values["path"], each.file.rows) for each in made]
     rows = _different([each.file for each in made])
-    with store.catalog.write() as connection:
+    with log.catalog.write() as connection:
         source = control_epochs.locked_source(connection, wanted.info.id.source)
         terms.check(connection, terms.REDACT, term)
         for other in (terms.MERGE, terms.RETAIN, terms.STATE):  # one under way would bring the values back
@@ -354,10 +351,10 @@ def _swap(store: Store, wanted: _Wanted, made: Sequence[_Made], term: int) -> Re
         if made:
             _replace(connection, wanted, made)
         receipt = _receipt(
-            wanted, rows, files, remaining_copies.remnants(store, connection, wanted.info, wanted.topic_id)
+            wanted, rows, files, remaining_copies.remnants(log, connection, wanted.info, wanted.topic_id)
         )
         if made:
-            store.waker.notify_in(connection)
+            log.waker.notify_in(connection)
             content = hash_chain.receipt_hash(receipt.to_json())
             receipt = replace(
                 receipt, epoch=control_epochs.add_notice(connection, source, content, {wanted.topic_id})

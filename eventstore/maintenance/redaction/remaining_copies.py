@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, func, select, update
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.group_tables import parked
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.redaction.receipts import Remnant
 from tailrace.eventstore.maintenance.retention import archive
 from tailrace.eventstore.metadata import topics
@@ -18,14 +18,11 @@ from tailrace.eventstore.metadata.generations import GenerationState, inputs_of
 from tailrace.eventstore.model.model import TopicId, TopicInfo
 from tailrace.eventstore.segment.segment import folder_of
 
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
-
 _FORGOTTEN = "erased with the row"
 _OFFSETS_AT_ONCE = 500
 
 
-def remnants(store: Store, connection: Connection, info: TopicInfo, topic_id: int) -> list[Remnant]:
+def remnants(log: Log, connection: Connection, info: TopicInfo, topic_id: int) -> list[Remnant]:
     """As the catalog is inside this transaction, apart from what nobody here can know, which is always named."""
     return [
         *_replaced(connection, info, topic_id),
@@ -35,7 +32,7 @@ def remnants(store: Store, connection: Connection, info: TopicInfo, topic_id: in
         Remnant(
             "the catalog's database",
             "pages that held rows before they were sealed, until they are used again",
-            "VACUUM the database" if store.catalog.kind == "sqlite" else "VACUUM FULL its table blobs",
+            "VACUUM the database" if log.catalog.kind == "sqlite" else "VACUUM FULL its table blobs",
         ),
         Remnant(
             f"source {info.id.source}",
@@ -50,11 +47,11 @@ def remnants(store: Store, connection: Connection, info: TopicInfo, topic_id: in
     ]
 
 
-def now(store: Store, topic: TopicId) -> list[Remnant]:
+def now(log: Log, topic: TopicId) -> list[Remnant]:
     """The same, as it is now."""
-    info = store.topic(topic)
-    with store.catalog.read() as connection:
-        return remnants(store, connection, info, topics.topic_ids(connection, [topic])[topic])
+    info = log.topic(topic)
+    with log.catalog.read() as connection:
+        return remnants(log, connection, info, topics.topic_ids(connection, [topic])[topic])
 
 
 def _replaced(connection: Connection, info: TopicInfo, topic_id: int) -> Iterator[Remnant]:
@@ -117,9 +114,9 @@ def _projections(connection: Connection, topic: TopicId) -> Iterator[Remnant]:
         )
 
 
-def forget_errors(store: Store, topic: TopicId, offsets: Mapping[int, Sequence[int]]) -> None:
+def forget_errors(log: Log, topic: TopicId, offsets: Mapping[int, Sequence[int]]) -> None:
     """What handlers said of parked events may quote them."""
-    database = store.groups_database
+    database = log.groups_database
     for partition, found in offsets.items():
         for at in range(0, len(found), _OFFSETS_AT_ONCE):
             mine = (

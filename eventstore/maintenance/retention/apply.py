@@ -14,7 +14,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.compute as pc
 from sqlalchemy import Connection, delete, insert, select, update
@@ -22,6 +22,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.errors import Fenced, TailraceError, UsageError
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files import hash_ledger
 from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.maintenance.retention import archive, holds, plan
@@ -38,10 +39,8 @@ from tailrace.eventstore.segment.content_hash import Content
 from tailrace.eventstore.segment.merge import require_content, require_recorded, rewrite
 from tailrace.eventstore.segment.segment import folder_of, read_segment
 from tailrace.eventstore.segment.select import Part
+from tailrace.eventstore.subscriptions.group import all_groups
 from tailrace.eventstore.subscriptions.offsets import offsets_at
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 # So many files that went are named in the topic's chain; of more, a hash over their names.
 _NAMED = 64
@@ -61,13 +60,13 @@ class Removed:
     archive: str = ""
 
 
-def retain(store: Store, force_past: Collection[str] = ()) -> Iterator[Removed | Held | Unarchived]:
+def retain(log: Log, force_past: Collection[str] = ()) -> Iterator[Removed | Held | Unarchived]:
     """One step for each topic that has one, and what holds back or hinders the others. Raises UsageError when
     ``force_past`` names no registered reader, Fenced when another maintainer began."""
-    plans = [plan.plan(store, each, force_past) for each in plan.topics(store)]
+    plans = [plan.plan(log, each, force_past) for each in plan.topics(log)]
     known = {name for *_, found in plans for name in found}
     for name in force_past:
-        if not any(reader.is_called(name) for reader in _everybody(store)):
+        if not any(reader.is_called(name) for reader in _everybody(log)):
             shown = ", ".join(sorted(known)) or "nobody"
             raise UsageError(
                 f"no registered reader is called {name!r}", hint=f"rows are held back by: {shown}"
@@ -77,44 +76,42 @@ def retain(store: Store, force_past: Collection[str] = ()) -> Iterator[Removed |
         yield from held
         if step is not None:
             if term is None:
-                term = terms.begin(store.catalog, terms.RETAIN)
+                term = terms.begin(log.catalog, terms.RETAIN)
             try:
-                kept = archive.keep(store, step, term)
+                kept = archive.keep(log, step, term)
             except Fenced:
                 raise
             except TailraceError as error:
                 yield Unarchived(step.info.id.text, error)
                 continue
-            yield _carry_out(store, step, term, kept)
+            yield _carry_out(log, step, term, kept)
 
 
-def is_due(store: Store) -> bool:
+def is_due(log: Log) -> bool:
     """Whether a step is to be taken now, perhaps after small epochs were sealed."""
-    return any(plan.is_overdue(store, each) or plan.plan(store, each)[0] for each in plan.topics(store))
+    return any(plan.is_overdue(log, each) or plan.plan(log, each)[0] for each in plan.topics(log))
 
 
-def _everybody(store: Store) -> list[Reader]:
-    return [reader for info, *_ in plan.topics(store) for reader in holds.registered(store, info.id)]
+def _everybody(log: Log) -> list[Reader]:
+    return [reader for info, *_ in plan.topics(log) for reader in holds.registered(log, info.id)]
 
 
-def _carry_out(store: Store, step: Step, term: int, kept: Sequence[Mapping[str, Any]]) -> Removed:
+def _carry_out(log: Log, step: Step, term: int, kept: Sequence[Mapping[str, Any]]) -> Removed:
     name = partial(terms.new_parquet, folder_of(step.info.id, step.topic_id), terms.RETAIN, term)
     run: list[Part] = []
-    if _has_state(store, step.info):
+    if _has_state(log, step.info):
         after = None
         if step.settings.retention.compact:
-            with store.catalog.read() as connection:
-                after = plan.older_than(connection, store, step.info, step.topic_id, step.settings.tombstones)
-        run = write_run(store, step.info.id, step.cut, name, after)
-    rests = [_rest(store, step, row, name()) for row in step.split]
+            with log.catalog.read() as connection:
+                after = plan.older_than(connection, log, step.info, step.topic_id, step.settings.tombstones)
+        run = write_run(log, step.info.id, step.cut, name, after)
+    rests = [_rest(log, step, row, name()) for row in step.split]
     for part in run:
         # What it was made of goes for good, so what was written is looked at first.
-        require_content(
-            store.storage, part.ref(step.info.id), part.content, store.settings.upkeep.memory_bytes
-        )
-    moved = _moved(store, step, run)
+        require_content(log.storage, part.ref(step.info.id), part.content, log.settings.upkeep.memory_bytes)
+    moved = _moved(log, step, run)
     failpoints.hit("retention_written")
-    _swap(store, step, term, moved, run, rests, kept)
+    _swap(log, step, term, moved, run, rests, kept)
     failpoints.hit("retention_swapped")
     events = sum(moved.whole) - sum(step.start.whole)
     return Removed(
@@ -128,19 +125,19 @@ def _carry_out(store: Store, step: Step, term: int, kept: Sequence[Mapping[str, 
     )
 
 
-def _has_state(store: Store, info: TopicInfo) -> bool:
-    latest = store.schemas(info.id)[-1]
+def _has_state(log: Log, info: TopicInfo) -> bool:
+    latest = log.schemas(info.id)[-1]
     return info.kind is TopicKind.TABLE and bool(latest.key)
 
 
-def _rest(store: Store, step: Step, row: SegmentRow, path: str) -> dict[str, Any]:
+def _rest(log: Log, step: Step, row: SegmentRow, path: str) -> dict[str, Any]:
     """The row of ``segments`` for what a file has behind the cut, written as a file of its own."""
     ref = segment_index.file_ref(step.info.id, row)
     written = rewrite(
-        store.storage,
+        log.storage,
         [ref],
         path,
-        store.settings.upkeep.memory_bytes,
+        log.settings.upkeep.memory_bytes,
         change=lambda rows: rows.filter(pc.greater(rows["_epoch"], step.cut)),
     )
     require_recorded(row, sum(written.contents, Content()))
@@ -153,7 +150,7 @@ def _rest(store: Store, step: Step, row: SegmentRow, path: str) -> dict[str, Any
     rest = replace(
         ref, rows=kept_rows, ranges=tuple(ranges), path=path, sealed=True, checksum=written.checksum
     )
-    require_content(store.storage, rest, written.kept, store.settings.upkeep.memory_bytes)
+    require_content(log.storage, rest, written.kept, log.settings.upkeep.memory_bytes)
     return {
         **row._mapping,
         "path": path,
@@ -168,25 +165,25 @@ def _rest(store: Store, step: Step, row: SegmentRow, path: str) -> dict[str, Any
     }
 
 
-def _moved(store: Store, step: Step, run: Sequence[Part]) -> LogStart:
+def _moved(log: Log, step: Step, run: Sequence[Part]) -> LogStart:
     """The start behind the cut. Of a compacted topic, readers get what the run holds of epochs behind
     ``readable_after``."""
-    whole = offsets_at(store, step.info.id, Cut(step.cut))
+    whole = offsets_at(log, step.info.id, Cut(step.cut))
     if len(whole) != len(step.start.offsets):  # it was repartitioned since
         raise _changed(step)
     offsets = list(whole)
     if step.readable_after < step.cut:
-        offsets = [*step.start.offsets] if not step.readable_after else _first_behind(store, step, run, whole)
+        offsets = [*step.start.offsets] if not step.readable_after else _first_behind(log, step, run, whole)
     return LogStart(step.cut, tuple(offsets), tuple(whole))
 
 
-def _first_behind(store: Store, step: Step, run: Sequence[Part], whole: Sequence[int]) -> list[int]:
+def _first_behind(log: Log, step: Step, run: Sequence[Part], whole: Sequence[int]) -> list[int]:
     first = list(whole)
     for part in run:
         if part.last_epoch <= step.readable_after:
             continue
         ref = part.ref(step.info.id)
-        rows = read_segment(store.storage, ref, columns=["_partition", "_offset", "_epoch"])
+        rows = read_segment(log.storage, ref, columns=["_partition", "_offset", "_epoch"])
         rows = rows.filter(pc.greater(rows["_epoch"], step.readable_after))
         for group in rows.group_by("_partition").aggregate([("_offset", "min")]).to_pylist():
             first[group["_partition"]] = min(first[group["_partition"]], group["_offset_min"])
@@ -194,7 +191,7 @@ def _first_behind(store: Store, step: Step, run: Sequence[Part], whole: Sequence
 
 
 def _swap(
-    store: Store,
+    log: Log,
     step: Step,
     term: int,
     moved: LogStart,
@@ -204,8 +201,8 @@ def _swap(
 ) -> None:
     segments, runs, offsets = tables.segments, tables.state_runs, tables.topic_offsets
     mine = segments.c.topic_id == step.topic_id
-    _look_again(store, step)
-    with store.catalog.write() as connection:
+    _look_again(log, step)
+    with log.catalog.write() as connection:
         terms.check(connection, terms.RETAIN, term)
         terms.advance(connection, terms.MERGE)  # one under way may be putting together what goes now
         begun = connection.execute(
@@ -278,17 +275,17 @@ def _recorded(
     return made
 
 
-def _look_again(store: Store, step: Step) -> None:
+def _look_again(log: Log, step: Step) -> None:
     """Who was forced past is left a position to find that out by. A group that is made after this look begins at the
     new start, or is told. Raises Fenced when somebody needs by now what is to go."""
     names = {reader.name for reader in step.passed if reader.kind == "group"}
-    for group in store.groups():
+    for group in all_groups(log):
         if group.name in names:
-            with store.groups_database.write() as connection:
+            with log.groups_database.write() as connection:
                 group.leave_behind(connection, step.info.id)
     needing = [
         reader
-        for reader in plan.needing(store, step.info.id, step.topic_id)
+        for reader in plan.needing(log, step.info.id, step.topic_id)
         if reader.epoch < step.cut
         and (reader.kind, reader.name) not in {(r.kind, r.name) for r in step.passed}
     ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.compute as pc
 from sqlalchemy import Connection, Row, bindparam, delete, exists, insert, select
@@ -21,6 +21,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, exists, insert, selec
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.errors import Fenced, IntegrityError, TailraceError, UsageError
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.move.files import copied
 from tailrace.eventstore.maintenance.retention.plan import SegmentRow, Step
 from tailrace.eventstore.metadata import segment_index
@@ -35,9 +36,6 @@ from tailrace.eventstore.storage.local import PARTIAL
 from tailrace.eventstore.storage.object_store import ObjectStorage
 from tailrace.eventstore.storage.open import MARKER, write_marker
 
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
-
 _NAME = re.compile(r"[A-Za-z0-9_.\-=]+")
 _COPYING_SECONDS = 86_400  # no copy of one file takes longer
 
@@ -50,7 +48,7 @@ class Unarchived:
     error: TailraceError
 
 
-def keep(store: Store, step: Step, term: int) -> list[dict[str, Any]]:
+def keep(log: Log, step: Step, term: int) -> list[dict[str, Any]]:
     """Put the rows that a step removes into its topic's archive, if it has one; gives what ``archived`` is to hold.
 
     Raises OperatorError or TransientError for an archive that is out of reach or another log's, IntegrityError for a
@@ -60,7 +58,7 @@ def keep(store: Store, step: Step, term: int) -> list[dict[str, Any]]:
         return []
     place = str(step.settings.archive)
     try:
-        archive = _Archive(store, step, term, place, _claimed(store, place))
+        archive = _Archive(log, step, term, place, _claimed(log, place))
         return [_kept(archive, row) for row in step.files]
     except Fenced:
         raise
@@ -70,22 +68,22 @@ def keep(store: Store, step: Step, term: int) -> list[dict[str, Any]]:
         ) from error
 
 
-def _claimed(store: Store, place: str) -> Storage:
+def _claimed(log: Log, place: str) -> Storage:
     """The archive's storage. The first time it is made and marked as this log's; later it must be there: the folder
     under an unmounted disk is no archive."""
-    target = store.archive(place)
-    if _inside(target, store.storage):
+    target = log.archive(place)
+    if _inside(target, log.storage):
         raise UsageError(
-            f"{target.label} is inside {store.storage.label}, the log's own files",
+            f"{target.label} is inside {log.storage.label}, the log's own files",
             hint="archive names a place of its own",
         )
     table = tables.archived
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         used = connection.scalar(select(table.c.path).where(table.c.place == place).limit(1))
     if used is None and not target.exists(MARKER):
         target.prepare()
-        write_marker(target, store.log_id)
-    require(target, store.log_id)
+        write_marker(target, log.log_id)
+    require(target, log.log_id)
     return target
 
 
@@ -102,7 +100,7 @@ def _inside(target: Storage, storage: Storage) -> bool:
 class _Archive:
     """Where a step's files go. ``place`` names it, ``storage`` is it."""
 
-    store: Store
+    log: Log
     step: Step
     term: int
     place: str
@@ -112,22 +110,22 @@ class _Archive:
 def _kept(archive: _Archive, row: SegmentRow) -> dict[str, Any]:
     """One file's rows up to the cut are in the archive. A sealed file goes as it is; one that capture wrote, whose rows
     do not say their positions yet, and one that stays in part are written anew."""
-    store, step = archive.store, archive.step
+    log, step = archive.log, archive.step
     ref = segment_index.file_ref(step.info.id, row)
     if row.sealed and row.last_epoch <= step.cut:
         return _copied(archive, row, ref)
     path = terms.new_parquet(segment.folder_of(step.info.id, step.topic_id), terms.RETAIN, archive.term)
     try:
-        return _copied(archive, row, _going(store, step, row, ref, path))
+        return _copied(archive, row, _going(log, step, row, ref, path))
     finally:
-        store.storage.delete(path)
+        log.storage.delete(path)
 
 
-def _going(store: Store, step: Step, row: SegmentRow, ref: SegmentRef, path: str) -> SegmentRef:
+def _going(log: Log, step: Step, row: SegmentRow, ref: SegmentRef, path: str) -> SegmentRef:
     """A file of the rows that go, beside the log's own for the moment."""
-    memory = store.settings.upkeep.memory_bytes
+    memory = log.settings.upkeep.memory_bytes
     written = rewrite(
-        store.storage,
+        log.storage,
         [ref],
         path,
         memory,
@@ -149,7 +147,7 @@ def _going(store: Store, step: Step, row: SegmentRow, ref: SegmentRef, path: str
         sealed=True,
         checksum=written.checksum,
     )
-    require_content(store.storage, going, written.kept, memory)
+    require_content(log.storage, going, written.kept, memory)
     return going
 
 
@@ -159,7 +157,7 @@ def _copied(archive: _Archive, row: SegmentRow, ref: SegmentRef) -> dict[str, An
     name = f"{_folder(archive.step)}/{ref.first_epoch:012d}-{ref.last_epoch:012d}-{ref.checksum}.parquet"
     _note(archive, name, row.path)
     if not target.exists(name):
-        copied(archive.store.storage, ref.path, target, name, ref.checksum)
+        copied(archive.log.storage, ref.path, target, name, ref.checksum)
         failpoints.hit("archive_copied")
     if file_reader.checksum(target.open(name)) != ref.checksum:
         raise IntegrityError(
@@ -179,7 +177,7 @@ def _note(archive: _Archive, name: str, source: str) -> None:
         "source": source,
         "begun_at": now_micros(),
     }
-    with archive.store.catalog.write() as connection:
+    with archive.log.catalog.write() as connection:
         terms.check(connection, terms.RETAIN, archive.term)
         connection.execute(delete(table).where(table.c.place == archive.place, table.c.path == name))
         connection.execute(insert(table).values(values))
@@ -206,32 +204,32 @@ def abandoned(connection: Connection, topic_id: int | None = None) -> list[Row[*
     return list(connection.execute(query.order_by(table.c.place, table.c.path)))
 
 
-def remove_abandoned(store: Store) -> list[TailraceError]:
+def remove_abandoned(log: Log) -> list[TailraceError]:
     """Remove such copies from their archives; gives why some could not be, of archives that topics still have. May be
     killed at any point."""
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         found = abandoned(connection)
     errors = []
-    used = {str(each.archive) for each in store.settings.topics.values()}
+    used = {str(each.archive) for each in log.settings.topics.values()}
     for place in dict.fromkeys(row.place for row in found):
         try:
-            _remove(store, place, [row for row in found if row.place == place])
+            _remove(log, place, [row for row in found if row.place == place])
         except TailraceError as error:
             if place in used:
                 errors.append(error)
     return errors
 
 
-def _remove(store: Store, place: str, rows: Sequence[Row[*tuple[Any, ...]]]) -> None:
-    target = store.archive(place)
-    require(target, store.log_id)
+def _remove(log: Log, place: str, rows: Sequence[Row[*tuple[Any, ...]]]) -> None:
+    target = log.archive(place)
+    require(target, log.log_id)
     table = tables.archiving
     late = now_micros() - _COPYING_SECONDS * 1_000_000
     for row in rows:
         half = target.delete(f"{row.path}{PARTIAL}")
         # Whoever was overtaken in the middle of a copy may still end it.
         if target.delete(row.path) or half or row.begun_at < late:
-            with store.catalog.write() as connection:
+            with log.catalog.write() as connection:
                 connection.execute(delete(table).where(table.c.place == place, table.c.path == row.path))
 
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, delete, select
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata.archived import require
 from tailrace.eventstore.model.model import TopicId
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,39 +30,39 @@ class KnownArchive:
     unfinished: int
 
 
-def archives(store: Store, topics: Sequence[TopicId] = ()) -> list[KnownArchive]:
+def archives(log: Log, topics: Sequence[TopicId] = ()) -> list[KnownArchive]:
     """Those that have something of these topics, or of any. None is asked."""
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         return _known(connection, [topic.text for topic in topics])
 
 
-def forget(store: Store, place: str) -> KnownArchive:
+def forget(log: Log, place: str) -> KnownArchive:
     """The log no longer knows of anything there. Raises UsageError: it knows of none by that name, or it is in reach
     and has files of it."""
-    known = {each.place: each for each in archives(store)}
+    known = {each.place: each for each in archives(log)}
     if place not in known:
         raise UsageError(
             f"nothing was archived in {place!r}",
             hint=f"the log knows of: {', '.join(known)}" if known else "nothing was archived anywhere",
         )
-    left = _still_there(store, place)
+    left = _still_there(log, place)
     if left:
         raise UsageError(
             f"archive {place} is not gone: it has {len(left)} of its files, {left[0]} among them",
             hint="remove them there first, or leave them known",
         )
-    with store.catalog.write() as connection:
+    with log.catalog.write() as connection:
         for table in (tables.archived, tables.archiving):
             connection.execute(delete(table).where(table.c.place == place))
     return known[place]
 
 
-def _still_there(store: Store, place: str) -> list[str]:
+def _still_there(log: Log, place: str) -> list[str]:
     """Files of it that can be seen."""
     try:
-        storage = store.archive(place)
-        require(storage, store.log_id)
-        with store.catalog.read() as connection:
+        storage = log.archive(place)
+        require(storage, log.log_id)
+        with log.catalog.read() as connection:
             named = [
                 path
                 for table in (tables.archived, tables.archiving)

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
 
 from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata.generations import GenerationState, inputs_of
 from tailrace.eventstore.model.model import TopicId
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
+from tailrace.eventstore.subscriptions.group import all_groups
 
 _FOLLOWING = (GenerationState.BUILDING, GenerationState.READY, GenerationState.LIVE)
 
@@ -43,19 +41,19 @@ class Reader:
         return self.forceable and name in (self.name, f"{self.kind}:{self.name}")
 
 
-def registered(store: Store, topic: TopicId) -> list[Reader]:
+def registered(log: Log, topic: TopicId) -> list[Reader]:
     """All who need rows of the topic."""
-    return [*_groups(store, topic), *_projections(store, topic)]
+    return [*_groups(log, topic), *_projections(log, topic)]
 
 
-def _groups(store: Store, topic: TopicId) -> Iterator[Reader]:
-    for group in store.groups():
+def _groups(log: Log, topic: TopicId) -> Iterator[Reader]:
+    for group in all_groups(log):
         need = group.need(topic)
         if need is not None:
             yield Reader("group", group.name, need.epoch, need.why)
 
 
-def _projections(store: Store, topic: TopicId) -> Iterator[Reader]:
+def _projections(log: Log, topic: TopicId) -> Iterator[Reader]:
     generations, derived = tables.generations, tables.derived
     standing = (
         select(func.max(derived.c.to_epoch))
@@ -68,7 +66,7 @@ def _projections(store: Store, topic: TopicId) -> Iterator[Reader]:
     query = select(generations.c.projection, generations.c.generation, generations.c.inputs, standing).where(
         generations.c.state.in_([state.value for state in _FOLLOWING]), generations.c.frozen_at.is_(None)
     )
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         rows = connection.execute(query).all()
     for projection, generation, inputs, fence in rows:
         for need in inputs_of(inputs):
@@ -81,12 +79,12 @@ def _projections(store: Store, topic: TopicId) -> Iterator[Reader]:
                 yield Reader("projection", projection, fence, f"{label} stands at epoch {fence}")
 
 
-def loading(store: Store, topic_id: int) -> Reader | None:
+def loading(log: Log, topic_id: int) -> Reader | None:
     """A load, or any other time in which the topic's state is not known: what came since is put together of rows."""
     table = tables.incomplete
     query = select(table.c.from_epoch, table.c.reason).where(
         table.c.topic_id == topic_id, table.c.to_epoch.is_(None)
     )
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         row = connection.execute(query.order_by(table.c.from_epoch).limit(1)).one_or_none()
     return None if row is None else Reader("load", "", max(row.from_epoch - 1, 0), row.reason)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
 from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.catalog.database import retry_on_missing_file
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.retention import holds
 from tailrace.eventstore.maintenance.retention.holds import Reader
 from tailrace.eventstore.metadata import log_start
@@ -24,9 +26,6 @@ from tailrace.eventstore.model import retention
 from tailrace.eventstore.model.model import TopicId, TopicInfo, TopicKind
 from tailrace.eventstore.model.time import now_micros
 from tailrace.eventstore.settings import TopicSettings
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 # A step rewrites the state run and perhaps a file: it waits until it removes this part of what it would write, or
 # until rows are older than their time by this part of it.
@@ -82,10 +81,10 @@ class Step:
         return [row for row in self.files if row.last_epoch > self.cut]
 
 
-def check(store: Store) -> None:
+def check(log: Log) -> None:
     """Raises UsageError for a policy that a topic cannot have."""
-    for info in store.topics():
-        chosen = retention.of_topic(store.settings.topics, info.id.text)
+    for info in log.topics():
+        chosen = retention.of_topic(log.settings.topics, info.id.text)
         if chosen is not None and chosen.retention.compact and info.kind is not TopicKind.TABLE:
             raise UsageError(
                 f'retention of {info.id}: "compact" keeps the last row of each key, but {info.kind.value} have no '
@@ -94,13 +93,13 @@ def check(store: Store) -> None:
             )
 
 
-def topics(store: Store) -> list[TopicRow]:
+def topics(log: Log) -> list[TopicRow]:
     found = []
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         rows = connection.execute(registry.topic_query().order_by(tables.topics.c.id)).all()
     for row in rows:
         info = registry.topic_info(row)
-        chosen = retention.of_topic(store.settings.topics, info.id.text)
+        chosen = retention.of_topic(log.settings.topics, info.id.text)
         if chosen is None or chosen.retention.keeps_all:
             continue
         if chosen.retention.compact and info.kind is not TopicKind.TABLE:
@@ -109,13 +108,13 @@ def topics(store: Store) -> list[TopicRow]:
     return found
 
 
-def held_back(store: Store) -> list[Held]:
+def held_back(log: Log) -> list[Held]:
     """What registered readers and loads keep from being removed now."""
-    return [each for topic in topics(store) for each in plan(store, topic)[1]]
+    return [each for topic in topics(log) for each in plan(log, topic)[1]]
 
 
 def plan(
-    store: Store, topic: TopicRow, force_past: Collection[str] = ()
+    log: Log, topic: TopicRow, force_past: Collection[str] = ()
 ) -> tuple[Step | None, list[Held], set[str]]:
     """The topic's step, None when there is none or it is not worth it yet; who holds back rows beyond it; and the
     names of all who do."""
@@ -123,19 +122,19 @@ def plan(
 
     def look(connection: Connection) -> tuple[LogStart, list[SegmentRow], int, int]:
         sealed, files = registry.sealed_upto(connection), _files(connection, topic_id)
-        deleted = _deleted_upto(connection, store, info, topic_id, settings, files)
-        compacted = _compacted_upto(connection, store, info, topic_id, settings)
+        deleted = _deleted_upto(connection, log, info, topic_id, settings, files)
+        compacted = _compacted_upto(connection, log, info, topic_id, settings)
         return log_start.read(connection, topic_id), files, min(deleted, sealed), min(compacted, sealed)
 
-    start, files, deleted, compacted = store.looked_up(look)
+    start, files, deleted, compacted = retry_on_missing_file(log.catalog, look)
     wanted = max(deleted, compacted)
     if not any(row.first_epoch <= wanted for row in files):
         return None, [], set()
-    blocking = [reader for reader in needing(store, info.id, topic_id) if reader.epoch < wanted]
+    blocking = [reader for reader in needing(log, info.id, topic_id) if reader.epoch < wanted]
     forced = [reader for reader in blocking if any(reader.is_called(name) for name in force_past)]
     blocking = [reader for reader in blocking if reader not in forced]
     cut = min([wanted, *(reader.epoch for reader in blocking)])
-    held = [_held(store, info.id, topic_id, reader, wanted, files) for reader in blocking]
+    held = [_held(log, info.id, topic_id, reader, wanted, files) for reader in blocking]
     names = {reader.label for reader in blocking}
     step = Step(
         info=info,
@@ -147,13 +146,13 @@ def plan(
         files=tuple(row for row in files if row.first_epoch <= cut),
         passed=tuple(reader for reader in forced if reader.epoch < cut),
     )
-    due = cut > start.epoch and step.files and (step.passed or _is_worth(store, step))
+    due = cut > start.epoch and step.files and (step.passed or _is_worth(log, step))
     return (step if due else None), [each for each in held if each.events], names
 
 
-def needing(store: Store, topic: TopicId, topic_id: int) -> list[Reader]:
-    load = holds.loading(store, topic_id)
-    return [*holds.registered(store, topic), *([load] if load is not None else [])]
+def needing(log: Log, topic: TopicId, topic_id: int) -> list[Reader]:
+    load = holds.loading(log, topic_id)
+    return [*holds.registered(log, topic), *([load] if load is not None else [])]
 
 
 def _files(connection: Connection, topic_id: int) -> list[SegmentRow]:
@@ -165,7 +164,7 @@ def _files(connection: Connection, topic_id: int) -> list[SegmentRow]:
 
 def _deleted_upto(
     connection: Connection,
-    store: Store,
+    log: Log,
     info: TopicInfo,
     topic_id: int,
     settings: TopicSettings,
@@ -174,7 +173,7 @@ def _deleted_upto(
     """The last epoch whose rows readers are not to get any more, by time or size."""
     found = 0
     if settings.retention.seconds is not None:
-        found = older_than(connection, store, info, topic_id, settings.retention.seconds)
+        found = older_than(connection, log, info, topic_id, settings.retention.seconds)
     if settings.retention.bytes is not None:
         extents = [Extent(row.first_epoch, row.last_epoch, row.bytes) for row in files]
         found = max(found, beyond(extents, settings.retention.bytes))
@@ -182,18 +181,18 @@ def _deleted_upto(
 
 
 def _compacted_upto(
-    connection: Connection, store: Store, info: TopicInfo, topic_id: int, settings: TopicSettings
+    connection: Connection, log: Log, info: TopicInfo, topic_id: int, settings: TopicSettings
 ) -> int:
     if not settings.retention.compact:
         return 0
-    return older_than(connection, store, info, topic_id, settings.compact_after)
+    return older_than(connection, log, info, topic_id, settings.compact_after)
 
 
-def older_than(connection: Connection, store: Store, info: TopicInfo, topic_id: int, seconds: float) -> int:
+def older_than(connection: Connection, log: Log, info: TopicInfo, topic_id: int, seconds: float) -> int:
     """The last epoch before the topic's first row that is younger."""
     limit = now_micros() - int(seconds * 1e6)
     which = Which(source=info.id.source, later_than=limit, topics=frozenset({topic_id}))
-    younger = Timeline(connection, store.storage).first(which)
+    younger = Timeline(connection, log.storage).first(which)
     return registry.head_epoch(connection) if younger is None else int(younger.epoch) - 1
 
 
@@ -215,7 +214,7 @@ def worth(removed: int, written: int) -> bool:
     return removed >= WORTH * written
 
 
-def is_overdue(store: Store, topic: TopicRow) -> bool:
+def is_overdue(log: Log, topic: TopicRow) -> bool:
     """Whether rows whose time is over lie in epochs that are not sealed yet."""
     info, topic_id, settings = topic
     limits = [settings.retention.seconds, settings.compact_after if settings.retention.compact else None]
@@ -227,20 +226,20 @@ def is_overdue(store: Store, topic: TopicRow) -> bool:
     def look(connection: Connection) -> bool:
         after = registry.sealed_upto(connection)
         which = Which(source=info.id.source, after=after, dated=True, topics=frozenset({topic_id}))
-        waiting = Timeline(connection, store.storage).first(which)
+        waiting = Timeline(connection, log.storage).first(which)
         return waiting is not None and (waiting.last_ts or 0) <= limit
 
-    return store.looked_up(look)
+    return retry_on_missing_file(log.catalog, look)
 
 
-def _is_worth(store: Store, step: Step) -> bool:
+def _is_worth(log: Log, step: Step) -> bool:
     gain = sum(row.bytes for row in step.whole)
     gain += sum(
         row.bytes * (step.cut - row.first_epoch + 1) // (row.last_epoch - row.first_epoch + 1)
         for row in step.split
     )
     table = tables.state_runs
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         mine = (table.c.topic_id == step.topic_id, table.c.epoch == step.start.epoch)
         runs = sum(connection.scalars(select(table.c.bytes).where(*mine)))
         if worth(gain, runs + sum(row.bytes for row in step.split)):
@@ -248,16 +247,18 @@ def _is_worth(store: Store, step: Step) -> bool:
         seconds = step.settings.retention.seconds
         if seconds is None:
             return False
-        overdue = older_than(connection, store, step.info, step.topic_id, seconds * (1 + OVERDUE))
+        overdue = older_than(connection, log, step.info, step.topic_id, seconds * (1 + OVERDUE))
     return any(row.first_epoch <= min(overdue, step.cut) for row in step.files)
 
 
 def _held(
-    store: Store, topic: TopicId, topic_id: int, reader: Reader, wanted: int, files: Sequence[SegmentRow]
+    log: Log, topic: TopicId, topic_id: int, reader: Reader, wanted: int, files: Sequence[SegmentRow]
 ) -> Held:
     between = [row for row in files if row.last_epoch > reader.epoch and row.first_epoch <= wanted]
     which = Which(after=reader.epoch, dated=True, topics=frozenset({topic_id}))
-    first = store.looked_up(lambda connection: Timeline(connection, store.storage).first(which))
+    first = retry_on_missing_file(
+        log.catalog, lambda connection: Timeline(connection, log.storage).first(which)
+    )
     age = 0.0 if first is None or first.commit_ts is None else (now_micros() - first.commit_ts) / 1e6
     return Held(
         topic=topic.text,

@@ -15,13 +15,13 @@ import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.errors import Fenced
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.maintenance.state_runs import due as rundue
 from tailrace.eventstore.maintenance.state_runs.due import Due
@@ -30,9 +30,6 @@ from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.segment import segment
 from tailrace.eventstore.segment.merge import require_content
 from tailrace.eventstore.segment.select import Part
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +46,7 @@ class Compacted:
 
 
 def compact(
-    store: Store,
+    log: Log,
     topics: Collection[TopicId] | None = None,
     *,
     at_once: bool = False,
@@ -58,24 +55,24 @@ def compact(
     """Make the state runs that are due, of these topics or all; ``at_once``: of all rows that are in files. Raises
     Fenced when another maintainer began, or the topic's start moved."""
     term: int | None = None
-    for each in rundue.due(store, topics, at_once=at_once):
+    for each in rundue.due(log, topics, at_once=at_once):
         if term is None:
-            term = terms.begin(store.catalog, terms.STATE)
-        yield _make(store, each, term, workers)
+            term = terms.begin(log.catalog, terms.STATE)
+        yield _make(log, each, term, workers)
 
 
-def _make(store: Store, due: Due, term: int, workers: Workers | None) -> Compacted:
+def _make(log: Log, due: Due, term: int, workers: Workers | None) -> Compacted:
     topic = due.info.id
     name = partial(terms.new_parquet, segment.folder_of(topic, due.topic_id), terms.STATE, term)
-    run = write_run(store, topic, due.epoch, name, after=due.after, workers=workers)
+    run = write_run(log, topic, due.epoch, name, after=due.after, workers=workers)
     kept = sum(part.rows for part in run)
     if kept > rundue.WORTH * due.rows:
-        discard(store.storage, run)
+        discard(log.storage, run)
         run = []
     for part in run:
-        require_content(store.storage, part.ref(topic), part.content, store.settings.upkeep.memory_bytes)
+        require_content(log.storage, part.ref(topic), part.content, log.settings.upkeep.memory_bytes)
     failpoints.hit("state_run_written")
-    with store.catalog.write() as connection:
+    with log.catalog.write() as connection:
         terms.check(connection, terms.STATE, term)
         _swap(connection, due, run)
     failpoints.hit("state_run_swapped")

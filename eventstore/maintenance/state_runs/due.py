@@ -14,11 +14,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, select
 
 from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import log_start
 from tailrace.eventstore.metadata import state_runs as runs
 from tailrace.eventstore.metadata import topics as registry
@@ -27,9 +27,6 @@ from tailrace.eventstore.metadata.state_runs import Run
 from tailrace.eventstore.model.model import TopicId, TopicInfo, TopicKind
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.position import Cut
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 # A span is written anew with the next ones when it has at most so many times their bytes.
 GROWTH = 4
@@ -119,19 +116,19 @@ def begin(spans: Sequence[Span], new_bytes: int, at: int = 0) -> int:
     return after
 
 
-def due(store: Store, topics: Collection[TopicId] | None = None, *, at_once: bool = False) -> Iterator[Due]:
+def due(log: Log, topics: Collection[TopicId] | None = None, *, at_once: bool = False) -> Iterator[Due]:
     """The runs to be made now, of these topics or all. ``at_once``: however few the new rows are."""
-    least = 1 if at_once else store.settings.upkeep.state_bytes
+    least = 1 if at_once else log.settings.upkeep.state_bytes
     if not least:
         return
-    with store.catalog.read() as connection:
+    with log.catalog.read() as connection:
         oldest = registry.oldest_unsealed(connection)
         sealed = registry.head_epoch(connection) if oldest is None else oldest - 1
         found = connection.execute(registry.topic_query().order_by(tables.topics.c.id)).all()
     for row in found:
         info = registry.topic_info(row)
         if info.kind is TopicKind.TABLE and (topics is None or info.id in topics):
-            yield from _of_topic(store, info, row.id, sealed, least)
+            yield from _of_topic(log, info, row.id, sealed, least)
 
 
 def _holdings(connection: Connection, topic: TopicId, topic_id: int, sealed: int) -> Holdings:
@@ -150,12 +147,12 @@ def _holdings(connection: Connection, topic: TopicId, topic_id: int, sealed: int
     )
 
 
-def _of_topic(store: Store, info: TopicInfo, topic_id: int, sealed: int, least: int) -> Iterator[Due]:
+def _of_topic(log: Log, info: TopicInfo, topic_id: int, sealed: int, least: int) -> Iterator[Due]:
     """The next one, and when it was made, perhaps one that goes on from it."""
-    latest = store.schemas(info.id)[-1]
+    latest = log.schemas(info.id)[-1]
     made: Stretch | None = None
     while latest.key:
-        with store.catalog.read() as connection:
+        with log.catalog.read() as connection:
             held = _holdings(connection, info.id, topic_id, sealed)
         found = stretch(info.id, held, info.partitioning, least, bag=latest.bag)
         if found is None or found == made:

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.model.model import SegmentRef, TopicId
 from tailrace.eventstore.model.position import Cut
@@ -36,9 +37,6 @@ from tailrace.eventstore.state.moved_cells import MovedCells
 from tailrace.eventstore.state.row_layout import SILENT, Ints
 from tailrace.eventstore.state.state import StateInput, partition_reader, plan_state, reader_of
 from tailrace.eventstore.storage import Storage
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,7 @@ class Here:
 
 
 def write_run(
-    store: Store,
+    log: Log,
     topic: TopicId,
     epoch: int,
     name: Callable[[], str],
@@ -126,7 +124,7 @@ def write_run(
     nothing names them yet. ``tombstones_after``: deletes of later epochs stay (None: none)."""
     # Runs that stand beside the log have lost the deletes that readers are to get.
     wanted = plan_state(
-        store, topic, Cut(epoch), columns=[], incomplete=True, every_row=tombstones_after is not None
+        log, topic, Cut(epoch), columns=[], incomplete=True, every_row=tombstones_after is not None
     )
     if wanted.target.bag:
         tombstones_after = None  # a bag counts deletes against creates: one alone would take away another row
@@ -139,14 +137,14 @@ def write_run(
     count = max(1, min(workers.shares, inside.partitioning.classes))
     shares = [
         Share(
-            storage=store.storage,
+            storage=log.storage,
             wanted=inside,
             before=before,
             partitions=inside.partitioning.of_class(number, count),
             after=after,
             epoch=epoch,
             name=name,
-            memory_bytes=store.settings.upkeep.memory_bytes,
+            memory_bytes=log.settings.upkeep.memory_bytes,
             tombstones_after=tombstones_after,
         )
         for number in range(count)
@@ -156,7 +154,7 @@ def write_run(
     if leaning:  # keys changed from one share's partitions to another's: those are done once more
         again = [replace(shares[at], more=_asked_of(shares[at], written)) for at in leaning]
         for at, found in zip(leaning, workers.write(again), strict=True):
-            discard(store.storage, written[at].parts)
+            discard(log.storage, written[at].parts)
             written[at] = found
     return [part for each in written for part in each.parts]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tailrace.eventstore.errors import TransientError
+from tailrace.eventstore.metadata.quarantine import quarantined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +57,7 @@ class Goal:
         return len(self.left) == len(waiting)
 
     def _incomplete(self) -> list[TopicId]:
-        aside = {each.topic for each in self.store.set_aside(self.source)}
+        aside = {each.topic for each in quarantined(self.store.catalog, self.source)}
         aside -= {request.topic for request in self.store.requests.open(self.source, "retry")}
         topics = self.store.topics(self.source)
         return [topic.id for topic in topics if topic.complete_since is None and topic.id not in aside]

@@ -11,6 +11,7 @@ import typer
 from tailrace.cli.invocation import Invocation, of
 from tailrace.cli.projection.status import print_projections, projection_statuses
 from tailrace.eventstore.errors import OperatorError, TransientError
+from tailrace.eventstore.metadata.quarantine import quarantined
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.terminal import count, duration, size, when
 
@@ -119,7 +120,7 @@ def aside_statuses(store: Store) -> list[AsideStatus]:
             (each.frames, each.bytes) if each.keeps else None,
             each.frame.hex() if allowed() and each.frame is not None else None,
         )
-        for each in store.set_aside()
+        for each in quarantined(store.catalog)
     ]
 
 

@@ -10,6 +10,7 @@ import typer
 from tailrace.cli.invocation import Invocation, of
 from tailrace.cli.source.request import follow, refuse, tell
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.metadata.quarantine import quarantined
 from tailrace.eventstore.model.model import TopicId
 from tailrace.terminal import size
 
@@ -58,7 +59,7 @@ def retry(
 def aside_of(invocation: Invocation, store: Store, names: Sequence[str]) -> list[TopicId]:
     """The topics set aside that are meant. Raises UsageError for a name that is no source's and no topic's, and for a
     topic that is not set aside."""
-    aside = [each.topic for each in store.set_aside()]
+    aside = [each.topic for each in quarantined(store.catalog)]
     if not names:
         return aside
     found: list[TopicId] = []
@@ -77,5 +78,5 @@ def aside_of(invocation: Invocation, store: Store, names: Sequence[str]) -> list
 
 def tell_left(store: Store, progress: Progress, request: Request) -> None:
     """Say what is left of a topic."""
-    left = {each.topic: each.bytes for each in store.set_aside()}.get(request.topic, 0)
+    left = {each.topic: each.bytes for each in quarantined(store.catalog)}.get(request.topic, 0)
     progress.say(f"{request.topic.text}: {size(left)} left", topic=request.topic.text, bytes_left=left)

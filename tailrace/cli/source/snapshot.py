@@ -13,6 +13,7 @@ from tailrace.cli.log.redact import command
 from tailrace.cli.progress import Reporter
 from tailrace.cli.source.request import follow, refuse, tell
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.metadata import load_progress
 from tailrace.eventstore.model.model import TopicId, TopicKind
 from tailrace.terminal import count
 
@@ -90,7 +91,7 @@ def tables_of(invocation: Invocation, store: Store, names: Sequence[str]) -> lis
 
 def tell_how_far(store: Store, report: Reporter, request: Request) -> None:
     """Say of a topic being read its rows, their rate and the time that is left."""
-    topic, load = request.topic.text, store.load(request.topic)
+    topic, load = request.topic.text, load_progress.read(store.catalog, request.topic)
     if load is None:
         report(f"{topic} waits to be read", 0, None, "", topic=topic)
         return

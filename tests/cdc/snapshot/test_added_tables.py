@@ -18,6 +18,7 @@ from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.stream.queue import Handover
 from tailrace.cdc.topics import Topics, TopicsChanged
 from tailrace.cdc.wire import pgoutput as pg
+from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.model.model import EpochBatch
 from tailrace.eventstore.settings import SourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
@@ -70,9 +71,9 @@ class Beside:
 @pytest.fixture
 def beside(store_dir: Path) -> Iterator[Beside]:
     with Store.open(StoreSettings(), create=True, root=store_dir) as store:
-        store.register_source(SOURCE, slot="s", publication="p", system_id="1")
+        register_source(store.catalog, SOURCE, slot="s", publication="p", system_id="1")
         for table in (LATER, OTHER):
-            store.register_topic(table.topic, table.topic_schema)
+            register_topic(store, table.topic, table.topic_schema)
         writer = store.take_over(SOURCE)
         writer.append(EpochBatch(SOURCE, 0x100, 0x101, 0x101, completes=[OTHER.topic]))
         settings = SourceSettings(dsn="postgresql://127.0.0.1:1/nobody")

@@ -24,6 +24,7 @@ from tailrace.cli.progress import Pace, Reporter
 from tailrace.cli.source.snapshot import tell_how_far
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.catalog.requests import RequestState
+from tailrace.eventstore.metadata import load_progress
 from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.store import Store
 from tailrace.terminal import Output
@@ -174,7 +175,7 @@ def test_a_killed_load_goes_on_with_the_chunk_it_was_at(site: Site) -> None:
         (request,) = store.requests.ask(SNAPSHOT, [ITEMS])
         with CaptureProcess(site, failpoint="chunk_read:6") as killed:
             assert killed.wait() == -9, killed.output
-        load = store.load(ITEMS)
+        load = load_progress.read(store.catalog, ITEMS)
         assert load is not None and 0 < load.rows < ROWS and not load.done
         lines, pace = io.StringIO(), Pace()
         pace.told(f"reading {ITEMS.text}", 0, None)
@@ -186,7 +187,9 @@ def test_a_killed_load_goes_on_with_the_chunk_it_was_at(site: Site) -> None:
         assert (shown["done"], shown["unit"], shown["topic"]) == (load.rows, "rows", ITEMS.text)
         assert shown["total"] >= load.rows and shown["per_second"] > 0 and shown["seconds_left"] >= 0
         with CaptureProcess(site) as process:
-            wait_until(lambda: store.load(ITEMS) is None, alive=lambda: process.running)
+            wait_until(
+                lambda: load_progress.read(store.catalog, ITEMS) is None, alive=lambda: process.running
+            )
             process.catch_up()
             assert chunk_rows(store) == ROWS, "chunks that were in the log were read again"
             assert_equals_source(site)

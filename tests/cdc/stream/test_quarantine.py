@@ -11,6 +11,7 @@ from tailrace.cdc.columnar import undecoded
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog.requests import RequestState
 from tailrace.eventstore.errors import IncompleteTopic
+from tailrace.eventstore.metadata.quarantine import first_kept, quarantined
 from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
@@ -98,7 +99,7 @@ def test_the_others_go_on_and_what_was_kept_is_decoded_in_order(
         store = capture.store
         assert any("shop.public.orders is set aside" in text for text in capture.status.messages)
         assert is_complete(store, PEOPLE)
-        [aside] = store.set_aside("shop")
+        [aside] = quarantined(store.catalog, "shop")
         assert (aside.topic, aside.keeps) == (ORDERS, True)
         assert aside.frames > 1500
         assert aside.error == "its rows could not be made (Refused)"
@@ -109,7 +110,7 @@ def test_the_others_go_on_and_what_was_kept_is_decoded_in_order(
     retried(site)
     with site.open() as store:
         assert_sound(store)
-        assert store.set_aside() == []
+        assert quarantined(store.catalog) == []
         assert [path for path in store.storage.list() if path.endswith(".frames")] == []
         assert sum(row["_op"] == "t" for row in rows(store, ORDERS)) > 0
 
@@ -139,7 +140,7 @@ def test_kill_while_frames_are_kept_or_decoded_loses_and_doubles_nothing(
     broken(True)
     with RunningCapture(site) as capture:
         capture.catch_up()
-        assert [each.topic for each in capture.store.set_aside()] == [ORDERS]
+        assert [each.topic for each in quarantined(capture.store.catalog)] == [ORDERS]
     with site.open() as store:
         store.requests.ask("retry", [ORDERS])
     with CaptureProcess(site, failpoint=decoding) as process:
@@ -161,8 +162,8 @@ def test_a_table_without_columns_is_set_aside_until_it_is_read_again(site: Site)
         capture.catch_up()
         execute(site.dsn, "ALTER TABLE bare DROP COLUMN n", "INSERT INTO bare DEFAULT VALUES")
         change(site, 100, 3)
-        wait_until(lambda: len(capture.store.set_aside()) == 1, alive=lambda: capture.running)
-        [aside] = capture.store.set_aside()
+        wait_until(lambda: len(quarantined(capture.store.catalog)) == 1, alive=lambda: capture.running)
+        [aside] = quarantined(capture.store.catalog)
         assert aside.topic == bare
         assert "has no columns" in aside.error
         [request] = capture.store.requests.ask("retry", [bare])
@@ -173,7 +174,7 @@ def test_a_table_without_columns_is_set_aside_until_it_is_read_again(site: Site)
         capture.store.requests.ask("snapshot", [bare])
         wait_until(lambda: is_complete(capture.store, bare), alive=lambda: capture.running)
         capture.catch_up()
-        assert capture.store.set_aside() == []
+        assert quarantined(capture.store.catalog) == []
         assert_equals_source(site)
         assert_sound(capture.store)
 
@@ -200,9 +201,9 @@ def test_what_is_kept_of_protected_columns_is_protected(site: Site, broken: Call
         )
         capture.catch_up()
     with guarded.open() as store:
-        [aside] = store.set_aside()
+        [aside] = quarantined(store.catalog)
         assert aside.keeps
-        found = store.first_kept(ORDERS)
+        found = first_kept(store.catalog, store.storage, ORDERS)
         assert found is not None
         plain = undecoded.unpack(found[1]).data
         assert secret.encode() not in plain

@@ -19,6 +19,7 @@ import pyarrow as pa
 from sqlalchemy import select
 
 from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.maintenance.files import fold, tiers
 from tailrace.eventstore.metadata import epochs as timeline
 from tailrace.eventstore.metadata import segment_index, state_runs
@@ -107,8 +108,8 @@ def main() -> None:
         upkeep = UpkeepSettings(keep_seconds=0, state_bytes=1)
         settings = StoreSettings(partitions=2, inline_bytes=0, upkeep=upkeep)
         with Store.open(settings, create=True, root=Path(place)) as store:
-            store.register_source("shop", slot="s", publication="p", system_id="1")
-            store.register_topic(TOPIC, SCHEMA)
+            register_source(store.catalog, "shop", slot="s", publication="p", system_id="1")
+            register_topic(store, TOPIC, SCHEMA)
             writer = store.take_over("shop")
             for lsn, changes in enumerate(transactions(), start=1):
                 rows = TopicRows(TOPIC, 1, pa.Table.from_pylist(changes, schema=change_schema(SCHEMA)))

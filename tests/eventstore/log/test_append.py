@@ -15,6 +15,7 @@ from sqlalchemy import func, select
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import Fenced, IncompleteTopic, IntegrityError, OperatorError, UsageError
+from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.model.model import EpochBatch, SegmentRef, TopicId, TopicKind, TopicRows
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column, TopicSchema, change_schema
 from tailrace.eventstore.segment.segment import read_segment
@@ -90,7 +91,7 @@ def test_a_blob_and_files_read_the_same(tmp_path: Path) -> None:
         ) as store:
             capture = writer(store)
             keyless = TopicId.table("shop", "public", "no_key")
-            store.register_topic(keyless, KEYLESS)
+            register_topic(store, keyless, KEYLESS)
             changes = [("c", 1), ("c", 7), ("t", 0), ("u", 7), ("d", 1)]
             extra = TopicRows(keyless, 1, _keyless_rows())
             given = batch(10, orders=changes, customers=[("c", 3)])
@@ -307,16 +308,18 @@ def test_a_reference_is_read_without_the_catalog(new_store: StoreFactory) -> Non
 
 def test_a_source_belongs_to_one_system_once_loaded(new_store: StoreFactory) -> None:
     store = new_store()
-    store.register_source("shop", slot="a", publication="p", system_id="1")
-    state = store.register_source("shop", slot="b", publication="p", system_id="2")  # nothing loaded yet
+    register_source(store.catalog, "shop", slot="a", publication="p", system_id="1")
+    state = register_source(
+        store.catalog, "shop", slot="b", publication="p", system_id="2"
+    )  # nothing loaded yet
     assert (state.slot, state.system_id) == ("b", "2")
     writer(store).append(batch(10, orders=[("c", 1)]))
     with pytest.raises(OperatorError, match="7001"):
-        store.register_source("shop", slot="b", publication="p", system_id="3")
+        register_source(store.catalog, "shop", slot="b", publication="p", system_id="3")
     with pytest.raises(UsageError, match="shop"):
         store.take_over("shopp")
     with pytest.raises(UsageError, match="not a source name"):
-        store.register_source("../x", slot="b", publication="p", system_id="3")
+        register_source(store.catalog, "../x", slot="b", publication="p", system_id="3")
 
 
 def test_two_captures_never_show_an_epoch_before_its_predecessor(

@@ -26,14 +26,14 @@ def test_rows_between_any_two_epochs_are_counted_before_and_after_they_are_seale
         for after, up_to in combinations((0, 2, 5, 9, 12, 13, 20), 2)
     ]
     for topic, after, up_to, rows in spans:
-        assert rows_between(store, topic, after, up_to) == Counted(rows, rows)
+        assert rows_between(store.catalog, topic, after, up_to) == Counted(rows, rows)
     store.seal(12)
     bounds = []
     for topic, after, up_to, rows in spans:
-        counted = rows_between(store, topic, after, up_to)
+        counted = rows_between(store.catalog, topic, after, up_to)
         assert counted is not None and counted.at_least <= rows <= counted.at_most
         assert counted.exact or after < 12
         bounds.append(counted.exact)
     assert not all(bounds)
-    assert rows_between(store, ORDERS, 0, 20) == Counted(true[ORDERS].total(), true[ORDERS].total())
-    assert rows_between(store, UNKNOWN, 0, 20) is None
+    assert rows_between(store.catalog, ORDERS, 0, 20) == Counted(true[ORDERS].total(), true[ORDERS].total())
+    assert rows_between(store.catalog, UNKNOWN, 0, 20) is None

@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.model.model import EpochBatch, Op, TopicId, TopicRows
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, change_schema
@@ -221,7 +222,7 @@ def events(lsn: int, stream: str, *models: BaseModel) -> pa.Table:
 def test_domain_events_come_typed(store: Store) -> None:
     capture = writer(store)
     topic = TopicId.events("shop", "account")
-    store.register_topic(topic, EVENT_SCHEMA, reason="")
+    register_topic(store, topic, EVENT_SCHEMA, reason="")
     rows = events(1, "42", Paid(amount=Decimal("9.50")), Sent(parcel="p1"), Paid(amount=Decimal(3)))
     capture.append(EpochBatch("shop", 1, 2, 2, at(1), 1, [TopicRows(topic, 1, rows)]))
     group = store.group("g", ["shop.account"], start="earliest")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tailrace.eventstore.errors import HistoryGone, UsageError
+from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.model.keys import hash_texts, partition_of
 from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
 from tailrace.eventstore.model.position import Cut
@@ -132,7 +133,7 @@ def test_what_comes_and_topics_that_come_are_followed(store: Store) -> None:
     late = TopicId.table("shop", "public", "late_orders")
     following = store.tail(["*orders"], timeout=30)
     capture = writer(store)
-    store.register_topic(late, SCHEMA)
+    register_topic(store, late, SCHEMA)
     capture.append(batch(20, customers=[("u", 1)]))
     capture.append(batch(21, orders=[("u", 9)]))
     capture.append(

@@ -28,6 +28,7 @@ from tailrace.eventstore.errors import (
     UsageError,
 )
 from tailrace.eventstore.log.row_counts import Counted
+from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.maintenance.redaction.redact import Request, redact
 from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.metadata.generations import Behind, GenerationState
@@ -728,7 +729,7 @@ def test_topics_that_are_still_loading_are_waited_for_and_hold_up_nobody_else(
     shop: ShopLog, deploy: Deploy, define: Callable[[str], Mapping[str, Projection]]
 ) -> None:
     late = TopicId.table("shop", "public", "late")
-    shop.store.register_topic(late, TABLES["customers"])
+    register_topic(shop.store, late, TABLES["customers"])
     ctx = deploy(TOTALS)
     late_totals = TOTALS.replace("orders", "late").replace("totals", "late_totals")
     waiting = define(late_totals.replace("customer_id", "city").replace("amount", "id"))

@@ -20,6 +20,7 @@ from tailrace.eventstore.errors import (
     TailraceError,
     UsageError,
 )
+from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.maintenance.move import files
 from tailrace.eventstore.maintenance.move.move import Moved, moving
 from tailrace.eventstore.metadata.run_records import RunRecord
@@ -103,8 +104,8 @@ def test_a_store_moves_to_postgres_and_objects_and_back_and_goes_on(
         assert facts(store) == before
         again = store.take_over("shop")
         again.append(batch(1000, orders=[("c", 1000)]))
-        store.register_topic(
-            TopicId.table("shop", "public", "later"), SCHEMA
+        register_topic(
+            store, TopicId.table("shop", "public", "later"), SCHEMA
         )  # numbered behind those that came
         assert store.maintain().sealed_epochs
         assert store.verify().findings == ()

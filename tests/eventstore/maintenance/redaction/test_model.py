@@ -14,6 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.maintenance.redaction.redact import Request, redact
 from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
@@ -85,8 +86,8 @@ class Logged:
     def __init__(self, store: Store, number: int) -> None:
         self.store = store
         self.topic = TopicId.table("shop", "public", f"notes{number}")
-        store.register_source("shop", slot="s", publication="p", system_id="1")
-        store.register_topic(self.topic, FIRST)
+        register_source(store.catalog, "shop", slot="s", publication="p", system_id="1")
+        register_topic(store, self.topic, FIRST)
         self._writer = store.take_over("shop")
         self._appended = 0
         self._begun = False

@@ -105,7 +105,7 @@ def test_rows_older_than_their_time_go_and_every_later_state_stays(
         content(store, offsets={0: (0, 3)})
     with pytest.raises(HistoryGone):
         state_at(store, store.cut("0/1D").epoch)
-    assert rows_between(store, ORDERS, 29, 40) is None
+    assert rows_between(store.catalog, ORDERS, 29, 40) is None
     assert not is_due(store)
     fill(store, 41, 60)
     before = states(store, 50, 60)

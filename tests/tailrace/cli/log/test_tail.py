@@ -10,6 +10,7 @@ from contextlib import closing
 
 import pytest
 
+from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.eventstore.settings import StoreSettings
@@ -60,7 +61,7 @@ def test_patterns_keys_and_operations_choose(project: Project, store: Store) -> 
         (9, "t", None)
     ]  # once, not per partition
     assert told(project, "--op", "create", "--key", "12", "--key", "15") == [(12, "c", 12), (15, "c", 15)]
-    store.register_topic(PLACES, TWO)
+    register_topic(store, PLACES, TWO)
     found = TopicRows(PLACES, 1, rows(40, [("c", 7)], schema=TWO))
     writer(store).append(EpochBatch("shop", 40, 41, 41, at(40), transactions=1, rows=[found]))
     wrong = project.run("log", "tail", "shop.public.places", "--key", "7")
