@@ -48,24 +48,30 @@ def _hash_key(secret: SecretStr) -> SecretStr:
 
 
 class UpkeepSettings(_Frozen):
-    """How the log is kept in order: small epochs sealed, small files merged, files nobody needs removed."""
+    """How a running capture keeps the log in order: it seals small epochs, merges small files and removes files that
+    nobody needs."""
 
     every_seconds: Annotated[
-        float, Field(ge=0, description="a running capture looks so often whether there is work; 0 = never")
+        float, Field(ge=0, description="Seconds between two checks for work by a running capture. 0: never.")
     ] = 60.0
     # 512 small epochs are as good as a file to a reader: they are one page of it.
-    seal_epochs: Annotated[int, Field(ge=1, description="so many new epochs are worth a round")] = 512
+    seal_epochs: Annotated[int, Field(ge=1, description="Number of new epochs that are worth a round.")] = 512
     keep_seconds: Annotated[
         float,
-        Field(ge=0, description="a file that was replaced stays so long for those who began to read it"),
+        Field(ge=0, description="Seconds that a replaced file stays for readers that have begun to read it."),
     ] = 600.0
     keep_epochs: Annotated[
-        int, Field(ge=1, description="the newest epochs stay rows of the catalog, older ones go to files")
+        int,
+        Field(
+            ge=1, description="Number of latest epochs that stay rows of the catalog. Older ones go to files."
+        ),
     ] = 100_000
-    memory_bytes: Annotated[int, Field(ge=MIB, description="decoded rows a merge may hold")] = 96 * MIB
+    memory_bytes: Annotated[int, Field(ge=MIB, description="Memory for the decoded rows of a merge.")] = (
+        96 * MIB
+    )
     # Below that a run would save little.
     state_bytes: Annotated[
-        int, Field(ge=0, description="so many new bytes of a table are worth a state run; 0 = never")
+        int, Field(ge=0, description="New bytes of a table that are worth a state run. 0: never.")
     ] = 32 * MIB
 
 
@@ -77,19 +83,23 @@ def _endpoint(text: str) -> str:
 
 
 class ObjectStoreSettings(_Frozen):
-    """The object store that ``segments = "s3://BUCKET/PREFIX"`` is in. Credentials come from the environment."""
+    """The object store of ``segments = "s3://BUCKET/PREFIX"``. Credentials come from the environment."""
 
     endpoint: Annotated[
         str | None,
         AfterValidator(lambda text: text if text is None else _endpoint(text)),
-        Field(description="of a store that is not AWS; default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL"),
+        Field(
+            description="URL of a store that is not AWS. Default: AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL."
+        ),
     ] = None
-    region: Annotated[str | None, Field(description="of the bucket; default: AWS_REGION")] = None
+    region: Annotated[str | None, Field(description="Region of the bucket. Default: AWS_REGION.")] = None
     encryption: Annotated[
         Literal["AES256", "aws:kms", "aws:kms:dsse"] | None,
-        Field(description="what uploads ask of the server; default: the bucket's own"),
+        Field(description="Encryption that uploads request. Default: the bucket's own."),
     ] = None
-    kms_key: Annotated[str | None, Field(description="id or ARN; default: the account's for S3")] = None
+    kms_key: Annotated[
+        str | None, Field(description="Id or ARN of the KMS key. Default: the account's key for S3.")
+    ] = None
 
     @model_validator(mode="after")
     def _check_key(self) -> Self:
@@ -127,21 +137,24 @@ Seconds = Annotated[float, BeforeValidator(_duration), Field(ge=0)]
 
 
 class TopicSettings(_Frozen):
-    """How long rows of topics are kept. Keys of the table are names of topics, or patterns with * and ?; a name goes
-    before patterns, a later pattern before an earlier one."""
+    """How long rows of topics are kept. A table's name is a topic's name or a pattern with * and ?. A name goes before
+    patterns, and a later pattern before an earlier one."""
 
-    retention: Annotated[Retention, BeforeValidator(_retention)] = Retention()
-    compact_after: Annotated[Seconds, Field(description="compact leaves rows alone that are younger")] = (
-        86_400.0
-    )
+    retention: Annotated[
+        Retention, BeforeValidator(_retention), Field(description=f"Which rows are kept: {FORMS}.")
+    ] = Retention()
+    compact_after: Annotated[
+        Seconds, Field(description="Age below which compaction leaves rows alone: seconds, or a text as 7d.")
+    ] = 86_400.0
     tombstones: Annotated[
-        Seconds, Field(description="so long after it a delete stays in what compact leaves to readers")
+        Seconds,
+        Field(description="Time that compaction keeps a delete for readers: seconds, or a text as 7d."),
     ] = 7 * 86_400.0
     archive: Annotated[
         str | Path | None,
         AfterValidator(lambda place: place if place is None else _files_place(place)),
         Field(
-            description="files are copied there before retention removes them: a folder, or s3://BUCKET/PREFIX"
+            description="Where files are copied before retention removes them: a folder, or s3://BUCKET/PREFIX."
         ),
     ] = None
 
@@ -156,23 +169,42 @@ class TopicSettings(_Frozen):
 
 
 class StoreSettings(_Frozen):
-    """Where the log lives. ``name`` prefixes slots, publications, generations and buckets."""
+    """Where the log lives."""
 
-    name: Name = "tailrace"
-    catalog: str = "sqlite:///.tailrace/catalog.db"
+    name: Annotated[
+        Name,
+        Field(description="Name of the store. Names of slots, publications and generations begin with it."),
+    ] = "tailrace"
+    catalog: Annotated[
+        str, Field(description="URL of the catalog's database: sqlite:///PATH, or postgresql://…")
+    ] = "sqlite:///.tailrace/catalog.db"
     segments: Annotated[
-        str | Path, AfterValidator(_files_place), Field(description="a folder, or s3://BUCKET/PREFIX")
+        str | Path,
+        AfterValidator(_files_place),
+        Field(description="Where the log's files are: a folder, or s3://BUCKET/PREFIX."),
     ] = Path(".tailrace/segments")
-    partitions: Annotated[int, Field(ge=1, le=PARTITIONS_MAX)] = 4
-    inline_bytes: Annotated[int, Field(ge=0, description="epochs up to this size are one catalog row")] = MIB
+    partitions: Annotated[
+        int,
+        Field(
+            ge=1, le=PARTITIONS_MAX, description="Partitions of a new topic. Rows of a key share a partition."
+        ),
+    ] = 4
+    inline_bytes: Annotated[
+        int, Field(ge=0, description="Largest epoch that is a row of the catalog until it is sealed.")
+    ] = MIB
     shared_path: Annotated[
-        bool, Field(description="every Spark worker has the segments folder at this path")
+        bool, Field(description="Whether every Spark worker sees the segments folder at this path.")
     ] = False
-    upkeep: UpkeepSettings = UpkeepSettings()
+    upkeep: Annotated[UpkeepSettings, Field(description="How a running capture keeps the log in order.")] = (
+        UpkeepSettings()
+    )
     topics: Annotated[
-        dict[str, TopicSettings], Field(description="in the file they are tables of their own: [topics.NAME]")
+        dict[str, TopicSettings],
+        Field(description="Retention by topic. In the file these are tables of their own: [topics.NAME]."),
     ] = {}
-    s3: ObjectStoreSettings = ObjectStoreSettings()
+    s3: Annotated[ObjectStoreSettings, Field(description="The object store, where segments are in one.")] = (
+        ObjectStoreSettings()
+    )
 
     @property
     def in_objects(self) -> bool:
@@ -181,29 +213,51 @@ class StoreSettings(_Frozen):
 
 
 class SourceSettings(_Frozen):
-    """One Postgres database. ``tables`` are patterns SCHEMA.TABLE with * and ?, an exclusion starts with ``!``.
-    ``columns`` are patterns SCHEMA.TABLE.COLUMN and what capture makes of those columns' values."""
+    """One Postgres database that is captured."""
 
-    kind: Literal["postgres"] = "postgres"
-    dsn: SecretStr
-    tables: tuple[str, ...] = ("public.*",)
-    columns: dict[str, Annotated[str, AfterValidator(_policy)]] = {}
-    hash_key: Annotated[SecretStr, AfterValidator(_hash_key)] | None = None
-    epoch_bytes: Annotated[int, Field(ge=1024)] = 32 * MIB
-    epoch_changes: Annotated[int, Field(ge=1)] = 200_000
-    linger_ms: Annotated[int, Field(ge=0, le=60_000)] = 100
-    queue_bytes: Annotated[int, Field(ge=1024, description="frames waiting for the decoder")] = 64 * MIB
-    load_workers: Annotated[int, Field(ge=1, le=64)] = 2
+    kind: Annotated[Literal["postgres"], Field(description="Kind of the database.")] = "postgres"
+    dsn: Annotated[SecretStr, Field(description="Connection string of the database, as libpq reads it.")]
+    tables: Annotated[
+        tuple[str, ...],
+        Field(description="Tables to capture: patterns SCHEMA.TABLE with * and ?. ! begins an exclusion."),
+    ] = ("public.*",)
+    columns: Annotated[
+        dict[str, Annotated[str, AfterValidator(_policy)]],
+        Field(
+            description="What capture makes of columns' values: by pattern SCHEMA.TABLE.COLUMN, one of drop, hash,"
+            " truncate:N and plain."
+        ),
+    ] = {}
+    hash_key: Annotated[
+        Annotated[SecretStr, AfterValidator(_hash_key)] | None,
+        Field(description=f"Secret of the policy hash, {HASH_KEY_BYTES_MIN} bytes or more."),
+    ] = None
+    epoch_bytes: Annotated[int, Field(ge=1024, description="An epoch ends when it has this size.")] = 32 * MIB
+    epoch_changes: Annotated[int, Field(ge=1, description="An epoch ends when it has this many changes.")] = (
+        200_000
+    )
+    linger_ms: Annotated[
+        int, Field(ge=0, le=60_000, description="Milliseconds that an epoch waits for more transactions.")
+    ] = 100
+    queue_bytes: Annotated[
+        int, Field(ge=1024, description="Memory for received frames that wait for the decoder.")
+    ] = 64 * MIB
+    load_workers: Annotated[
+        int, Field(ge=1, le=64, description="Connections that read tables side by side in the first load.")
+    ] = 2
     load_chunk_rows: Annotated[
-        int, Field(ge=1, description="a chunk of a table added later has at most so many rows")
+        int, Field(ge=1, description="Most rows in a chunk of a table that is loaded beside the stream.")
     ] = 50_000
     load_rows_per_second: Annotated[
         int | None,
-        Field(ge=1, description="limit for loads of tables added later; none = as fast as it goes"),
+        Field(ge=1, description="Most rows a second in loads beside the stream. Default: no limit."),
     ] = None
     protocol: Annotated[
         Literal[1, 2],
-        Field(description="2: large transactions are streamed before their commit, and kept here"),
+        Field(
+            description="Version of the replication protocol. 2: the server streams large transactions before their"
+            " commit, and capture keeps them on its disk."
+        ),
     ] = 1
 
     @model_validator(mode="after")
@@ -224,52 +278,84 @@ SINK_ADDRESS: Mapping[SinkKind, Literal["dsn", "url", "path"]] = {
 
 
 class SinkSettings(_Frozen):
-    """One place projections write to, with what ``SINK_ADDRESS`` says that its kind needs."""
+    """One place that projections write to. Each kind has one address (``SINK_ADDRESS``)."""
 
-    kind: SinkKind
-    dsn: SecretStr | None = None
-    url: SecretStr | None = None
-    path: Path | None = None
-    cluster: Annotated[bool, Field(description="of redis: the server is one of a cluster")] = False
+    kind: Annotated[SinkKind, Field(description="Kind of the sink.")]
+    dsn: Annotated[
+        SecretStr | None,
+        Field(description="Address of a postgres sink: a connection string, as libpq reads it."),
+    ] = None
+    url: Annotated[
+        SecretStr | None, Field(description="Address of a redis sink: redis://HOST:PORT/DB or rediss://…")
+    ] = None
+    path: Annotated[Path | None, Field(description="Address of a search or parquet sink: a folder.")] = None
+    cluster: Annotated[bool, Field(description="Whether a redis server is one of a cluster.")] = False
 
 
 class SparkSettings(_Frozen):
-    master: str = "local[*]"
-    driver_memory: str = "1g"
-    shuffle_partitions: Annotated[int, Field(ge=1)] = 8
+    """The Spark session that computes projections."""
+
+    master: Annotated[str, Field(description="Where Spark's tasks run: local[N], or a cluster's URL.")] = (
+        "local[*]"
+    )
+    driver_memory: Annotated[str, Field(description="Heap of the driver's JVM.")] = "1g"
+    shuffle_partitions: Annotated[int, Field(ge=1, description="Partitions of a shuffle.")] = 8
 
 
 class ProjectionSettings(_Frozen):
-    modules: tuple[str, ...] = ()
-    sql: Annotated[
-        tuple[str, ...], Field(description=".sql files, and folders of them, beside the configuration")
+    """Which projections there are, and how they are refreshed."""
+
+    modules: Annotated[
+        tuple[str, ...],
+        Field(description="Python modules with projections, found from the folder of the configuration."),
     ] = ()
-    poll_seconds: Annotated[float, Field(gt=0)] = 1.0
+    sql: Annotated[
+        tuple[str, ...],
+        Field(description="Files and folders of projections in SQL, below the folder of the configuration."),
+    ] = ()
+    poll_seconds: Annotated[
+        float, Field(gt=0, description="Seconds between two checks of the log by tailrace run.")
+    ] = 1.0
     incremental_bytes: Annotated[
-        int, Field(ge=0, description="rows of inputs that an incremental refresh may hold; more: a full one")
+        int,
+        Field(
+            ge=0, description="Most memory for the inputs of an incremental refresh. More: a full refresh."
+        ),
     ] = 48 * MIB
 
 
 class MetricsSettings(_Frozen):
-    """Where a capture that runs until it is stopped serves metrics, and where a runner of projections does. Without a
-    port they do not."""
+    """Where ``tailrace capture`` and ``tailrace run`` serve metrics. Without a port they serve none."""
 
-    port: Annotated[int | None, Field(ge=0, le=65535, description="of capture; 0 = one that is free")] = None
-    projections_port: Annotated[int | None, Field(ge=0, le=65535, description="of run; 0 = as above")] = None
-    address: str = "127.0.0.1"
+    port: Annotated[
+        int | None, Field(ge=0, le=65535, description="Port of capture. 0: one that is free.")
+    ] = None
+    projections_port: Annotated[
+        int | None, Field(ge=0, le=65535, description="Port of run. 0: one that is free.")
+    ] = None
+    address: Annotated[str, Field(description="IP address that both listen on.")] = "127.0.0.1"
 
 
 class Settings(_Frozen):
-    """One environment's settings after overlays and ``${VAR}`` expansion. ``protected`` makes destructive verbs ask."""
+    """One environment's settings after overlays and ``${VAR}`` expansion."""
 
-    store: StoreSettings = StoreSettings()
-    sources: dict[Name, SourceSettings] = {}
-    topics: dict[str, TopicSettings] = {}
-    sinks: dict[Name, SinkSettings] = {}
-    projections: ProjectionSettings = ProjectionSettings()
-    spark: SparkSettings = SparkSettings()
-    metrics: MetricsSettings = MetricsSettings()
-    protected: bool = False
+    store: Annotated[StoreSettings, Field(description="Where the log lives.")] = StoreSettings()
+    sources: Annotated[dict[Name, SourceSettings], Field(description="Databases that are captured.")] = {}
+    topics: Annotated[dict[str, TopicSettings], Field(description="How long rows of topics are kept.")] = {}
+    sinks: Annotated[dict[Name, SinkSettings], Field(description="Places that projections write to.")] = {}
+    projections: Annotated[
+        ProjectionSettings, Field(description="Which projections there are, and how they are refreshed.")
+    ] = ProjectionSettings()
+    spark: Annotated[SparkSettings, Field(description="The Spark session that computes projections.")] = (
+        SparkSettings()
+    )
+    metrics: Annotated[MetricsSettings, Field(description="Where metrics are served.")] = MetricsSettings()
+    protected: Annotated[
+        bool,
+        Field(
+            description="Whether commands that destroy something ask first, and passwords are refused here."
+        ),
+    ] = False
 
     def secrets(self) -> frozenset[str]:
         """What must not leave the process: addresses with a password, these passwords, keys of hashes."""

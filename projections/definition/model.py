@@ -21,12 +21,15 @@ a projection. The wall clock would give another result each time."""
 
 @dataclass(frozen=True, slots=True)
 class Through:
-    """A row takes part wherever the rows of another input do that it belongs to: those of ``input`` in which each
-    column of ``on``'s values equals this input's column of ``on``'s keys. ``Through("orders", {"order_id": "id"})``:
-    an order's line goes where its order goes. The other input may itself go through a further one."""
+    """Affected keys by way of another input: a row takes part wherever the row of that input does that it belongs to.
+
+    ``Through("orders", {"order_id": "id"})``: an order's line goes where its order goes.
+    """
 
     input: str
+    """Name of the other input. It may itself go through a further one."""
     on: Mapping[str, str]
+    """Columns by which the rows belong together: this input's as keys, the other input's as values."""
 
 
 Affects = str | tuple[str, ...] | Mapping[str, str] | Through | None
@@ -38,25 +41,24 @@ class ProjectionFailed(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The rows of a table at the refresh's position: the latest one per key.
-
-    ``affects`` says which output keys a row takes part in: a column of this table for each column of the
-    projection's key (``"customer_id"`` when both have that name, ``{"customer_id": "id"}`` when not), or ``Through``
-    another input. Without it nobody knows, so that a change of this input has everything computed again.
-    ``columns`` are those the function needs, all unless given: the others are neither read nor checked.
-    ``cast`` types columns that the log holds as text (a Spark type's DDL: ``{"total": "decimal(20,4)"}``).
-    ``on_unreadable`` says what to do with a cell that its typed column cannot hold: ``error``, ``null``, or ``text``
-    (the whole column as Postgres' text); one policy, or one per column.
-    A cell that a redaction erased is NULL. ``erased`` adds the column ``_erased``: the names of a row's erased columns,
-    NULL for a row that has none.
-    """
+    """The rows of a table at the position of the refresh: the latest one of each key."""
 
     topic: str
+    """Name of the topic: ``SOURCE.SCHEMA.TABLE``."""
     affects: Affects = None
+    """Keys of the result that a row takes part in: a column of this table for each column of the key (``"customer_id"``
+    where both have that name, ``{"customer_id": "id"}`` where not), or ``Through`` another input. Without it a change
+    of this input has everything computed."""
     columns: tuple[str, ...] | None = None
+    """Columns that the function needs. The others are neither read nor checked. Default: all."""
     cast: Mapping[str, str] = field(default_factory=dict)
+    """Spark types of columns that the log holds as text: ``{"total": "decimal(20,4)"}``."""
     on_unreadable: OnUnreadable | Mapping[str, OnUnreadable] = "error"
+    """What becomes of a cell that its typed column cannot hold: ``error`` fails the refresh, ``null`` is NULL, ``text``
+    gives the whole column as Postgres' text. One policy, or one for each column."""
     erased: bool = False
+    """Whether a column ``_erased`` names the columns that a redaction erased in a row (NULL: none). Erased cells are
+    NULL."""
 
     @property
     def topic_id(self) -> TopicId:
@@ -65,11 +67,13 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Every change of a topic up to the refresh's position, as the log holds it (``schema.change_schema``), with
-    ``_partition``, ``_offset`` and ``_epoch``."""
+    """Every change of a table up to the position of the refresh, as the log holds it (``change_schema`` in
+    ``tailrace.eventstore.model.schema``), with the columns ``_partition``, ``_offset`` and ``_epoch``."""
 
     topic: str
+    """Name of the topic: ``SOURCE.SCHEMA.TABLE``."""
     affects: Affects = None
+    """As of ``State``."""
 
     @property
     def topic_id(self) -> TopicId:
@@ -78,11 +82,14 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The domain events of a category up to the refresh's position: stream, version, type, schema_version, data and
-    metadata as JSON text, event_id, recorded_at; with ``_partition``, ``_offset`` and ``_epoch``."""
+    """The domain events of a category up to the position of the refresh. Columns: stream, version, type,
+    schema_version, data and metadata (JSON as text), event_id, recorded_at; ``_partition``, ``_offset`` and
+    ``_epoch``."""
 
     topic: str
+    """Name of the topic: ``SOURCE.CATEGORY``."""
     affects: Affects = None
+    """As of ``State``."""
 
     @property
     def topic_id(self) -> TopicId:
@@ -91,10 +98,12 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The rows of another projection's result at the refresh's position: those of the generation that readers see."""
+    """The result of another projection at the position of the refresh: the rows of its live generation."""
 
     projection: str
+    """Name of the other projection."""
     affects: Affects = None
+    """As of ``State``."""
 
 
 Input = State | Changes | Events | Result
@@ -102,27 +111,36 @@ Input = State | Changes | Events | Result
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A function from DataFrames to one DataFrame, keyed, and the sink its rows go to.
-
-    Calling it calls the function, so that it can be tested on hand-made DataFrames. ``version`` is the author's
-    own: raising it says that the result changed in a way the code does not show. ``tolerance`` is the absolute
-    difference up to which two values of a floating-point column count as equal. ``freshness`` is how old its result
-    may be, in seconds or as text ("10min"). ``file`` and ``line`` are where the function is written.
-    """
+    """A function from DataFrames to one DataFrame, keyed, and the sink that its rows go to. Calling it calls the
+    function, so that it can be tested on DataFrames made by hand."""
 
     name: str
+    """Name of the projection: the function's."""
     key: tuple[str, ...]
+    """Columns of the result that tell its rows apart."""
     sink: SinkSpec
+    """Where the rows go."""
     inputs: Mapping[str, Input]
+    """What the function gets, by the names of its parameters. A further parameter ``now`` gets the commit time of the
+    position."""
     function: Callable[..., Any]
+    """The function."""
     version: str = ""
+    """A text of the author's. Another one says that the result changed in a way that the code does not show."""
     trust: bool = False
+    """Whether the author's word takes the place of the proof that the function keeps rows of different keys apart."""
     tolerance: Mapping[str, float] = field(default_factory=dict)
+    """Absolute difference up to which two values of a floating-point column count as equal, by column."""
     freshness: str | float | None = None
+    """How old the result may be: seconds, or a text as ``10min``. ``tailrace run`` schedules by it."""
     wants_now: bool = False
+    """Whether the function has a parameter ``now``."""
     module: str = ""
+    """Module that defines it."""
     file: str = ""
+    """File that defines it."""
     line: int = 0
+    """Line of the file."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)

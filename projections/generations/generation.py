@@ -183,7 +183,8 @@ def spec_from_text(text: str) -> SinkSpec:
 
 
 class _SpecUnpickler(pickle.Unpickler):
-    """Finds classes of ours also under the names of top-level packages, which specs of older stores name."""
+    """Finds classes of ours also under the names that specs of older stores have for their modules. A project may have
+    a module of the same name: its own class comes first."""
 
     _MOVED: ClassVar = {
         "projections.sinks.keyvalue": "tailrace.projections.sinks.keyvalue.sink",
@@ -191,7 +192,12 @@ class _SpecUnpickler(pickle.Unpickler):
     }
 
     def find_class(self, module_name: str, name: str) -> Any:
-        return super().find_class(self._MOVED.get(module_name, module_name), name)
+        try:
+            return super().find_class(module_name, name)
+        except (ImportError, AttributeError):
+            if module_name not in self._MOVED:
+                raise
+        return super().find_class(self._MOVED[module_name], name)
 
 
 def _own_spec(text: str) -> SinkSpec:

@@ -24,6 +24,7 @@ import pytest
 from tests.support import forking
 from tests.support.folders import REPOSITORY
 from tests.support.forking import Forked
+from tests.support.wheels import build_wheel
 
 SECONDS = 240
 PASSWORD = (
@@ -67,6 +68,7 @@ class Project:
     environment: dict[str, str] = field(default_factory=dict)
     running: list[subprocess.Popen[str]] = field(default_factory=list)
     forked: bool = True
+    python: str | Path = sys.executable
 
     def configure(self, text: str) -> None:
         (self.folder / "tailrace.toml").write_text(text, encoding="utf-8")
@@ -79,7 +81,7 @@ class Project:
 
     def together(self, *commands: Sequence[str]) -> list[Done]:
         """The same of several in one process, in which Spark starts once."""
-        done = self._done([sys.executable, "-c", TOGETHER, json.dumps(commands)], None)
+        done = self._done([str(self.python), "-c", TOGETHER, json.dumps(commands)], None)
         assert done.code == 0, done.err
         *outs, _ = done.out.split("\0")
         *errs, _ = done.err.split("\0")
@@ -143,12 +145,18 @@ class Project:
         return Done(process.returncode, out, err)
 
     def _argv(self, arguments: tuple[str, ...]) -> list[str]:
-        return [sys.executable, "-m", "tailrace", *arguments]
+        return [str(self.python), "-m", "tailrace", *arguments]
 
     def _environment(self, more: Mapping[str, str] | None) -> dict[str, str]:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")}
         house = str(REPOSITORY)
         return {**ours, "PYTHONPATH": house, "COLUMNS": "100", **self.environment, **(more or {})}
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that a user installs."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from tests.support.folders import REPOSITORY
-
-ROOT = REPOSITORY
+from tests.support.wheels import PIP, make_environment, run
 
 SERVICE = """
 import importlib.util
@@ -33,22 +27,6 @@ print("served by", tailrace.__version__)
 """
 
 
-def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [str(word) for word in command], cwd=cwd, env=env, capture_output=True, text=True, timeout=280
-    )
-    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder)
-    return next(folder.glob("*.whl"))
-
-
 def test_the_wheel_carries_its_migrations(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert any(name.startswith("tailrace/migrations/catalog/") and name.endswith(".py") for name in names)
@@ -65,11 +43,9 @@ def test_the_wheel_holds_one_package_and_its_metadata(wheel: Path) -> None:
 
 
 def test_a_base_install_appends_loads_follows_and_reads(wheel: Path, tmp_path: Path) -> None:
-    python = tmp_path / "venv" / "bin" / "python"
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
-    pip: tuple[str | Path, ...] = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
-    pip += ("--disable-pip-version-check", "--no-compile")  # it is run once
-    run(*pip, "--require-hashes", "-r", ROOT / "requirements" / "base.txt")
+    python = make_environment(tmp_path / "venv")
+    pip = (*PIP, "--python", python, "install", "--quiet", "--no-compile")  # it is run once
+    run(*pip, "--require-hashes", "-r", REPOSITORY / "requirements" / "base.txt")
     run(*pip, "--no-deps", wheel)
     (tmp_path / "service.py").write_text(SERVICE)
     assert run(python, "service.py", cwd=tmp_path).startswith("served by")
