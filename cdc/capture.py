@@ -19,7 +19,7 @@ from tailrace.cdc.status import CaptureStatus, Phase
 from tailrace.cdc.stream.session import Session, Way
 from tailrace.cdc.topics import TopicsChanged
 from tailrace.eventstore.errors import Fenced, OperatorError, TransientError
-from tailrace.eventstore.model.model import SourceState
+from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.settings import SourceSettings
 from tailrace.eventstore.store import Store
 

@@ -19,9 +19,11 @@ from tailrace.cdc.wire.pgoutput import Relation
 from tailrace.eventstore.errors import ProtocolError
 from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.log.writer import SourceWriter
-from tailrace.eventstore.model.model import EpochBatch, PreparedSegment, TopicId, TopicKind
+from tailrace.eventstore.model.epoch import EpochBatch
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.segment_ref import PreparedSegment
+from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.settings import SourceSettings
 from tailrace.eventstore.store import Store
 

@@ -14,8 +14,10 @@ from tailrace.cdc.wire.pgoutput import Relation
 from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.metadata.quarantine import quarantined
 from tailrace.eventstore.metadata.topics import latest_schemas
-from tailrace.eventstore.model.model import SetAside, SourceState, TopicId, TopicInfo, TopicKind
+from tailrace.eventstore.model.epoch import QuarantinedTopic
+from tailrace.eventstore.model.info import SourceState, TopicInfo
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.store import Store
 
 # Columns whose value in rows from before them is not known. A default that was computed row by row leaves few traces:
@@ -45,7 +47,7 @@ class Topics:
     schemas: Mapping[int, tuple[TopicId, TopicSchema]]
     """By table oid, also of incomplete topics. Two topics have had one table when it was renamed to the name of the
     other: it is the table of the one whose version the log got later."""
-    aside: Mapping[TopicId, SetAside] = field(default_factory=dict)
+    aside: Mapping[TopicId, QuarantinedTopic] = field(default_factory=dict)
 
     @classmethod
     def read(cls, store: Store, source: str) -> Topics:

@@ -26,7 +26,7 @@ from tailrace.eventstore.maintenance.rounds import Round, maintain
 from tailrace.eventstore.maintenance.state_runs.compact import Compacted, compact
 from tailrace.eventstore.maintenance.state_runs.write import Workers
 from tailrace.eventstore.metadata import topics
-from tailrace.eventstore.model.model import Op, TopicId
+from tailrace.eventstore.model.topic import Op, TopicId
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.storage import LocalStorage, Storage
 from tailrace.eventstore.storage.open import MARKER, open_storage, read_marker, write_marker

@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError
-from tailrace.eventstore.model.model import EpochInfo, TopicId
+from tailrace.eventstore.model.info import EpochInfo
 from tailrace.eventstore.model.position import Fence
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.projections.definition.findings import did_you_mean
 from tailrace.projections.definition.fingerprint import fingerprint
 from tailrace.projections.definition.load import Broken

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tailrace.config.load import load_settings
-    from tailrace.eventstore.model.model import TopicId
     from tailrace.eventstore.model.redacted import Erased
+    from tailrace.eventstore.model.topic import TopicId
     from tailrace.eventstore.store import Store
     from tailrace.projections import (
         Changes,
@@ -44,7 +44,7 @@ _HOMES = {
     "State": "tailrace.projections",
     "Store": "tailrace.eventstore.store",
     "Through": "tailrace.projections",
-    "TopicId": "tailrace.eventstore.model.model",
+    "TopicId": "tailrace.eventstore.model.topic",
     "load_settings": "tailrace.config.load",
     "open_reader": "tailrace.projections",
     "projection": "tailrace.projections",

@@ -15,8 +15,8 @@ from tailrace.cdc.columnar.decode import BlockDecoder
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.wire.block import FrameBlock
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.model.topic import TopicId
 
 RELID = 16_385
 TOPIC = TopicId.table("shop", "public", "orders")

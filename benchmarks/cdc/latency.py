@@ -25,7 +25,7 @@ from benchmarks.options import Options, Size, median, parse
 from benchmarks.pgbench import Commit, load
 from benchmarks.results import table, write_section
 from tailrace.embedded import PostgresServer
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 
 SERVER = {"autovacuum": "off", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
 CLIENTS = 16

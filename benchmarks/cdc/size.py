@@ -22,7 +22,7 @@ from benchmarks.clients import Client
 from benchmarks.options import Size, parse
 from benchmarks.results import table, write_section
 from tailrace.embedded import PostgresServer
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.store import Store
 
 TOPIC = TopicId.table("shop", "public", "orders")

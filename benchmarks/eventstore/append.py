@@ -27,9 +27,10 @@ from tailrace.cdc.columnar.decode import BlockDecoder
 from tailrace.cdc.policy.policies import Policies
 from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.log.writer import SourceWriter
-from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.time import from_micros
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 

@@ -25,10 +25,11 @@ from benchmarks.cdc.decode import SCHEMA
 from benchmarks.eventstore.append import epochs, split, writer_of
 from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.keys import hash_texts
-from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, TopicSchema, change_schema
 from tailrace.eventstore.model.time import from_micros
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.streams import event

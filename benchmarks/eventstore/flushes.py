@@ -18,11 +18,12 @@ from benchmarks.eventstore.forecast import COUNTED, Held, Line, Load, Sizes
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.keys import hash_columns
-from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
 from tailrace.eventstore.model.retention import Retention
 from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
 from tailrace.eventstore.model.time import to_micros
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
 from tailrace.eventstore.store import Store
 

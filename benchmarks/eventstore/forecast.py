@@ -20,8 +20,9 @@ from tailrace.eventstore.maintenance.retention import plan
 from tailrace.eventstore.maintenance.state_runs import due as rundue
 from tailrace.eventstore.metadata.log_start import LogStart
 from tailrace.eventstore.metadata.state_runs import Run
-from tailrace.eventstore.model.model import SegmentRef, TopicId
 from tailrace.eventstore.model.partitioning import Partitioning
+from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 
 TOPIC = TopicId.table("shop", "public", "t")
 COUNTED = ("epochs", "segments", "state_runs", "epoch_files", "retired")

@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 
 from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.keys import hash_columns
-from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
 from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
 from tailrace.eventstore.model.time import from_micros
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
 from tailrace.eventstore.state.state import StateInput, plan_state
 from tailrace.eventstore.store import Store

@@ -22,7 +22,7 @@ from tailrace.eventstore.maintenance.files import fold
 from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.maintenance.files.tiers import File
 from tailrace.eventstore.metadata import epochs, segment_index
-from tailrace.eventstore.model.model import PartitionRange
+from tailrace.eventstore.model.segment_ref import PartitionRange
 from tailrace.eventstore.model.time import to_micros
 from tailrace.eventstore.segment.content_hash import Content
 from tailrace.eventstore.store import Store

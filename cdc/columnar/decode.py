@@ -42,8 +42,9 @@ from tailrace.cdc.wire.buffer import HINT
 from tailrace.cdc.wire.replication import UNIX_EPOCH_MICROS
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import OperatorError, ProtocolError, TailraceError, TransientError
-from tailrace.eventstore.model.model import TopicId, TopicRows
+from tailrace.eventstore.model.epoch import TopicRows
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, MESSAGE_SCHEMA, TopicSchema
+from tailrace.eventstore.model.topic import TopicId
 
 _BROKEN = {kernels.EMPTY, kernels.OUTSIDE, kernels.NESTED, kernels.BEGIN_WRONG, kernels.COMMIT_WRONG}
 _OID_END = 5  # of a table, behind the tag

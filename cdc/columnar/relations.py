@@ -18,8 +18,8 @@ from tailrace.cdc.wire import ddl_message
 from tailrace.cdc.wire.buffer import HINT
 from tailrace.cdc.wire.pgoutput import Relation, RelationColumn
 from tailrace.eventstore.errors import OperatorError, ProtocolError
-from tailrace.eventstore.model.model import TopicId, TopicKind
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column, TopicSchema
+from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.state.assembly import STATE_NAMES
 
 EVENTS_TABLE = ("tailrace", "events")

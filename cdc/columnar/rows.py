@@ -20,8 +20,9 @@ from tailrace.cdc.wire.buffer import HINT
 from tailrace.cdc.wire.replication import UNIX_EPOCH_MICROS
 from tailrace.eventstore.errors import ProtocolError
 from tailrace.eventstore.model import keys
-from tailrace.eventstore.model.model import Op, TopicId, TopicRows
+from tailrace.eventstore.model.epoch import TopicRows
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, MESSAGE_SCHEMA, TopicSchema, change_schema
+from tailrace.eventstore.model.topic import Op, TopicId
 
 Raw = dict[int, list[tuple[int, bytes]]]
 Places = NDArray[np.intp]

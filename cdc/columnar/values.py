@@ -20,8 +20,8 @@ from tailrace.cdc.columnar import array_literals
 from tailrace.cdc.kernels.copy_text import hash_columns
 from tailrace.cdc.policy.policies import Policies
 from tailrace.eventstore.errors import OperatorError
-from tailrace.eventstore.model.model import Op
 from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
+from tailrace.eventstore.model.topic import Op
 
 _INTEGER = r"^-?[0-9]+$"
 _FLOAT = r"^(-?([0-9]+(\.[0-9]+)?(e[-+][0-9]+)?|Infinity)|NaN)$"

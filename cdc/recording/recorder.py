@@ -15,9 +15,10 @@ from tailrace.cdc.topics import Topics
 from tailrace.cdc.wire import ddl_message, pgoutput
 from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.eventstore.errors import ProtocolError
-from tailrace.eventstore.model.model import SourceState, TopicId
+from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.time import now_micros
+from tailrace.eventstore.model.topic import TopicId
 
 _ROWS = (b"I", b"U", b"D")
 

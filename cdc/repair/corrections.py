@@ -19,8 +19,8 @@ from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.repair.digests import Digests, digest, keys_of
 from tailrace.cdc.repair.redactions import ErasedCells
 from tailrace.cdc.wire.replication import UNIX_EPOCH_MICROS
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.topic import TopicId
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Texts = Sequence[pa.Array]

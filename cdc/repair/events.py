@@ -15,8 +15,9 @@ from tailrace.cdc.repair.report import Found, TopicRepair
 from tailrace.cdc.snapshot.copy import Unit, copy_chunks, share_locks, snapshot_session
 from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.log.writer import SourceWriter
-from tailrace.eventstore.model.model import PreparedSegment, TopicId
 from tailrace.eventstore.model.schema import EVENT_SCHEMA
+from tailrace.eventstore.model.segment_ref import PreparedSegment
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.store import Store
 
 

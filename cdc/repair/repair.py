@@ -34,7 +34,7 @@ from tailrace.cdc.topics import Topics, is_events
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.log.writer import SourceWriter
-from tailrace.eventstore.model.model import EpochBatch, Incarnation
+from tailrace.eventstore.model.epoch import EpochBatch, Incarnation
 from tailrace.eventstore.model.time import now_micros, to_micros
 from tailrace.eventstore.settings import SourceSettings
 from tailrace.eventstore.store import Store

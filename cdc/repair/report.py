@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tailrace.eventstore.model.model import PreparedSegment, TopicId
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.segment_ref import PreparedSegment
+from tailrace.eventstore.model.topic import TopicId
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,9 @@ from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.maintenance.redaction.receipts import receipts
 from tailrace.eventstore.model.keys import hash_texts
-from tailrace.eventstore.model.model import PreparedSegment, TopicId
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.segment_ref import PreparedSegment
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.state.state import plan_state
 from tailrace.eventstore.state.state import state as state_of
 

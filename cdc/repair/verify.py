@@ -40,11 +40,11 @@ from tailrace.cdc.snapshot.copy import (
 )
 from tailrace.cdc.topics import Topics, is_events
 from tailrace.eventstore.errors import IncompleteTopic, TransientError, UsageError
-from tailrace.eventstore.model.model import TopicId, TopicKind
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.postgres_text import postgres_texts
 from tailrace.eventstore.model.redacted import erased_ids
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column
+from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.settings import SourceSettings
 from tailrace.eventstore.state.state import source_texts
 from tailrace.eventstore.store import Store

@@ -14,7 +14,7 @@ from tailrace.cdc.postgres.publication import Publication, read_publication
 from tailrace.cdc.postgres.replication import switch_points
 from tailrace.cdc.postgres.slot import SlotInfo, read_slot, require_idle, require_usable
 from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
-from tailrace.eventstore.model.model import SourceState
+from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.store import Store
 

@@ -26,8 +26,9 @@ from tailrace.cdc.setup.table_choice import Finding, Level, choose_tables, own_t
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.log.sources import register_source, register_topic
-from tailrace.eventstore.model.model import TopicId, TopicInfo
+from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import SourceSettings
 from tailrace.eventstore.store import Store
 from tailrace.migrations.source.ddl import install_script, remove_script

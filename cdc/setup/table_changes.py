@@ -8,7 +8,7 @@ from tailrace.cdc.postgres.publication import Publication, TablePublication, los
 from tailrace.cdc.postgres.tables import Table, as_published
 from tailrace.cdc.setup.table_choice import problem_of
 from tailrace.cdc.topics import Topics
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 
 LEFT = "left the publication"
 

@@ -24,8 +24,11 @@ from tailrace.cdc.topics import TopicsChanged
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.metadata.topics import had_rows
-from tailrace.eventstore.model.model import EpochBatch, PreparedSegment, SourceState, TopicId, TopicRows
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
+from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.segment_ref import PreparedSegment
+from tailrace.eventstore.model.topic import TopicId
 
 _AGAIN_SECONDS = 10.0
 

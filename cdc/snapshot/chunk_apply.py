@@ -22,8 +22,9 @@ from tailrace.cdc.context import Stopped
 from tailrace.cdc.snapshot.chunk_merge import Snapshot, Touched, surviving
 from tailrace.eventstore.metadata import load_progress
 from tailrace.eventstore.metadata.topics import had_rows
-from tailrace.eventstore.model.model import Load, LoadRange, LoadStep, TopicId, TopicRows
+from tailrace.eventstore.model.epoch import Load, LoadRange, LoadStep, TopicRows
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.store import Store
 
 BEGIN_PREFIX = "tailrace.load"

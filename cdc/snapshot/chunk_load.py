@@ -35,8 +35,9 @@ from tailrace.cdc.snapshot.copy import TableChanged
 from tailrace.cdc.topics import TopicsChanged
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.metadata import load_progress
-from tailrace.eventstore.model.model import Load, LoadRange, TopicId
+from tailrace.eventstore.model.epoch import Load, LoadRange
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.state.state import unknown_keys
 
 Row = tuple[object, ...]

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tailrace.eventstore.model.model import Op, TopicRows
+from tailrace.eventstore.model.epoch import TopicRows
+from tailrace.eventstore.model.topic import Op
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

@@ -18,7 +18,7 @@ from tailrace.cdc.postgres.publication import read_publication
 from tailrace.cdc.postgres.tables import TREE, Table, as_published, read_tables
 from tailrace.cdc.snapshot.chunk_merge import Snapshot
 from tailrace.cdc.snapshot.copy import TableChanged, Unit, copy_chunks, in_either_form
-from tailrace.eventstore.model.model import KeyTexts
+from tailrace.eventstore.model.epoch import KeyTexts
 from tailrace.eventstore.model.schema import Column
 
 Row = tuple[object, ...]

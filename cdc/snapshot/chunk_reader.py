@@ -26,7 +26,7 @@ from tailrace.cdc.snapshot.chunk_query import (
 from tailrace.cdc.topics import TopicsChanged, changed
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import OperatorError
-from tailrace.eventstore.model.model import KeyTexts, LoadStep
+from tailrace.eventstore.model.epoch import KeyTexts, LoadStep
 
 Row = tuple[object, ...]
 

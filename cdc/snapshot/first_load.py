@@ -26,9 +26,11 @@ from tailrace.cdc.status import Phase, Progress
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.log.sources import register_topic
-from tailrace.eventstore.model.model import EpochBatch, SourceState, TopicId
+from tailrace.eventstore.model.epoch import EpochBatch
+from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.store import Store
 
 Row = tuple[object, ...]

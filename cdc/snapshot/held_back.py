@@ -11,8 +11,10 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.eventstore.model.model import PreparedSegment, TopicId, TopicRows
+from tailrace.eventstore.model.epoch import TopicRows
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.segment_ref import PreparedSegment
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import read_prepared
 from tailrace.eventstore.storage import Storage
 

@@ -36,9 +36,10 @@ from tailrace.cdc.snapshot.copy import (
 )
 from tailrace.cdc.topics import TopicsChanged, changed, is_events
 from tailrace.eventstore.errors import OperatorError
-from tailrace.eventstore.model.model import PreparedSegment, TopicId
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, TopicSchema
+from tailrace.eventstore.model.segment_ref import PreparedSegment
 from tailrace.eventstore.model.time import to_micros
+from tailrace.eventstore.model.topic import TopicId
 
 Row = tuple[object, ...]
 _REPORT_SECONDS = 0.5

@@ -24,16 +24,10 @@ from tailrace.cdc.wire.block import FrameBlock, PartialBlock
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.log.writer import SourceWriter
-from tailrace.eventstore.model.model import (
-    EpochBatch,
-    KeptFrames,
-    PreparedSegment,
-    SetAside,
-    TopicId,
-    TopicKind,
-    TopicRows,
-)
+from tailrace.eventstore.model.epoch import EpochBatch, QuarantinedTopic, TopicRows, UndecodedFrames
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.segment_ref import PreparedSegment
+from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.store import Store
 
 _POLL_SECONDS = 0.25
@@ -58,8 +52,8 @@ class _Spilled:
     changes: int = 0
     suspends: list[tuple[TopicId, str]] = field(default_factory=list)
     told: list[tuple[TopicId, int]] = field(default_factory=list)
-    set_aside: list[SetAside] = field(default_factory=list)
-    kept: list[KeptFrames] = field(default_factory=list)
+    set_aside: list[QuarantinedTopic] = field(default_factory=list)
+    kept: list[UndecodedFrames] = field(default_factory=list)
 
 
 class Appender:
@@ -155,8 +149,8 @@ class Appender:
                 load_begins=woven.begins,
                 published=woven.published,
                 load_steps=woven.steps,
-                set_aside=set_aside,
-                kept=[each for each in kept if self._keeping[each.topic] and each.topic not in doubted],
+                quarantined=set_aside,
+                undecoded=[each for each in kept if self._keeping[each.topic] and each.topic not in doubted],
             )
         )
         woven.durable()
@@ -206,20 +200,20 @@ class Appender:
                 )
         return decoded
 
-    def _newly_aside(self, decoded: DecodedEpoch) -> list[SetAside]:
+    def _newly_aside(self, decoded: DecodedEpoch) -> list[QuarantinedTopic]:
         """Of one whose load is not whole, what comes is of no use: it must be read again."""
         found = []
         for failure in decoded.undecodable:
             keeps = failure.topic not in self._incomplete and failure.topic not in decoded.unkept
             self._keeping[failure.topic] = keeps
             error = error_text(failure.cause)
-            found.append(SetAside(failure.topic, error, failure.lsn, failure.frame, keeps))
+            found.append(QuarantinedTopic(failure.topic, error, failure.lsn, failure.frame, keeps))
             self._tell_aside(failure.topic, error, keeps=keeps)
         for topic in decoded.unkept:
             if self._keeping[topic]:
                 self._keeping[topic] = False
                 error = "a row or a change of its columns cannot be kept without plain values"
-                found.append(SetAside(topic, error, self._writer.state.commit_lsn, None, keeps=False))
+                found.append(QuarantinedTopic(topic, error, self._writer.state.commit_lsn, None, keeps=False))
                 self._tell_aside(topic, error, keeps=False)
         return found
 
@@ -230,9 +224,9 @@ class Appender:
             again=True,
         )
 
-    def _kept(self, decoded: DecodedEpoch, *, as_files: bool = False) -> list[KeptFrames]:
+    def _kept(self, decoded: DecodedEpoch, *, as_files: bool = False) -> list[UndecodedFrames]:
         return [
-            self._writer.keep(topic, kept.pack(), kept.frames, as_file=as_files)
+            self._writer.store_undecoded(topic, kept.pack(), kept.frames, as_file=as_files)
             for topic, kept in decoded.kept.items()
             if self._keeping[topic]
         ]

@@ -21,7 +21,8 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.metadata.quarantine import first_kept
-from tailrace.eventstore.model.model import EpochBatch, KeptFrames, TopicId
+from tailrace.eventstore.model.epoch import EpochBatch, UndecodedFrames
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.store import Store
 
 _TURN_SECONDS = 0.5  # then the stream has its turn
@@ -76,7 +77,7 @@ class Redecoding:
         self._topics.remove(topic)
         self._current = None
 
-    def _append(self, topic: TopicId, part: KeptFrames, decoded: DecodedEpoch, reason: Reason) -> None:
+    def _append(self, topic: TopicId, part: UndecodedFrames, decoded: DecodedEpoch, reason: Reason) -> None:
         doubts = [text for change in decoded.changes if (text := reason(change))]
         used = {(rows.topic, rows.version) for rows in decoded.rows}
         told = {(change.topic, change.current.version) for change in decoded.changes if change.told}

@@ -8,7 +8,7 @@ from collections.abc import Container
 
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.catalog.requests import Request, RequestState
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.store import Store
 
 SNAPSHOT = "snapshot"

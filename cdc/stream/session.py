@@ -47,8 +47,10 @@ from tailrace.cdc.topics import Describer, Topics, TopicsChanged, changed
 from tailrace.eventstore.catalog.requests import RequestState
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.log.writer import SourceWriter
-from tailrace.eventstore.model.model import EpochBatch, SourceState, TopicId
+from tailrace.eventstore.model.epoch import EpochBatch
+from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.topic import TopicId
 
 Row = tuple[object, ...]
 _START_SECONDS = 30.0  # for what is asked before the stream runs: a few reads of the catalog

@@ -24,7 +24,7 @@ from tailrace.cdc.setup.table_choice import own_tables, problem_of, uncaptured
 from tailrace.cdc.stream import requests
 from tailrace.cdc.topics import Topics, TopicsChanged
 from tailrace.eventstore.errors import TransientError
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 
 Row = tuple[object, ...]
 _LOOK_SECONDS = 0.5

@@ -17,8 +17,8 @@ from sqlalchemy import Row, insert, select, update
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import Catalog
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.time import from_micros, now_micros
+from tailrace.eventstore.model.topic import TopicId
 
 
 class RequestState(StrEnum):

@@ -11,8 +11,9 @@ from sqlalchemy import Connection, Row, select
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.metadata import segment_index
-from tailrace.eventstore.model.model import PartitionRange, TopicId
 from tailrace.eventstore.model.partitioning import Partitioning
+from tailrace.eventstore.model.segment_ref import PartitionRange
+from tailrace.eventstore.model.topic import TopicId
 
 AnyRow = Row[*tuple[Any, ...]]
 

@@ -22,7 +22,7 @@ from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files import orphans
 from tailrace.eventstore.metadata import archived
 from tailrace.eventstore.metadata import topics as registry
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import folder_of
 from tailrace.eventstore.storage.open import MARKER
 

@@ -9,16 +9,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tailrace.eventstore.metadata import segment_index
-from tailrace.eventstore.model.model import (
-    EpochBatch,
-    PartitionRange,
-    PreparedSegment,
-    SourceState,
-    TopicId,
-    TopicRows,
-)
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
+from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.model.partitioning import TopicIncarnation
+from tailrace.eventstore.model.segment_ref import PartitionRange, PreparedSegment
 from tailrace.eventstore.model.time import to_micros
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import blob, file_reader, hash_chain, row_order
 
 
@@ -83,7 +79,7 @@ class Append:
             or batch.new_schemas
             or batch.load_begins
             or batch.load_steps
-            or batch.set_aside
+            or batch.quarantined
         )
 
     def assign(

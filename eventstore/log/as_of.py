@@ -16,9 +16,9 @@ from tailrace.eventstore.catalog.database import Catalog, retry_on_missing_file
 from tailrace.eventstore.errors import BeyondLog, UsageError
 from tailrace.eventstore.metadata import segment_index, topics
 from tailrace.eventstore.metadata.epochs import Epoch, Timeline, Which
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.position import Cut, format_lsn, parse_lsn
 from tailrace.eventstore.model.time import from_micros, now_micros, to_micros
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import segment
 from tailrace.eventstore.storage import Storage
 

@@ -10,7 +10,7 @@ from tailrace.eventstore.catalog.database import Catalog, retry_on_missing_file
 from tailrace.eventstore.log.wakeup import Deadline, Waker
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.metadata.epochs import Timeline, Which
-from tailrace.eventstore.model.model import EpochInfo
+from tailrace.eventstore.model.info import EpochInfo
 from tailrace.eventstore.storage import Storage
 
 _PAGE_EPOCHS = 1000

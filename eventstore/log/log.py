@@ -27,9 +27,11 @@ from tailrace.eventstore.metadata.epochs import Which
 from tailrace.eventstore.metadata.generations import DerivedCatalog
 from tailrace.eventstore.metadata.log_start import LogStart
 from tailrace.eventstore.metadata.run_records import RunRecords
-from tailrace.eventstore.model.model import EpochInfo, SegmentRef, SourceState, TopicId, TopicInfo
+from tailrace.eventstore.model.info import EpochInfo, SourceState, TopicInfo
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.storage import Storage
 from tailrace.eventstore.storage.open import open_place

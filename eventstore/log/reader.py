@@ -19,9 +19,10 @@ from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.errors import HistoryGone, MissingFile
 from tailrace.eventstore.metadata import log_start, segment_index, state_runs, topics
 from tailrace.eventstore.metadata.log_start import LogStart
-from tailrace.eventstore.model.model import SegmentRef, TopicId
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import segment
 from tailrace.eventstore.storage import Storage
 

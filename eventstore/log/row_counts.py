@@ -10,7 +10,7 @@ from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.metadata import log_start, topics
 from tailrace.eventstore.metadata.segment_index import parts_from_json
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import topics
-from tailrace.eventstore.model.model import SourceState, TopicId, TopicInfo
+from tailrace.eventstore.model.info import SourceState, TopicInfo
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.topic import TopicId
 
 _SOURCE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 

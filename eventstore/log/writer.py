@@ -44,17 +44,13 @@ from tailrace.eventstore.log.append_plan import (
 )
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import load_progress, quarantine, topics
-from tailrace.eventstore.model.model import (
-    EpochBatch,
-    EpochInfo,
-    KeptFrames,
-    PreparedSegment,
-    SourceState,
-    TopicId,
-)
+from tailrace.eventstore.model.epoch import EpochBatch, UndecodedFrames
+from tailrace.eventstore.model.info import EpochInfo, SourceState
 from tailrace.eventstore.model.partitioning import Partitioning, TopicIncarnation
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.schema import TopicSchema, change_schema
+from tailrace.eventstore.model.segment_ref import PreparedSegment
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import file_reader, segment
 
 _T = TypeVar("_T")
@@ -118,16 +114,18 @@ class SourceWriter:
             self._log.storage, topic, version, rows, spread.count, name, spread.first
         )
 
-    def keep(self, topic: TopicId, data: bytes, frames: int, *, as_file: bool = False) -> KeptFrames:
-        """What came for a topic that is set aside, durable once it is given to an ``append`` (``EpochBatch.kept``).
-        Much of it, or all with ``as_file``, is written to a file now."""
+    def store_undecoded(
+        self, topic: TopicId, data: bytes, frames: int, *, as_file: bool = False
+    ) -> UndecodedFrames:
+        """Frames that came for a topic in quarantine; durable once they are given to an ``append``
+        (``EpochBatch.undecoded``). Many of them, or all with ``as_file``, are written to a file now."""
         digest = file_reader.checksum(data)
         if not as_file and len(data) <= self._log.settings.inline_bytes:
-            return KeptFrames(topic, frames, len(data), digest, data=data)
+            return UndecodedFrames(topic, frames, len(data), digest, data=data)
         path = f"{self._new_file(topic, self._topic(topic).id)}{quarantine.SUFFIX}"
         self._log.storage.write(path, data)
         failpoints.hit("frames_kept")
-        return KeptFrames(topic, frames, len(data), digest, path=path)
+        return UndecodedFrames(topic, frames, len(data), digest, path=path)
 
     def append(self, batch: EpochBatch) -> EpochInfo | None:
         """Make the batch visible, atomically, and move the source's position.
@@ -353,8 +351,8 @@ class SourceWriter:
             if plan.is_epoch:
                 self._log.waker.notify_in(connection)
                 info = self._write_epoch(connection, plan)
-            for kept in plan.batch.kept:
-                quarantine.add(connection, self._topic(kept.topic).id, kept)
+            for frames in plan.batch.undecoded:
+                quarantine.add(connection, self._topic(frames.topic).id, frames)
             failpoints.hit("inside_commit")
         return info
 
@@ -421,7 +419,7 @@ class SourceWriter:
             topics.complete(connection, self._topic(topic).id, epoch)
         for topic, reason in plan.batch.suspends:
             topics.suspend(connection, self._topic(topic).id, epoch, reason)
-        for each in plan.batch.set_aside:
+        for each in plan.batch.quarantined:
             topic_id = self._topic(each.topic).id
             topics.suspend(connection, topic_id, epoch, quarantine.reason(each))
             quarantine.begin(connection, topic_id, each)

@@ -19,8 +19,9 @@ from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.log import control_epochs
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import topics
-from tailrace.eventstore.model.model import TopicId, TopicInfo
+from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.partitioning import TopicIncarnation
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import hash_chain
 from tailrace.eventstore.settings import PARTITIONS_MAX
 

@@ -11,8 +11,9 @@ from sqlalchemy import Connection, select
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import MissingFile, OperatorError
 from tailrace.eventstore.metadata import segment_index
-from tailrace.eventstore.model.model import PartitionRange, SegmentRef, TopicId
+from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
 from tailrace.eventstore.model.time import from_micros
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.storage import Storage
 from tailrace.eventstore.storage.open import MARKER, read_marker
 

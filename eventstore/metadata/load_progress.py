@@ -10,7 +10,8 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import Catalog
-from tailrace.eventstore.model.model import KeyTexts, Load, LoadRange, LoadStep, TopicId
+from tailrace.eventstore.model.epoch import KeyTexts, Load, LoadRange, LoadStep
+from tailrace.eventstore.model.topic import TopicId
 
 
 def read(catalog: Catalog, topic: TopicId) -> Load | None:

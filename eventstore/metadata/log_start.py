@@ -16,9 +16,9 @@ from sqlalchemy import Connection, select
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import HistoryGone
 from tailrace.eventstore.metadata.epochs import Timeline, Which
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.time import from_micros
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.storage import Storage
 
 

@@ -13,8 +13,9 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.errors import IntegrityError
-from tailrace.eventstore.model.model import KeptFrames, SetAside, TopicId
+from tailrace.eventstore.model.epoch import QuarantinedTopic, UndecodedFrames
 from tailrace.eventstore.model.position import format_lsn
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import file_reader
 from tailrace.eventstore.storage import Storage
 
@@ -22,11 +23,11 @@ SUFFIX = ".frames"
 _JOINED_BYTES = 64 << 10  # what one append may write anew
 
 
-def reason(aside: SetAside) -> str:
+def reason(aside: QuarantinedTopic) -> str:
     return f"set aside at {format_lsn(aside.lsn)}: {aside.error}"
 
 
-def begin(connection: Connection, topic_id: int, aside: SetAside) -> None:
+def begin(connection: Connection, topic_id: int, aside: QuarantinedTopic) -> None:
     """What was kept before, if anything, is dropped."""
     end(connection, topic_id)
     connection.execute(
@@ -41,7 +42,7 @@ def end(connection: Connection, topic_id: int) -> None:
         connection.execute(delete(table).where(table.c.topic_id == topic_id))
 
 
-def add(connection: Connection, topic_id: int, kept: KeptFrames) -> None:
+def add(connection: Connection, topic_id: int, kept: UndecodedFrames) -> None:
     """Behind all that is kept already; a little is joined to the part before, so that parts stay few."""
     table = tables.kept_frames
     parts = select(table).where(table.c.topic_id == topic_id)
@@ -78,7 +79,7 @@ def release(connection: Connection, topic_id: int, number: int) -> None:
     connection.execute(delete(table).where(table.c.topic_id == topic_id, table.c.number == number))
 
 
-def first_kept(catalog: Catalog, storage: Storage, topic: TopicId) -> tuple[KeptFrames, bytes] | None:
+def first_kept(catalog: Catalog, storage: Storage, topic: TopicId) -> tuple[UndecodedFrames, bytes] | None:
     """The first frames that are kept for a topic in quarantine and are still to be decoded. Raises IntegrityError when
     they are damaged."""
     with catalog.read() as connection:
@@ -94,7 +95,7 @@ def first_kept(catalog: Catalog, storage: Storage, topic: TopicId) -> tuple[Kept
     return kept, data
 
 
-def _first(connection: Connection, topic: TopicId) -> KeptFrames | None:
+def _first(connection: Connection, topic: TopicId) -> UndecodedFrames | None:
     table, topics = tables.kept_frames, tables.topics
     query = (
         select(table)
@@ -106,10 +107,10 @@ def _first(connection: Connection, topic: TopicId) -> KeptFrames | None:
     row = connection.execute(query).one_or_none()
     if row is None:
         return None
-    return KeptFrames(topic, row.frames, row.bytes, row.checksum, row.path, row.data, row.number)
+    return UndecodedFrames(topic, row.frames, row.bytes, row.checksum, row.path, row.data, row.number)
 
 
-def quarantined(catalog: Catalog, source: str | None = None) -> list[SetAside]:
+def quarantined(catalog: Catalog, source: str | None = None) -> list[QuarantinedTopic]:
     """Topics in quarantine, with how much is kept of each."""
     table, kept, topics = tables.set_aside, tables.kept_frames, tables.topics
     sums = (
@@ -131,8 +132,8 @@ def quarantined(catalog: Catalog, source: str | None = None) -> list[SetAside]:
         return [_aside(row) for row in connection.execute(query)]
 
 
-def _aside(row: Row[*tuple[Any, ...]]) -> SetAside:
-    return SetAside(
+def _aside(row: Row[*tuple[Any, ...]]) -> QuarantinedTopic:
+    return QuarantinedTopic(
         topic=TopicId.parse(row.name),
         error=row.error,
         lsn=row.lsn,

@@ -10,8 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from tailrace.eventstore.catalog import tables
-from tailrace.eventstore.model.model import PartitionRange, SegmentRef, TopicId
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import blob, file_reader
 
 # One page of small epochs: what is decompressed and held at once.

@@ -17,8 +17,9 @@ from sqlalchemy import Connection, literal, select
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.log_start import LogStart, holds
-from tailrace.eventstore.model.model import SegmentRef, TopicId
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.errors import IncompleteTopic, IntegrityError, UsageError
 from tailrace.eventstore.metadata import load_progress, quarantine
-from tailrace.eventstore.model.model import EpochInfo, SourceState, TopicId, TopicInfo, TopicKind
+from tailrace.eventstore.model.info import EpochInfo, SourceState, TopicInfo
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.time import from_micros
+from tailrace.eventstore.model.topic import TopicId, TopicKind
 
 WAITING = "waiting for first load"
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from tailrace.eventstore.model.model import TopicKind
+from tailrace.eventstore.model.topic import TopicKind
 
 # Postgres type oids (pg_type.dat, stable across versions) with an exact Arrow type.
 _SCALARS: dict[int, pa.DataType] = {

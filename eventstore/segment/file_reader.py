@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from tailrace.eventstore.errors import IntegrityError
-from tailrace.eventstore.model.model import SegmentRef
+from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.segment import encoding
 from tailrace.eventstore.storage import Storage
 

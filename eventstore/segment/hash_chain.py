@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tailrace.eventstore.model.model import PartitionRange
+from tailrace.eventstore.model.segment_ref import PartitionRange
 
 # What an epoch's hash covers of its row, beside ``content``. The ids of topics are the catalog's own.
 _COVERED = (

@@ -22,7 +22,7 @@ from sqlalchemy import Row
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import IntegrityError
-from tailrace.eventstore.model.model import PartitionRange, SegmentRef
+from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
 from tailrace.eventstore.segment import encoding, file_reader, segment
 from tailrace.eventstore.segment.content_hash import Content, content_of
 from tailrace.eventstore.storage import Storage

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.eventstore.model import keys
-from tailrace.eventstore.model.model import Op
+from tailrace.eventstore.model.topic import Op
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import IntegrityError
-from tailrace.eventstore.model.model import PartitionRange, PreparedSegment, SegmentRef, TopicId
 from tailrace.eventstore.model.schema import TopicSchema, change_schema
+from tailrace.eventstore.model.segment_ref import PartitionRange, PreparedSegment, SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import encoding
 from tailrace.eventstore.segment.file_reader import checksum, open_parts
 from tailrace.eventstore.segment.row_order import Arranged, arrange, in_commit_order

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.eventstore import failpoints
-from tailrace.eventstore.model.model import PartitionRange, SegmentRef, TopicId
+from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import encoding, file_reader, segment
 from tailrace.eventstore.segment.content_hash import Content, content_of
 from tailrace.eventstore.segment.merge import Keep, Rows

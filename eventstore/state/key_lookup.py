@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.eventstore.errors import TailraceError
-from tailrace.eventstore.model.model import SegmentRef
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.bucket_passes import passes
 from tailrace.eventstore.state.compaction import Compactor

@@ -18,11 +18,12 @@ from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import UnknownCell, UnreadableCell, UsageError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.model import keys
-from tailrace.eventstore.model.model import SegmentRef, TopicId
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.postgres_text import postgres_texts
 from tailrace.eventstore.model.schema import Column, TopicSchema, unify
+from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.assembly import ERASED, STATE_FIELDS
 from tailrace.eventstore.state.bucket_passes import Buckets, ReadPartition, passes

@@ -12,9 +12,9 @@ from uuid import UUID
 import pyarrow as pa
 from pydantic import BaseModel
 
-from tailrace.eventstore.model.model import Op, TopicId
 from tailrace.eventstore.model.redacted import ERASED, Erased, erased_ids
 from tailrace.eventstore.model.schema import EVENT_SCHEMA
+from tailrace.eventstore.model.topic import Op, TopicId
 from tailrace.eventstore.streams.event_types import EventType, Model, decode, event_type_of
 from tailrace.eventstore.streams.load import Recorded
 from tailrace.eventstore.streams.stream import Stream

@@ -15,8 +15,8 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, delete, insert, sel
 
 from tailrace.eventstore.catalog import group_tables
 from tailrace.eventstore.catalog.database import Catalog
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.time import from_micros, now_micros
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions.assignment import Slot
 
 _ERROR_LENGTH = 2000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tailrace.eventstore.model.model import Op, TopicId, TopicKind
+from tailrace.eventstore.model.topic import Op, TopicId, TopicKind
 from tailrace.eventstore.subscriptions import dead_letters
 from tailrace.eventstore.subscriptions.assignment import Slot
 from tailrace.eventstore.subscriptions.batch import Batch, Change, change, column_names, recorded

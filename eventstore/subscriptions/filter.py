@@ -16,9 +16,10 @@ from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.metadata.epochs import Timeline, Which
 from tailrace.eventstore.model import keys
-from tailrace.eventstore.model.model import Op, TopicId, TopicInfo
+from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.time import to_micros
+from tailrace.eventstore.model.topic import Op, TopicId
 
 
 @dataclass(frozen=True, slots=True)

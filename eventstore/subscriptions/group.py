@@ -18,10 +18,11 @@ from sqlalchemy.exc import IntegrityError as Duplicate
 from tailrace.eventstore.catalog import group_tables as group_tables
 from tailrace.eventstore.errors import HistoryGone, UsageError
 from tailrace.eventstore.metadata import topics as registry
-from tailrace.eventstore.model.model import Op, TopicId, TopicInfo
+from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.time import from_micros, now_micros
+from tailrace.eventstore.model.topic import Op, TopicId
 from tailrace.eventstore.subscriptions import dead_letters, membership
 from tailrace.eventstore.subscriptions import offsets as positions
 from tailrace.eventstore.subscriptions.assignment import Slot

@@ -29,7 +29,7 @@ from tailrace.eventstore.subscriptions.read_ahead import AheadCursor, ReadAhead
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
     from tailrace.eventstore.subscriptions.group import Bounds, Group
 
 _POLL_SECONDS = 1.0

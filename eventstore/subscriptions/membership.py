@@ -16,8 +16,8 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, se
 
 from tailrace.eventstore.catalog import group_tables
 from tailrace.eventstore.errors import Fenced, UsageError
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.time import now_micros
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions.assignment import Slot, assign
 
 

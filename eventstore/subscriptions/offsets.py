@@ -11,8 +11,9 @@ from tailrace.eventstore.catalog.database import retry_on_missing_file
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import log_start, segment_index, topics
 from tailrace.eventstore.metadata.epochs import Timeline, Which
-from tailrace.eventstore.model.model import SegmentRef, TopicId
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import segment
 
 

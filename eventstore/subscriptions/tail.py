@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.log.log import Log
-from tailrace.eventstore.model.model import TopicId, TopicInfo
+from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions.batch import Rows
 from tailrace.eventstore.subscriptions.filter import Filter, check_patterns, matching
 from tailrace.eventstore.subscriptions.offsets import end_of

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tailrace.eventstore.errors import IncompleteTopic, TailraceError, TransientError
-from tailrace.eventstore.model.model import TopicKind
 from tailrace.eventstore.model.schema import NUMERIC
+from tailrace.eventstore.model.topic import TopicKind
 from tailrace.eventstore.state.state import StateInput
 from tailrace.projections.analysis.determinism import Declared, Fault, faults
 from tailrace.projections.analysis.locality import MARK, prove

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.eventstore.errors import UsageError
-from tailrace.eventstore.model.model import TopicInfo, TopicKind
+from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.schema import TopicSchema, unify
+from tailrace.eventstore.model.topic import TopicKind
 from tailrace.projections.definition.findings import Finding, did_you_mean
 from tailrace.projections.definition.model import Changes, Events, Input, Projection, Result, State, Through
 from tailrace.projections.definition.source import SourceLines

@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 
 from tailrace.eventstore.errors import Fenced, HistoryGone, IncompleteTopic, UsageError
 from tailrace.eventstore.metadata.generations import InputNeed
-from tailrace.eventstore.model.model import SegmentRef, TopicId, TopicKind
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import TopicSchema, unify
+from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.segment.segment import POSITION_FIELDS, read_segment, stored_schema
 from tailrace.eventstore.state.assembly import ERASED
 from tailrace.eventstore.state.state import StateInput, plan_state, readable_states

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tailrace.eventstore.errors import OperatorError
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.retention import seconds_of
+from tailrace.eventstore.model.topic import TopicId
 
 if TYPE_CHECKING:
     from tailrace.projections.sinks.specs import SinkSpec

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from tailrace.eventstore.errors import UsageError
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.projections.definition.fieldvalues import is_number, told, wrong_values
 from tailrace.projections.definition.findings import Finding
 from tailrace.projections.definition.model import NOW, Changes, Events, Projection, Result, State, Through

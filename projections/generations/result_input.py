@@ -17,8 +17,9 @@ import pyarrow as pa
 from tailrace.eventstore.errors import IncompleteTopic, UsageError
 from tailrace.eventstore.metadata.generations import DerivedRun, GenerationInfo
 from tailrace.eventstore.model import keys
-from tailrace.eventstore.model.model import SegmentRef, TopicId
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.state.row_layout import Ints
 from tailrace.eventstore.storage import Storage
 from tailrace.projections.definition.model import Projection

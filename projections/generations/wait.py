@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tailrace.eventstore.errors import BeyondLog, OperatorError, TransientError, UsageError
 from tailrace.eventstore.log.as_of import AtEpoch, AtLsn, parse
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.projections.generations.changed import changed_topics
 from tailrace.projections.generations.generation import Generation
 from tailrace.projections.sinks.open import open_sink

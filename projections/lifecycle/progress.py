@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal
 
 from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.metadata.run_records import REFRESHES
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.lifecycle.promote import Unshown, unshown
 
 if TYPE_CHECKING:
     from tailrace.eventstore.metadata.run_records import RunRecord
-    from tailrace.eventstore.model.model import EpochInfo
+    from tailrace.eventstore.model.info import EpochInfo
     from tailrace.eventstore.store import Store
     from tailrace.projections.context import ProjectionContext
 

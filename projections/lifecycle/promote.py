@@ -16,8 +16,8 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import Fenced, OperatorError, TailraceError, UsageError
 from tailrace.eventstore.metadata.generations import Behind, GenerationState
 from tailrace.eventstore.metadata.run_records import RunRecord
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.position import Fence
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.errors import NotShowable, NotShown
 from tailrace.projections.generations.generation import Generation

@@ -20,8 +20,8 @@ from typing import Self
 from tailrace.eventstore.errors import MissingFile, TailraceError
 from tailrace.eventstore.maintenance.redaction.receipts import erasures
 from tailrace.eventstore.metadata import attempts
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import file_reader
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, Receipt, receipts
 from tailrace.projections.compute.read_plan import plan_reads

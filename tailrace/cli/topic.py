@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.eventstore.metadata.archived import ArchivedFile
-    from tailrace.eventstore.model.model import TopicInfo
+    from tailrace.eventstore.model.info import TopicInfo
     from tailrace.eventstore.model.partitioning import Partitioning, TopicIncarnation
     from tailrace.eventstore.model.schema import Column
 
@@ -55,8 +55,8 @@ def show(
     topic: TopicArgument,
 ) -> None:
     """Show a topic's columns in all versions."""
-    from tailrace.eventstore.model.model import TopicId
     from tailrace.eventstore.model.position import format_lsn
+    from tailrace.eventstore.model.topic import TopicId
 
     invocation = of(context)
     with invocation.store() as store:
@@ -96,7 +96,7 @@ def files(
     ] = False,
 ) -> None:
     """List a topic's Parquet files, for DuckDB, pandas, Spark and others. `tailrace store seal` brings what is new."""
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
 
     invocation = of(context)
     with invocation.store() as store:
@@ -133,7 +133,7 @@ def repartition(
     Consumer groups finish the old ones first, so that each key stays in order.
     """
     from tailrace.eventstore.maintenance.repartition import repartition as carry_out
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
 
     invocation = of(context)
     wanted = TopicId.parse(topic)

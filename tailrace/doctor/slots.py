@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from tailrace.cdc.postgres.connect import Address
-    from tailrace.eventstore.model.model import SourceState
+    from tailrace.eventstore.model.info import SourceState
     from tailrace.eventstore.settings import SourceSettings
     from tailrace.eventstore.store import Store
 

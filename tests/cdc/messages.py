@@ -16,8 +16,8 @@ from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.wire import ddl_message
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.cdc.wire.block import FrameBlock
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.model.topic import TopicId
 
 HUGE = 1 << 40  # an Assembler with these limits never cuts by itself
 

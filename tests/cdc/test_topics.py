@@ -6,8 +6,9 @@ from pathlib import Path
 
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.log.sources import register_source, register_topic
-from tailrace.eventstore.model.model import EpochBatch, TopicId
+from tailrace.eventstore.model.epoch import EpochBatch
 from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 

@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from tailrace.eventstore.model import keys
-from tailrace.eventstore.model.model import PartitionRange, SegmentRef, TopicId
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
+from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.blob import encode_part
 from tailrace.eventstore.segment.row_order import arrange
 from tailrace.eventstore.state.state import StateInput

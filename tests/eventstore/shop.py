@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.keys import hash_texts
-from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.store import Store
 
 ORDERS = TopicId.table("shop", "public", "orders")

@@ -30,10 +30,11 @@ from tailrace.eventstore.maintenance.retention import plan
 from tailrace.eventstore.maintenance.rounds import Round
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.generations import InputNeed
-from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.retention import Retention
 from tailrace.eventstore.model.time import to_micros
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store

@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.keys import hash_texts
-from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column, TopicSchema, change_schema
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import Settings, SinkSettings, StoreSettings
 from tailrace.eventstore.store import Store
 from tests.fixtures.spark import SPARK

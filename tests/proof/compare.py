@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 from psycopg import sql
 
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
 

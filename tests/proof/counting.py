@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import psycopg
 
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 
 ACCOUNTS = TopicId.table("shop", "public", "accounts")
 SCHEMA = "CREATE TABLE public.accounts (id int PRIMARY KEY, branch int NOT NULL, n bigint NOT NULL)"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import psycopg
 
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.store import Store
 
 SCHEMA = """

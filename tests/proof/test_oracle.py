@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tests.fixtures.scale import Scale
 from tests.fixtures.servers import ServerFactory
 from tests.proof.compare import rows_of_database, rows_of_log

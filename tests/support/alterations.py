@@ -17,7 +17,7 @@ from psycopg import sql
 from tailrace.cdc.postgres.connect import Address, connect
 from tailrace.cdc.postgres.tables import Table, read_tables
 from tailrace.cdc.topics import Topics
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
 from tests.support.capturing import SOURCE, RunningCapture, wait_until

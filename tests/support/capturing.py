@@ -28,8 +28,8 @@ from tailrace.cdc.repair.verify import TopicComparison, verify_source
 from tailrace.cdc.setup.prepare import Preparation, prepare_source
 from tailrace.cdc.status import CaptureStatus, Phase
 from tailrace.eventstore.catalog import tables
-from tailrace.eventstore.model.model import TopicId, TopicKind
 from tailrace.eventstore.model.position import parse_lsn
+from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.settings import SourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
 from tests.support.forking import Forked

@@ -25,7 +25,7 @@ from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files import hash_ledger, tiers
 from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.metadata import segment_index, topics
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import merge as rewrite
 from tailrace.eventstore.segment.content_hash import Content
 from tailrace.eventstore.segment.segment import folder_of

@@ -15,7 +15,7 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import leases, tables, terms
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import topics
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import folder_of
 
 

@@ -26,7 +26,8 @@ from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files import hash_ledger
 from tailrace.eventstore.metadata import segment_index, topics
-from tailrace.eventstore.model.model import PartitionRange, PreparedSegment, SegmentRef, TopicId
+from tailrace.eventstore.model.segment_ref import PartitionRange, PreparedSegment, SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import file_reader, hash_chain, merge, row_order, segment
 from tailrace.eventstore.segment.content_hash import Content, content_of
 

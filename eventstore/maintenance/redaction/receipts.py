@@ -13,8 +13,8 @@ from sqlalchemy import Connection, func, insert, select
 from tailrace.eventstore.catalog import leases, tables
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import topics as registry
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.time import from_micros
+from tailrace.eventstore.model.topic import TopicId
 
 
 @dataclass(frozen=True, slots=True)

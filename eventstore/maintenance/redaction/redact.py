@@ -38,9 +38,11 @@ from tailrace.eventstore.maintenance.redaction.key_history import COLUMNS, Found
 from tailrace.eventstore.maintenance.redaction.receipts import Receipt, Remnant, Rewritten, add
 from tailrace.eventstore.metadata import log_start, segment_index, topics
 from tailrace.eventstore.model import keys
-from tailrace.eventstore.model.model import SegmentRef, TopicId, TopicInfo, TopicKind
+from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.segment import hash_chain
 from tailrace.eventstore.segment.content_hash import row_hashes
 from tailrace.eventstore.segment.merge import Rows, require_content, require_recorded, rewrite

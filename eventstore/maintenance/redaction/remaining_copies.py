@@ -15,7 +15,8 @@ from tailrace.eventstore.maintenance.redaction.receipts import Remnant
 from tailrace.eventstore.maintenance.retention import archive
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.metadata.generations import GenerationState, inputs_of
-from tailrace.eventstore.model.model import TopicId, TopicInfo
+from tailrace.eventstore.model.info import TopicInfo
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import folder_of
 
 _FORGOTTEN = "erased with the row"

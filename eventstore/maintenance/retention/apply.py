@@ -32,8 +32,10 @@ from tailrace.eventstore.maintenance.retention.plan import Held, SegmentRow, Ste
 from tailrace.eventstore.maintenance.state_runs.write import run_values, write_run
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.log_start import LogStart
-from tailrace.eventstore.model.model import PartitionRange, TopicInfo, TopicKind
+from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.segment_ref import PartitionRange
+from tailrace.eventstore.model.topic import TopicKind
 from tailrace.eventstore.segment import hash_chain
 from tailrace.eventstore.segment.content_hash import Content
 from tailrace.eventstore.segment.merge import require_content, require_recorded, rewrite

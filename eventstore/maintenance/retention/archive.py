@@ -26,7 +26,7 @@ from tailrace.eventstore.maintenance.move.files import copied
 from tailrace.eventstore.maintenance.retention.plan import SegmentRow, Step
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.archived import require
-from tailrace.eventstore.model.model import PartitionRange, SegmentRef
+from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
 from tailrace.eventstore.model.time import now_micros
 from tailrace.eventstore.segment import file_reader, segment
 from tailrace.eventstore.segment.content_hash import Content

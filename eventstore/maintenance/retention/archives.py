@@ -15,7 +15,7 @@ from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata.archived import require
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 
 
 @dataclass(frozen=True, slots=True)

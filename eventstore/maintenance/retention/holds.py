@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata.generations import GenerationState, inputs_of
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions.group import all_groups
 
 _FOLLOWING = (GenerationState.BUILDING, GenerationState.READY, GenerationState.LIVE)

@@ -23,8 +23,9 @@ from tailrace.eventstore.metadata import topics as registry
 from tailrace.eventstore.metadata.epochs import Timeline, Which
 from tailrace.eventstore.metadata.log_start import LogStart
 from tailrace.eventstore.model import retention
-from tailrace.eventstore.model.model import TopicId, TopicInfo, TopicKind
+from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.time import now_micros
+from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.settings import TopicSettings
 
 # A step rewrites the state run and perhaps a file: it waits until it removes this part of what it would write, or

@@ -26,7 +26,7 @@ from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.maintenance.state_runs import due as rundue
 from tailrace.eventstore.maintenance.state_runs.due import Due
 from tailrace.eventstore.maintenance.state_runs.write import Workers, discard, run_values, write_run
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import segment
 from tailrace.eventstore.segment.merge import require_content
 from tailrace.eventstore.segment.select import Part

@@ -24,9 +24,10 @@ from tailrace.eventstore.metadata import state_runs as runs
 from tailrace.eventstore.metadata import topics as registry
 from tailrace.eventstore.metadata.log_start import LogStart
 from tailrace.eventstore.metadata.state_runs import Run
-from tailrace.eventstore.model.model import TopicId, TopicInfo, TopicKind
+from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.topic import TopicId, TopicKind
 
 # A span is written anew with the next ones when it has at most so many times their bytes.
 GROWTH = 4

@@ -27,8 +27,9 @@ import pyarrow.compute as pc
 
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import segment_index
-from tailrace.eventstore.model.model import SegmentRef, TopicId
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.segment.select import Part, filtered
 from tailrace.eventstore.state.assembly import Move

@@ -12,7 +12,7 @@ from tailrace.eventstore.metadata.quarantine import quarantined
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
     from tailrace.eventstore.settings import SourceSettings
     from tailrace.eventstore.store import Store
 

@@ -15,8 +15,8 @@ from tailrace.terminal import count as plural
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tailrace.eventstore.model.model import TopicId
     from tailrace.eventstore.model.position import Cut
+    from tailrace.eventstore.model.topic import TopicId
     from tailrace.eventstore.store import Store
 
 _EPOCH = re.compile(r"\d+")
@@ -58,7 +58,7 @@ def replay(
 
     A projection's new generation holds what the projection was at --to; it is not promoted.
     """
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
 
     invocation = of(context)
     with invocation.store() as store:

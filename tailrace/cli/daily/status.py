@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tailrace.cdc.postgres.progress import Ladder
     from tailrace.eventstore.maintenance.rounds import Standing
-    from tailrace.eventstore.model.model import SourceState
+    from tailrace.eventstore.model.info import SourceState
     from tailrace.eventstore.settings import SourceSettings
     from tailrace.eventstore.store import Store
 

@@ -20,7 +20,7 @@ from tailrace.terminal import count
 
 if TYPE_CHECKING:
     from tailrace.cdc.repair.verify import TopicComparison
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
     from tailrace.projections.lifecycle.verify import Comparison, DifferentRow
 
 _SAMPLES = ("source_samples", "log_samples", "different_samples")
@@ -148,7 +148,7 @@ def _document(row: DifferentRow) -> dict[str, str | None]:
 def verify_sources(invocation: Invocation, names: list[str] | None) -> int:
     """Compare the topics' state with the tables at one exact position; the exit code."""
     from tailrace.cdc.repair.verify import verify_source
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
 
     asked = [TopicId.parse(name) for name in names or ()]
     compared: list[TopicComparison] = []

@@ -28,7 +28,7 @@ def archives(
     Upkeep removes such copies when their archive is in reach, whether or not settings still name it.
     """
     from tailrace.eventstore.maintenance.retention import archives as archived
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
 
     invocation = of(context)
     output = invocation.output

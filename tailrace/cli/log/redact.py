@@ -16,7 +16,7 @@ from tailrace.terminal import Output, count, when
 
 if TYPE_CHECKING:
     from tailrace.eventstore.maintenance.redaction.receipts import Receipt, Remnant
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
     from tailrace.eventstore.store import Store
 
 _POLL_SECONDS = 0.5
@@ -54,7 +54,7 @@ def redact(
     consumers go on. What comes later stays as it is. Prints a receipt, which `log redactions` shows again.
     """
     from tailrace.eventstore.maintenance.redaction import redact as redaction
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
 
     if wait and now:
         raise UsageError("--wait and --now exclude each other", hint="choose one")
@@ -84,7 +84,7 @@ def redactions(
     """What was erased, when, and where values may still lie. To be repeated after a restore from before."""
     from tailrace.eventstore.maintenance.redaction.receipts import receipts
     from tailrace.eventstore.maintenance.retention.archives import archives
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
 
     invocation = of(context)
     with invocation.store() as store:

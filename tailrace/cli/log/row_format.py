@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.position import format_lsn, parse_lsn
 from tailrace.eventstore.model.redacted import ERASED, Erased
+from tailrace.eventstore.model.topic import TopicId
 
 if TYPE_CHECKING:
     from tailrace.eventstore.subscriptions.tail import Followed

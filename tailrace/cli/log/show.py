@@ -17,7 +17,7 @@ from tailrace.terminal import when
 
 if TYPE_CHECKING:
     from tailrace.cli.log.row_format import Document
-    from tailrace.eventstore.model.model import TopicInfo
+    from tailrace.eventstore.model.info import TopicInfo
     from tailrace.eventstore.model.schema import TopicSchema
     from tailrace.eventstore.store import Store
 
@@ -42,7 +42,7 @@ def show(
     ],
 ) -> None:
     """Show one row's history, with the domain events of the same transactions beside it."""
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
 
     invocation = of(context)
     with invocation.store() as store:
@@ -107,8 +107,8 @@ def _rows_of_key(store: Store, info: TopicInfo, key_hash: int) -> Iterator[Docum
 def events_of(store: Store, source: str, history: Sequence[Document]) -> dict[str, list[Document]]:
     """Domain events and logical messages of the transactions in ``history``, by commit LSN."""
     from tailrace.cli.log.row_format import in_commit_order
-    from tailrace.eventstore.model.model import TopicKind
     from tailrace.eventstore.model.position import Cut
+    from tailrace.eventstore.model.topic import TopicKind
     from tailrace.eventstore.subscriptions.filter import Filter
     from tailrace.eventstore.subscriptions.tail import between
 

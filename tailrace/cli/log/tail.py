@@ -18,7 +18,7 @@ from tailrace.terminal import to_json, when
 
 if TYPE_CHECKING:
     from tailrace.cli.log.row_format import Document
-    from tailrace.eventstore.model.model import TopicInfo
+    from tailrace.eventstore.model.info import TopicInfo
     from tailrace.eventstore.model.position import Cut
     from tailrace.eventstore.store import Store
     from tailrace.eventstore.subscriptions.filter import Filter
@@ -105,7 +105,7 @@ def tail(
 def _patterns(store: Store, given: Sequence[str] | None, *, follow: bool) -> list[str]:
     """What was asked for, as patterns. Raises UsageError for a name that is no topic, and when nothing matches and
     nothing will."""
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
     from tailrace.eventstore.subscriptions.filter import is_pattern, matches
 
     wanted = [

@@ -29,7 +29,7 @@ def verify(
 
     Safe beside a running capture and upkeep. What is damaged is named; nothing is changed.
     """
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
 
     invocation = of(context)
     chosen = [TopicId.parse(topic) for topic in topics or ()]

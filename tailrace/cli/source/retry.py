@@ -11,7 +11,7 @@ from tailrace.cli.invocation import Invocation, of
 from tailrace.cli.source.request import follow, refuse, tell
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.metadata.quarantine import quarantined
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.terminal import size
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tailrace.cli.progress import Reporter
 from tailrace.cli.source.request import follow, refuse, tell
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.metadata import load_progress
-from tailrace.eventstore.model.model import TopicId, TopicKind
+from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.terminal import count
 
 if TYPE_CHECKING:

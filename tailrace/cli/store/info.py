@@ -116,7 +116,7 @@ def compact(
 
     Upkeep makes them when there is enough that is new (store.upkeep.state_bytes). Rows stay as they are.
     """
-    from tailrace.eventstore.model.model import TopicId
+    from tailrace.eventstore.model.topic import TopicId
 
     invocation = of(context)
     with invocation.store() as store, invocation.output.progress("compacting") as progress:

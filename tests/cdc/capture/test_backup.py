@@ -22,8 +22,8 @@ from tailrace.cdc.repair.repair import repair_source
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.maintenance.files import tiers
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
 from tailrace.eventstore.store import Store
 from tests.fixtures.databases import Databases

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tailrace.eventstore.maintenance.repartition import repartition
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tests.support import workload
 from tests.support.capturing import (
     SOURCE,

@@ -19,8 +19,8 @@ from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.keys import hash_texts
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, MESSAGE_SCHEMA, change_schema
+from tailrace.eventstore.model.topic import TopicId
 from tests.cdc.messages import (
     DATE,
     EVENT_ROW,

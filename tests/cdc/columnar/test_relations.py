@@ -12,8 +12,8 @@ from tailrace.cdc.columnar.decode import DecodedEpoch
 from tailrace.cdc.columnar.relations import ChangeKind, fit, matches
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.errors import OperatorError
-from tailrace.eventstore.model.model import TopicId, TopicKind
 from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tests.cdc.messages import SOURCE, Stream, Table, decoder
 
 INT4, INT8, TEXT = 23, 20, 25

@@ -17,8 +17,8 @@ from tailrace.cdc.columnar.values import table_rows
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.wire import pgoutput as pg
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.model.topic import TopicId
 from tests.cdc.columnar.values.test_postgres import SESSION
 from tests.cdc.messages import HUGE, SOURCE, encode
 from tests.fixtures.scale import Scale

@@ -18,7 +18,7 @@ from tailrace.cdc.repair.repair import repair_source
 from tailrace.cdc.repair.report import TopicRepair
 from tailrace.eventstore.maintenance.redaction.receipts import Receipt
 from tailrace.eventstore.maintenance.redaction.redact import Request, redact
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import UpkeepSettings
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store

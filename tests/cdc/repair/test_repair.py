@@ -17,8 +17,8 @@ from tailrace.cdc.repair.report import TopicRepair
 from tailrace.cdc.setup.continuity import Mismatch
 from tailrace.embedded import PostgresServer
 from tailrace.embedded.wheel import programs_of_wheel
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.position import format_lsn
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.streams import Stream, append, event

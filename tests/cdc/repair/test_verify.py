@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace.cdc.repair.digests import DigestBuilder, compare, keys_of
 from tailrace.eventstore.errors import TransientError, UsageError
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tests.support.capturing import SOURCE, RunningCapture, Site, execute, query, table, wait_until
 
 ROWS = st.dictionaries(st.text(max_size=3), st.none() | st.text(max_size=3), max_size=30)

@@ -12,7 +12,7 @@ from tailrace.cdc.setup.prepare import prepare_source
 from tailrace.cdc.setup.table_choice import Level
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.errors import OperatorError, UsageError
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import SinkSettings, SourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
 from tailrace.projections.sinks.postgres.sink import PostgresSink

@@ -19,7 +19,7 @@ from tailrace.cdc.stream.queue import Handover
 from tailrace.cdc.topics import Topics, TopicsChanged
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.log.sources import register_source, register_topic
-from tailrace.eventstore.model.model import EpochBatch
+from tailrace.eventstore.model.epoch import EpochBatch
 from tailrace.eventstore.settings import SourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
 from tests.cdc.messages import HUGE, INT4, INT8, SOURCE, TEXT, Stream, Table, decoder, told

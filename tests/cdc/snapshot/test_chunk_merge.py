@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.cdc.snapshot.chunk_merge import Snapshot, Touched, surviving
-from tailrace.eventstore.model.model import TopicId, TopicRows
+from tailrace.eventstore.model.epoch import TopicRows
+from tailrace.eventstore.model.topic import TopicId
 
 TOPIC = TopicId.table("shop", "public", "t")
 KEYS = range(6)

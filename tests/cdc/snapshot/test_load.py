@@ -36,7 +36,7 @@ from tailrace.cdc.snapshot.first_load import first_load
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import IntegrityError, TransientError
 from tailrace.eventstore.model import keys
-from tailrace.eventstore.model.model import SourceState
+from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.store import Store
 from tests.support.capturing import (
     SOURCE,

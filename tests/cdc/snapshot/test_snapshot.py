@@ -25,7 +25,7 @@ from tailrace.cli.source.snapshot import tell_how_far
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.catalog.requests import RequestState
 from tailrace.eventstore.metadata import load_progress
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.store import Store
 from tailrace.terminal import Output
 from tests.fixtures.scale import Scale

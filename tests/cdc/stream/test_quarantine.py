@@ -12,7 +12,7 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog.requests import RequestState
 from tailrace.eventstore.errors import IncompleteTopic
 from tailrace.eventstore.metadata.quarantine import first_kept, quarantined
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
 from tests.support.capturing import (

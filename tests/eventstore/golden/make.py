@@ -23,9 +23,11 @@ from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.maintenance.files import fold, tiers
 from tailrace.eventstore.metadata import epochs as timeline
 from tailrace.eventstore.metadata import segment_index, state_runs
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.keys import hash_texts
-from tailrace.eventstore.model.model import EpochBatch, SegmentRef, TopicId, TopicRows
 from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
+from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import encoding, segment
 from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
 from tailrace.eventstore.store import Store

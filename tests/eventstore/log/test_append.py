@@ -16,8 +16,10 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import Fenced, IncompleteTopic, IntegrityError, OperatorError, UsageError
 from tailrace.eventstore.log.sources import register_source, register_topic
-from tailrace.eventstore.model.model import EpochBatch, SegmentRef, TopicId, TopicKind, TopicRows
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column, TopicSchema, change_schema
+from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.storage import LocalStorage

@@ -23,8 +23,9 @@ from hypothesis.stateful import (
 from tailrace.eventstore.errors import Fenced, UsageError
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.maintenance.files import fold, seal, tiers
-from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.position import format_lsn
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import assert_dense, at, content, register, rows

@@ -14,8 +14,10 @@ import pytest
 from tailrace.eventstore.errors import IncompleteTopic, UsageError
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.metadata import segment_index
-from tailrace.eventstore.model.model import EpochBatch, EpochInfo, TopicId, TopicRows
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
+from tailrace.eventstore.model.info import EpochInfo
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import (

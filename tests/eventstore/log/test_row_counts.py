@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import combinations
 
 from tailrace.eventstore.log.row_counts import Counted, rows_between
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tests.eventstore.maintenance.files.test_seal import fill
 from tests.eventstore.shop import CUSTOMERS, ORDERS, content
 from tests.fixtures.stores import StoreFactory

@@ -18,9 +18,9 @@ from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.model.keys import hash_texts, partition_of
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.retention import Retention
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import TopicSettings, UpkeepSettings
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
@@ -180,7 +180,7 @@ import sys
 from pathlib import Path
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.maintenance.repartition import repartition
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
 with Store.open(StoreSettings(catalog=sys.argv[1], segments=Path("segments")), root=Path(sys.argv[2])) as store:
     repartition(store, TopicId.parse("shop.public.orders"), 6)

@@ -13,8 +13,8 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import Fenced, OperatorError, TailraceError
 from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.maintenance.retention import apply
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.retention import Retention
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
 from tailrace.eventstore.store import Store
 from tests.eventstore.maintenance.move.test_move import move

@@ -7,8 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailrace.eventstore.model.model import PartitionRange, SegmentRef, TopicId
 from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
+from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.encoding import coded_paths
 from tailrace.eventstore.segment.merge import rewrite
 from tailrace.eventstore.segment.segment import read_segment, write_segment

@@ -13,7 +13,8 @@ import pytest
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.maintenance.files import fold, tiers
 from tailrace.eventstore.metadata import epochs as timeline
-from tailrace.eventstore.model.model import PartitionRange, SegmentRef, TopicId
+from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import encoding
 from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
 from tailrace.eventstore.storage import LocalStorage

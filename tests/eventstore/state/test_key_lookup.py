@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.eventstore.model.model import SegmentRef
+from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.key_lookup import TooLarge, changed_keys, keys_with, state_of_keys
 from tailrace.eventstore.state.state import StateInput, readable_state

@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.eventstore.disclosure import showing
 from tailrace.eventstore.errors import IncompleteTopic, UnknownCell, UnreadableCell, UsageError
-from tailrace.eventstore.model.model import EpochBatch, TopicRows
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.eventstore.state.state import OnUnreadable, compute_state, plan_state, readable_state, state

@@ -17,9 +17,10 @@ from pydantic import BaseModel
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.log.sources import register_topic
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.keys import hash_texts
-from tailrace.eventstore.model.model import EpochBatch, Op, TopicId, TopicRows
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, change_schema
+from tailrace.eventstore.model.topic import Op, TopicId
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.streams import Recorded, event
 from tailrace.eventstore.subscriptions.batch import Change

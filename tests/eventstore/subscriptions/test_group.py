@@ -25,8 +25,8 @@ from sqlalchemy.orm import Session
 
 from tailrace.eventstore.catalog import group_tables
 from tailrace.eventstore.errors import Fenced, UsageError
-from tailrace.eventstore.model.model import Op
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.topic import Op
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.subscriptions import membership
 from tailrace.eventstore.subscriptions.assignment import Slot

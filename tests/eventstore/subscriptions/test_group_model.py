@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from tailrace.eventstore.errors import Fenced
 from tailrace.eventstore.maintenance.repartition import repartition
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.subscriptions.assignment import Slot

@@ -11,10 +11,11 @@ import pytest
 
 from tailrace.eventstore.errors import HistoryGone, UsageError
 from tailrace.eventstore.log.sources import register_topic
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.keys import hash_texts, partition_of
-from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.retention import Retention
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import segment
 from tailrace.eventstore.settings import StoreSettings, TopicSettings
 from tailrace.eventstore.store import Store

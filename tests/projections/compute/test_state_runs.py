@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailrace.eventstore.model.model import SegmentRef
 from tailrace.eventstore.model.schema import change_schema
+from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.settings import UpkeepSettings
 from tailrace.eventstore.state.state import StateInput, compute_state
 from tailrace.projections.compute.state_runs import SparkWorkers

@@ -32,8 +32,8 @@ from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.maintenance.redaction.redact import Request, redact
 from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.metadata.generations import Behind, GenerationState
-from tailrace.eventstore.model.model import TopicId
 from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import Projection, ProjectionFailed

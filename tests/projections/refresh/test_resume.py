@@ -19,7 +19,7 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import HistoryGone, TailraceError, TransientError
 from tailrace.eventstore.maintenance.redaction.redact import Request, redact
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import Settings, StoreSettings, TopicSettings, UpkeepSettings
 from tailrace.eventstore.storage import Storage
 from tailrace.eventstore.store import Store

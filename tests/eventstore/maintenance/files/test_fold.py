@@ -16,7 +16,7 @@ from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.errors import Fenced, IntegrityError
 from tailrace.eventstore.maintenance.files import fold, tiers
 from tailrace.eventstore.metadata import epochs
-from tailrace.eventstore.model.model import EpochBatch
+from tailrace.eventstore.model.epoch import EpochBatch
 from tailrace.eventstore.settings import UpkeepSettings
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.subscriptions.offsets import first_commit_after

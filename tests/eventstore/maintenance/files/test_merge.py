@@ -20,7 +20,8 @@ from tailrace.eventstore.maintenance.files import seal, tiers
 from tailrace.eventstore.maintenance.files.merge import merge
 from tailrace.eventstore.maintenance.files.retired import collect_retired
 from tailrace.eventstore.maintenance.rounds import is_due
-from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import UpkeepSettings
 from tailrace.eventstore.store import Store
 from tests.eventstore.maintenance.files.test_seal import everything, fill

@@ -16,7 +16,7 @@ from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.errors import Fenced
 from tailrace.eventstore.maintenance.files import seal
 from tailrace.eventstore.metadata import segment_index
-from tailrace.eventstore.model.model import EpochBatch, TopicRows
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import (
     CUSTOMERS,

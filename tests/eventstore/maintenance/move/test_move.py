@@ -24,7 +24,7 @@ from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.maintenance.move import files
 from tailrace.eventstore.maintenance.move.move import Moved, moving
 from tailrace.eventstore.metadata.run_records import RunRecord
-from tailrace.eventstore.model.model import TopicId
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 from tests.eventstore.maintenance.files.test_seal import everything, fill

@@ -17,8 +17,9 @@ from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.maintenance.redaction.redact import Request, redact
 from tailrace.eventstore.maintenance.repartition import repartition
-from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.schema import change_schema
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import UpkeepSettings
 from tailrace.eventstore.state.state import compute_state, plan_state
 from tailrace.eventstore.store import Store

@@ -24,11 +24,12 @@ from tailrace.eventstore.maintenance.redaction.erase_cells import erased
 from tailrace.eventstore.maintenance.redaction.receipts import receipts
 from tailrace.eventstore.maintenance.redaction.redact import Request, plan, redact
 from tailrace.eventstore.maintenance.retention import plan as cutoff
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.keys import hash_texts
-from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
 from tailrace.eventstore.model.redacted import ERASED, Erased
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, Column, TopicSchema, change_schema
 from tailrace.eventstore.model.time import to_micros
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import TopicSettings, UpkeepSettings
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.eventstore.maintenance.state_runs.write import among, survivors, unsent_columns
-from tailrace.eventstore.model.model import PartitionRange, SegmentRef
 from tailrace.eventstore.model.schema import Column, TopicSchema, unify
+from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
 from tailrace.eventstore.segment import blob
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.state import StateInput, compute_state

@@ -23,11 +23,12 @@ from tailrace.eventstore.maintenance.retention import apply, plan
 from tailrace.eventstore.maintenance.rounds import is_due
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.generations import InputNeed
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.keys import hash_texts
-from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
 from tailrace.eventstore.model.retention import Retention
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, change_schema
 from tailrace.eventstore.model.time import to_micros
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import TopicSettings, UpkeepSettings
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store

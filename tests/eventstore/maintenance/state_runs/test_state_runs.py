@@ -21,8 +21,9 @@ from tailrace.eventstore.maintenance.state_runs.write import Here
 from tailrace.eventstore.metadata import state_runs
 from tailrace.eventstore.metadata.log_start import LogStart
 from tailrace.eventstore.metadata.state_runs import Run
-from tailrace.eventstore.model.model import SegmentRef, TopicId
 from tailrace.eventstore.model.partitioning import Partitioning
+from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import TopicSettings, UpkeepSettings
 from tailrace.eventstore.state.state import plan_state, state
 from tailrace.eventstore.store import Store

@@ -11,8 +11,9 @@ from contextlib import closing
 import pytest
 
 from tailrace.eventstore.log.sources import register_topic
-from tailrace.eventstore.model.model import EpochBatch, TopicId, TopicRows
+from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.schema import Column, TopicSchema
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import at, batch, rows, writer
