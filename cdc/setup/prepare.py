@@ -475,7 +475,7 @@ def _ownership(missing: Sequence[Table], server: Server) -> list[Finding]:
             table.text,
             f"user {server.user} does not own it, so may not publish it",
             f"GRANT {quote(table.owner)} TO {quote(server.user)}; or let its owner make the publication: see "
-            "docs/capture.md, the user of a source",
+            "docs/capture/setting-up-a-source.md, the user of a source",
         )
         for table in missing
         if not table.owned

@@ -19,14 +19,6 @@ from tests.projections.sinks.sink_data import fill, target
 from tests.support.folders import REPOSITORY
 
 ROOT = REPOSITORY
-PAGES = sorted(
-    [
-        *ROOT.glob("*.md"),
-        *ROOT.glob("docs/**/*.md"),
-        *ROOT.glob("benchmarks/*.md"),
-        *ROOT.glob("examples/*.md"),
-    ]
-)
 ROOMS = (
     "cdc",
     "eventstore",
@@ -38,10 +30,28 @@ ROOMS = (
     "examples",
     "benchmarks",
 )
+PAGES = sorted(
+    {
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *(page for room in ROOMS for page in ROOT.glob(f"{room}/*.md")),
+    }
+)
+PROMISES = ROOT / "docs" / "guarantees.md"
+# Pages that say where tests are and how they ran: of the tests themselves, of contributors, and of the last full run.
+ABOUT_TESTS = {PROMISES, ROOT / "docs" / "soak.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md"}
 
-LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 NAMED_PATH = re.compile(rf"`((?:{'|'.join(ROOMS)})/[\w./-]*)`")
-NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+NAMED_TEST = re.compile(r"`((?:tests|tailrace)/[\w/]+\.py)::(\w+)`")
+NAMED_HERE = re.compile(r"`([\w-]+(?:/[\w-]+)*(?:/|\.py))`")
+DOTTED = re.compile(r"`(tailrace(?:\.\w+)+)(?:\(\S*\))?`")
+IMPORTED = re.compile(r"^from (tailrace[\w.]*) import \(?([\w ,]+)", re.MULTILINE)
+NO_MODULES = {
+    "tailrace.toml",
+    "tailrace.json",
+    "tailrace.ddl",
+}  # two files, and the prefix of the trigger's messages
 
 
 def pages() -> list[object]:
@@ -50,8 +60,22 @@ def pages() -> list[object]:
 
 @pytest.mark.parametrize("page", pages())
 def test_links_lead_somewhere(page: Path) -> None:
-    missing = [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    missing = [
+        f"{link}#{anchor}"
+        for link, anchor in LINK.findall(page.read_text())
+        if not leads_somewhere(page.parent / link if link else page, anchor)
+    ]
     assert not missing
+
+
+def leads_somewhere(target: Path, anchor: str) -> bool:
+    return target.exists() and (not anchor or anchor in anchors(target))
+
+
+def anchors(page: Path) -> set[str]:
+    """Names that GitHub gives a page's headings: lower case, without punctuation, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", pages())
@@ -60,9 +84,44 @@ def test_named_files_and_folders_exist(page: Path) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("page", ["guarantees.md", "capture.md"])
-def test_every_promise_names_a_test_that_exists(page: str) -> None:
-    named = NAMED_TEST.findall((ROOT / "docs" / page).read_text())
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_a_rooms_readme_names_is_in_the_room(room: str) -> None:
+    named = NAMED_HERE.findall((ROOT / room / "README.md").read_text())
+    missing = [name for name in named if not (ROOT / room / name).exists() and not (ROOT / name).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", pages())
+def test_named_modules_and_their_names_exist(page: Path) -> None:
+    text = page.read_text()
+    named = set(DOTTED.findall(text)) - NO_MODULES
+    named |= {
+        f"{module}.{name.strip().split(' as ')[0]}"
+        for module, names in IMPORTED.findall(text)
+        for name in names.split(",")
+        if name.strip()
+    }
+    assert not [name for name in sorted(named) if not is_defined(name)]
+
+
+def is_defined(dotted: str) -> bool:
+    """Whether a module is there, or names the last part: defined, imported or listed."""
+    parts = dotted.split(".")
+    module, _, name = dotted.rpartition(".")
+    return bool(source_of(parts)) or (
+        module != "" and re.search(rf"\b{name}\b", source_of(module.split("."))) is not None
+    )
+
+
+def source_of(parts: list[str]) -> str:
+    for path in (ROOT.joinpath(*parts).with_suffix(".py"), ROOT.joinpath(*parts, "__init__.py")):
+        if path.exists():
+            return path.read_text() or "empty"
+    return ""
+
+
+def test_every_promise_names_a_test_that_exists() -> None:
+    named = NAMED_TEST.findall(PROMISES.read_text())
     assert named
     missing = [
         f"{file}::{test}"
@@ -70,6 +129,12 @@ def test_every_promise_names_a_test_that_exists(page: str) -> None:
         if not (ROOT / file).exists() or f"def {test}(" not in (ROOT / file).read_text()
     ]
     assert not missing
+
+
+@pytest.mark.parametrize("page", pages())
+def test_tests_are_named_by_the_page_of_promises_alone(page: Path) -> None:
+    if page not in ABOUT_TESTS:
+        assert not re.findall(r"tests/[\w/]*test_\w+\.py", page.read_text())
 
 
 def test_no_page_names_a_path_of_one_machine() -> None:

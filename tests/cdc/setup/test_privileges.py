@@ -1,4 +1,4 @@
-"""Capture as a user who may do the least: the scripts of docs/capture.md, run as they stand there."""
+"""Capture as a user with the least privileges: the scripts of docs/capture/setting-up-a-source.md, run as they stand."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ from tests.support.capturing import (
     wait_until,
 )
 
-OTHERS, ITS_OWN = re.findall(
-    r"```sql\n(CREATE ROLE tailrace .*?)```", (REPOSITORY / "docs" / "capture.md").read_text(), re.S
-)
+PAGE = REPOSITORY / "docs" / "capture" / "setting-up-a-source.md"
+OTHERS, ITS_OWN = re.findall(r"```sql\n(CREATE ROLE tailrace .*?)```", PAGE.read_text(), re.S)
 SHOP = """
 CREATE ROLE shop_owner;
 GRANT CREATE ON DATABASE shop TO shop_owner;

@@ -1,4 +1,4 @@
-"""The tables of values in docs/capture.md are what the code does."""
+"""The tables of values in docs/capture/values.md are what the code does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.eventstore.model.schema import Column, arrow_type
 from tests.cdc.columnar.values.every_type import EDGES, EDGES_BY_TYPMOD
 from tests.support.folders import REPOSITORY
 
-PAGE = REPOSITORY / "docs" / "capture.md"
+PAGE = REPOSITORY / "docs" / "capture" / "values.md"
 EXAMPLES = 6
 ARRAYS = ["{{2026-01-01,NULL},{NULL,NULL}}", "[0:0]={2026-01-01}", "{2026-01-01,infinity}"]
 
