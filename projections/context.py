@@ -21,7 +21,7 @@ from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import Generation, Pin
 from tailrace.projections.sinks.contract import Sink, Target
 from tailrace.projections.sinks.open import open_sink
-from tailrace.projections.spark.master import parallelism_of
+from tailrace.projections.spark.session import parallelism_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

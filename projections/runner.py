@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from tailrace.eventstore.errors import TransientError
@@ -16,8 +17,80 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.lifecycle.build import refresh_held, undefined
 from tailrace.projections.refresh.lock import refreshing
 from tailrace.projections.refresh.refresh import Outcome
-from tailrace.projections.schedule import Schedule
 from tailrace.projections.spark.session import require_submitter
+
+UNDECLARED_SECONDS = 3.0
+"""What a projection without a declared freshness is measured by: what one on a warm session can be held to."""
+
+LONGEST_WAIT = 30.0
+"""Seconds between tries of what keeps failing: long enough to be cheap, short enough to notice a mended server."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """``through``: the epoch up to which it is known to hold all; ``since``: when the first epoch it lacks came (None:
+    it lacks none). ``looked``: when it was last taken up, ``pause``: how long to leave alone what failed then."""
+
+    freshness: float
+    patience: float
+    looks: float
+    through: int = 0
+    since: float | None = None
+    looked: float = -math.inf
+    pause: float = 0.0
+
+    def due_at(self) -> float:
+        if self.pause:
+            return self.looked + self.pause
+        return self.looked + self.looks if self.since is None else self.since + self.patience
+
+    def overdue(self, now: float) -> tuple[float, float]:
+        """The larger, the more urgent: how many times its freshness it is behind (nobody knows before the first look),
+        and then how long ago it was looked at."""
+        if self.looked == -math.inf:
+            return math.inf, math.inf
+        behind = 0.0 if self.since is None else max(now - self.since, 0.0) / self.freshness
+        return behind, now - self.looked
+
+
+class Schedule:
+    """``freshness``: seconds by projection, None where none is declared. ``looks``: seconds after which one that lacks
+    nothing is looked at all the same, because others promote, roll back and mend; at first everything is."""
+
+    def __init__(self, freshness: Mapping[str, float | None], looks: float) -> None:
+        self._looks = looks
+        self._entries: dict[str, _Entry] = {}
+        for name, declared in freshness.items():
+            patience = declared / 2 if declared else 0.0
+            entry = _Entry(declared or UNDECLARED_SECONDS, patience, max(looks, patience))
+            self._entries[name] = entry
+
+    def grew(self, head: int, age: Callable[[int], float], now: float) -> None:
+        """The log's last epoch is ``head``; ``age`` says how many seconds ago the one after an epoch was committed."""
+        for entry in self._entries.values():
+            if entry.through < head and entry.since is None and entry.looked > -math.inf:
+                entry.since = now - age(entry.through)
+
+    def next(self, now: float) -> str | None:
+        """The projection to refresh now; None when none is due."""
+        due = [name for name, entry in self._entries.items() if entry.due_at() <= now]
+        return max(due, key=lambda name: self._entries[name].overdue(now), default=None)
+
+    def wait(self, now: float) -> float:
+        """Seconds until one is due, as far as is known now."""
+        return max(0.0, min((entry.due_at() for entry in self._entries.values()), default=math.inf) - now)
+
+    def refreshed(self, name: str, through: int, now: float) -> None:
+        """It holds all up to epoch ``through``."""
+        entry = self._entries[name]
+        entry.through, entry.since, entry.looked, entry.pause = through, None, now, 0.0
+
+    def failed(self, name: str, now: float) -> None:
+        """It could not be refreshed: it is tried again after a time of its own, ever longer, so that it does not slow
+        the others."""
+        entry = self._entries[name]
+        entry.looked, entry.pause = now, min((entry.pause or self._looks) * 2, LONGEST_WAIT)
+
 
 Tell = Callable[[Outcome], None]
 _UNSETTLED = ("failed", "waiting")

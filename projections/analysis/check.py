@@ -17,7 +17,7 @@ from tailrace.projections.analysis.analyse import Analysis, Reading, analyse, is
 from tailrace.projections.analysis.check_names import wrong_in_result, wrong_names
 from tailrace.projections.analysis.comparable import columns_of, incomparable
 from tailrace.projections.analysis.guards import declared_against
-from tailrace.projections.compute.casing import alike
+from tailrace.projections.compute.compute import alike
 from tailrace.projections.compute.read_plan import described, shown_columns
 from tailrace.projections.definition.findings import Finding, did_you_mean
 from tailrace.projections.definition.lineage import lineage_of

@@ -6,6 +6,7 @@ compares it with the generation's own result before and writes the files.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,6 @@ from tailrace.projections.compute.bucket import (
     Placement,
     with_bad_keys,
 )
-from tailrace.projections.compute.casing import alike
 from tailrace.projections.compute.progress import buckets_reported
 from tailrace.projections.definition.model import Projection, ProjectionFailed
 from tailrace.projections.generations.difference import HASH
@@ -29,9 +29,10 @@ from tailrace.projections.generations.step_files import run_schema
 from tailrace.projections.spark.errors import FOR_GOOD, explained
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from tailrace.projections.context import Report
+
 
 _RESULT = "bucket int, outcome string"
 
@@ -251,3 +252,11 @@ def _refused(named: str, key_columns: Sequence[str], outcomes: Sequence[BucketOu
     shown = ", ".join(map(disclosure.value, keys_text[:SAMPLES]))
     rest = f" and {count - SAMPLES} more" if count > SAMPLES else ""
     return ProjectionFailed(f"{named}: {what}: {shown}{rest}", hint=f"{hint}; the sink was not touched")
+
+
+def alike(spark: SparkSession, names: Sequence[str]) -> list[str]:
+    """Those of the names that Spark takes for another one of them."""
+    if spark.conf.get("spark.sql.caseSensitive") == "true":
+        return []
+    found = Counter(name.lower() for name in names)
+    return [name for name in names if found[name.lower()] > 1]

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from tailrace.eventstore.maintenance.state_runs.write import Share, Written
 from tailrace.projections.spark.errors import explained_upkeep
-from tailrace.projections.spark.master import parallelism_of
-from tailrace.projections.spark.session import master, open_session
+from tailrace.projections.spark.session import master, open_session, parallelism_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,7 +7,7 @@ still holds for because nothing that it is made of changed since. Where there is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.state.row_layout import Ints
 from tailrace.eventstore.storage import Storage
 from tailrace.projections.definition.model import Projection
-from tailrace.projections.generations.changed import changed_topics
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.step_files import (
@@ -312,3 +311,15 @@ def changed_keys_of(store: Store, name: str, epoch: int, cut: Cut, most: int) ->
         upserts, deletes = read_delta(store.storage, file, schema, key)
         pieces += [upserts.select(names), deletes.select(names)]
     return pa.concat_tables(pieces)
+
+
+def changed_topics(store: Store, topics: Iterable[TopicId], after: int, up_to: int) -> list[str]:
+    """The topics with rows in epochs after ``after`` and up to ``up_to``."""
+    if up_to <= after:
+        return []
+    changed = []
+    for topic in topics:
+        found = store.epochs(after=after, limit=1, topics=[topic])
+        if found and found[0].epoch <= up_to:
+            changed.append(str(topic))
+    return changed

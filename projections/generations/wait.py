@@ -13,8 +13,9 @@ from tailrace.eventstore.errors import BeyondLog, OperatorError, TransientError,
 from tailrace.eventstore.log.as_of import AtEpoch, AtLsn, parse
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.projections.generations.changed import changed_topics
+from tailrace.projections.generations.result_input import changed_topics
 from tailrace.projections.generations.generation import Generation
+from tailrace.projections.generations.result_input import changed_topics
 from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.reader import nothing_live
 

@@ -26,7 +26,7 @@ from tailrace.projections.generations.errors import NotLevel, NotShowable, NotSh
 from tailrace.projections.generations.generation import Generation, Pin, files_of, spec_to_text
 from tailrace.projections.generations.result_input import common_cut, not_kept
 from tailrace.projections.lifecycle import promote as promotion
-from tailrace.projections.lifecycle.collect import Collected, drop, gc
+from tailrace.projections.lifecycle.collect import Collected, drop, drop_refused, gc, given_up, refused_again
 from tailrace.projections.lifecycle.list import GenerationView, generations
 from tailrace.projections.lifecycle.promote import (
     Promoted,
@@ -35,7 +35,6 @@ from tailrace.projections.lifecycle.promote import (
     reconcile_if_possible,
     rollback,
 )
-from tailrace.projections.lifecycle.refused import drop_refused, given_up, refused_again
 from tailrace.projections.lifecycle.verify import Comparison, verify
 from tailrace.projections.refresh import resume
 from tailrace.projections.refresh.apply import Applied, apply

@@ -34,7 +34,7 @@ from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.generations.step_files import DerivedFile, folder_of, read_delta, run_schema
 from tailrace.projections.sinks.contract import InMotion, MovingSink, SnapshotSink
-from tailrace.projections.spark.master import runs_here
+from tailrace.projections.spark.session import runs_here
 
 _TRIES = 5
 _PAUSE_SECONDS = 1.0

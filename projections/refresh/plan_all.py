@@ -14,7 +14,7 @@ from tailrace.projections.definition.model import Projection, Through
 from tailrace.projections.definition.order import in_order
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.refresh.apply import missing_steps
-from tailrace.projections.refresh.estimate import Estimate, changes_between, estimate
+from tailrace.projections.refresh.costs import Estimate, changes_between, estimate
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing, Plan
 from tailrace.projections.refresh.refresh import plan_reachable
 

@@ -16,7 +16,7 @@ from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.errors import NotLevel
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.refresh.apply import Applied, StepRefused
-from tailrace.projections.refresh.estimate import changes_between
+from tailrace.projections.refresh.costs import changes_between
 from tailrace.projections.refresh.step import Taken
 
 _LOOKED_AT = 20

@@ -15,11 +15,11 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.guards import declared_against
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
-from tailrace.projections.generations.changed import changed_topics
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.generations.result_input import (
     behind,
     changed_results,
+    changed_topics,
     common_cut,
     reason_against_results,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,13 +26,13 @@ from tailrace.eventstore import disclosure
 from tailrace.eventstore.addresses import reveals
 from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
 from tailrace.projections.spark.java import java_home
-from tailrace.projections.spark.master import runs_here
 from tailrace.projections.spark.versions import disagreements
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tailrace.eventstore.settings import Settings
+
 
 LOG = "spark.log"
 _log = logging.getLogger("tailrace.spark")
@@ -322,3 +323,20 @@ def _tail(log: Path) -> str:
         return log.read_text(errors="replace")[-_TAIL_CHARS:].strip()
     except OSError:
         return ""
+
+
+_LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\d+)?\])?$")
+
+
+def runs_here(master: str) -> bool:
+    """Whether tasks run in the driver's own JVM: elsewhere nothing of this machine is there for them."""
+    return _LOCAL.match(master) is not None
+
+
+def parallelism_of(master: str, fallback: int) -> int:
+    """How many units of work to cut an input into: the local master's cores, or ``fallback`` on a cluster."""
+    match = _LOCAL.match(master)
+    if match is None:
+        return fallback
+    threads = match[1]
+    return (os.cpu_count() or 1) if threads == "*" else int(threads or 1)

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tailrace.projections.lifecycle.progress import Rung, Standing, Unbuilt, standings, unbuilts
-from tailrace.projections.lifecycle.sinklooks import SinkLooks
+from tailrace.projections.lifecycle.progress import Rung, SinkLooks, Standing, Unbuilt, standings, unbuilts
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

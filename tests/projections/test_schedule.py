@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.projections.schedule import LONGEST_WAIT, UNDECLARED_SECONDS, Schedule
+from tailrace.projections.runner import LONGEST_WAIT, UNDECLARED_SECONDS, Schedule
 
 FRESHNESS = st.one_of(st.none(), st.floats(0.5, 3600))
 DURATIONS = st.lists(st.floats(0.05, 20), min_size=1, max_size=120)

@@ -45,14 +45,17 @@ from tailrace.projections.sinks.contract import (
     rows_for,
 )
 from tailrace.projections.sinks.folder import folder_problems, sync_folder
-from tailrace.projections.sinks.parquet.loading import Loading, forget_loading, read_loading, write_loading
 from tailrace.projections.sinks.parquet.snapshot import (
     MANIFEST,
     STAGING,
+    Loading,
     Manifest,
     PlacedFile,
     SnapshotFolder,
     folder_name,
+    forget_loading,
+    read_loading,
+    write_loading,
 )
 from tailrace.projections.sinks.specs import ParquetFolder
 

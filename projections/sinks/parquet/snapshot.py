@@ -15,6 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -26,7 +27,7 @@ from tailrace.eventstore.errors import IntegrityError, UsageError
 from tailrace.eventstore.model.position import Fence
 from tailrace.projections.sinks.columns import from_texts
 from tailrace.projections.sinks.contract import Target
-from tailrace.projections.sinks.folder import GenerationsFolder, point
+from tailrace.projections.sinks.folder import GenerationsFolder, point, replace_file
 from tailrace.projections.sinks.rows import schema_from_text, schema_to_text
 
 MANIFEST = "_manifest.json"  # tools pass over names that begin so
@@ -185,3 +186,36 @@ def folder_name(column: str, value: str | None) -> str:
             hint=f"a folder's name has at most {_NAME_BYTES} bytes; partition by a shorter column",
         )
     return name
+
+
+_NAME = "loading.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """The step as its manifest will be, with the files of the buckets that are ``done``."""
+
+    manifest: Manifest
+    done: Sequence[int]
+
+
+def read_loading(staging: Path) -> Loading | None:
+    """None where there is none, or none that can be read: then the load begins again."""
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError, pa.ArrowException):
+        data = json.loads((staging / _NAME).read_text("utf-8"))
+        return Loading(Manifest.from_text(data["manifest"]), data["done"])
+    return None
+
+
+def write_loading(staging: Path, loading: Loading) -> None:
+    """In place of the one before, durably."""
+    text = json.dumps(
+        {"manifest": loading.manifest.to_text(), "done": list(loading.done)}, ensure_ascii=False
+    )
+    replace_file(staging / _NAME, text)
+
+
+def forget_loading(staging: Path) -> None:
+    """Before the folder is shown."""
+    for path in staging.glob(f"{_NAME}*"):  # also what a killed process had begun to write
+        path.unlink()

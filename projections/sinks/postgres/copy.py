@@ -16,9 +16,8 @@ import pyarrow.csv as arrow_csv
 from psycopg import sql
 
 from tailrace.projections.sinks.columns import from_texts, is_bytes, is_list, is_text
-from tailrace.projections.sinks.encoding import pieces
 from tailrace.projections.sinks.postgres.binary_copy import HEADER, TRAILER, copy_rows
-from tailrace.projections.sinks.rows import content
+from tailrace.projections.sinks.rows import content, pieces
 
 _BYTES_AT_ONCE = 8 << 20
 _ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,{}]+)', re.DOTALL)

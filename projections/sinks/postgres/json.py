@@ -13,7 +13,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import errors, sql
 
-from tailrace.projections.sinks.encoding import pieces
+from tailrace.projections.sinks.rows import pieces
 
 # The latter two are how jsonb refuses what is too long or too deep.
 _REFUSALS = (psycopg.DataError, errors.ProgramLimitExceeded, errors.StatementTooComplex)

@@ -22,11 +22,18 @@ from redis import exceptions
 
 from tailrace.eventstore.model.position import Fence
 from tailrace.projections.sinks.contract import Target, key_column
-from tailrace.projections.sinks.encoding import encoded_ahead
-from tailrace.projections.sinks.redis import resp
 from tailrace.projections.sinks.redis.connect import Client, run, server_of
-from tailrace.projections.sinks.redis.row_format import Fields, RowFormat
-from tailrace.projections.sinks.rows import content, joined_bytes
+from tailrace.projections.sinks.redis.row_format import (
+    Fields,
+    Piece,
+    RowFormat,
+    array_header,
+    bulk_string,
+    bulk_strings,
+    command,
+    integers,
+)
+from tailrace.projections.sinks.rows import content, encoded_ahead, joined_bytes
 
 # Of one transaction: Redis does nothing else meanwhile.
 _ROWS_AT_ONCE = 500
@@ -66,7 +73,7 @@ class BulkLoad:
         if not self._empty[tag]:
             return 0
         # The last bucket's fence is let go of: it has moved since, and would refuse this one's first transaction.
-        look = _Sent(0, resp.command(b"UNWATCH") + _look(tag), 3)
+        look = _Sent(0, command(b"UNWATCH") + _look(tag), 3)
         done, under_way = 0, deque((connection, look) for connection in self._both(tag))
         for connection, _ in under_way:
             connection.send_packed_command([look.data])
@@ -116,34 +123,34 @@ class BulkLoad:
 
     def _encoded(self, tag: str, rows: pa.Table) -> list[_Sent]:
         texts = key_column(self._target, rows)
-        manifest, members = f"{tag}#keys".encode(), joined_bytes(*resp.words(texts))
-        commands = self._commands(resp.words(texts, f"{tag}:".encode()), rows)
+        manifest, members = f"{tag}#keys".encode(), joined_bytes(*bulk_strings(texts))
+        commands = self._commands(bulk_strings(texts, f"{tag}:".encode()), rows)
         sent = []
         for start, end in _bounds(commands.rows):
             count = end - start
             parts = (
-                resp.command(b"MULTI"),
-                resp.array(count + 2) + resp.word(b"SADD") + resp.word(manifest),
+                command(b"MULTI"),
+                array_header(count + 2) + bulk_string(b"SADD") + bulk_string(manifest),
                 content(members[start:end]).data,
                 commands.head(count),
                 content(commands.rows[start:end]).data,
-                resp.command(b"EXEC"),
+                command(b"EXEC"),
                 _look(tag),
             )
             sent.append(_Sent(count, b"".join(parts), 2 + commands.count(count) + 1 + 2))
         return sent
 
-    def _commands(self, key: Sequence[resp.Piece], rows: pa.Table) -> _Commands:
+    def _commands(self, key: Sequence[Piece], rows: pa.Table) -> _Commands:
         cells, ttl = self._format.cells(rows, self._to.epoch), self._ttl
         if isinstance(cells, Fields):
-            before = (b"*", resp.numbers(pc.add(cells.words, 2)), b"\r\n")
-            after = (resp.array(3), resp.word(b"PEXPIRE"), *key, resp.word(ttl)) if ttl else ()
-            line = (*before, resp.word(b"HSET"), *key, *cells.pieces, *after)
+            before = (b"*", integers(pc.add(cells.words, 2)), b"\r\n")
+            after = (array_header(3), bulk_string(b"PEXPIRE"), *key, bulk_string(ttl)) if ttl else ()
+            line = (*before, bulk_string(b"HSET"), *key, *cells.pieces, *after)
             return _Commands(joined_bytes(*line), 2 if ttl else 1)
-        value = resp.words(cells)
+        value = bulk_strings(cells)
         if not ttl:
             return _Commands(joined_bytes(*key, *value), 0)
-        line = (resp.array(5), resp.word(b"SET"), *key, *value, resp.word(b"PX"), resp.word(ttl))
+        line = (array_header(5), bulk_string(b"SET"), *key, *value, bulk_string(b"PX"), bulk_string(ttl))
         return _Commands(joined_bytes(*line), 1)
 
 
@@ -155,7 +162,7 @@ class _Commands:
     each: int
 
     def head(self, rows: int) -> bytes:
-        return b"" if self.each else resp.array(2 * rows + 1) + resp.word(b"MSET")
+        return b"" if self.each else array_header(2 * rows + 1) + bulk_string(b"MSET")
 
     def count(self, rows: int) -> int:
         return rows * self.each or 1
@@ -164,7 +171,7 @@ class _Commands:
 def _look(tag: str) -> bytes:
     """From now on a transaction goes in only while the bucket's fence is as this shows it."""
     fence = f"{tag}#fence".encode()
-    return resp.command(b"WATCH", fence) + resp.command(b"HMGET", fence, b"log_id", b"epoch")
+    return command(b"WATCH", fence) + command(b"HMGET", fence, b"log_id", b"epoch")
 
 
 def _answers(connection: Any, count: int) -> list[Any]:

@@ -6,13 +6,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import msgpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.projections.sinks.redis import resp
 from tailrace.projections.sinks.redis.msgpack import from_packed, packed_maps, to_packed
 from tailrace.projections.sinks.rows import (
     dump,
@@ -24,6 +23,34 @@ from tailrace.projections.sinks.rows import (
     to_fields,
 )
 
+Piece: TypeAlias = bytes | pa.BinaryArray
+"""What stands in every row, or one cell per row."""
+
+
+def array_header(words: int) -> bytes:
+    """How a command of so many words begins."""
+    return b"*%d\r\n" % words
+
+
+def bulk_string(text: bytes) -> bytes:
+    return b"$%d\r\n%s\r\n" % (len(text), text)
+
+
+def command(*words: bytes) -> bytes:
+    return array_header(len(words)) + b"".join(map(bulk_string, words))
+
+
+def bulk_strings(cells: pa.Array, prefix: bytes = b"") -> tuple[Piece, ...]:
+    """Each cell, with what is before all of them, as one word; null for null."""
+    lengths = pc.add(pc.binary_length(cells), len(prefix))
+    return (b"$", integers(lengths), b"\r\n" + prefix, cells.cast(pa.binary()), b"\r\n")
+
+
+def integers(values: pa.Array) -> pa.BinaryArray:
+    """Integers as the protocol writes them."""
+    return values.cast(pa.string()).cast(pa.binary())
+
+
 Opened = Mapping[Any, Any]
 UNREADABLE = (pa.ArrowException, ValueError, TypeError, AttributeError)
 """What opening or decoding a row raises that somebody else wrote."""
@@ -34,7 +61,7 @@ class Fields:
     """Rows of hashes in Redis' protocol: fields and values, and how many words they are in each row."""
 
     words: pa.Array
-    pieces: Sequence[resp.Piece]
+    pieces: Sequence[Piece]
 
 
 class RowFormat(Protocol):
@@ -65,10 +92,10 @@ class _Hashes(RowFormat):
     read, epoch, deleted = "HGETALL", b"_epoch", b"_deleted"
 
     def cells(self, rows: pa.Table, epoch: int) -> Fields:
-        pieces: list[resp.Piece] = [resp.word(self.epoch), resp.word(b"%d" % epoch)]
+        pieces: list[Piece] = [bulk_string(self.epoch), bulk_string(b"%d" % epoch)]
         words: pa.Array = pa.repeat(2, rows.num_rows)
         for name, cells in field_cells(rows):
-            there = (resp.word(name.encode()), *resp.words(cells))
+            there = (bulk_string(name.encode()), *bulk_strings(cells))
             pieces += [joined_bytes(*there).fill_null(b"")] if cells.null_count else there
             words = pc.add(words, pc.if_else(cells.is_valid(), 2, 0))
         return Fields(words, pieces)

@@ -26,7 +26,6 @@ from tailrace.projections.sinks.contract import (
     require_filled,
     rows_for,
 )
-from tailrace.projections.sinks.encoding import pieces
 from tailrace.projections.sinks.redis import scripts as scripts
 from tailrace.projections.sinks.redis.bulk_load import BulkLoad
 from tailrace.projections.sinks.redis.connect import (
@@ -41,6 +40,7 @@ from tailrace.projections.sinks.redis.connect import (
 )
 from tailrace.projections.sinks.redis.row_format import FORMATS
 from tailrace.projections.sinks.redis.scan import RedisScan, pages
+from tailrace.projections.sinks.rows import pieces
 from tailrace.projections.sinks.specs import RedisCache
 
 _ROWS_AT_ONCE = 200  # of one script call: Redis does nothing else meanwhile

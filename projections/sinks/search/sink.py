@@ -30,9 +30,8 @@ from tailrace.projections.sinks.contract import (
     raise_problems,
     rows_for,
 )
-from tailrace.projections.sinks.encoding import pieces
 from tailrace.projections.sinks.folder import folder_problems
-from tailrace.projections.sinks.rows import dump, from_objects
+from tailrace.projections.sinks.rows import dump, from_objects, pieces
 from tailrace.projections.sinks.search.documents import documents, json_documents
 from tailrace.projections.sinks.search.folder import (
     IS_FENCE,

@@ -12,7 +12,7 @@ from tailrace.terminal import count
 
 if TYPE_CHECKING:
     from tailrace.projections.lifecycle.build import PlannedRefresh
-    from tailrace.projections.refresh.estimate import Estimate, Number
+    from tailrace.projections.refresh.costs import Estimate, Number
 
 
 def plan(

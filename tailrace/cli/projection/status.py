@@ -53,8 +53,7 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
     if not store.derived.projections() and not store.run_records.projections():
         return []  # nor is what computes them looked for
     from tailrace.projections.context import ProjectionContext
-    from tailrace.projections.lifecycle.progress import standings, unbuilts
-    from tailrace.projections.lifecycle.sinklooks import SinkLooks
+    from tailrace.projections.lifecycle.progress import SinkLooks, standings, unbuilts
 
     context, now = ProjectionContext(store, settings, {}), datetime.now(UTC)
     found = [_status(each) for each in standings(context, now, SinkLooks())]

@@ -45,9 +45,8 @@ from tailrace.projections.lifecycle.build import (
     verify,
 )
 from tailrace.projections.lifecycle.collect import gc
-from tailrace.projections.lifecycle.progress import failing, standings
+from tailrace.projections.lifecycle.progress import SinkLooks, failing, standings
 from tailrace.projections.lifecycle.promote import Promoted
-from tailrace.projections.lifecycle.sinklooks import SinkLooks
 from tailrace.projections.refresh.apply import apply
 from tailrace.projections.refresh.lock import building
 from tailrace.projections.refresh.plan import Incremental, Nothing

@@ -54,10 +54,9 @@ from tailrace.projections.lifecycle.build import (
     rollback,
     verify,
 )
-from tailrace.projections.lifecycle.progress import standings
-from tailrace.projections.lifecycle.sinklooks import SinkLooks
+from tailrace.projections.lifecycle.progress import SinkLooks, standings
 from tailrace.projections.lifecycle.verify import DifferentRow
-from tailrace.projections.refresh.estimate import Estimate, Number
+from tailrace.projections.refresh.costs import Estimate, Number
 from tailrace.projections.refresh.lock import AtWork, refreshing
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing
 from tailrace.projections.refresh.refresh import Outcome

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from tailrace.eventstore.log.row_counts import Counted
 from tailrace.eventstore.metadata.run_records import RunRecord
-from tailrace.projections.refresh.estimate import Estimate, Number, estimate
+from tailrace.projections.refresh.costs import Estimate, Number, estimate
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing, Plan
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -28,8 +28,7 @@ from tailrace.projections.lifecycle.build import (
     undefined,
     verify,
 )
-from tailrace.projections.lifecycle.progress import standings
-from tailrace.projections.lifecycle.sinklooks import SinkLooks
+from tailrace.projections.lifecycle.progress import SinkLooks, standings
 from tailrace.testing.sink_contract import SinkContract
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog

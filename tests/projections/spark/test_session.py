@@ -19,8 +19,7 @@ from tailrace.eventstore.store import Store
 from tailrace.projections.compute.progress import buckets_reported
 from tailrace.projections.compute.state_runs import SparkWorkers
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.spark.master import parallelism_of
-from tailrace.projections.spark.session import check_master, open_session
+from tailrace.projections.spark.session import check_master, open_session, parallelism_of
 from tailrace.projections.spark.versions import disagreements
 from tests.fixtures.spark import SPARK
 from tests.support.folders import REPOSITORY

@@ -22,8 +22,7 @@ from tailrace.metrics.projections import ProjectionCollector
 from tailrace.projections.generations.generation import Generation, spec_to_text
 from tailrace.projections.lifecycle import sinklooks
 from tailrace.projections.lifecycle.build import ProjectionContext, rebuild, refresh, verify
-from tailrace.projections.lifecycle.progress import SinkLook
-from tailrace.projections.lifecycle.sinklooks import SinkLooks
+from tailrace.projections.lifecycle.progress import SinkLook, SinkLooks
 from tailrace.projections.sinks.specs import PostgresTable
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.lifecycle.test_lifecycle import TOTALS

@@ -17,10 +17,10 @@ from pydantic import SecretStr
 
 from tailrace.eventstore.settings import Settings, SinkSettings
 from tailrace.projections.sinks.contract import ResumableLoad, Sink, Target, join_key, key_texts
-from tailrace.projections.sinks.encoding import encoded_ahead
 from tailrace.projections.sinks.open import open_sink
-from tailrace.projections.sinks.redis import bulk_load, resp
-from tailrace.projections.sinks.rows import joined_bytes
+from tailrace.projections.sinks.redis import bulk_load
+from tailrace.projections.sinks.redis.row_format import array_header, bulk_string, bulk_strings, command
+from tailrace.projections.sinks.rows import encoded_ahead, joined_bytes
 from tailrace.projections.sinks.specs import RedisCache
 from tailrace.testing.sink_contract import Step, pieces
 from tailrace.testing.sink_rows import SCHEMA, value_of
@@ -151,8 +151,8 @@ def test_a_bucket_that_has_rows_is_compared_row_by_row(sink: Sink, client: Any) 
 @given(st.lists(st.binary(max_size=30) | st.none(), max_size=20), st.binary(max_size=5))
 def test_words_of_a_column_are_those_of_each_cell(cells: list[bytes | None], prefix: bytes) -> None:
     column = pa.array([b"before", *cells], pa.binary())[1:]
-    lines = joined_bytes(resp.array(2), resp.word(b"GET"), *resp.words(column, prefix))
-    expected = [None if cell is None else resp.command(b"GET", prefix + cell) for cell in cells]
+    lines = joined_bytes(array_header(2), bulk_string(b"GET"), *bulk_strings(column, prefix))
+    expected = [None if cell is None else command(b"GET", prefix + cell) for cell in cells]
     assert lines.to_pylist() == expected
 
 
