@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.store import Store
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.lifecycle.build import refresh_held, undefined
+from tailrace.projections.lifecycle.catch_up import refresh_under_lease, undefined_outcomes
 from tailrace.projections.refresh.lock import refreshing
 from tailrace.projections.refresh.refresh import Outcome
 from tailrace.projections.spark.session import require_submitter
@@ -123,7 +123,7 @@ def run(
             schedule.grew(seen, lambda epoch: _age(ctx.store, epoch), clock())
             name = schedule.next(clock())
             if name is not None:
-                outcomes = refresh_held(ctx, name, ctx.store.cut())
+                outcomes = refresh_under_lease(ctx, name, ctx.store.cut())
                 for outcome in outcomes:
                     count(outcome)
                     if not (stop.is_set() and isinstance(outcome.error, TransientError)):
@@ -133,7 +133,7 @@ def run(
                 else:
                     schedule.refreshed(name, seen, clock())
                 continue
-            for outcome in undefined(ctx) if not names else ():
+            for outcome in undefined_outcomes(ctx) if not names else ():
                 news.note(outcome)
             timeout = min(poll, schedule.wait(clock()))
             with closing(ctx.store.follow(after_epoch=seen, timeout=timeout)) as epochs:

@@ -23,7 +23,10 @@ from benchmarks.options import Options, Size, median, parse
 from benchmarks.results import table, write_section
 from tailrace.eventstore.settings import Settings, SinkSettings
 from tailrace.projections import ParquetFolder, State, projection
-from tailrace.projections.lifecycle.build import ProjectionContext, rebuild, refresh, verify
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.apply import apply
 from tailrace.projections.refresh.plan import Full, Incremental
 from tailrace.projections.refresh.refresh import plan_generation

@@ -33,9 +33,12 @@ from tailrace.eventstore.settings import Settings, SinkSettings, UpkeepSettings
 from tailrace.eventstore.state.state import StateInput
 from tailrace.projections import ParquetFolder, PostgresTable, RedisCache, SearchIndex, State, projection
 from tailrace.projections.compute.compute import define
-from tailrace.projections.compute.read_plan import ReadPlan, frames, plan_reads
+from tailrace.projections.compute.frames import frames
+from tailrace.projections.compute.read_plan import ReadPlan, plan_reads
+from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
-from tailrace.projections.lifecycle.build import ProjectionContext, rebuild, verify
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.sinks.specs import SinkSpec
 
 if TYPE_CHECKING:

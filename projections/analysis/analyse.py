@@ -27,7 +27,8 @@ from tailrace.projections.analysis.plan_tree import Node, literals, read
 from tailrace.projections.analysis.proof import InputFacts, Proof
 from tailrace.projections.analysis.python_clocks import unsteady
 from tailrace.projections.compute.compute import define, output_schema
-from tailrace.projections.compute.read_plan import Planned, cast_columns, described, shown_columns
+from tailrace.projections.compute.frames import cast_columns, shown_columns
+from tailrace.projections.compute.read_plan import Planned, described
 from tailrace.projections.definition.findings import Finding, Level
 from tailrace.projections.definition.lineage import Lineage, lineage_of
 from tailrace.projections.definition.model import (

@@ -18,7 +18,8 @@ from tailrace.projections.analysis.check_names import wrong_in_result, wrong_nam
 from tailrace.projections.analysis.comparable import columns_of, incomparable
 from tailrace.projections.analysis.guards import declared_against
 from tailrace.projections.compute.compute import alike
-from tailrace.projections.compute.read_plan import described, shown_columns
+from tailrace.projections.compute.frames import shown_columns
+from tailrace.projections.compute.read_plan import described
 from tailrace.projections.definition.findings import Finding, did_you_mean
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.load import Mistake

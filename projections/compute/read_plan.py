@@ -7,16 +7,12 @@ died of 200 MiB of them.
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailrace.eventstore.errors import Fenced, HistoryGone, IncompleteTopic, UsageError
 from tailrace.eventstore.metadata.generations import InputNeed
@@ -24,22 +20,15 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import TopicSchema, unify
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.model.topic import TopicId, TopicKind
-from tailrace.eventstore.segment.segment import POSITION_FIELDS, read_segment, stored_schema
-from tailrace.eventstore.state.assembly import ERASED
-from tailrace.eventstore.state.state import StateInput, plan_state, readable_states
-from tailrace.eventstore.storage import Storage
-from tailrace.projections.compute.compute import define, keyed
+from tailrace.eventstore.segment.segment import POSITION_FIELDS, stored_schema
+from tailrace.eventstore.state.state import StateInput, plan_state
 from tailrace.projections.definition.model import Changes, Events, Input, Projection, Result, State
 from tailrace.projections.generations.result_input import ResultInput, described_result, live_of, plan_result
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
     from tailrace.eventstore.store import Store
 
 INLINE_LIMIT = 48 << 20
-_ROWS_PER_BATCH = 65_536
 _EVENT_ENVELOPE = ("_lsn", "_commit_ts")
 
 
@@ -261,155 +250,3 @@ def described(store: Store, source: Input) -> Planned:
     policy = source.on_unreadable
     policies = dict.fromkeys(names, policy) if isinstance(policy, str) else dict(policy)
     return StateInput(info.id, target, versions, info.partitioning, 1, (), names, policies)
-
-
-def frames(
-    spark: SparkSession, storage: Storage, projection: Projection, plan: ReadPlan, parallelism: int
-) -> dict[str, DataFrame]:
-    """A DataFrame for each input, under its declared name (also as an alias: ``F.col("orders.amount")``)."""
-    result: dict[str, DataFrame] = {}
-    for name, planned in plan.inputs.items():
-        frame = _frame(spark, storage, planned, parallelism, shown_columns(planned, projection.inputs[name]))
-        result[name] = _as_declared(frame, projection, name)
-    for name, anew in plan.anew.items():
-        read = frames(spark, storage, anew.projection, anew.reads, parallelism)
-        computed = define(anew.projection, read, plan.cut.commit_ts)
-        result[name] = keyed(anew.projection, computed, anew.reads.split(parallelism), parallelism).alias(
-            name
-        )
-    return result
-
-
-def local_frame(spark: SparkSession, projection: Projection, name: str, rows: pa.Table) -> DataFrame:
-    """An input's DataFrame as ``frames`` makes it, of rows that are here. They have the columns the function sees."""
-    spark_schema, arrow = _schemas(rows.schema)
-    frame = spark.createDataFrame(rows.cast(arrow).combine_chunks(), spark_schema)
-    return _as_declared(frame, projection, name)
-
-
-def _as_declared(frame: DataFrame, projection: Projection, name: str) -> DataFrame:
-    source = projection.inputs[name]
-    if isinstance(source, State):
-        frame = cast_columns(frame, projection, name, source)
-    return frame.alias(name)
-
-
-def _schemas(schema: pa.Schema) -> tuple[StructType, pa.Schema]:
-    """Columns as Spark has them, and as Spark takes them from Arrow."""
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-
-    spark_schema = from_arrow_schema(schema)
-    return spark_schema, to_arrow_schema(spark_schema, timezone="UTC")
-
-
-def cast_columns(frame: DataFrame, projection: Projection, name: str, source: State) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    from tailrace.projections.spark.errors import explained
-
-    for column, ddl in source.cast.items():
-        cell = F.col(f"`{column}`")
-        policy = source.on_unreadable
-        if not isinstance(policy, str):
-            policy = policy.get(column, "error")
-        with explained(projection, f"casting {name}.{column} to {ddl}"):
-            cast = cell.try_cast(ddl) if policy == "null" else cell.cast(ddl)
-            frame = frame.withColumn(column, cast)
-            _ = frame.schema
-    return frame
-
-
-def _frame(
-    spark: SparkSession, storage: Storage, planned: Planned, parallelism: int, names: Sequence[str]
-) -> DataFrame:
-    spark_schema, arrow = _schemas(pa.schema([planned.schema.field(name) for name in names]))
-    count = max(1, min(parallelism, planned.buckets))
-    # Neighbours: buckets of one partition are decoded together.
-    bounds = [planned.buckets * at // count for at in range(count + 1)]
-    shares = [range(low, high) for low, high in pairwise(bounds)]
-    units = pa.table(
-        {"unit": pa.array([pickle.dumps((storage, planned, share)) for share in shares], pa.binary())}
-    )
-    return spark.createDataFrame(units).mapInArrow(partial(_rows, arrow), spark_schema)
-
-
-def shown_columns(planned: Planned, source: Input) -> list[str]:
-    """Columns that the function sees: of a state those of the table that the input names, of changes all."""
-    if isinstance(planned, StateInput) and isinstance(source, State):
-        marks = [ERASED.name] if source.erased else []
-        mine = [column.name for column in planned.chosen]
-        return [*(name for name in mine if source.columns is None or name in source.columns), *marks]
-    names: list[str] = planned.schema.names
-    return names
-
-
-def _rows(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Spark task: the rows of its units of work."""
-    for batch in batches:
-        for unit in batch.column(0).to_pylist():
-            storage, planned, share = pickle.loads(unit)
-            for table in _read_buckets(storage, planned, share):
-                yield from table.select(schema.names).cast(schema).to_batches(max_chunksize=_ROWS_PER_BATCH)
-
-
-def _read_buckets(storage: Storage, planned: Planned, share: range) -> Iterator[pa.Table]:
-    if isinstance(planned, StateInput):
-        yield from readable_states(storage, planned, share)
-    elif isinstance(planned, ResultInput):
-        yield from (planned.read(storage, bucket) for bucket in share)
-    else:
-        yield from (read_changes(storage, planned, partition) for partition in share)
-
-
-def read_changes(storage: Storage, planned: ChangesInput, partition: int) -> pa.Table:
-    pieces = [planned.schema.empty_table()]
-    for ref in planned.refs:
-        if any(piece.partition == partition for piece in ref.ranges):
-            version = planned.versions[ref.version]
-            table = read_segment(storage, ref, version, partitions=(partition,))
-            pieces.append(
-                _as_events(table, planned) if planned.as_events else _unified(table, version, planned)
-            )
-    return pa.concat_tables(pieces)
-
-
-def _as_events(table: pa.Table, planned: ChangesInput) -> pa.Table:
-    """The inserts of an events table: it is insert-only, so anything else is evidence of tampering, not an event."""
-    table = table.filter(pc.is_in(table["_op"], pa.array(["r", "c"])))
-    after = table["after"].combine_chunks()
-    schema = planned.schema
-    columns = [
-        pc.struct_field(after, field.name) if field.name not in table.column_names else table[field.name]
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _unified(table: pa.Table, version: TopicSchema, planned: ChangesInput) -> pa.Table:
-    """Rows of an older version in the newest one's shape: columns by identity, those it did not have are NULL."""
-    if version == planned.target:
-        return table
-    arrays = [
-        _restructured(table[field.name], version, field.type, planned.target)
-        if field.name in ("key", "after", "before", "_moved_from")
-        else table[field.name]
-        for field in planned.schema
-    ]
-    return pa.Table.from_arrays(arrays, schema=planned.schema)
-
-
-def _restructured(
-    column: pa.ChunkedArray, version: TopicSchema, kind: pa.StructType, target: TopicSchema
-) -> pa.Array:
-    rows = column.combine_chunks()
-    names = {field.id: field.name for field in version.columns}
-    held = {rows.type.field(i).name for i in range(rows.type.num_fields)}
-    children = []
-    for i in range(kind.num_fields):
-        wanted = kind.field(i)
-        identity = next(field.id for field in target.columns if field.name == wanted.name)
-        old = names.get(identity)
-        children.append(
-            pc.struct_field(rows, old).cast(wanted.type) if old in held else pa.nulls(len(rows), wanted.type)
-        )
-    return pa.StructArray.from_arrays(children, fields=list(kind), mask=pc.is_null(rows))

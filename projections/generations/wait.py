@@ -13,7 +13,6 @@ from tailrace.eventstore.errors import BeyondLog, OperatorError, TransientError,
 from tailrace.eventstore.log.as_of import AtEpoch, AtLsn, parse
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.projections.generations.result_input import changed_topics
 from tailrace.projections.generations.generation import Generation
 from tailrace.projections.generations.result_input import changed_topics
 from tailrace.projections.sinks.open import open_sink

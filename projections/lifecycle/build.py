@@ -7,7 +7,7 @@ the sink yet, a build that was cut off.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,67 +18,31 @@ from tailrace.eventstore.metadata.generations import Behind, GenerationState
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.check_names import check
 from tailrace.projections.compute.compute import define, output_schema
-from tailrace.projections.compute.read_plan import frames, needs, plan_reads
+from tailrace.projections.compute.frames import frames
+from tailrace.projections.compute.read_plan import needs, plan_reads
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
-from tailrace.projections.definition.order import in_order
-from tailrace.projections.generations.errors import NotLevel, NotShowable, NotShown
+from tailrace.projections.generations.errors import NotLevel
 from tailrace.projections.generations.generation import Generation, Pin, files_of, spec_to_text
 from tailrace.projections.generations.result_input import common_cut, not_kept
-from tailrace.projections.lifecycle import promote as promotion
-from tailrace.projections.lifecycle.collect import Collected, drop, drop_refused, gc, given_up, refused_again
-from tailrace.projections.lifecycle.list import GenerationView, generations
+from tailrace.projections.lifecycle.collect import drop, drop_refused, given_up
 from tailrace.projections.lifecycle.promote import (
     Promoted,
-    RolledBack,
-    reconcile,
     reconcile_if_possible,
-    rollback,
+    refuse_behind,
+    show,
 )
-from tailrace.projections.lifecycle.verify import Comparison, verify
 from tailrace.projections.refresh import resume
 from tailrace.projections.refresh.apply import Applied, apply
-from tailrace.projections.refresh.lock import AtWork, building, refreshing
+from tailrace.projections.refresh.lock import building, refreshing
 from tailrace.projections.refresh.plan import Full
-from tailrace.projections.refresh.plan_all import PlannedRefresh, plans
 from tailrace.projections.refresh.record import failures_recorded, record_applied
 from tailrace.projections.refresh.refresh import (
     Outcome,
-    Status,
-    mark_frozen,
     refresh_generation,
-    refresh_projection,
-    refresh_shown,
-    stopped,
 )
 from tailrace.projections.refresh.step import take_step
-from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.spark.errors import FOR_GOOD, explained
-
-__all__ = [
-    "Collected",
-    "Comparison",
-    "GenerationView",
-    "Outcome",
-    "PlannedRefresh",
-    "ProjectionContext",
-    "Promoted",
-    "Rebuilt",
-    "RolledBack",
-    "gc",
-    "generations",
-    "plans",
-    "promote",
-    "rebuild",
-    "reconcile",
-    "refresh",
-    "refresh_held",
-    "rollback",
-    "undefined",
-    "verify",
-]
-
-promote = promotion.promote
 
 _CATCH_UP_ROUNDS = 3
 """Refreshes of a new generation before it is promoted: each is shorter than the one before, and a runner goes on."""
@@ -141,7 +105,7 @@ def _rebuilt(
     reconcile_if_possible(ctx, name)
     pin = None if as_of is None else _pinned(ctx, projection, str(as_of), ctx.store.cut(as_of))
     if pin and promote and not stale_ok:
-        promotion.refuse_behind(ctx, name, ctx.topics(projection), pin.cut.epoch)
+        refuse_behind(ctx, name, ctx.topics(projection), pin.cut.epoch)
     with building(ctx, name, pin, preview):
         generation = _unfinished(ctx, projection, pin, preview)
         resumed = generation is not None
@@ -204,7 +168,7 @@ def _shown(
     before: a runner takes up what is ready, and two at once would fence each other."""
     for _ in range(_LEVEL_ROUNDS):
         try:
-            return promotion.show(ctx, generation, stale_ok=stale_ok)
+            return show(ctx, generation, stale_ok=stale_ok)
         except Behind as error:
             behind = error
         except Fenced:
@@ -360,102 +324,3 @@ def _catch_up(ctx: ProjectionContext, projection: Projection, generation: Genera
         yield outcome
         if outcome.status == "nothing":
             return
-
-
-def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Outcome]:
-    """Bring projections (all that are defined) to one position, the log's head, each as far as it can be, those that
-    others read before these.
-
-    A projection that was never built is built and promoted. Errors are in the outcomes: one projection's does not
-    stop the others; one that another process refreshes waits (AtWork). Raises Fenced when another process went on with
-    the same generation all the same, UsageError for unknown names.
-    """
-    chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
-    cut = ctx.store.cut()
-    outcomes: list[Outcome] = []
-    for done, name in enumerate(in_order(ctx.projections, chosen)):
-        ctx.report("refreshing", done, len(chosen), "projections")
-        try:
-            with refreshing(ctx, [name]):
-                outcomes += refresh_held(ctx, name, cut)
-        except AtWork as error:
-            outcomes.append(Outcome(name, None, "waiting", error.message, error=error))
-    if not names:
-        outcomes += undefined(ctx)
-    return outcomes
-
-
-def refresh_held(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
-    """``refresh`` of one projection to a cut, for who is ``refreshing`` it."""
-    started = datetime.now(UTC)
-    try:
-        with failures_recorded(ctx, name, "refresh", ctx.store.derived.live(name)):
-            check(ctx.store, ctx.settings, ctx.projections[name])
-            held = _held(ctx, name)
-            live = ctx.live(name)
-            if live is None:
-                _refuse_foreign(ctx, name)
-        if live is None:
-            refused = refused_again(ctx, ctx.projections[name], cut)
-            if refused is not None:
-                return [stopped(ctx, name, None, refused)]
-            built = rebuild(ctx, name)
-            seconds = (datetime.now(UTC) - started).total_seconds()
-            return [
-                Outcome(
-                    name,
-                    built.generation,
-                    "done",
-                    "first build",
-                    built.epoch,
-                    built.upserts,
-                    built.deletes,
-                    seconds,
-                    "full",
-                    "first",
-                )
-            ]
-    except Exception as error:  # noqa: BLE001 one projection's must not end the others
-        return [stopped(ctx, name, None, error)]
-    outcomes = refresh_projection(ctx, name, cut)
-    if held is not None:
-        level = any(
-            each.generation == live.number and each.status in ("done", "nothing") for each in outcomes
-        )
-        outcomes += refresh_shown(ctx, live, held.shown, cut) if level else []
-        status: Status = "waiting" if isinstance(held, NotShown) else "failed"
-        outcomes.append(Outcome(name, live.number, status, held.message, error=held))
-    if live.pin is not None:
-        reason = f"{live} is pinned at {live.pin.text}; tailrace rebuild {name} lets it follow the log again"
-        outcomes.append(Outcome(name, live.number, "frozen", reason, live.pin.cut.epoch))
-    return outcomes
-
-
-def _held(ctx: ProjectionContext, name: str) -> NotShown | NotShowable | None:
-    """What hinders that a promotion is finished: no reason not to refresh."""
-    try:
-        reconcile(ctx, name)
-    except (NotShown, NotShowable) as error:
-        return error
-    return None
-
-
-def _refuse_foreign(ctx: ProjectionContext, name: str) -> None:
-    """A first build that nobody asked for must not take a name from readers of something else."""
-    shown = open_sink(ctx.projections[name].sink, ctx.settings).live(ctx.settings.store.name, name)
-    if shown is not None:
-        raise OperatorError(
-            f"the sink shows generation {shown} of projection {name!r}, which this log did not build",
-            hint=f"give this store another name; or take over with tailrace rebuild {name}",
-        )
-
-
-def undefined(ctx: ProjectionContext) -> list[Outcome]:
-    """Live generations of projections that no loaded module defines: they are named, not forgotten."""
-    outcomes = []
-    for name in ctx.store.derived.projections():
-        live = None if name in ctx.projections else ctx.live(name)
-        frozen = mark_frozen(ctx, live) if live else None
-        if frozen:
-            outcomes.append(frozen)
-    return outcomes

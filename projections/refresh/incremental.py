@@ -30,14 +30,12 @@ from tailrace.eventstore.state.state import StateInput
 from tailrace.projections.analysis.comparable import columns_of, incomparable
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask
 from tailrace.projections.compute.compute import define, refuse_bad_keys, require_schema
+from tailrace.projections.compute.frames import frames, local_frame, read_changes
 from tailrace.projections.compute.read_plan import (
     ChangesInput,
     Planned,
-    frames,
-    local_frame,
     plan_changes,
     plan_reads,
-    read_changes,
     require_changes,
 )
 from tailrace.projections.context import ProjectionContext

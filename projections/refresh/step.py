@@ -14,7 +14,8 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.guards import declared_against
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
 from tailrace.projections.compute.compute import compute, define, require_schema
-from tailrace.projections.compute.read_plan import frames, plan_reads, require_changes
+from tailrace.projections.compute.frames import frames
+from tailrace.projections.compute.read_plan import plan_reads, require_changes
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import Generation, files_of

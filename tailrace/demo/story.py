@@ -21,8 +21,10 @@ from tailrace.eventstore.model.position import parse_lsn
 from tailrace.eventstore.store import Store
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.load import load_projections
-from tailrace.projections.lifecycle import build
-from tailrace.projections.lifecycle.build import Outcome
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.verify import verify
+from tailrace.projections.refresh.refresh import Outcome
 from tailrace.terminal import Output, count
 
 if TYPE_CHECKING:
@@ -202,7 +204,7 @@ class Story:
         screen.figure(f"Spark session in {time.monotonic() - started:.1f} s; all that follows uses it")
         for name in definitions:
             began = time.monotonic()
-            built = build.rebuild(self.context, name)
+            built = rebuild(self.context, name)
             seconds = time.monotonic() - began
             sink = type(definitions[name].sink).__name__
             screen.figure(
@@ -258,7 +260,7 @@ class Story:
             )
         screen.command("tailrace verify")
         for name in self.context.projections:
-            compared = build.verify(self.context, name)
+            compared = verify(self.context, name)
             text = f"{name} equals the log at epoch {compared.epoch:,}: {count(compared.rows, 'row')}"
             screen.check(compared.equal, text)
 
@@ -290,7 +292,7 @@ class Story:
         position = moment.at.isoformat()
         screen.command(f"tailrace rebuild customer_totals --as-of {position}")
         began = time.monotonic()
-        built = build.rebuild(self.context, "customer_totals", as_of=moment.at)
+        built = rebuild(self.context, "customer_totals", as_of=moment.at)
         found = self._generation_totals(built.generation)
         total = sum((amount for _, amount in found.values()), Decimal(0))
         screen.figure(f"{count(built.rows, 'row')} as of {position} in {time.monotonic() - began:.1f} s")
@@ -307,7 +309,7 @@ class Story:
             "Somebody lost the filter on cancelled orders; the new code runs and is wrong.",
         )
         before = _sum(self._live_totals())
-        bad = build.rebuild(self._with_bad_code(), "customer_totals")
+        bad = rebuild(self._with_bad_code(), "customer_totals")
         wrong = _sum(self._live_totals())
         screen.check(
             wrong > before,
@@ -396,7 +398,7 @@ class Story:
         self._until(lambda: self._through() >= target, "catching up")
 
     def _refreshed(self) -> list[Outcome]:
-        outcomes = build.refresh(self.context, list(self.context.projections))
+        outcomes = refresh(self.context, list(self.context.projections))
         errors: list[TailraceError] = [outcome.error for outcome in outcomes if outcome.error is not None]
         if errors:
             raise errors[0]

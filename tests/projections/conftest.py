@@ -18,8 +18,8 @@ from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import Projection, load_projections
 from tailrace.projections.analysis.analyse import Analysis, analyse
+from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation
-from tailrace.projections.lifecycle.build import ProjectionContext
 from tailrace.projections.refresh.plan import Full
 from tailrace.projections.refresh.step import take_step
 from tests.projections.shoplog import ShopLog, settings_in, standing_still, topic

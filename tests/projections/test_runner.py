@@ -16,18 +16,15 @@ from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import PostgresTable
+from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import spec_to_text
 from tailrace.projections.generations.step_files import schema_bytes
-from tailrace.projections.lifecycle.build import (
-    ProjectionContext,
-    gc,
-    generations,
-    promote,
-    rebuild,
-    refresh,
-    rollback,
-    verify,
-)
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.collect import gc
+from tailrace.projections.lifecycle.list import generations
+from tailrace.projections.lifecycle.promote import promote, rollback
+from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.refresh import Outcome
 from tailrace.projections.runner import run
 from tests.projections.conftest import Deploy

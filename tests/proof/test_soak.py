@@ -20,7 +20,8 @@ from sqlalchemy import select
 
 from tailrace.config.load import load_settings
 from tailrace.projections import load_projections
-from tailrace.projections.lifecycle.build import ProjectionContext, refresh
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
 from tests.fixtures.scale import Scale
 from tests.fixtures.servers import ServerFactory

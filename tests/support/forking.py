@@ -41,7 +41,7 @@ OF_SERVER = {
 MODULES = (
     "alembic.command", "tailrace.cdc.capture", "tailrace.cdc.repair.repair", "tailrace.cdc.setup.prepare",
     "tailrace.cdc.repair.verify", "tailrace.eventstore.maintenance",
-    "tailrace.eventstore.subscriptions", "tailrace.projections.lifecycle.build", "tailrace.cli.app",
+    "tailrace.eventstore.subscriptions", "tailrace.projections.lifecycle.catch_up", "tailrace.cli.app",
     "tailrace.config.load", "tailrace.doctor.doctor",
     "tailrace.upkeep", "tests.support.capturing", "typer.rich_utils",
 )  # fmt: skip

@@ -11,8 +11,8 @@ from tailrace.cli.projection.context import asked, projecting
 from tailrace.terminal import count
 
 if TYPE_CHECKING:
-    from tailrace.projections.lifecycle.build import PlannedRefresh
     from tailrace.projections.refresh.costs import Estimate, Number
+    from tailrace.projections.refresh.plan_all import PlannedRefresh
 
 
 def plan(
@@ -24,12 +24,12 @@ def plan(
     What shows only in the rows (a truncated table, more keys than are worth following) is said by run and kept by
     projection runs.
     """
-    from tailrace.projections.lifecycle import build
+    from tailrace.projections.refresh.plan_all import plans
 
     invocation = of(context)
     with projecting(invocation, "plan") as projections:
         wanted = asked(invocation, projections, names)
-        planned = build.plans(projections, wanted.names)
+        planned = plans(projections, wanted.names)
         sinks = {name: getattr(each.sink, "sink", "own") for name, each in projections.projections.items()}
     for each in planned:
         if invocation.output.json:

@@ -80,9 +80,9 @@ def _once(
     detailed: bool,
 ) -> int:
     """One refresh of each; the exit code."""
-    from tailrace.projections.lifecycle import build
+    from tailrace.projections.lifecycle.catch_up import refresh
 
-    outcomes = build.refresh(projections, names)
+    outcomes = refresh(projections, names)
     for outcome in outcomes:
         tell_outcome(invocation, outcome)
     errors = [outcome.error for outcome in (*broken, *outcomes) if outcome.error is not None]

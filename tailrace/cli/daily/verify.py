@@ -65,7 +65,7 @@ def verify_projections(
 ) -> int:
     """Recompute each projection, unrestricted, and compare both ways; the exit code. One that cannot be compared does
     not hide the others: a difference found counts before what hindered."""
-    from tailrace.projections.lifecycle import build
+    from tailrace.projections.lifecycle import verify
 
     codes = {0}
     with projecting(invocation, "verify", master=master) as projections:
@@ -73,7 +73,7 @@ def verify_projections(
         codes.add(wanted.report(invocation))
         for name in wanted.names:
             try:
-                comparison = build.verify(projections, name, sample=sample, seed=seed)
+                comparison = verify.verify(projections, name, sample=sample, seed=seed)
             except TailraceError as error:
                 codes.add(report(error, invocation.output, verbose=invocation.verbose))
                 continue

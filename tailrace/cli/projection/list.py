@@ -17,7 +17,8 @@ from tailrace.eventstore.errors import TailraceError, UsageError
 from tailrace.terminal import count, when
 
 if TYPE_CHECKING:
-    from tailrace.projections.lifecycle.build import Collected, GenerationView
+    from tailrace.projections.lifecycle.collect import Collected
+    from tailrace.projections.lifecycle.list import GenerationView
 
 app = typer.Typer(help="Projections and their generations.")
 app.command("diff")(diff)
@@ -32,14 +33,14 @@ def list_generations(
     names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
 ) -> None:
     """List generations: which is live, where each stands, which are frozen."""
-    from tailrace.projections.lifecycle import build
+    from tailrace.projections.lifecycle.list import generations
 
     invocation = of(context)
     with projecting(invocation, "list", lenient=True) as projections:
         views = [
             view
             for name in names or projections.store.derived.projections()
-            for view in build.generations(projections, name)
+            for view in generations(projections, name)
         ]
         never = sorted(set(projections.projections) - {view.generation.projection for view in views})
     if invocation.output.json:
@@ -121,7 +122,7 @@ def check_definitions(
 ) -> int:
     """Say everything that is wrong with definitions, and how each can be refreshed. Reads no rows."""
     from tailrace.projections.analysis.check import examine, of_mistakes
-    from tailrace.projections.lifecycle import build
+    from tailrace.projections.refresh.plan_all import plans
 
     invocation = of(context)
     code = 0
@@ -135,7 +136,7 @@ def check_definitions(
         left = [name for name in names or projections.projections if name not in broken]
         for name in chosen(projections, left):
             examined = examine(projections, projections.projections[name])
-            planned = build.plans(projections, [name])[0].plan if examined.ok else None
+            planned = plans(projections, [name])[0].plan if examined.ok else None
             tell_examined(invocation, examined, planned)
             code = code or examined.exit_code
     return code
@@ -154,12 +155,12 @@ def promote(
     stale_ok: StaleOption = False,
 ) -> None:
     """Show a generation to readers, atomically."""
-    from tailrace.projections.lifecycle import build
+    from tailrace.projections.lifecycle import promote as promotion
 
     invocation = of(context)
     invocation.confirm(f"change the live generation of {name}")
     with projecting(invocation, f"promote {name}", lenient=True) as projections:
-        done = build.promote(projections, name, generation, stale_ok=stale_ok)
+        done = promotion.promote(projections, name, generation, stale_ok=stale_ok)
     if invocation.output.json:
         invocation.output.document(done)
         return
@@ -175,12 +176,12 @@ def rollback(
     stale_ok: StaleOption = False,
 ) -> None:
     """Undo the last promotion: go back to the generation that was live before, atomically. Once, never forward."""
-    from tailrace.projections.lifecycle import build
+    from tailrace.projections.lifecycle import promote as promotion
 
     invocation = of(context)
     invocation.confirm(f"roll {name} back")
     with projecting(invocation, f"rollback {name}", lenient=True) as projections:
-        done = build.rollback(projections, name, stale_ok=stale_ok)
+        done = promotion.rollback(projections, name, stale_ok=stale_ok)
     if invocation.output.json:
         invocation.output.document(done)
         return
@@ -207,7 +208,7 @@ def gc(
     ] = False,
 ) -> int:
     """Drop generations that nobody needs: failed or abandoned builds, retired ones beyond --keep."""
-    from tailrace.projections.lifecycle import build
+    from tailrace.projections.lifecycle import collect
 
     invocation = of(context)
     if generation is not None and len(names or ()) != 1:
@@ -226,7 +227,7 @@ def gc(
             projections.check_known(name)
         for name in names or projections.store.derived.projections():
             try:
-                build.gc(projections, name, keep=keep, number=generation, tell=tell)
+                collect.gc(projections, name, keep=keep, number=generation, tell=tell)
             except TailraceError as error:
                 invocation.output.note(f"{name}: not all was dropped", style="yellow")
                 errors.append(error)

@@ -12,7 +12,9 @@ from tailrace.projections import ProjectionFailed
 from tailrace.projections.analysis.check import Examined, examine
 from tailrace.projections.analysis.check_names import check
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.lifecycle.build import rebuild, refresh, verify
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.verify import verify
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_lifecycle import rows_of
 from tests.projections.shoplog import TABLES, ShopLog

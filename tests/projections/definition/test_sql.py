@@ -23,10 +23,14 @@ from tailrace.projections import (
     load_projections,
 )
 from tailrace.projections.analysis.check import Examined, examine, of_mistakes
+from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.fingerprint import fingerprint
 from tailrace.projections.definition.load import gathering
-from tailrace.projections.lifecycle.build import ProjectionContext, plans, rebuild, refresh, verify
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.plan import Incremental, Nothing
+from tailrace.projections.refresh.plan_all import plans
 from tests.projections.conftest import Analyse, Deploy
 from tests.projections.shoplog import ShopLog, standing_still
 

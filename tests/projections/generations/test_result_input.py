@@ -17,13 +17,17 @@ from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import Projection, load_projections
 from tailrace.projections.analysis.check import examine
+from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.load import gathering
 from tailrace.projections.definition.model import ProjectionFailed
 from tailrace.projections.definition.order import circle_of, in_order
 from tailrace.projections.generations.result_input import standing_at
-from tailrace.projections.lifecycle.build import ProjectionContext, plans, rebuild, refresh, verify
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh import refresh as refreshes
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing
+from tailrace.projections.refresh.plan_all import plans
 from tests.projections.lifecycle.test_crashes import job, killed, settings_file
 from tests.projections.refresh.randomshop import RandomShop
 from tests.projections.refresh.test_gallery import EACH, everything, standing

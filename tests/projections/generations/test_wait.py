@@ -9,7 +9,9 @@ import pytest
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.projections.generations.wait import NotYet, wait_for
-from tailrace.projections.lifecycle.build import promote, rebuild, refresh
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.promote import promote
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_lifecycle import TOTALS
 from tests.projections.shoplog import ShopLog

@@ -12,7 +12,11 @@ from sqlalchemy import update
 from tailrace.eventstore.catalog import leases, tables
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.model.time import now_micros
-from tailrace.projections.lifecycle.build import ProjectionContext, gc, rebuild, refresh, verify
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.collect import gc
+from tailrace.projections.lifecycle.verify import verify
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_lifecycle import TOTALS, rows_of
 from tests.projections.shoplog import ShopLog

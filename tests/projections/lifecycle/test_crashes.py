@@ -32,24 +32,19 @@ from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import load_projections
 from tailrace.projections.compute.bucket import RECEIPT
+from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.step_files import folder_of
-from tailrace.projections.lifecycle.build import (
-    ProjectionContext,
-    plans,
-    promote,
-    rebuild,
-    reconcile,
-    refresh,
-    rollback,
-    verify,
-)
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.collect import gc
 from tailrace.projections.lifecycle.progress import SinkLooks, failing, standings
-from tailrace.projections.lifecycle.promote import Promoted
+from tailrace.projections.lifecycle.promote import Promoted, promote, reconcile, rollback
+from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.apply import apply
 from tailrace.projections.refresh.lock import building
 from tailrace.projections.refresh.plan import Incremental, Nothing
+from tailrace.projections.refresh.plan_all import plans
 from tailrace.projections.refresh.refresh import Outcome
 from tailrace.projections.runner import run
 from tests.fixtures.scale import Scale
@@ -322,7 +317,7 @@ import sys
 from pathlib import Path
 from tailrace.eventstore.store import Store
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.lifecycle.build import promote, rollback
+from tailrace.projections.lifecycle.promote import promote, rollback
 from tailrace.config.load import load_settings
 
 settings = load_settings(Path(sys.argv[1]))

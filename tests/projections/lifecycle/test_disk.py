@@ -16,8 +16,11 @@ from tailrace.eventstore.errors import OperatorError, TailraceError
 from tailrace.eventstore.settings import Settings, SinkSettings
 from tailrace.eventstore.store import Store
 from tailrace.projections import Projection
+from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import files_of
-from tailrace.projections.lifecycle.build import ProjectionContext, Rebuilt, rebuild, refresh, verify
+from tailrace.projections.lifecycle.build import Rebuilt, rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.specs import PostgresTable
 from tests.fixtures.servers import ServerFactory

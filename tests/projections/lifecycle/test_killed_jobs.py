@@ -21,9 +21,13 @@ import pytest
 from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
+from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.step_files import folder_of
-from tailrace.projections.lifecycle.build import ProjectionContext, rebuild, reconcile, refresh, verify
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.collect import gc
+from tailrace.projections.lifecycle.promote import reconcile
+from tailrace.projections.lifecycle.verify import verify
 from tests.fixtures.scale import Scale
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_crashes import HOME, NAMES, job, killed, settings_file

@@ -38,27 +38,22 @@ from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import Projection, ProjectionFailed
 from tailrace.projections.compute import read_plan
+from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.errors import NotLevel, NotShowable, NotShown
 from tailrace.projections.generations.generation import files_of
 from tailrace.projections.lifecycle import build
 from tailrace.projections.lifecycle import promote as promotion
-from tailrace.projections.lifecycle.build import (
-    ProjectionContext,
-    gc,
-    generations,
-    plans,
-    promote,
-    rebuild,
-    refresh,
-    refresh_held,
-    rollback,
-    verify,
-)
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh, refresh_under_lease
+from tailrace.projections.lifecycle.collect import gc
+from tailrace.projections.lifecycle.list import generations
 from tailrace.projections.lifecycle.progress import SinkLooks, standings
-from tailrace.projections.lifecycle.verify import DifferentRow
+from tailrace.projections.lifecycle.promote import promote, rollback
+from tailrace.projections.lifecycle.verify import DifferentRow, verify
 from tailrace.projections.refresh.costs import Estimate, Number
 from tailrace.projections.refresh.lock import AtWork, refreshing
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing
+from tailrace.projections.refresh.plan_all import plans
 from tailrace.projections.refresh.refresh import Outcome
 from tailrace.projections.runner import run
 from tailrace.projections.sinks.postgres import view as postgres_view
@@ -258,7 +253,7 @@ def test_a_changed_definition_is_deployed_beside_a_runner_of_the_old_one(
 
     def meanwhile(step: str, done: int, total: int | None, unit: str) -> None:
         if step.startswith("computing") and not kept_fresh:
-            kept_fresh.extend(refresh_held(old, "totals", old.store.cut(shop.work())))
+            kept_fresh.extend(refresh_under_lease(old, "totals", old.store.cut(shop.work())))
 
     new.report = meanwhile
     with refreshing(old, ["totals"]):
@@ -268,7 +263,7 @@ def test_a_changed_definition_is_deployed_beside_a_runner_of_the_old_one(
         assert [(each.generation, each.status) for each in kept_fresh] == [(1, "done")]
         assert built.promoted is not None and built.epoch == kept_fresh[0].epoch
         shop.work()
-        (frozen,) = refresh_held(old, "totals", old.store.cut())
+        (frozen,) = refresh_under_lease(old, "totals", old.store.cut())
         assert (frozen.generation, frozen.status) == (2, "frozen")
         (refreshed,) = refresh(new)
         assert (refreshed.generation, refreshed.status, refreshed.epoch) == (2, "done", old.store.cut().epoch)
@@ -401,7 +396,7 @@ def overtaken(shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch) ->
         if name == "refresh_planned" and left > 0:
             before, left = left, 0
             grow()
-            live = refresh_held(old, "totals", old.store.cut())[0]
+            live = refresh_under_lease(old, "totals", old.store.cut())[0]
             assert (live.generation, live.status) == (1, "done")
             left = before - 1
         passed(name, times)
@@ -433,7 +428,7 @@ def test_a_generation_is_promoted_at_the_position_of_the_live_one_or_later(
             grown.append(1)
             old = deploy(TOTALS)
             shop.work()
-            assert refresh_held(old, "totals", old.store.cut())[0].status == "done"
+            assert refresh_under_lease(old, "totals", old.store.cut())[0].status == "done"
         promote_in_catalog(*args, **kwargs)
 
     monkeypatch.setattr(new.store.derived, "promote", at_the_last_moment)
@@ -962,11 +957,11 @@ def test_an_added_input_column_freezes_nobody_unless_the_output_shows_it(
     wider = TopicSchema(2, (*TABLES["orders"].columns, note))
     shop.commit({"orders": [("c", shop.order(700) | {"note": "new"})]}, new_schemas={"orders": wider})
 
-    outcome, *undefined = refresh(totals)
+    outcome, *unknown = refresh(totals)
     wide_outcomes = {outcome.projection: outcome for outcome in refresh(wide)}
 
     assert (outcome.status, outcome.upserts) == ("done", 1)
-    assert ["no loaded module defines it" in found.reason for found in undefined] == [True, True]
+    assert ["no loaded module defines it" in found.reason for found in unknown] == [True, True]
     assert (wide_outcomes["log"].status, wide_outcomes["log"].upserts) == ("done", 1)
     assert wide_outcomes["everything"].status == "failed"
     assert "its output columns are no longer those of generation 1" in wide_outcomes["everything"].reason

@@ -8,7 +8,9 @@ from pathlib import Path
 from tailrace.eventstore.maintenance.move.move import moving
 from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
-from tailrace.projections.lifecycle.build import ProjectionContext, refresh, verify
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.verify import verify
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 from tests.projections.test_runner import TOTALS

@@ -10,8 +10,13 @@ from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.metadata.generations import GenerationState
 from tailrace.eventstore.model.keys import bucket_of
 from tailrace.eventstore.settings import Settings
-from tailrace.projections.lifecycle.build import ProjectionContext, gc, generations, promote, rebuild, refresh
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.collect import gc
 from tailrace.projections.lifecycle.diff import Sample, Spread, diff, sharing
+from tailrace.projections.lifecycle.list import generations
+from tailrace.projections.lifecycle.promote import promote
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 from tests.tailrace.metrics.test_projections import sink_away

@@ -9,7 +9,10 @@ import pytest
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.metadata.generations import GenerationState
-from tailrace.projections.lifecycle.build import ProjectionContext, rebuild, refresh, verify
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.refresh import Outcome
 from tailrace.projections.runner import run
 from tests.projections.conftest import Deploy

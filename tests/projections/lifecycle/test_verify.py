@@ -8,7 +8,8 @@ import redis as redis_client
 
 from tailrace.eventstore.settings import Settings
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.lifecycle.build import refresh, verify
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.verify import verify
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_lifecycle import TOTALS
 from tests.projections.shoplog import ShopLog

@@ -18,13 +18,8 @@ from tailrace.eventstore.state.state import plan_state, readable_states
 from tailrace.eventstore.store import Store
 from tailrace.projections import Projection, ProjectionFailed, Result, load_projections
 from tailrace.projections.compute.compute import define, output_schema
-from tailrace.projections.compute.read_plan import (
-    ChangesInput,
-    local_frame,
-    plan_reads,
-    read_changes,
-    shown_columns,
-)
+from tailrace.projections.compute.frames import local_frame, read_changes, shown_columns
+from tailrace.projections.compute.read_plan import ChangesInput, plan_reads
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.order import in_order
 from tailrace.projections.generations.difference import HASH

@@ -8,8 +8,11 @@ from decimal import Decimal
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.projections import ProjectionFailed
 from tailrace.projections.analysis.guards import declared_against
-from tailrace.projections.lifecycle.build import ProjectionContext, plans, refresh, verify
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.plan import Full, Incremental
+from tailrace.projections.refresh.plan_all import plans
 from tailrace.projections.refresh.refresh import Outcome
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_lifecycle import TOTALS, rows_of

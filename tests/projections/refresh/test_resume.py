@@ -25,11 +25,15 @@ from tailrace.eventstore.storage import Storage
 from tailrace.eventstore.store import Store
 from tailrace.projections import ProjectionFailed
 from tailrace.projections.compute.bucket import RECEIPT
+from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.step_files import DerivedFile, folder_of, read_delta
-from tailrace.projections.lifecycle.build import ProjectionContext, Rebuilt, plans, rebuild, refresh, verify
+from tailrace.projections.lifecycle.build import Rebuilt, rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.collect import gc
+from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh import apply
+from tailrace.projections.refresh.plan_all import plans
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_collect import a_year_ahead, before_its_commit
 from tests.projections.lifecycle.test_crashes import HOME, settings_file

@@ -18,17 +18,14 @@ from tailrace.eventstore.metadata.generations import InputNeed
 from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import open_reader
+from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import spec_to_text
-from tailrace.projections.lifecycle.build import (
-    ProjectionContext,
-    gc,
-    generations,
-    rebuild,
-    refresh,
-    undefined,
-    verify,
-)
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh, undefined_outcomes
+from tailrace.projections.lifecycle.collect import gc
+from tailrace.projections.lifecycle.list import generations
 from tailrace.projections.lifecycle.progress import SinkLooks, standings
+from tailrace.projections.lifecycle.verify import verify
 from tailrace.testing.sink_contract import SinkContract
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
@@ -99,7 +96,7 @@ def test_a_sink_whose_module_does_not_load_is_the_problem_of_its_projection_alon
 
     problems = {each.projection: each.problem for each in standings(ctx, datetime.now(UTC), SinkLooks(60))}
     assert "a class that is not there any more" in problems["bad"] and problems["fine"] == ""
-    assert [(each.projection, each.status) for each in undefined(ctx)] == [
+    assert [(each.projection, each.status) for each in undefined_outcomes(ctx)] == [
         ("bad", "frozen"),
         ("fine", "frozen"),
     ]

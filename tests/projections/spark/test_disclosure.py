@@ -7,7 +7,8 @@ from redis import Redis
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import DifferenceFound, TailraceError
-from tailrace.projections.lifecycle.build import rebuild, verify
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.verify import verify
 from tests.projections.conftest import Deploy
 from tests.projections.shoplog import ShopLog
 

@@ -15,7 +15,9 @@ from tailrace.eventstore.settings import Settings, UpkeepSettings
 from tailrace.eventstore.state.state import plan_state, state
 from tailrace.eventstore.store import Store
 from tailrace.projections.compute.state_runs import SparkWorkers
-from tailrace.projections.lifecycle.build import rebuild, refresh, verify
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
+from tailrace.projections.lifecycle.verify import verify
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_lifecycle import TOTALS, rows_of
 from tests.projections.shoplog import Row, ShopLog, settings_in, topic

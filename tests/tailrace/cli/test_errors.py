@@ -24,7 +24,8 @@ from tailrace.eventstore.errors import (
     TransientError,
     UsageError,
 )
-from tailrace.projections.lifecycle import build
+from tailrace.projections.lifecycle import catch_up
+from tailrace.projections.lifecycle import verify as sink_verify
 from tailrace.projections.refresh.refresh import Outcome
 from tailrace.terminal import Output
 from tests.fixtures.servers import ServerFactory
@@ -206,13 +207,13 @@ def test_of_several_failures_what_waiting_cannot_mend_is_told_by_the_exit_code(
     found = Asked([str(each) for each in met], {str(each): each for each in broken})
     invocation, context = Invocation(Output(json=True)), nullcontext()
     monkeypatch.setattr(run, "tell_outcome", lambda *_: None)
-    monkeypatch.setattr(build, "refresh", lambda *_: outcome)
+    monkeypatch.setattr(catch_up, "refresh", lambda *_: outcome)
     assert run._once(invocation, cast("Any", context), None, of_broken, detailed=True) == (code or 3)
     assert found.report(invocation) == (2 if broken else 0)
 
     monkeypatch.setattr(verify, "projecting", lambda *_, **__: context)
     monkeypatch.setattr(verify, "asked", lambda *_: found)
-    monkeypatch.setattr(build, "verify", meets)
+    monkeypatch.setattr(sink_verify, "verify", meets)
     assert verify.verify_projections(invocation, None) == verified
 
 

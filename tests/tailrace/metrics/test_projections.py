@@ -19,10 +19,13 @@ from tailrace.eventstore.model.position import Fence
 from tailrace.eventstore.settings import Settings
 from tailrace.metrics.capture import serve
 from tailrace.metrics.projections import ProjectionCollector
+from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation, spec_to_text
-from tailrace.projections.lifecycle import sinklooks
-from tailrace.projections.lifecycle.build import ProjectionContext, rebuild, refresh, verify
+from tailrace.projections.lifecycle import progress
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.progress import SinkLook, SinkLooks
+from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.sinks.specs import PostgresTable
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.lifecycle.test_lifecycle import TOTALS
@@ -204,7 +207,7 @@ def test_a_sink_that_hangs_is_told_in_time_and_not_asked_again_meanwhile(
         return fence(live)
 
     monkeypatch.setattr(ctx, "fence", slow)
-    monkeypatch.setattr(sinklooks, "sink_look", lambda ctx, of: SinkLook(getattr(ctx.fence(of), "epoch", 0)))
+    monkeypatch.setattr(progress, "sink_look", lambda ctx, of: SinkLook(getattr(ctx.fence(of), "epoch", 0)))
     looks = SinkLooks(seconds=0.5)
     collector = ProjectionCollector(ctx)
     monkeypatch.setattr(collector, "_looks", looks)

@@ -1,0 +1,128 @@
+"""Bring projections to the end of the log: all that are defined, or one under the lease that its caller holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.model.position import Cut
+from tailrace.projections.analysis.check_names import check
+from tailrace.projections.context import ProjectionContext
+from tailrace.projections.definition.order import in_order
+from tailrace.projections.generations.errors import NotShowable, NotShown
+from tailrace.projections.lifecycle.build import rebuild
+from tailrace.projections.lifecycle.collect import refused_again
+from tailrace.projections.lifecycle.promote import (
+    reconcile,
+)
+from tailrace.projections.refresh.lock import AtWork, refreshing
+from tailrace.projections.refresh.record import failures_recorded
+from tailrace.projections.refresh.refresh import (
+    Outcome,
+    Status,
+    mark_frozen,
+    refresh_projection,
+    refresh_shown,
+    stopped,
+)
+from tailrace.projections.sinks.open import open_sink
+
+
+def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Outcome]:
+    """Bring projections (all that are defined) to one position, the log's head, each as far as it can be, those that
+    others read before these.
+
+    A projection that was never built is built and promoted. Errors are in the outcomes: one projection's does not
+    stop the others; one that another process refreshes waits (AtWork). Raises Fenced when another process went on with
+    the same generation all the same, UsageError for unknown names.
+    """
+    chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
+    cut = ctx.store.cut()
+    outcomes: list[Outcome] = []
+    for done, name in enumerate(in_order(ctx.projections, chosen)):
+        ctx.report("refreshing", done, len(chosen), "projections")
+        try:
+            with refreshing(ctx, [name]):
+                outcomes += refresh_under_lease(ctx, name, cut)
+        except AtWork as error:
+            outcomes.append(Outcome(name, None, "waiting", error.message, error=error))
+    if not names:
+        outcomes += undefined_outcomes(ctx)
+    return outcomes
+
+
+def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
+    """``refresh`` of one projection to a cut, for who is ``refreshing`` it."""
+    started = datetime.now(UTC)
+    try:
+        with failures_recorded(ctx, name, "refresh", ctx.store.derived.live(name)):
+            check(ctx.store, ctx.settings, ctx.projections[name])
+            held = _held(ctx, name)
+            live = ctx.live(name)
+            if live is None:
+                _refuse_foreign(ctx, name)
+        if live is None:
+            refused = refused_again(ctx, ctx.projections[name], cut)
+            if refused is not None:
+                return [stopped(ctx, name, None, refused)]
+            built = rebuild(ctx, name)
+            seconds = (datetime.now(UTC) - started).total_seconds()
+            return [
+                Outcome(
+                    name,
+                    built.generation,
+                    "done",
+                    "first build",
+                    built.epoch,
+                    built.upserts,
+                    built.deletes,
+                    seconds,
+                    "full",
+                    "first",
+                )
+            ]
+    except Exception as error:  # noqa: BLE001 one projection's must not end the others
+        return [stopped(ctx, name, None, error)]
+    outcomes = refresh_projection(ctx, name, cut)
+    if held is not None:
+        level = any(
+            each.generation == live.number and each.status in ("done", "nothing") for each in outcomes
+        )
+        outcomes += refresh_shown(ctx, live, held.shown, cut) if level else []
+        status: Status = "waiting" if isinstance(held, NotShown) else "failed"
+        outcomes.append(Outcome(name, live.number, status, held.message, error=held))
+    if live.pin is not None:
+        reason = f"{live} is pinned at {live.pin.text}; tailrace rebuild {name} lets it follow the log again"
+        outcomes.append(Outcome(name, live.number, "frozen", reason, live.pin.cut.epoch))
+    return outcomes
+
+
+def _held(ctx: ProjectionContext, name: str) -> NotShown | NotShowable | None:
+    """What hinders that a promotion is finished: no reason not to refresh."""
+    try:
+        reconcile(ctx, name)
+    except (NotShown, NotShowable) as error:
+        return error
+    return None
+
+
+def _refuse_foreign(ctx: ProjectionContext, name: str) -> None:
+    """A first build that nobody asked for must not take a name from readers of something else."""
+    shown = open_sink(ctx.projections[name].sink, ctx.settings).live(ctx.settings.store.name, name)
+    if shown is not None:
+        raise OperatorError(
+            f"the sink shows generation {shown} of projection {name!r}, which this log did not build",
+            hint=f"give this store another name; or take over with tailrace rebuild {name}",
+        )
+
+
+def undefined_outcomes(ctx: ProjectionContext) -> list[Outcome]:
+    """Live generations of projections that no loaded module defines: they are named, not forgotten."""
+    outcomes = []
+    for name in ctx.store.derived.projections():
+        live = None if name in ctx.projections else ctx.live(name)
+        frozen = mark_frozen(ctx, live) if live else None
+        if frozen:
+            outcomes.append(frozen)
+    return outcomes
