@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
 from sqlalchemy import update
 
 from tailrace.eventstore.catalog import relocation, tables
@@ -28,6 +29,7 @@ from tailrace.eventstore.maintenance.state_runs.write import Workers
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.model.topic import Op, TopicId
 from tailrace.eventstore.settings import StoreSettings
+from tailrace.eventstore.state.state import OnUnreadable, state
 from tailrace.eventstore.storage import LocalStorage, Storage
 from tailrace.eventstore.storage.open import MARKER, open_storage, read_marker, write_marker
 from tailrace.eventstore.subscriptions.filter import Filter
@@ -66,6 +68,30 @@ class Store(Log):
             catalog.close()
             raise
 
+    # reading
+
+    def state(
+        self,
+        topic: TopicId | str,
+        as_of: str | int | datetime | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        on_unreadable: OnUnreadable | Mapping[str, OnUnreadable] = "error",
+    ) -> Iterator[pa.Table]:
+        """The table as it was at a position (any that ``cut`` takes; default: the head): one row per living key.
+
+        Gives Arrow tables that share no key and have the same columns: those of the topic (or ``columns``), in its
+        order, behind ``_hash`` of the key, ``_lsn``, ``_offset`` and ``_epoch`` of the row's last change, and
+        ``_erased``, the names of cells that a redaction erased (NULL). ``on_unreadable``, for all columns or by name,
+        says what becomes of a value that the column's type cannot hold: "error", "null", or "text" (the whole column as
+        the source prints it).
+
+        Raises UsageError for an unknown topic, column or position, IncompleteTopic while the state is not known there,
+        HistoryGone when retention removed it, UnreadableCell, and UnknownCell for a value that was never sent.
+        """
+        cut = self.cut(as_of)
+        return state(self, TopicId.of(topic), cut, columns=columns, on_unreadable=on_unreadable)
+
     # writing
 
     def take_over(self, source: str) -> SourceWriter:
@@ -95,10 +121,11 @@ class Store(Log):
         without a group: whoever goes on later keeps the ``epoch`` that ended last, and starts there.
 
         ``start``: "earliest", "latest", behind any position that ``cut`` takes, or offsets in partitions of one topic
-        ("2:1500,3:20"). Follows what comes, also topics that come, until ``timeout`` seconds pass without an epoch
-        (0: ends at the head); ``until`` ends it at a position. ``ops``, ``keys`` (texts of the key's columns) and
-        ``since`` filter: partitions and epochs without such rows are not read. Raises UsageError for what cannot be
-        asked, HistoryGone when retention removed what is asked for.
+        ("2:1500,3:20"). Follows what comes, also topics that come and match a pattern, until ``timeout`` seconds pass
+        without an epoch (0: ends at the head); ``until`` ends it at a position. ``ops``, ``keys`` (texts of the key's
+        columns) and ``since`` filter: partitions and epochs without such rows are not read. Raises UsageError for a
+        name that is no topic (a pattern waits for one to come), a position or filter that cannot be, HistoryGone when
+        retention removed rows behind the position.
         """
         return tail(self, topics, start, until, Filter.of(ops, keys, since), timeout)
 
@@ -107,7 +134,8 @@ class Store(Log):
     ) -> Group:
         """The consumer group called ``name``; made when it is not there and ``topics`` (names, or patterns with * and
         ?, ``!`` leaves out) are given. A new one starts at ``start``: "earliest", "latest" (the default), or any
-        position that ``cut`` takes. Raises UsageError: no such group, one of other topics, no such position."""
+        position that ``cut`` takes. Raises UsageError: no such group, one of other topics, a name that is no topic (a
+        pattern waits for one to come), no such position."""
         return Group.open(self, name, topics, start)
 
     def groups(self) -> list[Group]:

@@ -1,4 +1,7 @@
-"""Tailrace tails the Postgres write-ahead log into an immutable event store and rebuilds projections from it."""
+"""Tailrace tails the Postgres write-ahead log into an immutable event store and rebuilds projections from it.
+
+What this module exports is the public interface, with ``tailrace.errors`` and ``tailrace.testing`` (docs/api.md).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ if TYPE_CHECKING:
     from tailrace.eventstore.model.redacted import Erased
     from tailrace.eventstore.model.topic import TopicId
     from tailrace.eventstore.store import Store
+    from tailrace.eventstore.streams import Appended, Conflict, Stream, append, event, load
     from tailrace.projections import (
         Changes,
         Events,
@@ -20,18 +24,20 @@ if TYPE_CHECKING:
         SearchIndex,
         State,
         Through,
-        open_reader,
         projection,
     )
     from tailrace.projections.generations.wait import NotYet, wait_for
     from tailrace.projections.sinks.reader import GenerationMovedBack
+    from tailrace.reader import open_reader
 
 __version__ = "0.1.0"
 
 # Where each public name lives. It is imported at its first use, so that `import tailrace` costs nothing and a base
 # install need not have what it does not use.
 _HOMES = {
+    "Appended": "tailrace.eventstore.streams",
     "Changes": "tailrace.projections",
+    "Conflict": "tailrace.eventstore.streams",
     "Erased": "tailrace.eventstore.model.redacted",
     "Events": "tailrace.projections",
     "GenerationMovedBack": "tailrace.projections.sinks.reader",
@@ -43,16 +49,22 @@ _HOMES = {
     "SearchIndex": "tailrace.projections",
     "State": "tailrace.projections",
     "Store": "tailrace.eventstore.store",
+    "Stream": "tailrace.eventstore.streams",
     "Through": "tailrace.projections",
     "TopicId": "tailrace.eventstore.model.topic",
+    "append": "tailrace.eventstore.streams",
+    "event": "tailrace.eventstore.streams",
+    "load": "tailrace.eventstore.streams",
     "load_settings": "tailrace.config.load",
-    "open_reader": "tailrace.projections",
+    "open_reader": "tailrace.reader",
     "projection": "tailrace.projections",
     "wait_for": "tailrace.projections.generations.wait",
 }
 
 __all__ = [
+    "Appended",
     "Changes",
+    "Conflict",
     "Erased",
     "Events",
     "GenerationMovedBack",
@@ -64,9 +76,13 @@ __all__ = [
     "SearchIndex",
     "State",
     "Store",
+    "Stream",
     "Through",
     "TopicId",
     "__version__",
+    "append",
+    "event",
+    "load",
     "load_settings",
     "open_reader",
     "projection",

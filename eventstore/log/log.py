@@ -108,17 +108,19 @@ class Log:
             rows = connection.execute(query).all()
         return [topics.topic_info(row) for row in rows]
 
-    def topic(self, topic: TopicId) -> TopicInfo:
-        """Raises UsageError, with names that come close, when the log has no such topic."""
+    def topic(self, topic: TopicId | str) -> TopicInfo:
+        """One topic, by its name ("shop.public.customer") or identity. Raises UsageError, with names that come close,
+        when the log has no such topic."""
+        wanted = TopicId.of(topic)
         with self.catalog.read() as connection:
-            row = topics.topic_row(connection, topic)
+            row = topics.topic_row(connection, wanted)
             if row is None:
-                raise topics.unknown_topic(connection, topic)
+                raise topics.unknown_topic(connection, wanted)
             return topics.topic_info(row)
 
-    def schemas(self, topic: TopicId) -> list[TopicSchema]:
+    def schemas(self, topic: TopicId | str) -> list[TopicSchema]:
         """All versions, oldest first. Raises UsageError for an unknown topic."""
-        topic_id = self._topic_id(topic)
+        topic_id = self._topic_id(TopicId.of(topic))
         with self.catalog.read() as connection:
             return topics.schemas(connection, topic_id)
 
@@ -196,7 +198,7 @@ class Log:
 
     def read(
         self,
-        topic: TopicId,
+        topic: TopicId | str,
         *,
         after_epoch: int = 0,
         cut: Cut | None = None,
@@ -212,7 +214,7 @@ class Log:
         one with what is left of its first rows, by partition in offset order). Raises UsageError for an unknown topic,
         HistoryGone when retention removed what is asked for, IntegrityError naming what is damaged.
         """
-        reader = self._reader(topic)
+        reader = self._reader(TopicId.of(topic))
         if offsets is not None:
             partitions = set(offsets) & set(offsets if partitions is None else partitions)
         end = self.cut() if cut is None else cut
@@ -229,7 +231,7 @@ class Log:
 
     def follow(
         self,
-        topics: Sequence[TopicId] | None = None,
+        topics: Sequence[TopicId | str] | None = None,
         *,
         after_epoch: int,
         timeout: float | None = None,
@@ -243,8 +245,8 @@ class Log:
         which = Which(after=after_epoch, topics=self._ids_of(topics))
         yield from follow.follow(self.catalog, self.storage, self.waker, which, timeout, poll)
 
-    def _ids_of(self, topics: Sequence[TopicId] | None) -> frozenset[int] | None:
-        return None if topics is None else frozenset(self._topic_id(topic) for topic in topics)
+    def _ids_of(self, topics: Sequence[TopicId | str] | None) -> frozenset[int] | None:
+        return None if topics is None else frozenset(self._topic_id(TopicId.of(topic)) for topic in topics)
 
     @property
     def groups_database(self) -> Catalog:

@@ -57,6 +57,11 @@ class TopicId:
         return cls((source, "pg_logical", "messages"))
 
     @classmethod
+    def of(cls, name: TopicId | str) -> TopicId:
+        """A topic as it is, or by its text form. Raises UsageError on a text that is not one."""
+        return cls.parse(name) if isinstance(name, str) else name
+
+    @classmethod
     def parse(cls, text: str) -> TopicId:
         """Read the text form. Raises UsageError on a text that is not one."""
         parts: list[str] = []

@@ -221,7 +221,7 @@ def state(
     Raises what ``plan_state`` and ``readable_states`` raise.
     """
     wanted = plan_state(log, topic, cut, columns=columns, on_unreadable=on_unreadable)
-    yield from readable_states(log.storage, wanted, range(wanted.buckets))
+    return readable_states(log.storage, wanted, range(wanted.buckets))
 
 
 def unknown_keys(log: Log, topic: TopicId, *, since: int) -> Iterator[tuple[str, ...]]:

@@ -85,6 +85,16 @@ def check_patterns(patterns: Sequence[str]) -> None:
         )
 
 
+def check_topics(log: Log, patterns: Sequence[str]) -> None:
+    """Raises UsageError for what are no names or patterns, and, with names that come close, for a name that the log
+    has no topic of. A pattern may be one of topics that will come."""
+    check_patterns(patterns)
+    for name in patterns:
+        if not is_pattern(name) and not matching(log, [name]):
+            info = log.topic(name)
+            raise UsageError(f"topic {info.id} is not written {name!r}", hint=f"write {info.id}")
+
+
 def is_pattern(text: str) -> bool:
     """Whether it may mean several topics, or leaves out."""
     return text.startswith("!") or "*" in text or "?" in text

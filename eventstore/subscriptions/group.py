@@ -29,7 +29,7 @@ from tailrace.eventstore.subscriptions.assignment import Slot
 from tailrace.eventstore.subscriptions.cursor import BATCH_ROWS
 from tailrace.eventstore.subscriptions.dead_letters import Parked
 from tailrace.eventstore.subscriptions.effects import Effects
-from tailrace.eventstore.subscriptions.filter import Filter, check_patterns, matches, matching
+from tailrace.eventstore.subscriptions.filter import Filter, check_topics, matches, matching
 from tailrace.eventstore.subscriptions.member import Member, Options
 from tailrace.eventstore.subscriptions.membership import Start
 from tailrace.eventstore.subscriptions.tail import check_offsets, offsets_in
@@ -104,7 +104,8 @@ class Group:
     ) -> Self:
         """The group called ``name``, made when ``topics`` are given and it is not there.
 
-        Raises UsageError for a group that is not there, or is there and reads other topics.
+        Raises UsageError for a group that is not there, or is there and reads other topics, and for a name that is no
+        topic.
         """
         database = log.groups_database
         found = _row(database, name)
@@ -115,7 +116,7 @@ class Group:
                 )
             if not name or len(name) > 200 or "\0" in name:
                 raise UsageError(f"{name!r} cannot be the name of a group", hint="1 to 200 characters")
-            check_patterns(topics)
+            check_topics(log, topics)
             found = _make(log, database, name, topics, start)
         patterns = tuple(json.loads(found[0]))
         if topics is not None and tuple(topics) != patterns:

@@ -23,7 +23,7 @@ from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions.batch import Rows
-from tailrace.eventstore.subscriptions.filter import Filter, check_patterns, matching
+from tailrace.eventstore.subscriptions.filter import Filter, check_topics, matching
 from tailrace.eventstore.subscriptions.offsets import end_of
 
 AsOf = str | int | datetime
@@ -99,7 +99,7 @@ def tail(
     timeout: float | None,
 ) -> Iterator[Followed]:
     """``Store.tail``."""
-    check_patterns(patterns)
+    check_topics(log, patterns)
     infos = matching(log, patterns)
     begin = _begin(log, infos, start)
     end = log.cut(until)
