@@ -44,6 +44,21 @@ def test_state_as_of_an_epoch_an_lsn_and_the_head(store: Store) -> None:
     assert notes_at(store, store.cut()) == {1: "20.0", 7: None}
 
 
+def test_the_store_gives_the_state_as_of_a_position_of_a_topic_by_its_name(store: Store) -> None:
+    def notes(as_of: int | str | None) -> dict[int, str]:
+        tables = store.state("shop.public.orders", as_of, columns=["id", "note"], on_unreadable="null")
+        return {row["id"]: row["note"] for table in tables for row in table.to_pylist()}
+
+    assert [notes(1), notes("0/1E"), notes(None)] == [
+        {1: "10.0", 2: "10.1"},
+        {1: "20.0", 2: "10.1"},
+        {1: "20.0", 7: None},
+    ]
+    with pytest.raises(UsageError, match=r"no topic shop\.public\.order"):
+        store.state("shop.public.order")
+    assert store.topic("shop.public.orders").id == shop.ORDERS
+
+
 def test_sealing_does_not_change_the_state(store: Store) -> None:
     before = notes_at(store, store.cut("0/1E")), notes_at(store, store.cut())
     assert store.seal() > 0

@@ -204,3 +204,21 @@ def test_a_group_is_reset_to_offsets(store: Store) -> None:
     with group.join("pod") as member:
         got = [offset for each in member.batches(0) for offset in each.rows["_offset"].to_pylist()]
     assert got == expected[5:]
+
+
+def test_a_name_that_is_no_topic_is_refused_with_the_nearest(store: Store) -> None:
+    with pytest.raises(UsageError, match=r"no topic shop\.public\.order in the log") as caught:
+        store.tail(["shop.public.order"])
+    assert "shop.public.orders" in caught.value.hint
+    with pytest.raises(UsageError, match=r"no topic shop\.public\.order in the log"):
+        store.group("invoicing", ["shop.public.customers", "shop.public.order"])
+    with pytest.raises(UsageError, match=r"no topic shop\.public\.order in the log"):
+        next(store.follow(["shop.public.order"], after_epoch=0))
+    with pytest.raises(UsageError, match="is not written") as caught:
+        store.tail(['shop."public".orders'])
+    assert caught.value.hint == "write shop.public.orders"
+
+
+def test_a_pattern_waits_for_a_topic_to_come(store: Store) -> None:
+    assert told(store, "shop.public.invoices*") == []
+    assert store.group("later", ["shop.public.invoices*"]).topics() == []
