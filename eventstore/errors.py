@@ -15,10 +15,10 @@ class Reaction(Enum):
 
 
 class TailraceError(Exception):
-    """Base of every error Tailrace raises on purpose.
+    """Base of every error that Tailrace raises on purpose. Catch a class below it that says who has to act.
 
-    ``message`` says what and where, ``hint`` what to do. ``exit_code`` is that of the command line:
-    1 bug, 2 usage, 4 difference found, 5 fenced, 6 resumable, 7 operator must act.
+    ``message`` says what is wrong and where, ``hint`` what to do. ``exit_code`` is that of the command line: 1 a bug,
+    2 wrong usage, 4 a difference was found, 5 fenced, 6 may be tried again, 7 somebody has to act.
     """
 
     reaction: ClassVar[Reaction] = Reaction.OPERATOR
@@ -34,66 +34,76 @@ class TailraceError(Exception):
 
 
 class UsageError(TailraceError):
-    """A wrong name, argument or configuration value."""
+    """A name, an argument or a configuration value is wrong. Correct it: the message says where, the hint what is
+    allowed."""
 
     reaction = Reaction.NEVER
     exit_code = 2
 
 
 class BeyondLog(UsageError):
-    """A position that the log has not come to yet."""
+    """A position lies beyond the end of the log. Wait until the log has come there, or name an earlier position."""
 
 
 class OperatorError(TailraceError):
-    """Something outside has to change first: a privilege, a server setting, a missing part."""
+    """Something outside has to change first: a privilege, a server setting, a missing package. Do what the hint says,
+    then try again."""
 
 
 class TransientError(TailraceError):
-    """A server or file was out of reach; trying again later may work. Nothing was half-written."""
+    """A server or a file was out of reach. Nothing was half written. Try again later."""
 
     reaction = Reaction.RETRY
     exit_code = 6
 
 
 class Fenced(TailraceError):
-    """Another process took over; this one must stop and has written nothing since."""
+    """Another process took over, and this one has written nothing since. End it: the other one goes on."""
 
     reaction = Reaction.NEVER
     exit_code = 5
 
 
 class DifferenceFound(TailraceError):
-    """A verification found that two things that must be equal are not."""
+    """A verification found a difference between two things that must be equal. Look at what differs (``--show-
+    values``), then rebuild the projection or repair the topic."""
 
     exit_code = 4
 
 
 class IntegrityError(TailraceError):
-    """Stored data is not what was written, or breaks an invariant of the log."""
+    """Stored data is not what was written, or breaks an invariant of the log. Find what is damaged with ``tailrace
+    log verify``, and restore it from a backup."""
 
 
 class MissingFile(IntegrityError):
-    """A file that was referred to is not there: lost, or merged away since the reference was made."""
+    """A file that the catalog names is not there: it was lost, or merged away since the reader began. Read again from
+    the start; if that fails, too, restore the file from a backup."""
 
 
 class ProtocolError(TailraceError):
-    """Bytes that are not what the protocol allows: short, unknown, or trailing."""
+    """Bytes are not what the protocol allows: too few, unknown or too many. Report it, with a recording (``tailrace
+    capture --record``)."""
 
 
 class UnreadableCell(TailraceError):
-    """A cell's typed column cannot hold the source's value (kept in ``_raw``) and the reader asked for errors."""
+    """The typed column of a cell cannot hold the value of the source, which is kept as text, and the reader asked for
+    errors. Ask for ``null`` or ``text`` instead (``on_unreadable``)."""
 
 
 class UnknownCell(TailraceError):
-    """The log does not know a cell's value (an unchanged TOASTed value that was never sent)."""
+    """The log does not know the value of a cell: the server does not send long values that did not change. Read the
+    table again with ``tailrace source snapshot``."""
 
 
 class HistoryGone(TailraceError):
-    """What is asked for lies before the topic's log start: retention removed it. Ask for a later position."""
+    """The position lies before the start of the topic's log, because retention removed the rows. Name a later
+    position."""
 
 
 class IncompleteTopic(TailraceError):
-    """The topic is between positions at which its state is known (first load, repair); wait or ask for another."""
+    """The state of the topic is not known at this position, because a load or a repair is under way. Wait until it is
+    done, or name another position."""
 
     reaction = Reaction.RETRY
     exit_code = 6

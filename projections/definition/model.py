@@ -36,7 +36,8 @@ Affects = str | tuple[str, ...] | Mapping[str, str] | Through | None
 
 
 class ProjectionFailed(OperatorError):
-    """The projection's own code or its output is at fault. Nothing reached the sink."""
+    """The projection's own code or its output is at fault. Nothing reached the sink. Mend the function at the file and
+    line of the message."""
 
 
 @dataclass(frozen=True, slots=True)

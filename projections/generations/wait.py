@@ -26,7 +26,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.25
 
 
 class NotYet(TransientError):
-    """The time is over, and the position is not in the sink yet. The message says what it waits for."""
+    """``wait_for`` ran out of time before the sink held the position. The message says whether capture or the
+    projection is behind. Wait again, or go on with older rows."""
 
 
 def wait_for(

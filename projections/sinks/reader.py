@@ -33,9 +33,11 @@ class Hit:
 
 
 class GenerationMovedBack(TransientError):
-    """After a rollback, or a promotion of an older one: the live generation ``live`` is an older one than ``seen``, of
-    which the reader has given rows. A reader says so once; its next call gives the rows of ``live``. It goes by when
-    generations were built: one that was built later for a past position, and shown with ``--stale-ok``, is not told."""
+    """A rollback, or a promotion of an older generation, took place: the live generation ``live`` is older than ``seen``,
+    of which the reader has given rows. Forget what was kept of those rows and read again: the next call reads ``live``.
+
+    Generations are ordered by when they were built. One that was built later for a past position (``--stale-ok``) is
+    no older one."""
 
     def __init__(self, projection: str, seen: int, live: int) -> None:
         super().__init__(

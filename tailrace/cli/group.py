@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Consumer groups: how far they are, what they put aside.")
 
-Name = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Although it has members: they lose their partitions.")]
 
 
@@ -126,7 +126,10 @@ def parked(context: typer.Context, group: Name) -> None:
         invocation.output.note("nothing is parked")
 
 
-Ids = Annotated[list[int] | None, typer.Argument(metavar="[ID]...", show_default=False)]
+Ids = Annotated[
+    list[int] | None,
+    typer.Argument(metavar="[ID]...", help="Numbers that parked shows. Default: all.", show_default=False),
+]
 
 
 @app.command()
@@ -144,7 +147,9 @@ def replay(context: typer.Context, group: Name, ids: Ids = None) -> None:
 def discard(
     context: typer.Context,
     group: Name,
-    ids: Annotated[list[int], typer.Argument(metavar="ID...", show_default=False)],
+    ids: Annotated[
+        list[int], typer.Argument(metavar="ID...", help="Numbers that parked shows.", show_default=False)
+    ],
 ) -> None:
     """Forget parked events for good."""
     invocation = of(context)

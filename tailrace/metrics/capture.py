@@ -77,15 +77,15 @@ _UPKEEP: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
     ("tailrace_catalog_epoch_rows", "Rows of epochs in the catalog.", lambda it: it.epoch_rows),
     ("tailrace_epoch_files", "Files of older epochs.", lambda it: it.epoch_files),
     ("tailrace_unsealed_epochs", "Small epochs that are not sealed yet.", lambda it: it.unsealed_epochs),
-    ("tailrace_unsealed_bytes", "Their bytes.", lambda it: it.unsealed_bytes),
+    ("tailrace_unsealed_bytes", "Bytes of epochs that are not sealed yet.", lambda it: it.unsealed_bytes),
     ("tailrace_retired_files", "Replaced files that readers may still need.", lambda it: it.retired_files),
-    ("tailrace_retired_bytes", "Their bytes.", lambda it: it.retired_bytes),
+    ("tailrace_retired_bytes", "Bytes of replaced files that readers may still need.", lambda it: it.retired_bytes),
     (
         "tailrace_upkeep_finished_timestamp_seconds", "When the last round of upkeep ended.",
         lambda it: None if it.finished_at is None else it.finished_at.timestamp(),
     ),
     (
-        "tailrace_upkeep_seconds", "How long it took.",
+        "tailrace_upkeep_seconds", "How long the last round of upkeep took.",
         lambda it: None if it.last is None else it.last.seconds,
     ),
 )  # fmt: skip
@@ -154,9 +154,7 @@ class Collector:
 
         found = standing(self._store)
         for metric, text, value in _UPKEEP:
-            known = value(found)
-            if known is not None:
-                yield GaugeMetricFamily(metric, text, known)
+            yield GaugeMetricFamily(metric, text, value(found))  # without a sample while it is not known
         files = GaugeMetricFamily("tailrace_log_files", "Files of the log, by size.", labels=["size"])
         held = GaugeMetricFamily(
             "tailrace_log_file_bytes", "Bytes of the log's files, by size.", labels=["size"]

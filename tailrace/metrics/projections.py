@@ -102,7 +102,7 @@ _OF_STANDINGS: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
         _shown,
     ),
     (
-        "tailrace_projection_generation_created_timestamp_seconds", "When its build began.",
+        "tailrace_projection_generation_created_timestamp_seconds", "When the build of the live generation began.",
         lambda it: it.generation.created_at.timestamp(),
     ),
     (
@@ -110,15 +110,15 @@ _OF_STANDINGS: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
         lambda it: float(it.frozen),
     ),
     (
-        "tailrace_projection_verified_timestamp_seconds", "When it was last compared with the log.",
+        "tailrace_projection_verified_timestamp_seconds", "When the sink was last compared with the log.",
         lambda it: it.verified.finished.timestamp() if it.verified and it.verified.finished else None,
     ),
     (
-        "tailrace_projection_verified_epoch", "Where it was compared.",
+        "tailrace_projection_verified_epoch", "Epoch at which it was compared.",
         lambda it: it.verified.to_epoch if it.verified else None,
     ),
     (
-        "tailrace_projection_verified_different_rows", "Rows by which it differed from the log then.",
+        "tailrace_projection_verified_different_rows", "Rows by which it differed from the log.",
         lambda it: _different(it.verified) if it.verified else None,
     ),
 )  # fmt: skip
