@@ -407,9 +407,9 @@ def _families(families: Iterator[Any]) -> list[tuple[str, str, str, str]]:
 # -------------------------------------------------------------------------------------------------------- errors
 
 _REACTIONS: Mapping[Reaction, str] = {
-    Reaction.RETRY: "try again later",
-    Reaction.OPERATOR: "somebody has to change something first",
-    Reaction.NEVER: "do not try the same again",
+    Reaction.RETRY: "nobody: try again later",
+    Reaction.OPERATOR: "the operator, before it is tried again",
+    Reaction.NEVER: "the caller: the same call fails again",
 }
 
 
@@ -438,7 +438,7 @@ def error_list() -> str:
         "Every error that Tailrace raises on purpose is a `TailraceError`: `message` says what is wrong and where,"
         " `hint` what to do about it. On the command line its exit code says who has to act. Errors that are not listed"
         " are subclasses of these.",
-        table(("error", "is a", "when, and what to do", "in short", "exit code"), rows),
+        table(("error", "is a", "when, and what to do", "who acts", "exit code"), rows),
     )
 
 

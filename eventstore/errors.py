@@ -65,8 +65,8 @@ class Fenced(TailraceError):
 
 
 class DifferenceFound(TailraceError):
-    """A verification found a difference between two things that must be equal. Look at what differs (``--show-
-    values``), then rebuild the projection or repair the topic."""
+    """A verification found a difference between two things that must be equal. See what differs
+    (``--show-values``), then rebuild the projection or repair the topic."""
 
     exit_code = 4
 

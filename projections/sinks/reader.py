@@ -33,8 +33,9 @@ class Hit:
 
 
 class GenerationMovedBack(TransientError):
-    """A rollback, or a promotion of an older generation, took place: the live generation ``live`` is older than ``seen``,
-    of which the reader has given rows. Forget what was kept of those rows and read again: the next call reads ``live``.
+    """A rollback, or a promotion of an older generation, took place: the live generation ``live`` is older than
+    ``seen``, of which the reader has given rows. Forget what was kept of those rows and read again: the next call reads
+    ``live``.
 
     Generations are ordered by when they were built. One that was built later for a past position (``--stale-ok``) is
     no older one."""

@@ -4,7 +4,8 @@ LABELS = {
     "cause": "Why a full refresh was full; empty for an incremental one.",
     "kind": "How the refresh was computed: full or incremental.",
     "projection": "Name of the projection.",
-    "rung": "How far the position has come. Of a source: head, sent, received, durable. Of a projection: derived (its result in the log), sink.",
+    "rung": "Where the position is. Of a source: head, sent, received, durable. Of a projection: derived (its result"
+    " in the log), sink.",
     "size": "Size tier of the files: full, or what they stay below.",
     "source": "Name of the source in the configuration.",
     "status": "failed, or waiting for a topic to be loaded.",
