@@ -27,12 +27,12 @@ from tailrace.cdc.columnar.relations import (
     EventsRoute,
     IgnoredRoute,
     Relations,
-    SchemaChange,
     TableRoute,
 )
 from tailrace.cdc.columnar.routes import RouteTable
 from tailrace.cdc.columnar.rows import Places, event_rows, message_rows, table_rows
 from tailrace.cdc.columnar.scan import Found, Scan
+from tailrace.cdc.columnar.schema_change import SchemaChange
 from tailrace.cdc.kernels import rows as kernels
 from tailrace.cdc.kernels import transactions
 from tailrace.cdc.policy.policies import Policies
@@ -109,9 +109,8 @@ def prepare() -> None:
     scan.run(RouteTable().arrays())
     message_rows(TopicId.messages("none"), [(b"", b"\\x")], [0], np.zeros((1, 3), np.int64))
     none, state = np.zeros(0, np.int32), np.zeros(transactions.STATE_SIZE, np.int64)
-    transactions.take(
-        np.frombuffer(b"", np.uint8), np.zeros(0, np.int64), state, np.zeros(0, np.uint8), state
-    )
+    limits, out = transactions.Limits(0, 0, 0, 0), np.zeros(0, np.uint8)
+    transactions.take(np.frombuffer(b"", np.uint8), np.zeros(0, np.int64), state, limits, out, state)
     kernels.count_unsent(kernels.Cells(none, none), none, 0, np.zeros(1, np.int32))
     kernels.find_unsent(kernels.Cells(none, none), none, 0, none)
 

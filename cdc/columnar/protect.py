@@ -11,7 +11,7 @@ import json
 import struct
 from collections.abc import Sequence
 
-from tailrace.cdc.columnar.relations import matches
+from tailrace.cdc.columnar.schema_change import matches
 from tailrace.cdc.policy.policies import DROP, Policies
 from tailrace.cdc.wire.buffer import HINT, Reader
 from tailrace.cdc.wire.pgoutput import Message, Relation

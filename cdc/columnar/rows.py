@@ -14,6 +14,7 @@ from tailrace.cdc.columnar.relations import EventsRoute, TableRoute
 from tailrace.cdc.columnar.scan import Found
 from tailrace.cdc.columnar.values import raw_column, struct_of, type_columns
 from tailrace.cdc.kernels import rows as kernels
+from tailrace.cdc.kernels.key_hash import hash_keys
 from tailrace.cdc.kernels.rows import Cells, Ints, Ints32
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.wire.buffer import HINT
@@ -189,9 +190,7 @@ class _Builder:
         room = _KEY_BYTES
         while room:
             packed = np.empty(room, np.uint8)
-            room = kernels.hash_keys(
-                self._found.data, self._found.cells, self._key_first, places, packed, hashes
-            )
+            room = hash_keys(self._found.data, self._found.cells, self._key_first, places, packed, hashes)
         return pa.array(hashes)
 
     def _after(self, typed: Sequence[pa.Array], kind: pa.StructType) -> pa.Array:

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tailrace.cdc.kernels import rows as kernels
 from tailrace.cdc.kernels.compiler import kernel, part
+from tailrace.cdc.kernels.key_hash import hash_keys
 from tailrace.cdc.kernels.memory import copy_bytes, lowest, marks_64
 from tailrace.cdc.kernels.rows import NULL, Bytes, Cells, Ints, Ints32
 from tailrace.eventstore.model import keys
@@ -188,5 +188,5 @@ def hash_columns(columns: Sequence[pa.Array]) -> pa.Array:
     places: Ints32 = np.arange(width, dtype=np.int32)
     hashes, room = np.empty(rows, np.int64), _KEY_BYTES
     while room:
-        room = kernels.hash_keys(data, cells, first, places, np.empty(room, np.uint8), hashes)
+        room = hash_keys(data, cells, first, places, np.empty(room, np.uint8), hashes)
     return pa.array(hashes)

@@ -1,13 +1,19 @@
-"""Kernels over raw frames: one pass that finds every row and cell of a block, and gathers of columns and key hashes.
+"""Kernels over raw messages: ``scan`` finds every row and cell of a block, the others collect columns from them.
 
-``tailrace.cdc.wire.pgoutput`` is the specification. What is not a row, a Begin or a Commit is left to the caller,
-and so is the
-wording of errors: a kernel returns a status and where it stopped. Nothing is believed that was not checked: arrays are
-accessed without bounds checks, so every field is compared with the end of its message before it is read.
+``scan`` goes from message to message:
 
-``state`` carries a pass on, over messages left to the caller and over blocks (its places: MESSAGE …). The rows found
-are a table of arrays, ``cells`` another; a row names its first cell in it. A cell is (where its text begins, its size);
-the size is NULL or UNSENT when there is no text.
+    outside a transaction   Begin: inside.   Commit: NESTED.   A row: OUTSIDE.
+    inside                  Commit: outside. Begin: NESTED.    A row: one or two rows and their cells are noted.
+
+It pauses at a message that it leaves to the caller (OTHER), at a table that has no route yet (ROUTE) and when it needs
+room (ROOM), and goes on when it is called again. Every other status is an error, which the caller puts into words.
+``state`` carries the pass on, also from block to block.
+
+``tailrace.cdc.wire.pgoutput`` is the specification. Arrays are accessed without bounds checks, so every field is
+compared with the end of its message before it is read.
+
+``Rows`` is a table of arrays, ``Cells`` another; a row names its first cell. A cell is (where its text begins, its
+size); the size is NULL or UNSENT when there is no text.
 """
 
 from __future__ import annotations
@@ -26,11 +32,12 @@ Ints = NDArray[np.int64]
 
 NULL, UNSENT = -1, -2  # sizes of cells without a text
 
-# Places in ``state``.
+# Places in ``state``: the next message; how many rows, cells and transactions are noted; whether a transaction is open,
+# its numbers, and the stamp of its next row.
 MESSAGE, ROWS, CELLS, TRANSACTIONS, OPEN, LSN, XID, COMMIT_TS, STAMP = range(9)
 STATE_SIZE = 9
 
-# Why ``scan`` returned. Up to ROOM it is to be called again.
+# Why ``scan`` returned. Up to ROOM it can go on.
 DONE, OTHER, ROUTE, ROOM = range(4)
 EMPTY, OUTSIDE, NESTED, BEGIN_WRONG, COMMIT_WRONG, SHORT, KIND, UNSENT_OLD, WIDTH, BINARY, CELL_TAG = range(
     4, 15
@@ -88,8 +95,8 @@ def _find(relids: Ints, relid: int) -> int:
 
 
 class Routes(NamedTuple):
-    """Which way a table's rows take. ``relids`` (sorted) are table oids, ``numbers`` beside them their routes; the rest
-    is by route: its kind, how many cells a row has, where its key's places end in ``key_places``, and counters."""
+    """Where the rows of each table go. ``relids`` (sorted) are table oids and ``numbers`` their routes; the rest is by
+    route: its kind, how many cells a row has, where its key's places end in ``key_places``, and counters."""
 
     relids: Ints
     numbers: Ints32
@@ -101,8 +108,8 @@ class Routes(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows found: route, operation, what is known of the old row, stamp, first cell of the row, and of its old
-    row (-1: none). The row of a delete is its old one."""
+    """The rows of a block: route, operation, what is known of the old row, stamp, first cell of the row, and first cell
+    of its old row (-1: none). The row of a delete is its old one."""
 
     route: Ints32
     op: Bytes
@@ -113,7 +120,7 @@ class Rows(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """The cells found: where their text begins, and its size, NULL or UNSENT."""
+    """The cells of a block: where their text begins, and its size, NULL or UNSENT."""
 
     at: Ints32
     size: Ints32
@@ -336,9 +343,6 @@ def scan(
     return DONE
 
 
-# --- columns ---
-
-
 @kernel
 def measure(cells: Cells, first: Ints32, place: int, offsets: Ints32, valid: Bytes) -> int:
     """Offsets and validity bits of one column of the rows whose cells begin at ``first`` (-1: NULL), as an Arrow binary
@@ -390,89 +394,3 @@ def find_unsent(cells: Cells, first: Ints32, width: int, places: Ints32) -> None
                 if cells.size[first[row] + place] == UNSENT:
                     places[total] = place
                     total += 1
-
-
-# --- key hash: ``tailrace.eventstore.model.keys.hash_texts`` ---
-
-_P1 = np.uint64(0x9E3779B185EBCA87)
-_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
-_P3 = np.uint64(0x165667B19E3779F9)
-_P4 = np.uint64(0x85EBCA77C2B2AE63)
-_P5 = np.uint64(0x27D4EB2F165667C5)
-
-
-@part
-def _rotated(value: np.uint64, bits: int) -> np.uint64:
-    return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
-
-
-@part
-def _round(lane: np.uint64, word: np.uint64) -> np.uint64:
-    return _rotated(lane + word * _P2, 31) * _P1
-
-
-@part
-def _word(data: Bytes, at: int, size: int) -> np.uint64:
-    """``size`` bytes, little end first."""
-    value = np.uint64(0)
-    for byte in range(size):
-        value |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
-    return value
-
-
-@part
-def _xxh64(data: Bytes, size: int) -> np.uint64:
-    """XXH64 with seed 0 (Yann Collet's specification)."""
-    at = 0
-    digest = _P5
-    if size >= 32:
-        one, two, three, four = _P1 + _P2, _P2, np.uint64(0), np.uint64(0) - _P1
-        while size - at >= 32:
-            one = _round(one, _word(data, at, 8))
-            two = _round(two, _word(data, at + 8, 8))
-            three = _round(three, _word(data, at + 16, 8))
-            four = _round(four, _word(data, at + 24, 8))
-            at += 32
-        digest = _rotated(one, 1) + _rotated(two, 7) + _rotated(three, 12) + _rotated(four, 18)
-        for lane in (one, two, three, four):
-            digest = (digest ^ _round(np.uint64(0), lane)) * _P1 + _P4
-    digest += np.uint64(size)
-    while size - at >= 8:
-        digest = _rotated(digest ^ _round(np.uint64(0), _word(data, at, 8)), 27) * _P1 + _P4
-        at += 8
-    if size - at >= 4:
-        digest = _rotated(digest ^ (_word(data, at, 4) * _P1), 23) * _P2 + _P3
-        at += 4
-    while at < size:
-        digest = _rotated(digest ^ (np.uint64(data[at]) * _P5), 11) * _P1
-        at += 1
-    digest = (digest ^ (digest >> np.uint64(33))) * _P2
-    digest = (digest ^ (digest >> np.uint64(29))) * _P3
-    return digest ^ (digest >> np.uint64(32))
-
-
-@kernel
-def hash_keys(data: Bytes, cells: Cells, first: Ints32, keys: Ints32, packed: Bytes, hashes: Ints) -> int:
-    """The key hash of each row; 0 where there is no key (``first`` -1). ``packed`` is room for one key: returns how
-    much would be needed, 0 when all is done."""
-    for row in range(len(first)):
-        if first[row] < 0:
-            hashes[row] = 0
-            continue
-        size = 0
-        for number in range(len(keys)):
-            size += 4 + max(cells.size[first[row] + keys[number]], 0)
-        if size > len(packed):
-            return size
-        to = 0
-        for number in range(len(keys)):
-            cell = first[row] + keys[number]
-            length = cells.size[cell]
-            for byte in range(4):  # a NULL is -1: the length 0xFFFFFFFF, and no bytes
-                packed[to + byte] = (length >> (24 - 8 * byte)) & 0xFF
-            to += 4
-            for byte in range(max(length, 0)):
-                packed[to + byte] = data[cells.at[cell] + byte]
-            to += max(length, 0)
-        hashes[row] = np.int64(_xxh64(packed, size))
-    return 0

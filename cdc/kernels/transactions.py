@@ -1,26 +1,45 @@
-"""The kernel of ``tailrace.cdc.stream.assemble``: row after row, begin and commit of the frequent kind, without
-Python for each.
+"""The kernel of ``tailrace.cdc.stream.assemble``: it takes the frequent messages without Python for each.
 
-It knows three messages: row changes inside a kept or a dropped transaction, the begin of a new one, and its commit. At
-anything else it stops in front of it, so what is allowed when is said in one place: the table of
-``tailrace.cdc.stream.assemble``.
+    mode      message                                  effect                        mode after it
+    IDLE      Begin of a transaction not in the log    kept                          OPEN
+    OPEN      Insert, Update, Delete                   kept and counted              OPEN
+    OPEN      Commit of the open transaction           kept; transactions end here   IDLE
+    SKIPPING  Insert, Update, Delete                   dropped                       SKIPPING
+
+In front of anything else it stops. What is allowed when is thus said in one place: the table in ``assemble``.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from tailrace.cdc.kernels.compiler import kernel, part
 from tailrace.cdc.kernels.memory import copy_bytes
 from tailrace.cdc.kernels.rows import Bytes, Ints
 
-IDLE, OPEN, SKIPPING = range(3)
-# Places in ``state``.
-AT, MODE, SIZE, MESSAGES, CHANGES, CELLS, TRANSACTIONS, GATHERED = range(8)
+IDLE, OPEN, SKIPPING = range(3)  # modes
+# Places in ``state``: the next frame and the mode; what is gathered; the part of it that is whole transactions; the
+# transaction begun last; the one committed last; whether a part of the open one was handed out.
+AT, MODE = range(2)
+SIZE, MESSAGES, CHANGES, CELLS, TRANSACTIONS, GATHERED = range(2, 8)
 WHOLE_SIZE, WHOLE_MESSAGES, WHOLE_CHANGES, WHOLE_CELLS = range(8, 12)
-XID, BEGIN_LSN, BEGIN_TS, COMMIT_LSN, END_LSN, COMMIT_TS = range(12, 18)
-SIZE_MAX, CHANGES_MAX, CELLS_MAX, SKIP_THROUGH, SPILLED = range(18, 23)
-STATE_SIZE = 23
+XID, BEGIN_LSN, BEGIN_TS = range(12, 15)
+COMMIT_LSN, END_LSN, COMMIT_TS = range(15, 18)
+SPILLED = 18
+STATE_SIZE = 19
 
+# Why ``take`` returned: all frames taken; this frame is for the caller; no room in ``out``; an epoch is full.
 DONE, OTHER, ROOM, DUE = range(4)
+
+
+class Limits(NamedTuple):
+    """When an epoch is full, and up to which commit LSN the log has everything."""
+
+    size: int
+    changes: int
+    cells: int
+    skip_through: int
+
 
 HEADER = 25  # of an XLogData frame
 _XLOGDATA, _B, _C, _I, _U, _D, _N = (ord(tag) for tag in "wBCIUDN")
@@ -37,8 +56,7 @@ def _int64(data: Bytes, at: int) -> int:
 
 @part
 def _cells(data: Bytes, at: int, size: int) -> int:
-    """How many cells an insert, update or delete has, by the number that its first tuple gives. What it says is only
-    counted here: whether it is true is found out by the decoder."""
+    """How many cells an insert, update or delete has, as its first tuple says. The decoder checks that number."""
     if size < _ROW_SIZE_MIN:
         return 0
     count = int(data[at + 6]) << 8 | int(data[at + 7])
@@ -46,19 +64,19 @@ def _cells(data: Bytes, at: int, size: int) -> int:
 
 
 def cells_of(message: bytes) -> int:
-    """``_cells`` of one message by itself; 0 of other kinds."""
+    """The same for one message in Python; 0 for other kinds."""
     if message[0] not in (_I, _U, _D) or len(message) < _ROW_SIZE_MIN:
         return 0
     return int.from_bytes(message[6:8], "big") << (message[0] == _U and message[5] != _N)
 
 
 @part
-def _begins(chunk: Bytes, at: int, size: int, state: Ints) -> bool:
-    """Whether this is the begin of a new transaction, to be kept; it is open then."""
+def _begins(chunk: Bytes, at: int, size: int, state: Ints, skip_through: int) -> bool:
+    """Whether this is the Begin of a transaction to keep; then it is open."""
     if state[MODE] != IDLE or size != _BEGIN_SIZE or chunk[at + 1] > 127:
         return False
     lsn = _int64(chunk, at + 1)
-    if lsn <= state[COMMIT_LSN] or lsn <= state[SKIP_THROUGH]:
+    if lsn <= state[COMMIT_LSN] or lsn <= skip_through:
         return False
     state[BEGIN_LSN], state[BEGIN_TS] = lsn, _int64(chunk, at + 9)
     xid = 0
@@ -70,7 +88,7 @@ def _begins(chunk: Bytes, at: int, size: int, state: Ints) -> bool:
 
 @part
 def _commits(chunk: Bytes, at: int, size: int, state: Ints) -> bool:
-    """Whether this is the commit of the open transaction; the caller closes it."""
+    """Whether this is the Commit of the open transaction; the caller closes it."""
     if state[MODE] != OPEN or size != _COMMIT_SIZE or chunk[at + 1] or chunk[at + 10] > 127:
         return False
     end_lsn = _int64(chunk, at + 10)
@@ -82,9 +100,8 @@ def _commits(chunk: Bytes, at: int, size: int, state: Ints) -> bool:
 
 
 @kernel
-def take(chunk: Bytes, ends: Ints, state: Ints, out: Bytes, out_ends: Ints) -> int:
-    """Take frames from number ``state[AT]`` on; returns why it stopped there: all taken, something else than it knows,
-    no room in ``out``, or enough gathered.
+def take(chunk: Bytes, ends: Ints, state: Ints, limits: Limits, out: Bytes, out_ends: Ints) -> int:
+    """Take frames from number ``state[AT]`` on; returns why it stopped there: DONE, OTHER, ROOM or DUE.
 
     Frame i is ``chunk[ends[i - 1]:ends[i]]``. The caller checks that ``ends`` rise and end with the chunk.
     """
@@ -108,7 +125,7 @@ def take(chunk: Bytes, ends: Ints, state: Ints, out: Bytes, out_ends: Ints) -> i
             state[CHANGES] += 1
             state[CELLS] += _cells(chunk, at, size)
         elif tag == _B:
-            if not _begins(chunk, at, size, state):
+            if not _begins(chunk, at, size, state, limits.skip_through):
                 return OTHER
         elif tag != _C or not _commits(chunk, at, size, state):
             return OTHER
@@ -127,14 +144,14 @@ def take(chunk: Bytes, ends: Ints, state: Ints, out: Bytes, out_ends: Ints) -> i
         state[AT] += 1
         start = end
         whole = state[TRANSACTIONS] > 0 and (
-            state[WHOLE_SIZE] >= state[SIZE_MAX]
-            or state[WHOLE_CHANGES] >= state[CHANGES_MAX]
-            or state[WHOLE_CELLS] >= state[CELLS_MAX]
+            state[WHOLE_SIZE] >= limits.size
+            or state[WHOLE_CHANGES] >= limits.changes
+            or state[WHOLE_CELLS] >= limits.cells
         )
         large = state[MODE] == OPEN and (
-            state[SIZE] - state[WHOLE_SIZE] >= state[SIZE_MAX]
-            or state[CHANGES] - state[WHOLE_CHANGES] >= state[CHANGES_MAX]
-            or state[CELLS] - state[WHOLE_CELLS] >= state[CELLS_MAX]
+            state[SIZE] - state[WHOLE_SIZE] >= limits.size
+            or state[CHANGES] - state[WHOLE_CHANGES] >= limits.changes
+            or state[CELLS] - state[WHOLE_CELLS] >= limits.cells
         )
         if whole or large:
             return DUE

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tailrace.cdc.columnar.relations import EVENTS_TABLE, taken_names
+from tailrace.cdc.columnar.relations import EVENTS_TABLE
+from tailrace.cdc.columnar.schema_change import taken_names
 from tailrace.cdc.policy.patterns import TablePatterns
 from tailrace.cdc.postgres.connect import quote
 from tailrace.cdc.postgres.publication import Publication

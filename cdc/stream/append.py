@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch, error_text
-from tailrace.cdc.columnar.relations import ChangeKind, SchemaChange
+from tailrace.cdc.columnar.schema_change import ChangeKind, SchemaChange
 from tailrace.cdc.recording.recorder import Recorder
 from tailrace.cdc.snapshot.added_tables import AddedLoad
 from tailrace.cdc.snapshot.chunk_apply import Woven

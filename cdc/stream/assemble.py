@@ -22,7 +22,7 @@ from enum import Enum
 
 import numpy as np
 
-from tailrace.cdc.kernels import transactions as gather
+from tailrace.cdc.kernels import transactions
 from tailrace.cdc.kernels.rows import Bytes, Ints
 from tailrace.cdc.wire.block import Data, FrameBlock, PartialBlock
 from tailrace.cdc.wire.buffer import HINT
@@ -83,7 +83,7 @@ TRANSITIONS: dict[State, dict[int, Action]] = {
 }
 
 
-_MODES = {State.IDLE: gather.IDLE, State.OPEN: gather.OPEN, State.SKIPPING: gather.SKIPPING}
+_MODES = {State.IDLE: transactions.IDLE, State.OPEN: transactions.OPEN, State.SKIPPING: transactions.SKIPPING}
 _STATES = {mode: state for state, mode in _MODES.items()}
 
 
@@ -101,6 +101,7 @@ class Assembler:
         self._epoch_changes = epoch_changes
         self._epoch_cells = epoch_cells
         self._skip_through = skip_through
+        self._limits = transactions.Limits(self._epoch_bytes, epoch_changes, epoch_cells, skip_through)
         # Where the open transaction alone exceeds an epoch: the whole ones gathered and an epoch behind them.
         self._bytes_limit = self._epoch_bytes
         self._changes_limit = epoch_changes
@@ -141,7 +142,7 @@ class Assembler:
         if action is _COUNT:  # the frequent one; looking up a member of an Enum is slow
             self._keep(frame)
             self._changes += 1
-            self._cells += gather.cells_of(frame)
+            self._cells += transactions.cells_of(frame)
             return self._beyond_limit
         if action is Action.BEGIN:
             self._begin(frame)
@@ -164,17 +165,17 @@ class Assembler:
         data = np.frombuffer(chunk, np.uint8)
         while at < len(ends):
             at, status = self._take_frequent(data, ends, at)
-            if status == gather.DUE:
+            if status == transactions.DUE:
                 return at, True
-            if status == gather.ROOM:
+            if status == transactions.ROOM:
                 start = int(ends[at - 1]) if at else 0
                 self._make_room(int(ends[at]) - start, 1)
-            elif status == gather.OTHER:
+            elif status == transactions.OTHER:
                 frame = chunk[int(ends[at - 1]) if at else 0 : int(ends[at])]
-                if len(frame) <= gather.HEADER or frame[:1] != b"w":
+                if len(frame) <= transactions.HEADER or frame[:1] != b"w":
                     return at, False
                 at += 1
-                if self.feed(frame[gather.HEADER :]):
+                if self.feed(frame[transactions.HEADER :]):
                     return at, True
         return at, False
 
@@ -183,17 +184,19 @@ class Assembler:
         sizes = (self._size, self._messages, self._changes, self._cells)
         gathered = (*sizes, self._transactions, self.gathered)
         begun = (self._xid, self._begin_lsn, self._begin_ts, self._commit_lsn, self._end_lsn, self._commit_ts)
-        most = (self._epoch_bytes, self._epoch_changes, self._epoch_cells)
-        limits = (*most, self._skip_through, self._spilled)
-        state = np.array([at, _MODES[self._state], *gathered, *whole, *begun, *limits], np.int64)
-        status = gather.take(data, ends, state, self._room, self._ends)
+        state = np.array([at, _MODES[self._state], *gathered, *whole, *begun, self._spilled], np.int64)
+        status = transactions.take(data, ends, state, self._limits, self._room, self._ends)
         numbers: list[int] = state.tolist()
-        at, mode, self._size, self._messages, self._changes, self._cells = numbers[: gather.TRANSACTIONS]
-        self._transactions, self.gathered = numbers[gather.TRANSACTIONS : gather.WHOLE_SIZE]
-        self._xid, self._begin_lsn, self._begin_ts = numbers[gather.XID : gather.COMMIT_LSN]
-        self._commit_lsn, self._end_lsn, self._commit_ts = numbers[gather.COMMIT_LSN : gather.SIZE_MAX]
-        self._spilled = bool(numbers[gather.SPILLED])
-        self._mark_whole(*numbers[gather.WHOLE_SIZE : gather.XID])
+        at, mode, self._size, self._messages, self._changes, self._cells = numbers[
+            : transactions.TRANSACTIONS
+        ]
+        self._transactions, self.gathered = numbers[transactions.TRANSACTIONS : transactions.WHOLE_SIZE]
+        self._xid, self._begin_lsn, self._begin_ts = numbers[transactions.XID : transactions.COMMIT_LSN]
+        self._commit_lsn, self._end_lsn, self._commit_ts = numbers[
+            transactions.COMMIT_LSN : transactions.SPILLED
+        ]
+        self._spilled = bool(numbers[transactions.SPILLED])
+        self._mark_whole(*numbers[transactions.WHOLE_SIZE : transactions.XID])
         self._enter(_STATES[mode])
         return at, status
 

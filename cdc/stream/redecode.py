@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tailrace.cdc.columnar import undecoded
 from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch, error_text
-from tailrace.cdc.columnar.relations import SchemaChange
+from tailrace.cdc.columnar.schema_change import SchemaChange
 from tailrace.cdc.status import Progress
 from tailrace.cdc.stream import requests
 from tailrace.cdc.topics import TopicsChanged

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch
-from tailrace.cdc.columnar.relations import ChangeKind
+from tailrace.cdc.columnar.schema_change import ChangeKind
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.wire import ddl_message
 from tailrace.cdc.wire import pgoutput as pg

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cdc.columnar.decode import DecodedEpoch
-from tailrace.cdc.columnar.relations import ChangeKind, fit, matches
+from tailrace.cdc.columnar.schema_change import ChangeKind, fit, matches
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.schema import Column, TopicSchema

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch
-from tailrace.cdc.columnar.relations import ChangeKind
+from tailrace.cdc.columnar.schema_change import ChangeKind
 from tailrace.cdc.columnar.values import table_rows
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.stream.assemble import Assembler

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.cdc.kernels import compiler, rows
+from tailrace.cdc.kernels.key_hash import hash_keys
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.keys import hash_texts
@@ -98,8 +99,8 @@ def test_a_key_has_the_hash_that_everybody_computes(key: list[bytes | None]) -> 
     hashes = np.empty(2, np.int64)
     first, places = np.array([0, -1], np.int32), np.arange(len(key), dtype=np.int32)
     small = np.empty(3, np.uint8)
-    assert rows.hash_keys(data, found, first, places, small, hashes) == 4 * len(key) + ends[-1]
-    assert rows.hash_keys(data, found, first, places, np.empty(500, np.uint8), hashes) == 0
+    assert hash_keys(data, found, first, places, small, hashes) == 4 * len(key) + ends[-1]
+    assert hash_keys(data, found, first, places, np.empty(500, np.uint8), hashes) == 0
     assert hashes.tolist() == [hash_texts(key), 0]
 
 
