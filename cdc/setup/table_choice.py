@@ -25,7 +25,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SetupFinding:
     level: Level
     subject: str
     what: str
@@ -50,14 +50,14 @@ def own_tables(
 
 def choose_tables(
     tables: Sequence[Table], patterns: TablePatterns, publication: Publication | None, own: Mapping[int, str]
-) -> tuple[list[Table], list[Finding]]:
+) -> tuple[list[Table], list[SetupFinding]]:
     """Tables that the patterns take. Left out: those with oids in ``own`` (oid -> why), and either the partitions of
     a table that is taken or, in a publication that sends the rows of partitions as theirs, partitioned tables."""
     matched = [table for table in tables if patterns.match(*table.label) and table.schema != EVENTS_TABLE[0]]
     schemas = sorted({table.schema for table in matched if own.get(table.relid) == _CATALOG})
-    findings = [Finding(Level.SKIPPED, schema, _CATALOG) for schema in schemas]
+    findings = [SetupFinding(Level.SKIPPED, schema, _CATALOG) for schema in schemas]
     findings += [
-        Finding(Level.SKIPPED, table.text, own[table.relid])
+        SetupFinding(Level.SKIPPED, table.text, own[table.relid])
         for table in matched
         if own.get(table.relid, _CATALOG) != _CATALOG
     ]
