@@ -1,4 +1,4 @@
-"""Capture as a user with the least privileges: the scripts of docs/capture/setting-up-a-source.md, run as they stand."""
+"""Capture as a user with the least privileges: the scripts of docs/capture/setting-up-a-source.md, run as they are."""
 
 from __future__ import annotations
 
