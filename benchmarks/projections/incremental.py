@@ -30,7 +30,7 @@ from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.apply import apply
 from tailrace.projections.refresh.plan import Full, Incremental
 from tailrace.projections.refresh.refresh import plan_generation
-from tailrace.projections.refresh.step import Taken, take_step
+from tailrace.projections.refresh.step import CommittedStep, take_step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -99,7 +99,7 @@ def measure(made: History, ctx: ProjectionContext, name: str, share: float, repe
     keys = {"totals": min(CUSTOMERS, rows) / _CUSTOMERS_OF_A_CHANGE, "cache": rows}
     count = max(1, round(keys[name] * share))
     random = np.random.default_rng(round(share * 1e6))
-    taken: dict[str, list[tuple[Taken, float]]] = {"incremental": [], "full": []}
+    taken: dict[str, list[tuple[CommittedStep, float]]] = {"incremental": [], "full": []}
     for _ in range(repeat):
         for kind, steps in taken.items():
             made.put(random.choice(rows, count, replace=False))
@@ -115,7 +115,7 @@ def measure(made: History, ctx: ProjectionContext, name: str, share: float, repe
     )
 
 
-def _step(ctx: ProjectionContext, name: str, kind: str) -> tuple[Taken, float]:
+def _step(ctx: ProjectionContext, name: str, kind: str) -> tuple[CommittedStep, float]:
     definition, generation = ctx.projection(name), ctx.generation(name, 1)
     cut = ctx.store.cut()
     decided = plan_generation(ctx, definition, generation, cut)

@@ -29,7 +29,7 @@ from tailrace.projections.analysis.python_clocks import unsteady
 from tailrace.projections.compute.compute import define, output_schema
 from tailrace.projections.compute.frames import cast_columns, shown_columns
 from tailrace.projections.compute.read_plan import Planned, described
-from tailrace.projections.definition.findings import Finding, Level
+from tailrace.projections.definition.findings import DefinitionFinding, Level
 from tailrace.projections.definition.lineage import Lineage, lineage_of
 from tailrace.projections.definition.model import (
     Changes,
@@ -67,8 +67,8 @@ class Analysis:
     that are numeric in Postgres and text here; ``inputs`` are those of the function, without rows."""
 
     schema: pa.Schema | None
-    not_local: tuple[Finding, ...]
-    findings: tuple[Finding, ...]
+    not_local: tuple[DefinitionFinding, ...]
+    findings: tuple[DefinitionFinding, ...]
     unsteady: tuple[str, ...]
     never_null: bool = False
     numeric_texts: frozenset[str] = frozenset()
@@ -120,14 +120,16 @@ def _analysed(
     except ProjectionFailed as error:
         if _LOOKS not in error.message:
             raise
-        return _unproved(projection, None, Finding("warn", _LOOKS, error.hint, _where(projection, _ACTIONS)))
+        return _unproved(
+            projection, None, DefinitionFinding("warn", _LOOKS, error.hint, _where(projection, _ACTIONS))
+        )
     schema = _schema(projection, result, failures)
     facts = {name: _facts(projection, name, planned) for name, planned in inputs.items()}
     try:
         told = _told(result)
         if ".LogicalRDD" in told and _holds_rows(result):
             return _unproved(
-                projection, schema, Finding("warn", _LOOKS, _NO_ROWS, _where(projection, _ACTIONS))
+                projection, schema, DefinitionFinding("warn", _LOOKS, _NO_ROWS, _where(projection, _ACTIONS))
             )
         varies = literals(told) != literals(_told(again))
         texts = {**_numeric_texts(projection, inputs), **texts_of_results}
@@ -136,7 +138,7 @@ def _analysed(
         # A shape of plan that nobody foresaw must not stop a refresh; it is no proof either.
         what = f"its plan cannot be followed ({type(error).__name__})"
         hint = "say trust=True when it keeps keys apart"
-        return _unproved(projection, schema, Finding("warn", what, hint, projection.place))
+        return _unproved(projection, schema, DefinitionFinding("warn", what, hint, projection.place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +276,7 @@ def _schema(
         return None
 
 
-def _unproved(projection: Projection, schema: pa.Schema | None, finding: Finding) -> Analysis:
+def _unproved(projection: Projection, schema: pa.Schema | None, finding: DefinitionFinding) -> Analysis:
     return Analysis(schema, () if projection.trust else (finding,), (), ())
 
 
@@ -318,15 +320,17 @@ def judge(
     )
 
 
-def _constants(projection: Projection, found: Iterable[Fault], *, varies: bool) -> list[Finding]:
+def _constants(projection: Projection, found: Iterable[Fault], *, varies: bool) -> list[DefinitionFinding]:
     """Clocks and random numbers that a plan shows only the value of. One that was made where nobody can look shows
     when the function is called again."""
-    known = [Finding("fail", each.what, each.hint, each.place) for each in unsteady(projection.function)]
+    known = [
+        DefinitionFinding("fail", each.what, each.hint, each.place) for each in unsteady(projection.function)
+    ]
     if known or not varies or any(fault.kind in ("clock", "random") for fault in found):
         return known
     what = "a value in its plan is another one each time the function is called"
     hint = "give the function a parameter named now for the time; compute other values of the rows'"
-    return [Finding("fail", what, hint, projection.place)]
+    return [DefinitionFinding("fail", what, hint, projection.place)]
 
 
 _METHODS = {
@@ -340,9 +344,11 @@ _METHODS = {
 }  # fmt: skip
 
 
-def _not_local(proof: Proof, lines: SourceLines) -> Iterator[Finding]:
+def _not_local(proof: Proof, lines: SourceLines) -> Iterator[DefinitionFinding]:
     for obstacle in proof.obstacles:
-        yield Finding("warn", obstacle.what, obstacle.hint, lines.place(_METHODS.get(obstacle.node.kind, ())))
+        yield DefinitionFinding(
+            "warn", obstacle.what, obstacle.hint, lines.place(_METHODS.get(obstacle.node.kind, ()))
+        )
 
 
 _LEVELS: Mapping[str, Level] = {
@@ -355,8 +361,8 @@ _LEVELS: Mapping[str, Level] = {
 }
 
 
-def _finding(fault: Fault, lines: SourceLines) -> Finding:
-    return Finding(
+def _finding(fault: Fault, lines: SourceLines) -> DefinitionFinding:
+    return DefinitionFinding(
         _LEVELS[fault.kind], fault.what, fault.hint, lines.place(fault.calls), fault.input, fault.column
     )
 
@@ -450,11 +456,11 @@ def _is_text(schema: pa.Schema, row: str, column: str) -> bool:
 _WHOLE = re.compile(r"\s*(decimal|dec|numeric)\s*", re.I)
 
 
-def _cut(projection: Projection, lines: SourceLines) -> Iterator[Finding]:
+def _cut(projection: Projection, lines: SourceLines) -> Iterator[DefinitionFinding]:
     """Casts that nobody means: Spark's ``decimal`` alone has no place behind the point."""
     for name, source in projection.inputs.items():
         for column, ddl in source.cast.items() if isinstance(source, State) else ():
             if _WHOLE.fullmatch(ddl):
                 what = f"input {name!r}: {ddl} is decimal(10,0) in Spark: {column} loses what is behind its point"
                 hint = f'say how many digits: cast={{"{column}": "decimal(20,4)"}}'
-                yield Finding("warn", what, hint, lines.of_input(name), name, column)
+                yield DefinitionFinding("warn", what, hint, lines.of_input(name), name, column)

@@ -20,7 +20,7 @@ from tailrace.projections.analysis.guards import declared_against
 from tailrace.projections.compute.compute import alike
 from tailrace.projections.compute.frames import shown_columns
 from tailrace.projections.compute.read_plan import described
-from tailrace.projections.definition.findings import Finding, did_you_mean
+from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.load import Mistake
 from tailrace.projections.definition.model import Input, Projection, ProjectionFailed, Result, State
@@ -41,9 +41,9 @@ class Examined:
 
     projection: str
     place: str
-    findings: tuple[Finding, ...]
+    findings: tuple[DefinitionFinding, ...]
     incremental: bool | None = None
-    reasons: tuple[Finding, ...] = ()
+    reasons: tuple[DefinitionFinding, ...] = ()
     whole: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -109,7 +109,7 @@ def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
     )
 
 
-def _without_unknown(projection: Projection, findings: Sequence[Finding]) -> Projection | None:
+def _without_unknown(projection: Projection, findings: Sequence[DefinitionFinding]) -> Projection | None:
     """The projection without the columns that its inputs name and do not have, to look at the rest of it; None when an
     input itself is not known. Nothing is followed by key then: what inputs affect is left out."""
     if not findings:
@@ -134,7 +134,7 @@ def _without_unknown(projection: Projection, findings: Sequence[Finding]) -> Pro
     return replace(projection, inputs=inputs)
 
 
-def _unknown(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding]:
+def _unknown(ctx: ProjectionContext, projection: Projection) -> Iterator[DefinitionFinding]:
     """Projections that it reads and that nobody knows."""
     lines = SourceLines.of(projection)
     for name, source in projection.inputs.items():
@@ -144,12 +144,12 @@ def _unknown(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding
             defined = f"defined are {', '.join(ctx.projections)}"
             hint = did_you_mean(source.projection, ctx.projections) or defined
             what = f"input {name!r}: there is no projection {source.projection}"
-            yield Finding("fail", what, hint, lines.of_input(name), name)
+            yield DefinitionFinding("fail", what, hint, lines.of_input(name), name)
 
 
 def _astray(
     ctx: ProjectionContext, projection: Projection, readings: Mapping[str, Reading]
-) -> Iterator[Finding]:
+) -> Iterator[DefinitionFinding]:
     """Columns that inputs name of results that were never built, and that these are not going to have."""
     for name, reading in readings.items():
         source = projection.inputs[name]
@@ -157,7 +157,7 @@ def _astray(
             yield from wrong_in_result(projection, name, source, reading.foretold().schema.names)
 
 
-def _confused(ctx: ProjectionContext, projection: Projection) -> Iterator[Finding]:
+def _confused(ctx: ProjectionContext, projection: Projection) -> Iterator[DefinitionFinding]:
     """Inputs with columns that Spark does not tell apart: no mistake, as long as the function names none of them."""
     lines = SourceLines.of(projection)
     for name, source in projection.inputs.items():
@@ -170,29 +170,35 @@ def _confused(ctx: ProjectionContext, projection: Projection) -> Iterator[Findin
                 " the function can name none of them"
             )
             hint = f'choose one: {name}=State(…, columns=("{columns[0]}", …))'
-            yield Finding("warn", what, hint, lines.of_input(name), name)
+            yield DefinitionFinding("warn", what, hint, lines.of_input(name), name)
 
 
-def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis) -> list[Finding]:
+def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis) -> list[DefinitionFinding]:
     """What speaks against incremental refreshes. Without a lineage there is no key that a plan could keep apart."""
     place = projection.place
     declared = declared_against(projection)
-    found = [Finding("warn", declared, _DECLARED_HINT, place)] if declared else list(analysis.not_local)
+    found = (
+        [DefinitionFinding("warn", declared, _DECLARED_HINT, place)] if declared else list(analysis.not_local)
+    )
     if not declared and analysis.schema is not None:
         lineage = lineage_of(projection)
         columns = {name: columns_of(planned) for name, planned in analysis.inputs.items()}
         other = incomparable(projection, lineage, columns.__getitem__, analysis.schema)
-        found += [Finding("warn", other, "have both in one type in the source", place)] if other else []
+        found += (
+            [DefinitionFinding("warn", other, "have both in one type in the source", place)] if other else []
+        )
     known = {finding.what for finding in found}
     found += [
-        Finding("warn", failed, "", place)
+        DefinitionFinding("warn", failed, "", place)
         for failed in _failed_samples(ctx, projection)
         if failed not in known
     ]
     said = {finding.what for finding in analysis.findings}
     if said & set(analysis.unsteady):
-        found.append(Finding("warn", "its result is not the same each time, as said above", "", place))
-    found += [Finding("warn", what, "", place) for what in analysis.unsteady if what not in said]
+        found.append(
+            DefinitionFinding("warn", "its result is not the same each time, as said above", "", place)
+        )
+    found += [DefinitionFinding("warn", what, "", place) for what in analysis.unsteady if what not in said]
     return found
 
 
@@ -208,16 +214,16 @@ def _failed_samples(ctx: ProjectionContext, projection: Projection) -> list[str]
 _DECLARED_HINT = "declare for each input which keys its rows take part in: affects="
 
 
-def _failure(projection: Projection, error: Exception) -> Finding:
+def _failure(projection: Projection, error: Exception) -> DefinitionFinding:
     """An error as a finding, without the projection's name, which is said beside it."""
     if not isinstance(error, TailraceError):
         error = unforeseen(projection, "being examined", error)
     own = f"projection {projection.name!r} "
     message = error.message.removeprefix(own).removeprefix(f"({projection.place}): ")
-    return Finding("fail", message, error.hint, projection.place, exit_code=error.exit_code)
+    return DefinitionFinding("fail", message, error.hint, projection.place, exit_code=error.exit_code)
 
 
-def _opened(ctx: ProjectionContext, projection: Projection, findings: list[Finding]) -> Sink | None:
+def _opened(ctx: ProjectionContext, projection: Projection, findings: list[DefinitionFinding]) -> Sink | None:
     try:
         return open_sink(projection.sink, ctx.settings)
     except Exception as error:  # noqa: BLE001 a sink of one's own may raise anything
@@ -226,7 +232,11 @@ def _opened(ctx: ProjectionContext, projection: Projection, findings: list[Findi
 
 
 def _asked(
-    ctx: ProjectionContext, projection: Projection, sink: Sink, schema: pa.Schema, findings: list[Finding]
+    ctx: ProjectionContext,
+    projection: Projection,
+    sink: Sink,
+    schema: pa.Schema,
+    findings: list[DefinitionFinding],
 ) -> tuple[str, ...]:
     """Whether the sink can hold these columns, as the next generation. Its remarks."""
     existing = ctx.generations(projection.name)
@@ -237,7 +247,9 @@ def _asked(
         return tuple(sink.check(target))
     except CannotBuild as error:
         findings += [
-            Finding("fail", f"sink: {problem}", error.hint, projection.place, exit_code=error.exit_code)
+            DefinitionFinding(
+                "fail", f"sink: {problem}", error.hint, projection.place, exit_code=error.exit_code
+            )
             for problem in error.problems
         ]
     except Exception as error:  # noqa: BLE001

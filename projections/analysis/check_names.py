@@ -9,7 +9,7 @@ from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.schema import TopicSchema, unify
 from tailrace.eventstore.model.topic import TopicKind
-from tailrace.projections.definition.findings import Finding, did_you_mean
+from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.model import Changes, Events, Input, Projection, Result, State, Through
 from tailrace.projections.definition.source import SourceLines
 from tailrace.projections.generations.result_input import described_result, live_of
@@ -37,7 +37,7 @@ def check(store: Store, settings: Settings, projection: Projection) -> Sink:
         ) from None
 
 
-def wrong_names(store: Store, projection: Projection) -> Iterator[Finding]:
+def wrong_names(store: Store, projection: Projection) -> Iterator[DefinitionFinding]:
     """Every topic and column that a projection names and the log does not have, or has as something else."""
     lines = SourceLines.of(projection)
     for name, source in projection.inputs.items():
@@ -50,21 +50,21 @@ def wrong_names(store: Store, projection: Projection) -> Iterator[Finding]:
         try:
             info = store.topic(source.topic_id)
         except UsageError as error:
-            yield Finding("fail", f"input {name!r}: {error.message}", error.hint, place, name)
+            yield DefinitionFinding("fail", f"input {name!r}: {error.message}", error.hint, place, name)
             continue
         if not _is_read_as(source, info):
             what = (
                 f"input {name!r}: {info.id} is a topic of {info.kind.value}, read as {type(source).__name__}"
             )
             hint = "read tables as State or Changes, categories of domain events as Events"
-            yield Finding("fail", what, hint, place, name)
+            yield DefinitionFinding("fail", what, hint, place, name)
             continue
         yield from _wrong_columns(projection, name, source, unify(store.schemas(info.id)), place)
 
 
 def wrong_in_result(
     projection: Projection, name: str, source: Result, known: Sequence[str]
-) -> Iterator[Finding]:
+) -> Iterator[DefinitionFinding]:
     """Columns that an input names and the result, which has those ``known``, does not have."""
     place = SourceLines.of(projection).of_input(name)
     for column in dict.fromkeys((*affected(source), *_gone_through(projection, name))):
@@ -72,7 +72,7 @@ def wrong_in_result(
             what = (
                 f"input {name!r}: affects names {column}, which projection {source.projection} does not have"
             )
-            yield Finding("fail", what, f"its columns are {', '.join(known)}", place, name, column)
+            yield DefinitionFinding("fail", what, f"its columns are {', '.join(known)}", place, name, column)
 
 
 def _gone_through(projection: Projection, name: str) -> list[str]:
@@ -97,7 +97,7 @@ def _is_read_as(source: State | Changes | Events, info: TopicInfo) -> bool:
 
 def _wrong_columns(
     projection: Projection, name: str, source: State | Changes | Events, schema: TopicSchema, place: str
-) -> Iterator[Finding]:
+) -> Iterator[DefinitionFinding]:
     named: dict[str, Iterable[str]] = {}
     if isinstance(source, State):
         policies = () if isinstance(source.on_unreadable, str) else source.on_unreadable
@@ -107,7 +107,7 @@ def _wrong_columns(
         for column in dict.fromkeys(columns):
             if schema.column(column) is None:
                 what = f"input {name!r}: {option} names {column}, which {source.topic} does not have"
-                yield Finding("fail", what, _columns_hint(schema, column), place, name, column)
+                yield DefinitionFinding("fail", what, _columns_hint(schema, column), place, name, column)
 
 
 def _columns_hint(schema: TopicSchema, column: str) -> str:

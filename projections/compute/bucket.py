@@ -23,8 +23,8 @@ from tailrace.eventstore.storage import Storage
 from tailrace.projections.compute.sampling import Choice
 from tailrace.projections.generations.difference import (
     HASH,
-    Difference,
     Row,
+    TableDifference,
     difference,
     ordered,
     repeated,
@@ -35,9 +35,9 @@ from tailrace.projections.generations.step_files import (
     NO_FILES,
     BucketFiles,
     DerivedFile,
-    Some,
+    KeySubset,
+    read_keys,
     read_result,
-    read_some,
     run_schema,
     settled,
     write_delta,
@@ -146,7 +146,7 @@ class BucketOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class BucketReceipt:
     """Of a bucket that an attempt at a build finished: ``basis`` says what it was computed of, ``file`` is its run.
     ``path``: the receipt's own."""
 
@@ -160,14 +160,14 @@ class Receipt:
         return self.path, self.file.path
 
 
-def receipts(storage: Storage, paths: Collection[str]) -> Iterator[Receipt]:
+def receipts(storage: Storage, paths: Collection[str]) -> Iterator[BucketReceipt]:
     """Those among some files. One that cannot be read is left out: it costs time alone."""
     for path in sorted(path for path in paths if path.endswith(RECEIPT)):
         with suppress(MissingFile, ValueError, KeyError, TypeError):
             data = json.loads(bytes(storage.open(path)))
             outcome = BucketOutcome.from_json(data["outcome"])
             if outcome.files is not None and outcome.files.run is not None:
-                yield Receipt(path, str(data["basis"]), outcome, outcome.files.run)
+                yield BucketReceipt(path, str(data["basis"]), outcome, outcome.files.run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ class BucketTask:
             return []
         return [path for path in self.storage.list(self.folder) if is_by(path, self.attempt)]
 
-    def settle(self, bucket: int, rows: pa.Table, some: Some | None = None) -> BucketOutcome:
+    def settle(self, bucket: int, rows: pa.Table, some: KeySubset | None = None) -> BucketOutcome:
         """The whole work on one bucket's ordered rows. With ``some`` they are the result's rows of some keys, to be
         compared with those of the result before."""
         key, schema = self.placement.key, self.placement.schema
@@ -227,11 +227,11 @@ class BucketTask:
         before = self.previous.get(bucket, NO_FILES)
         choice = self.placement.choice
         if some is None and choice is not None:
-            some = Some(lambda table: choice.chosen(table[HASH].to_numpy()))
+            some = KeySubset(lambda table: choice.chosen(table[HASH].to_numpy()))
         if some is None:
             old = read_result(self.storage, before, schema, key)
         else:
-            old = read_some(self.storage, before, schema, key, some)
+            old = read_keys(self.storage, before, schema, key, some)
         found = difference(old, rows, key, self.tolerance)
         if found.is_empty and not (self.afresh and before.overlays):
             return BucketOutcome(bucket, rows.num_rows)
@@ -262,7 +262,7 @@ class BucketTask:
         return f"{self.folder}/{bucket:04d}-{self.attempt}-{secrets.token_hex(4)}"
 
     def _write(
-        self, bucket: int, before: BucketFiles, found: Difference, result: pa.Table | None
+        self, bucket: int, before: BucketFiles, found: TableDifference, result: pa.Table | None
     ) -> tuple[BucketFiles, DerivedFile | None]:
         """The bucket's files after the step and its delta; a first build's run is its delta, so rows are written once.
         ``result``: the bucket's rows, when they are known."""
@@ -286,7 +286,7 @@ def _key_samples(kind: str, rows: pa.Table, key: Sequence[str], at: Any) -> tupl
     return tuple(RowSample(kind, _as_json(row)) for row in chosen.to_pylist())
 
 
-def _row_samples(found: Difference, old: pa.Table, key: Sequence[str]) -> tuple[RowSample, ...]:
+def _row_samples(found: TableDifference, old: pa.Table, key: Sequence[str]) -> tuple[RowSample, ...]:
     samples = []
     for before, after in versions(found, old, key, SAMPLES):
         kind = "only_new" if before is None else "only_old" if after is None else "different"

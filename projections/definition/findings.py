@@ -11,7 +11,7 @@ Level = Literal["fail", "warn"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DefinitionFinding:
     """Something wrong with a projection: ``fail`` when its results would be wrong or it cannot run, ``warn`` when
     they may differ from one computation to the next. ``place`` is ``file:line``; ``input`` and ``column`` say whose,
     where it is about one, ``exit_code`` that of the error it would be (``tailrace.eventstore.errors``)."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from tailrace.eventstore.errors import TailraceError, UsageError
 from tailrace.eventstore.settings import ProjectionSettings
-from tailrace.projections.definition.findings import Finding
+from tailrace.projections.definition.findings import DefinitionFinding
 from tailrace.projections.definition.model import NOW, Input, Projection
 from tailrace.projections.definition.order import circle_of
 from tailrace.projections.definition.source import shown, syntax_tree, user_place
@@ -88,7 +88,7 @@ class Mistake:
     ``name`` and ``place`` are the definition's as far as they are known, else the module's name."""
 
     projection: Projection | None
-    finding: Finding
+    finding: DefinitionFinding
     name: str
     place: str
 
@@ -108,7 +108,7 @@ def as_error(mistakes: Iterable[Mistake], name: str) -> UsageError:
     )
 
 
-def _first(name: str, found: Sequence[Finding]) -> UsageError:
+def _first(name: str, found: Sequence[DefinitionFinding]) -> UsageError:
     more = f" (and {len(found) - 1} more: tailrace projection check)" if len(found) > 1 else ""
     first = found[0]
     return UsageError(f"projection {name!r} ({first.place}): {first.what}{more}", hint=first.hint)
@@ -150,7 +150,7 @@ def gathering() -> Iterator[list[Mistake]]:
         _gathered.reset(token)
 
 
-def _tell(defined: Projection | None, name: str, place: str, found: Iterable[Finding]) -> None:
+def _tell(defined: Projection | None, name: str, place: str, found: Iterable[DefinitionFinding]) -> None:
     """Raises UsageError with the first mistake of a definition, or gathers all."""
     gathered, mistakes = _gathered.get(), list(found)
     if gathered is not None:
@@ -199,7 +199,9 @@ def load_projections(
         if circle:
             what = f"it reads its own result: {' <- '.join(circle)}"
             hint = "one of them has to read topics instead"
-            _tell(defined, defined.name, defined.place, [Finding("fail", what, hint, defined.place)])
+            _tell(
+                defined, defined.name, defined.place, [DefinitionFinding("fail", what, hint, defined.place)]
+            )
     return _without_mistakes(right)
 
 
@@ -217,7 +219,7 @@ def _told(name: str) -> Iterator[None]:
         gathered = _gathered.get()
         if gathered is None:
             raise
-        gathered.append(Mistake(None, Finding("fail", error.message, error.hint, name), name, name))
+        gathered.append(Mistake(None, DefinitionFinding("fail", error.message, error.hint, name), name, name))
 
 
 def _files(folder: Path, path: str | Path) -> list[Path]:
@@ -264,7 +266,7 @@ def _add(found: dict[str, Projection], defined: Projection) -> None:
         what = f"two projections are named {defined.name!r}: {other.place} and {defined.place}"
         hint = "a projection's name is its function's, or its file's; rename one of them"
         # Of both: with one of them left out, nobody knows that it is the other one that is meant.
-        _tell(other, other.name, other.place, [Finding("fail", what, hint, other.place)])
+        _tell(other, other.name, other.place, [DefinitionFinding("fail", what, hint, other.place)])
 
 
 def _import(name: str, folder: str) -> ModuleType:

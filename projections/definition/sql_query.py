@@ -15,7 +15,7 @@ _PLACE = re.compile(r"\(?line (\d+),? pos(?:ition)? (\d+)\)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TableReference:
     """A place of the text that reads an input: from ``start`` up to ``end``. ``alias``: what its columns are qualified
     by, where the text gives it no other name."""
 
@@ -35,7 +35,7 @@ class SqlQuery:
     line: int
     text: str
     words: tuple[str, ...]
-    readings: tuple[Reading, ...]
+    readings: tuple[TableReference, ...]
     calls: Mapping[str, tuple[int, ...]]
     inputs: Mapping[str, int]
     arguments: tuple[str, ...] = ()

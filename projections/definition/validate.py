@@ -10,7 +10,7 @@ from typing import TypeGuard, get_args
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.projections.definition.findings import Finding
+from tailrace.projections.definition.findings import DefinitionFinding
 from tailrace.projections.definition.model import (
     NOW,
     Changes,
@@ -35,20 +35,20 @@ from tailrace.projections.sinks.specs import (
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
-def mistakes_of(defined: Projection) -> Iterator[Finding]:
+def mistakes_of(defined: Projection) -> Iterator[DefinitionFinding]:
     """All of them, each with its place."""
     lines = SourceLines.of(defined)
     for what, hint in _of_itself(defined):
-        yield Finding("fail", what, hint, defined.place)
+        yield DefinitionFinding("fail", what, hint, defined.place)
     for name, found in _of_arguments(defined):
         for what, hint in found:
-            yield Finding("fail", what, hint, lines.of_input(name))
+            yield DefinitionFinding("fail", what, hint, lines.of_input(name))
     for name, source in defined.inputs.items():
         wrong = list(wrong_values(source))
         for what, hint in wrong:
-            yield Finding("fail", f"input {name!r}: {what}", hint, lines.of_input(name), name)
+            yield DefinitionFinding("fail", f"input {name!r}: {what}", hint, lines.of_input(name), name)
         for what, hint in () if wrong else _of_input(defined, name, source):
-            yield Finding("fail", what, hint, lines.of_input(name), name)
+            yield DefinitionFinding("fail", what, hint, lines.of_input(name), name)
 
 
 _Said = Iterator[tuple[str, str]]

@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 
 HASH = "_hash"
 Row = dict[str, Any]
-Rows = np.ndarray[Any, np.dtype[np.int64]]
+RowNumbers = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TableDifference:
     """``upserts`` are rows of the new table that are new (``is_new``) or different, ``deletes`` rows of the old one
     whose key is gone. ``result`` is the old table with both applied: rows that count as equal are kept as the old
     table has them, so that it stays exactly what a sink holds."""
@@ -48,7 +48,7 @@ class Difference:
 
 
 def versions(
-    found: Difference, old: pa.Table, key: Sequence[str], limit: int
+    found: TableDifference, old: pa.Table, key: Sequence[str], limit: int
 ) -> list[tuple[Row | None, Row | None]]:
     """Rows that differ, as ``old`` and as the new table have them; None where it has none: at most ``limit`` of those
     with other values, then of those that are gone, then of new ones."""
@@ -73,7 +73,7 @@ def ordered(table: pa.Table, key: Sequence[str]) -> pa.Table:
     return table.sort_by(by).combine_chunks()
 
 
-def repeated(table: pa.Table, key: Sequence[str]) -> Rows:
+def repeated(table: pa.Table, key: Sequence[str]) -> RowNumbers:
     """Rows of an ordered table whose key is that of the row before."""
     if table.num_rows < 2:
         return np.zeros(0, np.int64)
@@ -85,7 +85,7 @@ def repeated(table: pa.Table, key: Sequence[str]) -> Rows:
     return candidates[_equal_keys(earlier, later, key)]
 
 
-def with_null_key(table: pa.Table, key: Sequence[str]) -> Rows:
+def with_null_key(table: pa.Table, key: Sequence[str]) -> RowNumbers:
     """Rows in which a key column is NULL."""
     mask = np.zeros(table.num_rows, np.bool_)
     for name in key:
@@ -95,7 +95,7 @@ def with_null_key(table: pa.Table, key: Sequence[str]) -> Rows:
 
 def difference(
     old: pa.Table, new: pa.Table, key: Sequence[str], tolerance: Mapping[str, float] | None = None
-) -> Difference:
+) -> TableDifference:
     """Compare two ordered tables of one schema. Keys of ``new`` are unique; a key that ``old`` holds twice counts as
     one row too many there."""
     match = matches(old, new, key)
@@ -107,7 +107,7 @@ def difference(
     gone = np.ones(old.num_rows, np.bool_)
     gone[match[paired]] = False
     source = np.where(different, old.num_rows + np.arange(new.num_rows), match)
-    return Difference(
+    return TableDifference(
         upserts=new.filter(pa.array(different)),
         is_new=match[different] < 0,
         deletes=old.filter(pa.array(gone)),
@@ -115,7 +115,7 @@ def difference(
     )
 
 
-def matches(old: pa.Table, new: pa.Table, key: Sequence[str]) -> Rows:
+def matches(old: pa.Table, new: pa.Table, key: Sequence[str]) -> RowNumbers:
     """For each row of ``new`` the row of ``old`` with its key, or -1.
 
     Both are ordered. Hashes find the pairs; keys confirm them. Hashes that are not unique are settled key by key: two
@@ -143,7 +143,7 @@ def _not_unique(hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _settle(
-    old: pa.Table, new: pa.Table, key: Sequence[str], hashes: np.ndarray[Any, Any], match: Rows
+    old: pa.Table, new: pa.Table, key: Sequence[str], hashes: np.ndarray[Any, Any], match: RowNumbers
 ) -> None:
     rows_of: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for row, values in _keys_at(old, key, hashes):

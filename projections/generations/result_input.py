@@ -80,7 +80,7 @@ class ResultInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ResultStep:
     """The live generation of a projection and the step that is its result at some epoch."""
 
     info: GenerationInfo
@@ -93,7 +93,7 @@ def live_of(store: Store, name: str, generation: int | None = None) -> Generatio
     return next((info for info in store.derived.generations(name) if info.generation == number), None)
 
 
-def standing_at(store: Store, name: str, epoch: int, generation: int | None = None) -> Standing | None:
+def standing_at(store: Store, name: str, epoch: int, generation: int | None = None) -> ResultStep | None:
     """What a projection's result at an epoch is; None when it is not known: it was never built, has not come so far,
     went on from before to behind it, or is not kept any more. ``generation``: another than the live one."""
     info = live_of(store, name, generation)
@@ -102,10 +102,10 @@ def standing_at(store: Store, name: str, epoch: int, generation: int | None = No
     steps = [step for step in store.derived.derived(name, info.generation) if step.to_epoch <= epoch]
     if not steps or not _holds(store, info, steps[-1], epoch):
         return None
-    return Standing(info, steps[-1])
+    return ResultStep(info, steps[-1])
 
 
-def standing_in(store: Store, name: str, cut: Cut, generation: int | None = None) -> Standing | None:
+def standing_in(store: Store, name: str, cut: Cut, generation: int | None = None) -> ResultStep | None:
     """What a projection's result at a cut is. Results are of whole epochs: at a cut inside one it is known only where
     nothing that it is made of has rows between that epoch's beginning and the cut."""
     floor = min([cut.epoch, *(epoch - 1 for epoch in cut.inside.values())]) if cut.below_lsn else cut.epoch
@@ -172,7 +172,7 @@ def _holds(store: Store, info: GenerationInfo, step: DerivedRun, epoch: int) -> 
     )
 
 
-def _steps_between(store: Store, name: str, epoch: int, at: Standing) -> list[DerivedRun]:
+def _steps_between(store: Store, name: str, epoch: int, at: ResultStep) -> list[DerivedRun]:
     """The steps that lead from what held at an epoch to a later standing."""
     found = store.derived.derived(name, at.info.generation, after=epoch)
     return [step for step in found if step.to_epoch <= at.step.to_epoch]

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.segment import file_reader
 from tailrace.eventstore.storage import Storage
-from tailrace.projections.generations.difference import HASH, Difference, Mask, matches, ordered
+from tailrace.projections.generations.difference import HASH, Mask, TableDifference, matches, ordered
 
 OP = "_op"
 _ROW = "_row"
@@ -179,7 +179,7 @@ def write_run(storage: Storage, path: str, bucket: int, table: pa.Table) -> Deri
 
 
 def write_delta(
-    storage: Storage, path: str, bucket: int, found: Difference, key: Sequence[str]
+    storage: Storage, path: str, bucket: int, found: TableDifference, key: Sequence[str]
 ) -> DerivedFile:
     """Write what differs. Raises IntegrityError when the path is taken."""
     deletes = found.deletes.select([HASH, *key])
@@ -234,7 +234,7 @@ def read_result(storage: Storage, files: BucketFiles, schema: pa.Schema, key: Se
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
+class KeySubset:
     """Which rows of a result are looked at. ``has``: those of a table with ``_hash`` and the columns of the key;
     ``hashes``: the only ones that such rows can have, in their order, when these are known."""
 
@@ -253,8 +253,8 @@ class Some:
         return found
 
 
-def read_some(
-    storage: Storage, files: BucketFiles, schema: pa.Schema, key: Sequence[str], some: Some
+def read_keys(
+    storage: Storage, files: BucketFiles, schema: pa.Schema, key: Sequence[str], some: KeySubset
 ) -> pa.Table:
     """The rows of ``read_result`` that are looked at."""
     run = some.of(read_run(storage, files.run, schema, some))
@@ -332,7 +332,7 @@ def settled(
 
 
 def read_run(
-    storage: Storage, file: DerivedFile | None, schema: pa.Schema, some: Some | None = None
+    storage: Storage, file: DerivedFile | None, schema: pa.Schema, some: KeySubset | None = None
 ) -> pa.Table:
     """A bucket's result, ``_hash`` and the columns of ``schema``, or at least ``some`` of its rows; empty when there is
     no file."""
@@ -366,7 +366,7 @@ def _key_schema(schema: pa.Schema, key: Sequence[str]) -> pa.Schema:
     return run_schema(pa.schema([schema.field(name) for name in key]))
 
 
-def _read(storage: Storage, file: DerivedFile, some: Some | None = None) -> pa.Table:
+def _read(storage: Storage, file: DerivedFile, some: KeySubset | None = None) -> pa.Table:
     data = storage.open(file.path)
     if file_reader.checksum(data) != file.checksum:
         raise IntegrityError(
@@ -379,7 +379,7 @@ def _read(storage: Storage, file: DerivedFile, some: Some | None = None) -> pa.T
     return reader.read_row_groups(_groups(reader, some), use_threads=False)
 
 
-def _groups(reader: pq.ParquetFile, some: Some) -> list[int]:
+def _groups(reader: pq.ParquetFile, some: KeySubset) -> list[int]:
     """The row groups that may have one of these rows."""
     metadata = reader.metadata
     place = reader.schema_arrow.get_field_index(HASH)

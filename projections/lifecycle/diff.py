@@ -16,7 +16,7 @@ from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.storage import Storage
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.generations.difference import HASH, Difference, difference, ordered, versions
+from tailrace.projections.generations.difference import HASH, TableDifference, difference, ordered, versions
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.generations.step_files import NO_FILES, BucketFiles, read_result
 from tailrace.projections.sinks.reader import Row
@@ -89,14 +89,14 @@ def diff(ctx: ProjectionContext, name: str, first: int, second: int) -> Generati
     return found
 
 
-class Spread(NamedTuple):
+class BucketSplit(NamedTuple):
     """How ``keys.bucket_of`` cuts keys. ``split`` is a power of two."""
 
     partitions: int
     split: int
 
 
-def sharing(bucket: int, cut: Spread, own: Spread) -> list[int]:
+def sharing(bucket: int, cut: BucketSplit, own: BucketSplit) -> list[int]:
     """The buckets of ``own`` that may have keys of a bucket of ``cut``: with other partitions all, else those whose
     place in their partition agrees as far as the coarser cut tells places apart."""
     buckets = range(own.partitions * own.split)
@@ -133,7 +133,7 @@ class _Side:
 
     def rows(self, bucket: int, spread: Generation, names: Sequence[str]) -> pa.Table:
         """Rows of a bucket as ``spread`` cuts them, with these columns, ordered."""
-        own, cut = (Spread(each.partitions, each.split) for each in (self.generation, spread))
+        own, cut = (BucketSplit(each.partitions, each.split) for each in (self.generation, spread))
         pieces = [self._table(NO_FILES)]
         for each in sharing(bucket, cut, own):
             table = self._table(self.files.get(each, NO_FILES))
@@ -160,7 +160,7 @@ def _check_keys(first: Generation, second: Generation) -> None:
         )
 
 
-def _add(found: GenerationDiff, part: Difference, first: pa.Table, key: Sequence[str]) -> None:
+def _add(found: GenerationDiff, part: TableDifference, first: pa.Table, key: Sequence[str]) -> None:
     found.only_in_first += part.deletes.num_rows
     found.only_in_second += part.added.num_rows
     found.different += part.changed.num_rows

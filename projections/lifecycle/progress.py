@@ -40,7 +40,7 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ProjectionProgress:
     """A projection's live generation. ``rungs`` lead from the log to the sink; that of a sink out of reach lacks, and
     ``problem`` says why. ``failing``: its last refresh or build failed. ``unshown``: readers see another generation
     still, and the sink's rung is that one's."""
@@ -57,7 +57,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class SinkLook:
+class SinkAnswer:
     """What a sink said: the ``epoch`` of what readers see, None with a ``problem``."""
 
     epoch: int | None
@@ -65,21 +65,23 @@ class SinkLook:
     unshown: Unshown | None = None
 
 
-Looks = Callable[["ProjectionContext", Sequence[Generation]], Mapping[str, SinkLook]]
+SinkInspection = Callable[["ProjectionContext", Sequence[Generation]], Mapping[str, SinkAnswer]]
 """Ask the sinks of live generations, by projection."""
 
 
-def sink_look(ctx: ProjectionContext, live: Generation) -> SinkLook:
+def ask_sink(ctx: ProjectionContext, live: Generation) -> SinkAnswer:
     pending: Unshown | None = None
     try:
         pending = unshown(ctx, live)
         fence = ctx.fence(_seen(ctx, live, pending))
     except TailraceError as error:
-        return SinkLook(None, error.message, pending)
-    return SinkLook(fence.epoch if fence else 0, unshown=pending)
+        return SinkAnswer(None, error.message, pending)
+    return SinkAnswer(fence.epoch if fence else 0, unshown=pending)
 
 
-def standings(ctx: ProjectionContext, now: datetime, looks: Looks) -> Iterator[Standing]:
+def projections_progress(
+    ctx: ProjectionContext, now: datetime, looks: SinkInspection
+) -> Iterator[ProjectionProgress]:
     """Of every projection that is live."""
     head = ctx.store.head()
     if head is None:
@@ -91,15 +93,15 @@ def standings(ctx: ProjectionContext, now: datetime, looks: Looks) -> Iterator[S
 
 
 def _standing(
-    ctx: ProjectionContext, live: Generation, head: EpochInfo, now: datetime, look: SinkLook
-) -> Standing:
+    ctx: ProjectionContext, live: Generation, head: EpochInfo, now: datetime, look: SinkAnswer
+) -> ProjectionProgress:
     name = live.projection
     last = ctx.store.derived.last_derived(name, live.number)
     rungs = [_rung(ctx.store, "derived", live, last.to_epoch if last else 0, head, now)]
     if look.epoch is not None:
         rungs.append(_rung(ctx.store, "sink", live, look.epoch, head, now))
     verified = ctx.store.run_records.latest(name, limit=1, kinds=["verify"], but=["failed"])
-    return Standing(
+    return ProjectionProgress(
         projection=name,
         generation=live,
         rows=files_of(last).rows if last else 0,
@@ -169,7 +171,7 @@ SECONDS = 3.0
 _AT_ONCE = 4
 
 
-class SinkLooks:
+class SinkInspector:
     """Sinks are asked at the same time, and whoever has not answered in time is told as that. While a sink owes an
     answer it is not asked again. Threads of sinks that never answer end with the process."""
 
@@ -178,11 +180,11 @@ class SinkLooks:
         self._under_way: dict[str, list[threading.Thread]] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, ctx: ProjectionContext, generations: Sequence[Generation]) -> Mapping[str, SinkLook]:
+    def __call__(self, ctx: ProjectionContext, generations: Sequence[Generation]) -> Mapping[str, SinkAnswer]:
         """By projection. Scrapes at the same time come one after another."""
         with self._lock:
             end = time.monotonic() + self._seconds
-            found: dict[str, SinkLook] = {}
+            found: dict[str, SinkAnswer] = {}
             by_sink: dict[str, deque[Generation]] = {}
             for generation in generations:
                 by_sink.setdefault(_place(generation), deque()).append(generation)
@@ -191,7 +193,7 @@ class SinkLooks:
             for place in by_sink:
                 for thread in self._under_way[place]:
                     thread.join(max(end - time.monotonic(), 0.0))
-            late = SinkLook(None, f"the sink has not answered within {self._seconds:g} s")
+            late = SinkAnswer(None, f"the sink has not answered within {self._seconds:g} s")
             return {each.projection: found.get(each.projection, late) for each in generations}
 
     def _begin(
@@ -199,7 +201,7 @@ class SinkLooks:
         ctx: ProjectionContext,
         place: str,
         todo: deque[Generation],
-        found: dict[str, SinkLook],
+        found: dict[str, SinkAnswer],
         end: float,
     ) -> None:
         if any(thread.is_alive() for thread in self._under_way.get(place, ())):
@@ -221,11 +223,11 @@ class SinkLooks:
             thread.start()
 
 
-def _looked(ctx: ProjectionContext, generation: Generation) -> SinkLook:
+def _looked(ctx: ProjectionContext, generation: Generation) -> SinkAnswer:
     try:
-        return sink_look(ctx, generation)
+        return ask_sink(ctx, generation)
     except Exception as error:  # noqa: BLE001 a sink of one's own may raise anything
-        return SinkLook(None, disclosure.in_words(error))
+        return SinkAnswer(None, disclosure.in_words(error))
 
 
 def _place(generation: Generation) -> str:

@@ -45,7 +45,7 @@ _MOST_TOUCHED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SinkRows:
     """Rows as they are at ``fence``: ``files`` by bucket in ``storage``. With a choice in ``placement`` these are all
     rows of those keys, and there may be others, which are not to be looked at."""
 
@@ -55,9 +55,9 @@ class Reading:
     files: Mapping[int, DerivedFile]
 
 
-def readings(
+def read_sink(
     ctx: ProjectionContext, generation: Generation, choice: Choice | None, attempt: Attempt
-) -> Generator[Reading, None, None]:
+) -> Generator[SinkRows, None, None]:
     """The rows of a generation's sink (those of chosen keys): one reading, or several of different keys. The files of
     each are gone when the next one is asked for.
 
@@ -85,7 +85,7 @@ def readings(
 
 def _at_rest(
     ctx: ProjectionContext, generation: Generation, placement: Placement, folder: Path, *, tries: int
-) -> Reading:
+) -> SinkRows:
     """All rows, of one position."""
     moved: InMotion | None = None
     for _ in range(tries):
@@ -99,7 +99,9 @@ def _at_rest(
     raise moved
 
 
-def _read_once(ctx: ProjectionContext, generation: Generation, placement: Placement, folder: Path) -> Reading:
+def _read_once(
+    ctx: ProjectionContext, generation: Generation, placement: Placement, folder: Path
+) -> SinkRows:
     """Raises InMotion when a step came, and the sink has no snapshots."""
     sink, target = ctx.sink(generation), ctx.target(generation)
     if isinstance(sink, SnapshotSink):
@@ -118,7 +120,7 @@ def _read_once(ctx: ProjectionContext, generation: Generation, placement: Placem
 
 def _in_motion(
     ctx: ProjectionContext, generation: Generation, placement: Placement, sink: MovingSink, folder: Path
-) -> list[Reading]:
+) -> list[SinkRows]:
     """The rows of keys that steps leave alone while all are read, at the fence before; those of the others at a later
     one. (Two keys of one hash, of which one is touched, would be told as a difference: 64 bits make that unlikely.)"""
     target = ctx.target(generation)
@@ -174,8 +176,8 @@ def _restless(generation: Generation) -> InMotion:
 
 @contextmanager
 def _in_reach(
-    ctx: ProjectionContext, generation: Generation, attempt: Attempt, reading: Reading
-) -> Iterator[Reading]:
+    ctx: ProjectionContext, generation: Generation, attempt: Attempt, reading: SinkRows
+) -> Iterator[SinkRows]:
     """The same files where tasks can read them: beside the generation's own in the object store, when tasks run on
     other machines. Those that a killed process leaves there go like all that nothing names (``collect.gc``)."""
     objects = ctx.store.storage
@@ -218,7 +220,7 @@ def _laid_down(
     fence: Fence,
     below: Path,
     batches: Iterable[pa.RecordBatch],
-) -> Reading:
+) -> SinkRows:
     """Rows in files by bucket, in a folder of their own."""
     folder = Path(tempfile.mkdtemp(dir=below))
     schema = run_schema(generation.schema)
@@ -240,7 +242,7 @@ def _laid_down(
         for writer in writers.values():
             writer.close()
     files = {bucket: _file(folder, bucket, count) for bucket, count in rows.items()}
-    return Reading(fence, placement, LocalStorage(folder), files)
+    return SinkRows(fence, placement, LocalStorage(folder), files)
 
 
 def _file(folder: Path, bucket: int, rows: int) -> DerivedFile:

@@ -24,7 +24,7 @@ from tailrace.projections.generations.generation import Generation, Pin, files_o
 from tailrace.projections.generations.result_input import not_kept, standing_in
 from tailrace.projections.generations.step_files import BucketFiles
 from tailrace.projections.lifecycle.promote import reconcile
-from tailrace.projections.lifecycle.sink_rows import readings
+from tailrace.projections.lifecycle.sink_rows import read_sink
 from tailrace.projections.refresh.record import failures_recorded
 from tailrace.projections.refresh.step import compute_at
 from tailrace.projections.sinks.specs import expires
@@ -123,7 +123,7 @@ def _outcomes(
     epoch = 0
     with (
         attempts.attempt(ctx.store.catalog, name, generation.number, "verify") as attempt,
-        closing(readings(ctx, generation, sampling, attempt)) as parts,
+        closing(read_sink(ctx, generation, sampling, attempt)) as parts,
     ):
         for part in parts:
             cut = generation.pin.cut if generation.pin else ctx.store.cut(part.fence.epoch)

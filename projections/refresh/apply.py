@@ -18,7 +18,7 @@ from tailrace.eventstore.model.position import Fence
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.generations.step_files import read_delta
-from tailrace.projections.sinks.contract import Load, ResumableLoad
+from tailrace.projections.sinks.contract import ResumableLoad, SinkLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _refused(generation: Generation, holds: str) -> OperatorError:
     )
 
 
-def _write(ctx: ProjectionContext, generation: Generation, step: DerivedRun, load: Load) -> None:
+def _write(ctx: ProjectionContext, generation: Generation, step: DerivedRun, load: SinkLoad) -> None:
     deltas = files_of(step).deltas
     resumable = load if isinstance(load, ResumableLoad) else None
     there = frozenset(resumable.done) if resumable else frozenset()

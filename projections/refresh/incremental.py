@@ -45,7 +45,7 @@ from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.generation import Generation
 from tailrace.projections.generations.key_set import KeySet, Mask
 from tailrace.projections.generations.result_input import changed_keys_of
-from tailrace.projections.generations.step_files import Some
+from tailrace.projections.generations.step_files import KeySubset
 from tailrace.projections.refresh.plan import Cause
 from tailrace.projections.refresh.restricted_inputs import Inputs
 from tailrace.projections.spark.errors import explained
@@ -291,7 +291,7 @@ def settled_buckets(
     def has(table: pa.Table) -> Mask:
         return affected.matches([table[name] for name in lineage.key])
 
-    some = Some(has, np.unique(affected.hashes) if by_hash else None)
+    some = KeySubset(has, np.unique(affected.hashes) if by_hash else None)
 
     def settle(bucket: int) -> BucketOutcome:
         return task.settle(bucket, placement.rows(rows.filter(pa.array(buckets == bucket))), some)

@@ -17,7 +17,7 @@ from tailrace.projections.generations.errors import NotLevel
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.refresh.apply import Applied, StepRefused
 from tailrace.projections.refresh.costs import changes_between
-from tailrace.projections.refresh.step import Taken
+from tailrace.projections.refresh.step import CommittedStep
 
 _LOOKED_AT = 20
 """Records among which the newest of a generation is found: a projection has few generations that are refreshed."""
@@ -75,7 +75,7 @@ def record_applied(
     generation: Generation,
     started: datetime,
     applied: Applied,
-    taken: Taken | None = None,
+    taken: CommittedStep | None = None,
 ) -> None:
     """Keep what the steps did that are in the sink now and not on record yet: one that this run has ``taken``, those
     that earlier ones committed, and those that they even applied before they ended. Of these the catalog is asked
@@ -135,7 +135,11 @@ def _not_on_record(
 
 
 def _taken(
-    ctx: ProjectionContext, projection: Projection, started: datetime, finished: datetime, taken: Taken
+    ctx: ProjectionContext,
+    projection: Projection,
+    started: datetime,
+    finished: datetime,
+    taken: CommittedStep,
 ) -> RunRecord:
     step = taken.run
     changes = None

@@ -23,7 +23,7 @@ from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import file_reader
-from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, Receipt, receipts
+from tailrace.projections.compute.bucket import BucketOutcome, BucketReceipt, BucketTask, receipts
 from tailrace.projections.compute.read_plan import plan_reads
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
@@ -55,7 +55,7 @@ class Left:
     """What the attempts at a build left that ended: files, and the receipts among them."""
 
     paths: tuple[str, ...]
-    receipts: tuple[Receipt, ...]
+    receipts: tuple[BucketReceipt, ...]
 
 
 def left_of(ctx: ProjectionContext, generation: Generation) -> Left:
@@ -102,7 +102,7 @@ def take_over(
 
     Raises what the store does: then the next attempt finds either copy.
     """
-    found: dict[int, Receipt] = {}
+    found: dict[int, BucketReceipt] = {}
     for receipt in left.receipts:
         if receipt.basis == task.basis:
             found.setdefault(receipt.outcome.bucket, receipt)
@@ -121,7 +121,7 @@ def take_over(
     return outcomes
 
 
-def _copied(task: BucketTask, receipt: Receipt) -> BucketOutcome | None:
+def _copied(task: BucketTask, receipt: BucketReceipt) -> BucketOutcome | None:
     """The bucket under a name of this attempt; None when its file is not what was written."""
     storage, outcome = task.storage, None
     with suppress(MissingFile):

@@ -38,7 +38,7 @@ _NULLS = "changed rows have NULL for their key, and nothing in the plan leaves s
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CommittedStep:
     """A committed step: how it was computed and why so (``cause``: of a full one), how many keys were affected (None:
     all of them) and the seconds it took to compute (None: part of it was taken over)."""
 
@@ -57,7 +57,7 @@ def take_step(
     cut: Cut,
     decided: Full | Incremental,
     left: Left | None = None,
-) -> Taken:
+) -> CommittedStep:
     """Compute the result at ``cut`` and commit it, with what differs from the step before, as the next step; of a first
     one, without the buckets that earlier attempts finished and ``left``.
 
@@ -105,7 +105,7 @@ def take_step(
     follows = generation.pin is None and generation.preview is None
     if kind == "full" and follows and not declared_against(projection):
         _check(ctx, projection, generation, cut, run)
-    return Taken(run, kind, reason, keys, seconds, cause)
+    return CommittedStep(run, kind, reason, keys, seconds, cause)
 
 
 class _Moved(TransientError):

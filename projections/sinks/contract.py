@@ -79,7 +79,7 @@ class Target:
         return f"generation {self.generation} of projection {self.projection!r}"
 
 
-class Load(Protocol):
+class SinkLoad(Protocol):
     """One derived step on its way into one generation. Not for use from several threads at once."""
 
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
@@ -123,7 +123,7 @@ class Sink(Protocol):
     def create(self, target: Target) -> None:
         """An empty generation that nobody reads. May be called again."""
 
-    def load(self, target: Target, expected: Fence | None, to: Fence) -> AbstractContextManager[Load]:
+    def load(self, target: Target, expected: Fence | None, to: Fence) -> AbstractContextManager[SinkLoad]:
         """Begin the step from fence ``expected`` (None: the first step) to ``to``.
 
         Raises Fenced when the sink does not stand at ``expected``. A step that ended half-way, even by kill -9 of
@@ -154,7 +154,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class SinkSnapshot:
     """Where a generation stands, and its rows there as ``Sink.scan`` gives them: both of one position."""
 
     fence: Fence | None
@@ -166,7 +166,7 @@ class SnapshotSink(Protocol):
     """What an atomic sink can do besides, so that it is compared with the log while it is refreshed all the time. One
     that cannot is read between two looks at its fence, again and again until no step came."""
 
-    def snapshot(self, target: Target) -> AbstractContextManager[Snapshot]:
+    def snapshot(self, target: Target) -> AbstractContextManager[SinkSnapshot]:
         """The rows are read inside the block; steps that are applied meanwhile change neither them nor the fence.
         Raises what ``scan`` raises, also as its rows are read."""
 

@@ -48,7 +48,7 @@ class GenerationMovedBack(TransientError):
         self.seen, self.live = seen, live
 
 
-class Followed:
+class SeenGeneration:
     """The generation of which a reader gave rows last. Threads that share the reader look up and note in any order, so
     each call says what was ``seen`` when it began."""
 

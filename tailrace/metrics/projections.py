@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tailrace.projections.lifecycle.progress import Rung, SinkLooks, Standing, Unbuilt, standings, unbuilts
+from tailrace.projections.lifecycle.progress import (
+    ProjectionProgress,
+    Rung,
+    SinkInspector,
+    Unbuilt,
+    projections_progress,
+    unbuilts,
+)
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -82,7 +89,7 @@ _OF_RUNGS: Sequence[tuple[str, str, Callable[[Rung], float]]] = (
 )  # fmt: skip
 
 
-def _shown(standing: Standing) -> float | None:
+def _shown(standing: ProjectionProgress) -> float | None:
     if standing.problem:
         return None
     return standing.unshown.shown or 0 if standing.unshown else standing.generation.number
@@ -93,7 +100,7 @@ def _different(verified: RunRecord) -> int:
     return max(verified.rows_upserted + verified.rows_deleted, int(verified.status == "different"))
 
 
-_OF_STANDINGS: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
+_OF_STANDINGS: Sequence[tuple[str, str, Callable[[ProjectionProgress], float | None]]] = (
     ("tailrace_projection_sink_up", "Whether the sink can be reached.", lambda it: float(not it.problem)),
     ("tailrace_projection_rows", "Rows of the live result.", lambda it: it.rows),
     ("tailrace_projection_generation", "Number of the live generation.", lambda it: it.generation.number),
@@ -124,7 +131,7 @@ _OF_STANDINGS: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
 )  # fmt: skip
 
 
-def _failing(of: Sequence[Standing | Unbuilt]) -> GaugeMetricFamily:
+def _failing(of: Sequence[ProjectionProgress | Unbuilt]) -> GaugeMetricFamily:
     """Of those that are live and of those whose first build is still to succeed."""
     from prometheus_client.core import GaugeMetricFamily
 
@@ -144,7 +151,7 @@ class ProjectionCollector:
     def __init__(self, ctx: ProjectionContext) -> None:
         self._ctx = ctx
         self._counts = _Counts()
-        self._looks = SinkLooks()
+        self._looks = SinkInspector()
         self._lock = threading.Lock()
 
     def count(self, outcome: Outcome) -> None:
@@ -158,7 +165,7 @@ class ProjectionCollector:
         head = self._ctx.store.head()
         yield GaugeMetricFamily("tailrace_log_epoch", "The last epoch of the log.", head.epoch if head else 0)
         now = datetime.now(UTC)
-        found = list(standings(self._ctx, now, self._looks))
+        found = list(projections_progress(self._ctx, now, self._looks))
         yield _failing([*found, *unbuilts(self._ctx.store, now)])
         for name, text, of_rung in _OF_RUNGS:
             by_rung = GaugeMetricFamily(name, text, labels=["projection", "rung"])

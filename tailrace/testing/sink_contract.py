@@ -39,7 +39,7 @@ BEGINS = b"begins\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SinkStep:
     """One derived step: rows by key that are put, keys that go."""
 
     to: Fence
@@ -81,16 +81,16 @@ class SinkContract:
             )
         return cells
 
-    def apply(self, target: Target, expected: Fence | None, step: Step) -> None:
+    def apply(self, target: Target, expected: Fence | None, step: SinkStep) -> None:
         with self.opener().load(target, expected, step.to) as load:
             for bucket, upserts, deletes in pieces(target, step):
                 load.write(bucket, upserts, deletes)
             load.commit()
 
-    def filled(self, target: Target, numbers: Iterable[int] = range(20), epoch: int = 10) -> Step:
+    def filled(self, target: Target, numbers: Iterable[int] = range(20), epoch: int = 10) -> SinkStep:
         """Create a generation and apply a first step to it."""
         self.opener().create(target)
-        step = Step(self.fence(target, epoch), tuple(self.row(number) for number in numbers))
+        step = SinkStep(self.fence(target, epoch), tuple(self.row(number) for number in numbers))
         self.apply(target, None, step)
         return step
 
@@ -131,7 +131,7 @@ class SinkContract:
     def test_every_value_comes_back_as_it_was(self) -> None:
         target = self.target()
         self.opener().create(target)
-        step = Step(self.fence(target, 1), tuple(self.row(number) for number in range(120)))
+        step = SinkStep(self.fence(target, 1), tuple(self.row(number) for number in range(120)))
         self.apply(target, None, step)
         self.assert_holds(target, step.upserts, step.to)
 
@@ -151,7 +151,7 @@ class SinkContract:
     def test_a_step_changes_its_rows_and_no_others(self) -> None:
         target = self.target()
         first = self.filled(target, range(20))
-        second = Step(
+        second = SinkStep(
             self.fence(target, 11),
             upserts=(self.row(3, seed=1), self.row(50)),
             deletes=(self.key_of(4), self.key_of(99)),  # the last was never there
@@ -163,20 +163,20 @@ class SinkContract:
     def test_a_deleted_row_can_come_back(self) -> None:
         target = self.target()
         first = self.filled(target, range(3))
-        gone = Step(self.fence(target, 11), deletes=tuple(self.key_of(n) for n in range(3)))
+        gone = SinkStep(self.fence(target, 11), deletes=tuple(self.key_of(n) for n in range(3)))
         self.apply(target, first.to, gone)
         self.assert_holds(target, [], gone.to)
-        back = Step(self.fence(target, 12), upserts=(self.row(1, seed=5),))
+        back = SinkStep(self.fence(target, 12), upserts=(self.row(1, seed=5),))
         self.apply(target, gone.to, back)
         self.assert_holds(target, back.upserts, back.to)
 
     def test_a_step_without_rows_moves_the_fence(self) -> None:
         target = self.target()
         self.opener().create(target)
-        empty = Step(self.fence(target, 1))
+        empty = SinkStep(self.fence(target, 1))
         self.apply(target, None, empty)
         self.assert_holds(target, [], empty.to)
-        self.apply(target, empty.to, Step(self.fence(target, 2)))
+        self.apply(target, empty.to, SinkStep(self.fence(target, 2)))
         self.assert_holds(target, [], self.fence(target, 2))
 
     def test_many_steps_equal_a_dictionary(self) -> None:
@@ -189,7 +189,7 @@ class SinkContract:
             touched = draw.sample(range(40), draw.randrange(25))
             gone = {number for number in touched if draw.random() < 0.4}
             put = {number: self.row(number, epoch) for number in touched if number not in gone}
-            step = Step(
+            step = SinkStep(
                 self.fence(target, epoch),
                 upserts=tuple(put.values()),
                 deletes=tuple(self.key_of(number) for number in sorted(gone)) if fence else (),
@@ -210,20 +210,20 @@ class SinkContract:
         ]
         for expected in wrong:
             with raises(Fenced):
-                self.apply(target, expected, Step(self.fence(target, 11), upserts=(self.row(1, seed=9),)))
+                self.apply(target, expected, SinkStep(self.fence(target, 11), upserts=(self.row(1, seed=9),)))
         self.assert_holds(target, first.upserts, first.to)
 
     def test_the_fence_of_another_generation_is_refused(self) -> None:
         target = self.target()
         first = self.filled(target)
         with raises(UsageError):
-            self.apply(target, first.to, Step(self.fence(self.target(2), 11)))
+            self.apply(target, first.to, SinkStep(self.fence(self.target(2), 11)))
         self.assert_holds(target, first.upserts, first.to)
 
     def test_a_step_cannot_go_in_twice(self) -> None:
         target = self.target()
         first = self.filled(target)
-        second = Step(self.fence(target, 11), upserts=(self.row(1, seed=1),), deletes=(self.key_of(2),))
+        second = SinkStep(self.fence(target, 11), upserts=(self.row(1, seed=1),), deletes=(self.key_of(2),))
         self.apply(target, first.to, second)
         before = self.content(target)
         with raises(Fenced):
@@ -234,7 +234,7 @@ class SinkContract:
     def test_a_step_left_without_commit_has_not_happened_and_is_applied_again(self) -> None:
         target = self.target()
         first = self.filled(target)
-        second = Step(
+        second = SinkStep(
             self.fence(target, 11), tuple(self.row(n, seed=1) for n in range(5, 30)), (self.key_of(1),)
         )
         with self.opener().load(target, first.to, second.to) as load:
@@ -249,7 +249,7 @@ class SinkContract:
 
     def test_a_first_step_killed_anywhere_gives_the_same_when_applied_again(self) -> None:
         target = self.target()
-        step = Step(self.fence(target, 10), tuple(self.row(number) for number in range(30)))
+        step = SinkStep(self.fence(target, 10), tuple(self.row(number) for number in range(30)))
         for writes in (1, target.buckets):
             self.opener().create(target)
             self.die(target, None, step, writes)
@@ -262,7 +262,7 @@ class SinkContract:
     def test_a_later_step_killed_anywhere_gives_the_same_when_applied_again(self) -> None:
         target = self.target()
         first = self.filled(target)
-        step = Step(
+        step = SinkStep(
             self.fence(target, 11),
             upserts=tuple(self.row(number, seed=1) for number in range(10, 30)),
             deletes=tuple(self.key_of(number) for number in range(10)),
@@ -279,7 +279,7 @@ class SinkContract:
         """Of a sink whose loads keep them; any other begins again."""
         target = self.target()
         self.opener().create(target)
-        step = Step(self.fence(target, 10), tuple(self.row(number) for number in range(60)))
+        step = SinkStep(self.fence(target, 10), tuple(self.row(number) for number in range(60)))
         parts = list(pieces(target, step))
         kept: set[int] = set()
         for bucket, _, _ in parts[:-1]:
@@ -298,7 +298,7 @@ class SinkContract:
             load.write(*parts[-1])
             load.commit()
         self.assert_holds(target, step.upserts, step.to)
-        last = Step(self.fence(target, 11), (self.row(3, seed=1),), (self.key_of(4),))
+        last = SinkStep(self.fence(target, 11), (self.row(3, seed=1),), (self.key_of(4),))
         self.apply(target, step.to, last)
         expected = [self.row(n) for n in range(60) if n not in (3, 4)] + list(last.upserts)
         self.assert_holds(target, expected, last.to)
@@ -306,8 +306,8 @@ class SinkContract:
     def test_buckets_of_another_first_step_are_not_gone_on_with(self) -> None:
         target = self.target()
         self.opener().create(target)
-        left = Step(self.fence(target, 10, hash="another history"), tuple(map(self.row, range(60))))
-        step = Step(self.fence(target, 10), tuple(self.row(number, seed=1) for number in range(20)))
+        left = SinkStep(self.fence(target, 10, hash="another history"), tuple(map(self.row, range(60))))
+        step = SinkStep(self.fence(target, 10), tuple(self.row(number, seed=1) for number in range(20)))
         with self.opener().load(target, None, left.to) as load:
             for part in pieces(target, left):
                 load.write(*part)
@@ -322,7 +322,7 @@ class SinkContract:
     def test_a_step_killed_at_any_moment_is_in_or_can_be_applied_again(self) -> None:
         target = self.target()
         first = self.filled(target)
-        step = Step(
+        step = SinkStep(
             self.fence(target, 11),
             upserts=tuple(self.row(number, seed=1) for number in range(10, 400)),
             deletes=tuple(self.key_of(number) for number in range(10)),
@@ -337,7 +337,7 @@ class SinkContract:
         if self.opener().fence(target) != step.to:
             self.apply(target, first.to, step)
         self.assert_holds(target, step.upserts, step.to)
-        last = Step(self.fence(target, 12), deletes=tuple(self.key_of(n) for n in range(10, 400)))
+        last = SinkStep(self.fence(target, 12), deletes=tuple(self.key_of(n) for n in range(10, 400)))
         self.apply(target, step.to, last)
         self.assert_holds(target, [], last.to)
 
@@ -357,7 +357,7 @@ class SinkContract:
         with sink.snapshot(target) as found:
             assert (found.fence, list(found.rows)) == (None, [])
         first = self.filled(target)
-        second = Step(self.fence(target, 11), (self.row(3, seed=1), self.row(50)), (self.key_of(4),))
+        second = SinkStep(self.fence(target, 11), (self.row(3, seed=1), self.row(50)), (self.key_of(4),))
         with sink.snapshot(target) as found:
             self.apply(target, first.to, second)
             assert found.fence == first.to
@@ -376,8 +376,12 @@ class SinkContract:
             return
         target = self.target()
         first = self.filled(target)
-        old = Step(self.fence(target, 11), tuple(self.row(n, seed=1) for n in range(10)), (self.key_of(15),))
-        new = Step(self.fence(target, 12), tuple(self.row(n, seed=2) for n in range(4)), (self.key_of(5),))
+        old = SinkStep(
+            self.fence(target, 11), tuple(self.row(n, seed=1) for n in range(10)), (self.key_of(15),)
+        )
+        new = SinkStep(
+            self.fence(target, 12), tuple(self.row(n, seed=2) for n in range(4)), (self.key_of(5),)
+        )
         with raises(Fenced), self.opener().load(target, first.to, old.to) as asleep:
             parts = list(pieces(target, old))
             asleep.write(*parts[0])
@@ -395,7 +399,7 @@ class SinkContract:
         target = self.target()
         first = self.filled(target)
         for name in self.key:
-            nameless = Step(self.fence(target, 11), (self.row(1) | {name: None},))
+            nameless = SinkStep(self.fence(target, 11), (self.row(1) | {name: None},))
             with raises(UsageError):
                 self.apply(target, first.to, nameless)
         assert self.opener().fence(target) == first.to
@@ -403,7 +407,7 @@ class SinkContract:
     def test_a_step_into_a_generation_that_was_never_created_is_refused(self) -> None:
         target = self.target(7)
         with raises(UsageError):
-            self.apply(target, None, Step(self.fence(target, 1)))
+            self.apply(target, None, SinkStep(self.fence(target, 1)))
 
     def test_promotion_is_a_compare_and_set(self) -> None:
         one, two = self.target(1), self.target(2)
@@ -443,7 +447,7 @@ class SinkContract:
         one, two = self.target(1), self.target(2)
         first, second = self.filled(one), self.filled(two, range(10, 40))
         self.apply(
-            two, second.to, Step(self.fence(two, 11), deletes=tuple(self.key_of(n) for n in range(40)))
+            two, second.to, SinkStep(self.fence(two, 11), deletes=tuple(self.key_of(n) for n in range(40)))
         )
         self.assert_holds(one, first.upserts, first.to)
         self.opener().drop(two)
@@ -467,13 +471,13 @@ class SinkContract:
         again = self.filled(target, range(3), epoch=4)
         self.assert_holds(target, again.upserts, again.to)
 
-    def die(self, target: Target, expected: Fence | None, step: Step, writes: int) -> None:
+    def die(self, target: Target, expected: Fence | None, step: SinkStep, writes: int) -> None:
         """Apply a step in a process of its own that is killed with -9 after so many writes, before the commit."""
         with self._child(target, expected, step, writes) as child:
             _, said = child.communicate(timeout=CHILD_SECONDS)
         assert child.returncode == -signal.SIGKILL, said.decode(errors="replace")
 
-    def kill_soon(self, target: Target, expected: Fence | None, step: Step, after: float) -> None:
+    def kill_soon(self, target: Target, expected: Fence | None, step: SinkStep, after: float) -> None:
         """Apply a step in a process of its own that is killed with -9 so many seconds after it began."""
         with self._child(target, expected, step, None) as child:
             assert child.stdout is not None
@@ -483,7 +487,7 @@ class SinkContract:
             child.communicate(timeout=CHILD_SECONDS)
 
     def _child(
-        self, target: Target, expected: Fence | None, step: Step, writes: int | None
+        self, target: Target, expected: Fence | None, step: SinkStep, writes: int | None
     ) -> subprocess.Popen[bytes]:
         child = self.process(
             [sys.executable, "-m", "tailrace.testing.sink_contract"],
@@ -499,7 +503,7 @@ class SinkContract:
         return child
 
 
-def pieces(target: Target, step: Step) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+def pieces(target: Target, step: SinkStep) -> Iterator[tuple[int, pa.Table, pa.Table]]:
     """A step cut by bucket: (bucket, upserts, deletes) for every bucket, as a derived segment is."""
     upserts = _hashed(target, pa.Table.from_pylist(list(step.upserts), target.schema))
     key_schema = pa.schema([target.schema.field(name) for name in target.key])

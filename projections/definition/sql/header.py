@@ -19,7 +19,7 @@ from pydantic import (
     ValidationError,
 )
 
-from tailrace.projections.definition.findings import Finding, did_you_mean
+from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.model import Changes, Events, Input, OnUnreadable, Result, State, Through
 from tailrace.projections.definition.sql.own_sink import NoSink, own_sink
 from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
@@ -122,12 +122,12 @@ class Header:
 
 
 @dataclass(slots=True)
-class Reader:
+class HeaderReader:
     """Reads the header of one file; ``findings`` are what is wrong with it."""
 
     file: str
     stem: str
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DefinitionFinding] = field(default_factory=list)
     _lines: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def read(self, text: str) -> tuple[Header | None, str]:
@@ -241,7 +241,7 @@ class Reader:
             self._find(*_unknown(f"sink.{option}", option, known), self._line(("sink", option), first))
 
     def _find(self, what: str, hint: str, line: int) -> None:
-        self.findings.append(Finding("fail", what, hint, f"{self.file}:{line}"))
+        self.findings.append(DefinitionFinding("fail", what, hint, f"{self.file}:{line}"))
 
     def _line(self, path: tuple[str, ...], first: int) -> int:
         """The line of a key, or of the nearest one around it."""

@@ -13,12 +13,12 @@ import sqlglot
 from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ParseError, TokenError
 
-from tailrace.projections.definition.findings import Finding, did_you_mean
+from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.model import NOW, Affects, Projection
 from tailrace.projections.definition.source import shown
 from tailrace.projections.definition.sql.column_classes import derive
-from tailrace.projections.definition.sql.header import EVERYTHING, Header, Reader
-from tailrace.projections.definition.sql_query import Reading, SqlQuery
+from tailrace.projections.definition.sql.header import EVERYTHING, Header, HeaderReader
+from tailrace.projections.definition.sql_query import SqlQuery, TableReference
 from tailrace.projections.definition.validate import mistakes_of
 
 _DIALECT = "spark"
@@ -38,14 +38,14 @@ class Loaded:
     file: str
     name: str
     projection: Projection | None
-    findings: tuple[Finding, ...]
+    findings: tuple[DefinitionFinding, ...]
 
 
 def load_sql(path: Path) -> Loaded:
     """Read one file. Raises OSError when it cannot be read."""
     text = path.read_text(encoding="utf-8")
     file = shown(str(path))
-    reader = Reader(file, path.stem)
+    reader = HeaderReader(file, path.stem)
     header, body = reader.read(text)
     findings = reader.findings
     parsed = _Body(file, body, findings)
@@ -103,7 +103,7 @@ def _with(defined: Projection, affects: Mapping[str, Affects]) -> Projection:
     return replace(defined, inputs=inputs)
 
 
-def _missing(defined: Projection, header: Header, name: str, why: str) -> Finding:
+def _missing(defined: Projection, header: Header, name: str, why: str) -> DefinitionFinding:
     other = next(
         (each for each, source in defined.inputs.items() if source.affects is not None), "other_input"
     )
@@ -114,13 +114,13 @@ def _missing(defined: Projection, header: Header, name: str, why: str) -> Findin
         " then each change of it has everything computed"
     )
     what = f"input {name!r}: which keys its rows affect does not follow from the query: {why}"
-    return Finding("fail", what, hint, f"{defined.file}:{header.lines[name]}", name)
+    return DefinitionFinding("fail", what, hint, f"{defined.file}:{header.lines[name]}", name)
 
 
 class _Body:
     """The text behind the header, in which lines and columns are the file's."""
 
-    def __init__(self, file: str, text: str, findings: list[Finding]) -> None:
+    def __init__(self, file: str, text: str, findings: list[DefinitionFinding]) -> None:
         self.file, self.text, self._findings = file, text, findings
         self.tokens: list[Token] = []
         self.line = 1
@@ -160,7 +160,7 @@ class _Body:
 
     def _find(self, what: str, place: str, hint: str = "") -> None:
         hint = hint or "the body is one SELECT over the inputs' names, in Spark's SQL"
-        self._findings.append(Finding("fail", what, hint, f"{self.file}:{place}"))
+        self._findings.append(DefinitionFinding("fail", what, hint, f"{self.file}:{place}"))
 
     def word(self, token: Token) -> str:
         """A token as it is written."""
@@ -186,7 +186,7 @@ class _Body:
             )
         return (NOW,) if NOW in names else ()
 
-    def readings(self, query: exp.Query, inputs: Iterable[str]) -> Iterator[Reading]:
+    def readings(self, query: exp.Query, inputs: Iterable[str]) -> Iterator[TableReference]:
         """Every place that reads an input, in order. Tables that are none are found."""
         names = {name.lower(): name for name in inputs}
         own = {each.alias.lower() for each in query.find_all(exp.CTE)}
@@ -207,9 +207,9 @@ class _Body:
                 )
             elif name in names and name not in own:
                 alias = "" if table.alias else names[name]
-                yield Reading(where["start"], where["end"] + 1, names[name], alias)
+                yield TableReference(where["start"], where["end"] + 1, names[name], alias)
 
-    def find_unread(self, readings: Sequence[Reading], header: Header) -> None:
+    def find_unread(self, readings: Sequence[TableReference], header: Header) -> None:
         """Inputs that the query does not name."""
         read = {each.input for each in readings}
         for name in header.inputs:

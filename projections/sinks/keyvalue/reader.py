@@ -9,7 +9,14 @@ from typing import Self
 
 from tailrace.projections.sinks.keys import key_name
 from tailrace.projections.sinks.keyvalue.sink import Meta, Transactions
-from tailrace.projections.sinks.reader import Followed, Hit, Row, cannot_search, nothing_live, python_rows
+from tailrace.projections.sinks.reader import (
+    Hit,
+    Row,
+    SeenGeneration,
+    cannot_search,
+    nothing_live,
+    python_rows,
+)
 from tailrace.projections.sinks.rows import from_objects, schema_from_text
 
 
@@ -18,7 +25,7 @@ class KeyValueReader:
 
     def __init__(self, transactions: Transactions, store: str, projection: str) -> None:
         self._begin, self._name, self._projection = transactions, f"{store}/{projection}", projection
-        self._followed = Followed(projection)
+        self._followed = SeenGeneration(projection)
 
     def get(self, key: object) -> Row | None:
         return self.many([key])[0]

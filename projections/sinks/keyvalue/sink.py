@@ -20,7 +20,7 @@ import pyarrow as pa
 from tailrace.eventstore.errors import Fenced, UsageError
 from tailrace.eventstore.model.position import Fence
 from tailrace.projections.sinks.contract import (
-    Snapshot,
+    SinkSnapshot,
     Target,
     check_step,
     column_problems,
@@ -98,13 +98,13 @@ class KeyValueSink:
                 texts.put(_place(target), Meta(schema_to_text(target.schema), target.key).to_text())
 
     @contextmanager
-    def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[_Load]:
+    def load(self, target: Target, expected: Fence | None, to: Fence) -> Iterator[_KeyValueLoad]:
         with suppress(_Left), self._begin() as texts:
             meta = _meta(texts, target)
             if meta is None:
                 raise UsageError(f"{target} was never created", hint="create it first")
             check_step(target, meta.fence, expected, to)
-            load = _Load(texts, target, meta, to)
+            load = _KeyValueLoad(texts, target, meta, to)
             yield load
             if not load.committed:
                 raise _Left
@@ -146,16 +146,16 @@ class KeyValueSink:
             yield from found.rows
 
     @contextmanager
-    def snapshot(self, target: Target) -> Iterator[Snapshot]:
+    def snapshot(self, target: Target) -> Iterator[SinkSnapshot]:
         """All rows are in memory before the first one is looked at: no transaction stays open meanwhile."""
         with self._begin() as texts:
             meta = _meta(texts, target)
             found = [json.loads(text) for _, text in texts.below(_rows(target))]
-        yield Snapshot(meta.fence if meta else None, _batches(found, target))
+        yield SinkSnapshot(meta.fence if meta else None, _batches(found, target))
 
 
 @dataclass(slots=True)
-class _Load:
+class _KeyValueLoad:
     texts: Texts
     target: Target
     meta: Meta

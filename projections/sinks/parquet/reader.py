@@ -16,7 +16,14 @@ from tailrace.projections.sinks.contract import join_key
 from tailrace.projections.sinks.keys import key_name
 from tailrace.projections.sinks.parquet.sink import read_file
 from tailrace.projections.sinks.parquet.snapshot import Manifest, SnapshotFolder, generation_at
-from tailrace.projections.sinks.reader import Followed, Hit, Row, cannot_search, nothing_live, python_rows
+from tailrace.projections.sinks.reader import (
+    Hit,
+    Row,
+    SeenGeneration,
+    cannot_search,
+    nothing_live,
+    python_rows,
+)
 from tailrace.projections.sinks.specs import ParquetFolder
 
 
@@ -28,7 +35,7 @@ class ParquetReader:
         assert path is not None, "sink_settings has checked it"
         self._folder = SnapshotFolder(f"sink {spec.sink!r}", path, store, projection)
         self._projection = projection
-        self._followed = Followed(projection)
+        self._followed = SeenGeneration(projection)
 
     def files(self) -> list[Path]:
         """The live generation's files as they are now. They stay for ``keep_seconds`` after the next step."""

@@ -35,7 +35,7 @@ from tailrace.eventstore.settings import SinkSettings
 from tailrace.projections.sinks.columns import is_list, is_text, to_texts
 from tailrace.projections.sinks.contract import (
     InMotion,
-    Snapshot,
+    SinkSnapshot,
     Target,
     check_step,
     column_problems,
@@ -146,14 +146,14 @@ class ParquetSink:
             yield from found.rows
 
     @contextmanager
-    def snapshot(self, target: Target) -> Iterator[Snapshot]:
+    def snapshot(self, target: Target) -> Iterator[SinkSnapshot]:
         """Of one step's folder, which later steps leave alone until ``keep_seconds`` after it was replaced."""
         folder = self._of(target)
         found = folder.current(target.generation)
         if found is None:
-            yield Snapshot(None, iter(()))
+            yield SinkSnapshot(None, iter(()))
         else:
-            yield Snapshot(found[1].fence(target), self._kept(folder, target, *found))
+            yield SinkSnapshot(found[1].fence(target), self._kept(folder, target, *found))
 
     def _kept(
         self, folder: SnapshotFolder, target: Target, place: Path, manifest: Manifest

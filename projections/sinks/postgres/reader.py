@@ -19,10 +19,10 @@ from tailrace.projections.sinks.keys import typed_key
 from tailrace.projections.sinks.postgres.connect import PostgresPlace, server_words
 from tailrace.projections.sinks.postgres.copy import arrow_type, column_type
 from tailrace.projections.sinks.reader import (
-    Followed,
     GenerationMovedBack,
     Hit,
     Row,
+    SeenGeneration,
     cannot_search,
     in_utc,
     nothing_live,
@@ -46,7 +46,7 @@ class PostgresReader:
         dsn = settings.dsn.get_secret_value() if settings.dsn else ""
         self._place = PostgresPlace(f"sink {spec.sink!r}", dsn)
         self._spec, self._store, self._projection = spec, store, projection
-        self._followed = Followed(projection)
+        self._followed = SeenGeneration(projection)
         self._connection: psycopg.Connection | None = None
         self._key: pa.Schema | None = None
         self._lock = threading.Lock()

@@ -21,7 +21,7 @@ from tailrace.eventstore.errors import DifferenceFound, UsageError
 from tailrace.eventstore.model.position import Fence
 from tailrace.eventstore.settings import SinkSettings
 from tailrace.projections.sinks.contract import (
-    Snapshot,
+    SinkSnapshot,
     Target,
     check_step,
     column_problems,
@@ -153,9 +153,9 @@ class PostgresSink:
             yield from self._rows(connection, target)
 
     @contextmanager
-    def snapshot(self, target: Target) -> Iterator[Snapshot]:
+    def snapshot(self, target: Target) -> Iterator[SinkSnapshot]:
         with self._place.transaction(read_only=True, snapshot=True) as connection:
-            yield Snapshot(self._fence_in(connection, target), self._rows(connection, target))
+            yield SinkSnapshot(self._fence_in(connection, target), self._rows(connection, target))
 
     def _rows(self, connection: psycopg.Connection, target: Target) -> Iterator[pa.RecordBatch]:
         table = generation_table(self._spec, target.generation)

@@ -11,7 +11,14 @@ from tailrace.eventstore.errors import IntegrityError, TransientError, UsageErro
 from tailrace.eventstore.model import keys as key_rules
 from tailrace.eventstore.settings import SinkSettings
 from tailrace.projections.sinks.keys import key_name
-from tailrace.projections.sinks.reader import Followed, Hit, Row, cannot_search, nothing_live, python_rows
+from tailrace.projections.sinks.reader import (
+    Hit,
+    Row,
+    SeenGeneration,
+    cannot_search,
+    nothing_live,
+    python_rows,
+)
 from tailrace.projections.sinks.redis.connect import GenerationMeta, RedisNames, RedisPlace, run
 from tailrace.projections.sinks.redis.row_format import UNREADABLE
 from tailrace.projections.sinks.redis.scan import decode_rows, read_rows
@@ -28,7 +35,7 @@ class RedisReader:
         self._place = RedisPlace(f"sink {spec.sink!r}", url, cluster=settings.cluster)
         self._names = RedisNames(spec.prefix or store, projection)
         self._projection = projection
-        self._followed = Followed(projection)
+        self._followed = SeenGeneration(projection)
         self._known: tuple[int, GenerationMeta] | None = None
 
     def get(self, key: object) -> Row | None:

@@ -12,7 +12,7 @@ import tantivy
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.settings import SinkSettings
 from tailrace.projections.sinks.keys import key_name
-from tailrace.projections.sinks.reader import Followed, Hit, Row, nothing_live, python_rows
+from tailrace.projections.sinks.reader import Hit, Row, SeenGeneration, nothing_live, python_rows
 from tailrace.projections.sinks.rows import from_objects
 from tailrace.projections.sinks.search.folder import IS_FENCE, KEY, KIND, IndexMeta, SearchFolder, stored_row
 from tailrace.projections.sinks.search.query import Queries
@@ -29,7 +29,7 @@ class SearchReader:
         assert path is not None, "sink_settings has checked it"
         self._folder = SearchFolder(f"sink {spec.sink!r}", path, store, projection)
         self._projection = projection
-        self._followed = Followed(projection)
+        self._followed = SeenGeneration(projection)
         self._lock = threading.Lock()
         self._opened: tuple[Stamp, Stamp, tantivy.Index, IndexMeta] | None = None
 

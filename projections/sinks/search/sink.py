@@ -20,7 +20,7 @@ from tailrace.eventstore.model.position import Fence
 from tailrace.eventstore.settings import SinkSettings
 from tailrace.projections.sinks.columns import is_list, is_text
 from tailrace.projections.sinks.contract import (
-    Snapshot,
+    SinkSnapshot,
     Target,
     check_step,
     column_problems,
@@ -134,17 +134,17 @@ class SearchSink:
             yield from found.rows
 
     @contextmanager
-    def snapshot(self, target: Target) -> Iterator[Snapshot]:
+    def snapshot(self, target: Target) -> Iterator[SinkSnapshot]:
         """Of one commit: a searcher holds its files open, also those that later commits remove."""
         folder = self._of(target)
         index = folder.open_index(target.generation)
         if index is None:
-            yield Snapshot(None, iter(()))
+            yield SinkSnapshot(None, iter(()))
             return
         with folder.explained():
             searcher = index.searcher()
             fence = read_fence(index, target, searcher)
-        yield Snapshot(fence, self._rows(folder, target, index, searcher))
+        yield SinkSnapshot(fence, self._rows(folder, target, index, searcher))
 
     def _rows(
         self, folder: SearchFolder, target: Target, index: tantivy.Index, searcher: tantivy.Searcher

@@ -8,7 +8,7 @@ from tailrace.cli.invocation import Invocation
 
 if TYPE_CHECKING:
     from tailrace.projections.analysis.check import Examined
-    from tailrace.projections.definition.findings import Finding
+    from tailrace.projections.definition.findings import DefinitionFinding
     from tailrace.projections.refresh.plan import Plan
 
 
@@ -47,12 +47,12 @@ def _verdict(examined: Examined) -> str:
     return f": incremental, but full when {whole} changes (no affects=)" if whole else ": incremental"
 
 
-def _placed(found: Finding, examined: Examined) -> str:
+def _placed(found: DefinitionFinding, examined: Examined) -> str:
     """With its place, where that is not the projection's own."""
     return found.what if found.place == examined.place else f"{found.place}: {found.what}"
 
 
-def _advise(invocation: Invocation, found: Finding) -> None:
+def _advise(invocation: Invocation, found: DefinitionFinding) -> None:
     if found.hint:
         invocation.output.line(f"        → {found.hint}")
 
@@ -72,7 +72,7 @@ def _document(examined: Examined, planned: Plan | None) -> dict[str, object]:
     }
 
 
-def _finding(found: Finding) -> dict[str, object]:
+def _finding(found: DefinitionFinding) -> dict[str, object]:
     return {
         "level": found.level,
         "what": found.what,

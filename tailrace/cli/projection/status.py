@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tailrace.eventstore.metadata.run_records import RunRecord
     from tailrace.eventstore.settings import Settings
     from tailrace.eventstore.store import Store
-    from tailrace.projections.lifecycle.progress import Rung, Standing
+    from tailrace.projections.lifecycle.progress import ProjectionProgress, Rung
     from tailrace.projections.lifecycle.promote import Unshown
 
 
@@ -53,10 +53,10 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
     if not store.derived.projections() and not store.run_records.projections():
         return []  # nor is what computes them looked for
     from tailrace.projections.context import ProjectionContext
-    from tailrace.projections.lifecycle.progress import SinkLooks, standings, unbuilts
+    from tailrace.projections.lifecycle.progress import SinkInspector, projections_progress, unbuilts
 
     context, now = ProjectionContext(store, settings, {}), datetime.now(UTC)
-    found = [_status(each) for each in standings(context, now, SinkLooks())]
+    found = [_status(each) for each in projections_progress(context, now, SinkInspector())]
     found += [
         ProjectionStatus(
             each.projection, "no live generation: tailrace rebuild", failing=_failing(each.failing)
@@ -66,7 +66,7 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
     return sorted(found, key=lambda each: each.name)
 
 
-def _status(found: Standing) -> ProjectionStatus:
+def _status(found: ProjectionProgress) -> ProjectionStatus:
     generation = found.generation
     at: dict[str, Rung] = {rung.name: rung for rung in found.rungs}
     sink = at.get("sink")

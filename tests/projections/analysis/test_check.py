@@ -6,7 +6,7 @@ from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.projections import Projection
 from tailrace.projections.analysis.check import examine
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.definition.findings import Finding
+from tailrace.projections.definition.findings import DefinitionFinding
 from tailrace.projections.lifecycle.build import rebuild
 from tests.projections.analysis import mistaken
 from tests.projections.conftest import Deploy
@@ -20,7 +20,7 @@ def line(name: str) -> int:
     return found.line
 
 
-def said(found: tuple[Finding, ...]) -> list[tuple[str, str]]:
+def said(found: tuple[DefinitionFinding, ...]) -> list[tuple[str, str]]:
     return [(each.place.removeprefix(f"{FILE}:"), each.what) for each in found]
 
 

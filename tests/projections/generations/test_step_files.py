@@ -18,11 +18,11 @@ from tailrace.projections.generations.step_files import (
     NO_FILES,
     OVERLAYS_MOST,
     BucketFiles,
-    Some,
+    KeySubset,
     StepFiles,
     next_files,
+    read_keys,
     read_result,
-    read_some,
 )
 from tests.fixtures.scale import Scale
 
@@ -53,7 +53,7 @@ class Bucket:
         asked = pa.array([hash_texts([str(key)]) for key in changes], pa.int64())
         given = self.rows if whole or afresh else {key: self.rows[key] for key in changes if key in self.rows}
         rows = placement.rows(self.table(given))
-        some = Some(
+        some = KeySubset(
             lambda t: pa.compute.is_in(t[HASH], value_set=asked).to_numpy(), np.sort(asked.to_numpy())
         )
         outcome = task.settle(0, rows, None if whole or afresh else some)
@@ -124,7 +124,7 @@ def test_of_a_large_run_only_the_parts_with_the_keys_are_read(
         return np.isin(rows["id"].to_numpy(), [7, 4000])
 
     for hashes in (np.sort([hash_texts(["7"]), hash_texts(["4000"])]), None):
-        found = read_some(bucket.storage, bucket.files, SCHEMA, KEY, Some(is_7_or_4000, hashes))
+        found = read_keys(bucket.storage, bucket.files, SCHEMA, KEY, KeySubset(is_7_or_4000, hashes))
         assert sorted(found["text"].to_pylist()) == ["row 4000", "row 7"]
     assert decoded == [200, 0, 0, 5000, 0, 0]  # of the run; no overlay has upserts or deletes
 

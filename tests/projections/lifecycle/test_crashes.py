@@ -38,7 +38,7 @@ from tailrace.projections.generations.step_files import folder_of
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.collect import gc
-from tailrace.projections.lifecycle.progress import SinkLooks, failing, standings
+from tailrace.projections.lifecycle.progress import SinkInspector, failing, projections_progress
 from tailrace.projections.lifecycle.promote import Promoted, promote, reconcile, rollback
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.apply import apply
@@ -435,7 +435,9 @@ def runs_on_while_a_sink_is_down_for_a_minute(
             assert seen.sink_epoch is None and seen.behind_epochs and f":{server.port}" in seen.sink_problem
             assert seen.failing is not None and seen.failing.tries >= 2
             (standing,) = [
-                each for each in standings(ctx, datetime.now(UTC), SinkLooks(60)) if each.projection == name
+                each
+                for each in projections_progress(ctx, datetime.now(UTC), SinkInspector(60))
+                if each.projection == name
             ]
             assert standing.problem and len(standing.rungs) == 1
         if tries[-1] - began > 60 and not server.running:

@@ -29,7 +29,7 @@ from tailrace.projections.generations.step_files import read_result
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.refresh.plan import Nothing
 from tailrace.projections.refresh.refresh import plan_generation
-from tailrace.projections.refresh.step import Taken, take_step
+from tailrace.projections.refresh.step import CommittedStep, take_step
 from tests.fixtures.scale import Scale
 from tests.projections.refresh import gallery
 from tests.projections.refresh.randomshop import ALTERABLE, TRUNCATE, RandomShop
@@ -70,14 +70,16 @@ def live(ctx: ProjectionContext, name: str) -> Generation:
     return generation
 
 
-def followed(ctx: ProjectionContext, projection: Projection, cut: Cut) -> Taken | None:
+def followed(ctx: ProjectionContext, projection: Projection, cut: Cut) -> CommittedStep | None:
     """The next step of the live generation; None when nothing changed. Not recorded: its time decides nothing."""
     generation = live(ctx, projection.name)
     decided = plan_generation(ctx, projection, generation, cut)
     return None if isinstance(decided, Nothing) else take_step(ctx, projection, generation, cut, decided)
 
 
-def followed_or_refused(ctx: ProjectionContext, projection: Projection, cut: Cut) -> Taken | str | None:
+def followed_or_refused(
+    ctx: ProjectionContext, projection: Projection, cut: Cut
+) -> CommittedStep | str | None:
     """``followed``, or with which words it is refused."""
     try:
         return followed(ctx, projection, cut)
@@ -179,7 +181,9 @@ class Oracle:
             rebuild(self.ctx, projection.name)
         else:
             taken = followed_or_refused(self.ctx, projection, cut)
-            where = f"{projection.name}: {taken.reason if isinstance(taken, Taken) else taken}; {where}"
+            where = (
+                f"{projection.name}: {taken.reason if isinstance(taken, CommittedStep) else taken}; {where}"
+            )
             assert not isinstance(taken, str), where
             if taken is not None:
                 self.taken[projection.name] += taken.kind == "incremental"

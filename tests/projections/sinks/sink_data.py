@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tailrace.eventstore.model.position import Fence
 from tailrace.projections.sinks.contract import Sink, Target
-from tailrace.testing.sink_contract import Step, pieces
+from tailrace.testing.sink_contract import SinkStep, pieces
 
 SCHEMA = pa.schema(
     [
@@ -44,7 +44,7 @@ def apply(
     deletes: Iterable[dict[str, Any]] = (),
 ) -> None:
     """One step from the fence of epoch ``before``."""
-    step = Step(fence(of, epoch), tuple(upserts), tuple(deletes))
+    step = SinkStep(fence(of, epoch), tuple(upserts), tuple(deletes))
     with sink.load(of, None if before is None else fence(of, before), step.to) as load:
         for part in pieces(of, step):
             load.write(*part)

@@ -24,7 +24,7 @@ from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.settings import Settings, SinkSettings
 from tailrace.projections.sinks.contract import Sink, Target
 from tailrace.projections.sinks.open import open_reader, open_sink
-from tailrace.projections.sinks.reader import Followed, GenerationMovedBack, Reader, Row, in_utc
+from tailrace.projections.sinks.reader import GenerationMovedBack, Reader, Row, SeenGeneration, in_utc
 from tailrace.projections.sinks.specs import (
     FieldKind,
     ParquetFolder,
@@ -156,15 +156,15 @@ def test_a_promotion_between_two_threads_look_ups_is_no_way_back(
 ) -> None:
     """One thread has looked generation 1 up when another is given rows of generation 2. The other readers look up and
     note under one lock."""
-    reads = Followed.reads
+    reads = SeenGeneration.reads
 
-    def overtaken(followed: Followed, live: int, *seen: int | None) -> None:
-        monkeypatch.setattr(Followed, "reads", reads)
+    def overtaken(followed: SeenGeneration, live: int, *seen: int | None) -> None:
+        monkeypatch.setattr(SeenGeneration, "reads", reads)
         followed.reads(2, *[followed.seen for _ in seen])
         reads(followed, live, *seen)
 
     assert reader.get(1) == ANNA
-    monkeypatch.setattr(Followed, "reads", overtaken)
+    monkeypatch.setattr(SeenGeneration, "reads", overtaken)
     assert reader.get(1) == ANNA
     fill(place.sink, target(2), [BERT])
     place.sink.promote(target(2), 1)
@@ -172,7 +172,7 @@ def test_a_promotion_between_two_threads_look_ups_is_no_way_back(
 
 
 def test_threads_that_share_a_reader_are_told_of_a_way_back_once() -> None:
-    followed = Followed("totals")
+    followed = SeenGeneration("totals")
     followed.reads(3, followed.seen)
     one, other, third = followed.seen, followed.seen, followed.seen
     with pytest.raises(GenerationMovedBack):
@@ -183,7 +183,7 @@ def test_threads_that_share_a_reader_are_told_of_a_way_back_once() -> None:
 
 
 def test_a_way_back_from_rows_that_one_of_two_threads_was_given_is_told() -> None:
-    followed = Followed("totals")
+    followed = SeenGeneration("totals")
     first = followed.seen
     followed.reads(2, first)
     followed.reads(3, first)

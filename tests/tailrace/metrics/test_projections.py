@@ -24,7 +24,7 @@ from tailrace.projections.generations.generation import Generation, spec_to_text
 from tailrace.projections.lifecycle import progress
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
-from tailrace.projections.lifecycle.progress import SinkLook, SinkLooks
+from tailrace.projections.lifecycle.progress import SinkAnswer, SinkInspector
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.sinks.specs import PostgresTable
 from tests.projections.conftest import Deploy, commit_step
@@ -207,8 +207,8 @@ def test_a_sink_that_hangs_is_told_in_time_and_not_asked_again_meanwhile(
         return fence(live)
 
     monkeypatch.setattr(ctx, "fence", slow)
-    monkeypatch.setattr(progress, "sink_look", lambda ctx, of: SinkLook(getattr(ctx.fence(of), "epoch", 0)))
-    looks = SinkLooks(seconds=0.5)
+    monkeypatch.setattr(progress, "ask_sink", lambda ctx, of: SinkAnswer(getattr(ctx.fence(of), "epoch", 0)))
+    looks = SinkInspector(seconds=0.5)
     collector = ProjectionCollector(ctx)
     monkeypatch.setattr(collector, "_looks", looks)
     began = time.monotonic()

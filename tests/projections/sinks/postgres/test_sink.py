@@ -30,7 +30,7 @@ from tailrace.projections.sinks.postgres import view
 from tailrace.projections.sinks.postgres.check import published_by
 from tailrace.projections.sinks.postgres.connect import begin, explain
 from tailrace.projections.sinks.specs import PostgresTable
-from tailrace.testing.sink_contract import Step, pieces
+from tailrace.testing.sink_contract import SinkStep, pieces
 from tests.fixtures.servers import ServerFactory
 from tests.projections.sinks.sink_data import SCHEMA, apply, fence, fill, rows_of, target
 
@@ -586,7 +586,7 @@ def test_of_two_that_load_a_generation_one_is_fenced_and_its_rows_are_there_once
     of = target()
     sink.create(of)
     rows = [{"customer_id": number, "name": None, "total": None} for number in range(40)]
-    step = Step(fence(of, 10), tuple(rows))
+    step = SinkStep(fence(of, 10), tuple(rows))
     parts = list(pieces(of, step))
 
     def other() -> None:

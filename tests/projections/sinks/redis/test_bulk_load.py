@@ -22,7 +22,7 @@ from tailrace.projections.sinks.redis import bulk_load
 from tailrace.projections.sinks.redis.row_format import array_header, bulk_string, bulk_strings, command
 from tailrace.projections.sinks.rows import encoded_ahead, joined_bytes
 from tailrace.projections.sinks.specs import RedisCache
-from tailrace.testing.sink_contract import Step, pieces
+from tailrace.testing.sink_contract import SinkStep, pieces
 from tailrace.testing.sink_rows import SCHEMA, value_of
 from tests.projections.sinks.sink_data import apply, fence, fill, rows_of, target
 
@@ -101,7 +101,7 @@ def test_a_first_writer_that_fell_asleep_changes_nothing(
         yield from encoded_ahead(rows, encode)
 
     sink.create(target())
-    parts = list(pieces(target(), Step(fence(target(), 10), tuple(BEFORE))))
+    parts = list(pieces(target(), SinkStep(fence(target(), 10), tuple(BEFORE))))
     with sink.load(target(), None, fence(target(), 10)) as load:
         monkeypatch.setattr(bulk_load, "encoded_ahead", asleep)
         load.write(*parts[0])
@@ -129,7 +129,7 @@ def test_every_bucket_of_a_load_goes_in_by_plain_commands(
     sink.create(of)
     with sink.load(of, None, fence(of, 10)) as load:
         assert isinstance(load, ResumableLoad)
-        for part in pieces(of, Step(fence(of, 10), tuple(BEFORE))):
+        for part in pieces(of, SinkStep(fence(of, 10), tuple(BEFORE))):
             load.write(*part)
             load.bucket_done(part[0])
         load.commit()
@@ -139,7 +139,7 @@ def test_every_bucket_of_a_load_goes_in_by_plain_commands(
 
 def test_a_bucket_that_has_rows_is_compared_row_by_row(sink: Sink, client: Any) -> None:
     sink.create(target())
-    parts = list(pieces(target(), Step(fence(target(), 10), tuple(BEFORE))))
+    parts = list(pieces(target(), SinkStep(fence(target(), 10), tuple(BEFORE))))
     with sink.load(target(), None, fence(target(), 10)) as cut_off:
         cut_off.write(*parts[0])
     client.config_resetstat()

@@ -17,7 +17,7 @@ from tailrace.eventstore.settings import Settings, SinkSettings
 from tailrace.projections.sinks.contract import InMotion, Sink
 from tailrace.projections.sinks.open import open_reader, open_sink
 from tailrace.projections.sinks.specs import RedisCache
-from tailrace.testing.sink_contract import Step, pieces
+from tailrace.testing.sink_contract import SinkStep, pieces
 from tests.projections.sinks.sink_data import apply, fence, fill, rows_of, target
 
 pytestmark = [pytest.mark.valkey, pytest.mark.usefixtures("values_shown")]
@@ -133,7 +133,7 @@ def _bucket(row: int) -> int:
 def test_a_step_half_in_is_no_difference(redis_url: str, format: str) -> None:
     sink = filled(redis_url, format)
     changed = ROWS[0] | {"total": Decimal("99.00")}
-    step = Step(fence(target(), 11), (changed,), ({"customer_id": 2},))
+    step = SinkStep(fence(target(), 11), (changed,), ({"customer_id": 2},))
     with sink.load(target(), fence(target(), 10), step.to) as load:
         for bucket, upserts, deletes in pieces(target(), step):
             load.write(bucket, upserts, deletes)

@@ -20,7 +20,7 @@ from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.redis import sink as redis_sink
 from tailrace.projections.sinks.redis.connect import run
 from tailrace.projections.sinks.specs import RedisCache, RedisFormat
-from tailrace.testing.sink_contract import Step, pieces
+from tailrace.testing.sink_contract import SinkStep, pieces
 from tests.fixtures.servers import RedisFactory
 from tests.projections.sinks.sink_data import apply, fence, fill, rows_of, target
 
@@ -105,7 +105,7 @@ def test_a_value_that_became_null_loses_its_field(redis_url: str, client: Any) -
 def test_deleted_rows_are_tombstones_until_the_fence_passes(sink: Sink, client: Any) -> None:
     fill(sink, target(), [ANNA, BERT])
     with sink.load(target(), fence(target(), 10), fence(target(), 11)) as load:
-        for part in pieces(target(), Step(fence(target(), 11), deletes=({"customer_id": 1},))):
+        for part in pieces(target(), SinkStep(fence(target(), 11), deletes=({"customer_id": 1},))):
             load.write(*part)
         stone = row_key(client, 1)
         assert "_deleted" in stored(client, stone)
@@ -169,7 +169,7 @@ def test_the_epoch_of_a_packed_row_is_found_however_many_columns_it_has(
     apply(sink, wide, 10, 2**40, [row | {"c0": 2}])
     client.delete(*client.keys("*fence"))
     with sink.load(wide, None, fence(wide, 2**40 - 1)) as load:
-        for part in pieces(wide, Step(fence(wide, 2**40 - 1), deletes=({"customer_id": 1},))):
+        for part in pieces(wide, SinkStep(fence(wide, 2**40 - 1), deletes=({"customer_id": 1},))):
             load.write(*part)
     assert stored(client, row_key(client, 1)) == {"_epoch": 2**40} | row | {"c0": 2}
 
@@ -220,7 +220,7 @@ def test_rows_go_by_themselves_after_their_time_and_tombstones_stay(
     assert 1_000_499 - 1000 * (time.monotonic() - before) <= left <= 1_000_500
     client.persist(row_key(client, 1))
     with sink.load(target(), fence(target(), 10), fence(target(), 11)) as load:
-        step = Step(fence(target(), 11), upserts=(ANNA,), deletes=({"customer_id": 2},))
+        step = SinkStep(fence(target(), 11), upserts=(ANNA,), deletes=({"customer_id": 2},))
         for part in pieces(target(), step):
             load.write(*part)
         assert client.pttl(row_key(client, 1)) > 0, "written again, its time begins anew"
