@@ -1,0 +1,115 @@
+"""A store, its configuration and its projections go on working that were made when each room was a package of its own.
+
+``golden/store-0.tar.gz`` is the folder of a project as commit 1b9607a left it: ``tailrace.toml``, projections in Python
+(``views.py``) and SQL, a sink of the project's own, a catalog of format 1 with two captured tables, four projections
+of which one has two generations, and the last epoch not refreshed yet. It names no path outside the folder.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import tarfile
+
+import pytest
+
+from tailrace.projections.generations.generation import spec_from_text
+from tests.support.folders import REPOSITORY
+from tests.support.wheels import run
+from tests.tailrace.conftest import Project
+
+STORE = REPOSITORY / "tests" / "tailrace" / "golden" / "store-0.tar.gz"
+# The one thing a project has to change: the modules that its own sink is made of.
+MOVED = {
+    "from eventstore.settings": "from tailrace.eventstore.settings",
+    "from projections.readers.keyvalue": "from tailrace.projections.sinks.keyvalue.reader",
+    "from projections.sinks.keyvalue": "from tailrace.projections.sinks.keyvalue.sink",
+}
+SERVICE = """
+import json
+
+import tailrace
+from tailrace.projections import load_projections
+from tailrace.projections.definition.fingerprint import fingerprint
+
+settings = tailrace.load_settings()
+views = load_projections(settings.projections.modules, sql=settings.projections.sql)
+with tailrace.Store.open(settings.store) as store:
+    found = {
+        "definitions": {name: fingerprint(view) for name, view in views.items()},
+        "generations": {
+            name: [each.fingerprint for each in store.derived.generations(name)] for name in views
+        },
+        "epochs": [epoch.rows for epoch in store.epochs()],
+        "topics": {
+            info.id.text: sum(batch.num_rows for batch in store.read(info.id)) for info in store.topics()
+        },
+    }
+keys = {"totals": 2, "counts": 2, "named": 1, "cities": "Oslo"}
+for name, key in keys.items():
+    with tailrace.open_reader(settings, settings.store.name, name, views[name].sink) as reader:
+        found[name] = reader.get(key)
+print(json.dumps(found, default=str))
+"""
+SHOWN = {
+    "totals": {"customer_id": 2, "total": "251.00"},
+    "counts": {"customer_id": 2, "orders": 5},
+    "named": {"id": 1, "name": "customer 1", "total": "240.00"},
+    "cities": {"city": "Oslo", "customers": 4},
+}
+
+
+@pytest.fixture
+def before(project: Project) -> Project:
+    with tarfile.open(STORE) as archive:
+        archive.extractall(project.folder, filter="data")
+    own_sink = project.folder / "own_sink.py"
+    text = own_sink.read_text()
+    for old, new in MOVED.items():
+        text = text.replace(old, new)
+    own_sink.write_text(text)
+    project.module("service", SERVICE)
+    project.environment["SHOP_DSN"] = "postgresql://nobody@127.0.0.1:1/nowhere"  # what was captured is gone
+    return project
+
+
+def served(project: Project) -> dict[str, object]:
+    words = [f"{name}={value}" for name, value in project.environment.items()]
+    found: dict[str, object] = json.loads(
+        run("env", *words, f"PYTHONPATH={REPOSITORY}", project.python, "service.py", cwd=project.folder)
+    )
+    return found
+
+
+def test_a_store_of_before_is_read_refreshed_rebuilt_and_verified(before: Project) -> None:
+    found = served(before)
+    definitions, generations = found["definitions"], found["generations"]
+    assert isinstance(definitions, dict) and isinstance(generations, dict)
+    assert {name: set(each) for name, each in generations.items()} == {
+        name: {each} for name, each in definitions.items()
+    }
+    assert found["epochs"] == [72, 7, 1]
+    assert found["topics"] == {"shop.public.customers": 13, "shop.public.orders": 67}
+    assert {name: found[name] for name in SHOWN} == SHOWN
+
+    (status,) = before.ok("status", "--json").documents
+    assert {each["name"]: each["state"] for each in status["projections"]} == dict.fromkeys(SHOWN, "live")
+    refreshed, rebuilt, proved, collected = before.together(
+        ["run", "--once"], ["rebuild", "counts", "--yes"], ["verify"], ["projection", "gc", "--yes"]
+    )
+    for done in (refreshed, rebuilt, proved, collected):
+        assert done.code == 0, done.out + done.err
+        assert "definition" not in done.out
+    assert served(before)["cities"] == {"city": "Oslo", "customers": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("cprojections.specs\nPostgresTable\n(S'mart'\nS'totals'\ntR.", "PostgresTable"),
+        ("cprojections.sinks.keyvalue\nKeyValueSink\n(NtR.", "KeyValueSink"),
+    ],
+)
+def test_a_sink_that_was_pickled_under_a_name_of_before_is_found(text: str, kind: str) -> None:
+    kept = json.dumps({"kind": "own", "pickle": base64.b64encode(text.encode()).decode()})
+    assert type(spec_from_text(kept)).__name__ == kind
