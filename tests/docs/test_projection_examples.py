@@ -1,0 +1,81 @@
+"""The examples of ``Changes`` and ``Events`` on the page of projections, over rows made by hand, and the zone they
+compute in."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from tailrace.projections import Projection, load_projections
+from tests.support.folders import REPOSITORY
+
+PAGE = (REPOSITORY / "docs" / "projections.md").read_text()
+CHANGE = "_op string, _commit_ts timestamp, key struct<id: bigint>, after struct<id: bigint, status: string>"
+EVENT = "stream string, type string, data string, recorded_at timestamp"
+
+
+@pytest.fixture
+def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Projection]:
+    blocks = re.findall(r"```python\n(from pyspark.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "page_of_projections.py").write_text("\n\n".join(blocks))
+    monkeypatch.syspath_prepend(tmp_path)
+    return dict(load_projections(["page_of_projections"]))
+
+
+def at(hour: int, day: int = 1) -> datetime:
+    return datetime(2026, 3, day, hour, tzinfo=UTC)
+
+
+def changes(spark: SparkSession) -> DataFrame:
+    rows = [
+        ("r", at(8), (1,), (1, "placed")),
+        ("u", at(9), (1,), (1, "paid")),
+        ("u", at(10), (1,), (1, "shipped")),
+        ("c", at(11), (2,), (2, "placed")),
+        ("d", at(12), (2,), None),
+        ("t", at(13), None, None),
+    ]
+    return spark.createDataFrame(rows, CHANGE)
+
+
+def test_the_example_of_changes_gives_when_an_order_was_seen_and_paid(
+    spark: SparkSession, examples: dict[str, Projection]
+) -> None:
+    result = examples["order_times"](changes=changes(spark)).select(
+        "order_id", F.unix_timestamp("seen_at"), F.unix_timestamp("paid_at")
+    )
+    assert sorted(map(tuple, result.collect())) == [
+        (1, at(8).timestamp(), at(9).timestamp()),
+        (2, at(11).timestamp(), None),
+    ]
+
+
+def test_the_example_of_events_counts_days_in_utc(
+    spark: SparkSession, examples: dict[str, Projection]
+) -> None:
+    rows = [
+        ("order-1", "order_placed", "{}", at(9)),
+        ("order-1", "order_paid", '{"amount": "4.50"}', at(23)),  # the next day in Berlin, the same in UTC
+        ("order-2", "order_paid", '{"amount": "1.00"}', at(1)),
+        ("order-3", "order_paid", '{"amount": "2.00"}', at(1, day=2)),
+        ("order-4", "order_paid", '{"amount": "8.00"}', None),
+    ]
+    events = spark.createDataFrame(rows, EVENT)
+    result = examples["paid_per_day"](events=events)
+    assert sorted(map(tuple, result.collect())) == [
+        (date(2026, 3, 1), Decimal("5.50")),
+        (date(2026, 3, 2), Decimal("2.00")),
+    ]
+
+
+def test_the_expression_for_another_zone_gives_its_days(spark: SparkSession) -> None:
+    (expression,) = re.findall(r"`(F\.to_date\(F\.from_utc_timestamp\(.*?\)\))`", PAGE)
+    events = spark.createDataFrame([("order-1", "order_paid", "{}", at(23))], EVENT)
+    (row,) = events.select(eval(expression, {"F": F})).collect()
+    assert row[0] == date(2026, 3, 2)
