@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from tailrace.cli.app import app
 from tailrace.config.load import load_settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import load_projections
-from tailrace.projections.sinks.open import open_sink
-from tailrace.projections.sinks.specs import PostgresTable
-from tests.projections.sinks.sink_data import fill, target
 from tests.support.folders import REPOSITORY
+from tests.tailrace.live_projection import LIVE_ROW, make_live
 
 ROOT = REPOSITORY
 ROOMS = (
@@ -155,20 +151,13 @@ def test_the_readmes_first_projection_is_one(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_readmes_service_reads_what_is_live(
-    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = next(block for block in python_blocks("README.md") if "open_reader(" in block)
-    (tmp_path / "tailrace.toml").write_text(
-        f'[store]\nname = "acme"\n[sinks.mart]\nkind = "postgres"\ndsn = "{database}"\n'
-    )
+    make_live(tmp_path)
     monkeypatch.chdir(tmp_path)
-    sink = open_sink(PostgresTable("mart", "customer_totals"), load_settings())
-    columns = pa.schema({"customer_id": pa.int64(), "total": pa.decimal128(12, 2)})
-    shown = target(schema=columns)
-    fill(sink, shown, [{"customer_id": 7, "total": Decimal("10.50")}])
-    sink.promote(shown, None)
     exec(code, {})
-    assert capsys.readouterr().out.strip() == code.rpartition("# ")[2].strip()
+    assert capsys.readouterr().out.strip() == code.rpartition("# ")[2].strip() == repr(LIVE_ROW)
 
 
 def test_the_readmes_service_follows_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,8 +16,8 @@ from tests.eventstore import shop
 from tests.projections.sinks.sink_data import fill, target
 
 PROJECTION = "customer_totals"
-LIVE_ROW = {"customer_id": 7, "orders": 3}
-COLUMNS = pa.schema({"customer_id": pa.int64(), "orders": pa.int64()})
+LIVE_ROW = {"customer_id": 7, "total": Decimal("10.50")}
+COLUMNS = pa.schema({"customer_id": pa.int64(), "total": pa.decimal128(12, 2)})
 
 
 def make_live(folder: Path) -> None:
