@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from tailrace.eventstore.errors import TailraceError, UsageError
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from tailrace.eventstore.store import Store
 
 NOTHING_TO_DO = 3
+# Global options may stand anywhere on the line: `tailrace status --json` is what people type.
+_GLOBAL_FLAGS = {"--json", "--show-values", "--verbose", "--yes"}
+_GLOBAL_VALUES = {"--config", "--env"}
 
 
 @dataclass
@@ -42,6 +48,13 @@ class Invocation:
     @property
     def settings(self) -> Settings:
         return self.configuration.settings
+
+    @property
+    def catalog_label(self) -> str:
+        """The catalog's address without its password."""
+        from sqlalchemy.engine import make_url
+
+        return make_url(self.settings.store.catalog).render_as_string(hide_password=True)
 
     @contextmanager
     def store(self, *, create: bool = False) -> Iterator[Store]:
@@ -113,3 +126,43 @@ def unknown(kind: str, name: str, known: Iterable[str], otherwise: str) -> Usage
 def is_missing_store(error: TailraceError) -> bool:
     """Whether opening the store failed because ``tailrace init`` has not made it yet."""
     return "tailrace init" in error.hint
+
+
+@contextmanager
+def stop_on_signals(stop: threading.Event) -> Iterator[threading.Event]:
+    """SIGTERM and the first Ctrl-C end the work at the next commit; the event inside says that it was Ctrl-C."""
+    interrupted = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            interrupted.set()
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one does not wait
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def hoist_global_options(arguments: Sequence[str]) -> list[str]:
+    """``arguments`` with the global options moved to the front. Nothing behind ``--`` is touched."""
+    front: list[str] = []
+    rest: list[str] = []
+    at = 0
+    while at < len(arguments):
+        word = arguments[at]
+        if word == "--":
+            rest += arguments[at:]
+            break
+        if word in _GLOBAL_FLAGS or (word.partition("=")[0] in _GLOBAL_VALUES and "=" in word):
+            front.append(word)
+        elif word in _GLOBAL_VALUES:
+            front += arguments[at : at + 2]
+            at += 1
+        else:
+            rest.append(word)
+        at += 1
+    return front + rest

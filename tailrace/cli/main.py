@@ -10,17 +10,14 @@ from types import FrameType
 
 from tailrace.cli import log_handler
 from tailrace.cli.errors import INTERRUPTED, Edge
+from tailrace.cli.invocation import hoist_global_options
 from tailrace.eventstore.disclosure import showing
 from tailrace.terminal import Output
-
-# Global options may stand anywhere on the line: `tailrace status --json` is what people type.
-_FLAGS = {"--json", "--show-values", "--verbose", "--yes"}
-_VALUES = {"--config", "--env"}
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command (default: that of this process), report its errors, return the exit code."""
-    ordered = hoisted(sys.argv[1:] if arguments is None else arguments)
+    ordered = hoist_global_options(sys.argv[1:] if arguments is None else arguments)
     output = Output(json="--json" in ordered)
     signal.signal(signal.SIGTERM, _terminated)
     edge = Edge(output, verbose="--verbose" in ordered)
@@ -38,24 +35,3 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _terminated(number: int, frame: FrameType | None) -> None:
     """Leave through every ``finally``: embedded servers, Spark and temporary folders go with us."""
     raise SystemExit(128 + number)
-
-
-def hoisted(arguments: Sequence[str]) -> list[str]:
-    """``arguments`` with the global options moved to the front. Nothing behind ``--`` is touched."""
-    front: list[str] = []
-    rest: list[str] = []
-    at = 0
-    while at < len(arguments):
-        word = arguments[at]
-        if word == "--":
-            rest += arguments[at:]
-            break
-        if word in _FLAGS or (word.partition("=")[0] in _VALUES and "=" in word):
-            front.append(word)
-        elif word in _VALUES:
-            front += arguments[at : at + 2]
-            at += 1
-        else:
-            rest.append(word)
-        at += 1
-    return front + rest

@@ -7,31 +7,27 @@ catalogs too, are relative to the folder of the file.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from tailrace.config.errors import Keys, did_you_mean, dotted, file_error, settings_error
+from tailrace.config.expand import REFERENCE, Expansion, variables_in
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.settings import SINK_ADDRESS, Settings, SinkSettings, StoreSettings
 
 FILE_NAME = "tailrace.toml"
 CONFIG_VARIABLE = "TAILRACE_CONFIG"
 ENV_VARIABLE = "TAILRACE_ENV"
-SECRET_FILE_BYTES_MAX = 64 * 1024  # a secret is a line; a larger file is the wrong one
 
-_REFERENCE = re.compile(r"\$(?:(\$)|\{([^{}]*)\}|(\{))")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SQLITE = "sqlite:///"
-
-Keys = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +55,18 @@ def load_configuration(path: Path | None = None, env: str | None = None) -> Conf
     file = find_file(path)
     chosen = env or os.environ.get(ENV_VARIABLE) or None
     overlaid = _overlay(file, _parse(file), chosen)
-    expanded = _Expansion(file).table(overlaid, ())
+    expanded = Expansion(file).table(overlaid, ())
     _refuse_topics_in_store(file, expanded)
-    anchored = _anchor(expanded, file.parent)
+    document = _absolute_paths(expanded, file.parent)
     try:
-        settings = Settings.model_validate(anchored)
+        settings = Settings.model_validate(document)
     except ValidationError as error:
-        raise _rendered(file, chosen, error) from None
+        raise settings_error(file, chosen, error) from None
     store = settings.store.model_copy(update={"topics": settings.topics})
     settings = settings.model_copy(update={"store": store})
     _check_addresses(file, settings)
     _require_hidden_keys(file, overlaid)
-    inline = [_dotted(keys) for keys in _inline_passwords(overlaid)]
+    inline = [dotted(keys) for keys in _inline_passwords(overlaid)]
     if inline and settings.protected:
         raise UsageError(
             f"{file}: {', '.join(inline)}: a password is written in the file of a protected environment",
@@ -82,43 +78,29 @@ def load_configuration(path: Path | None = None, env: str | None = None) -> Conf
     return Configuration(file, chosen, settings, warnings)
 
 
-def placed(
+def store_at(
     configuration: Configuration, catalog: str, segments: str, s3: Mapping[str, str | None]
 ) -> StoreSettings:
     """The store's settings with another place, given on the command line and read as the file's values are. ``s3``:
     settings of the object store; None = as they are. Raises UsageError."""
-    expanded = _Expansion(Path("command line")).table({"catalog": catalog, "segments": segments}, ())
+    expanded = Expansion(Path("command line")).table({"catalog": catalog, "segments": segments}, ())
     store = configuration.settings.store
     given = {name: value for name, value in s3.items() if value is not None}
     document = store.model_dump() | {
-        "catalog": _anchored_catalog(expanded["catalog"], configuration.folder),
-        "segments": anchored(expanded["segments"], configuration.folder),
+        "catalog": _absolute_catalog(expanded["catalog"], configuration.folder),
+        "segments": absolute_segments(expanded["segments"], configuration.folder),
         "s3": store.s3.model_dump() | given,
     }
     try:
         return StoreSettings.model_validate(document)
     except ValidationError as error:
-        raise _rendered(Path("command line"), None, error) from None
+        raise settings_error(Path("command line"), None, error) from None
 
 
 def variables(configuration: Configuration) -> tuple[str, ...]:
     """The environment variables that the file needs under its overlay, each once, in the file's order."""
     overlaid = _overlay(configuration.path, _parse(configuration.path), configuration.env)
-    return tuple(dict.fromkeys(_needed(overlaid)))
-
-
-def _needed(value: Any) -> Iterable[str]:
-    """Names of variables in a value, but for those with a default."""
-    match value:
-        case str():
-            inside = (found[2] for found in _REFERENCE.finditer(value) if found[2] is not None)
-            yield from (name for name in inside if _VARIABLE.fullmatch(name))
-        case dict():
-            for part in value.values():
-                yield from _needed(part)
-        case list():
-            for part in value:
-                yield from _needed(part)
+    return tuple(dict.fromkeys(variables_in(overlaid)))
 
 
 def find_file(path: Path | None = None) -> Path:
@@ -160,7 +142,7 @@ def _overlay(file: Path, document: Mapping[str, Any], env: str | None) -> dict[s
         known = ", ".join(sorted(overlays)) or "none"
         raise UsageError(
             f"{file} has no environment {env!r} (defined: {known})",
-            hint=_did_you_mean(env, overlays) or f"add a table [env.{env}], or choose another with --env",
+            hint=did_you_mean(env, overlays) or f"add a table [env.{env}], or choose another with --env",
         )
     return _merged(base, overlays[env])
 
@@ -174,78 +156,7 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Expansion:
-    """``${…}`` in the strings of one file."""
-
-    file: Path
-
-    def table(self, table: Mapping[str, Any], at: Keys) -> dict[str, Any]:
-        return {key: self.value(value, (*at, key)) for key, value in table.items()}
-
-    def value(self, value: Any, at: Keys) -> Any:
-        match value:
-            case str():
-                return _REFERENCE.sub(lambda match: self._reference(match, at), value)
-            case dict():
-                return self.table(value, at)
-            case list():
-                return [self.value(item, (*at, str(index))) for index, item in enumerate(value)]
-            case _:
-                return value
-
-    def _reference(self, match: re.Match[str], at: Keys) -> str:
-        dollar, inside, unclosed = match.groups()
-        if dollar:
-            return "$"
-        if unclosed:
-            raise self._error(
-                at, "a ${ without its }", "close it, or write $${ for the two characters themselves"
-            )
-        if inside.startswith("file:"):
-            return self._secret(inside.removeprefix("file:"), at)
-        name, has_default, default = inside.partition(":-")
-        if not _VARIABLE.fullmatch(name):
-            raise self._error(
-                at,
-                f"${{{inside}}} names no variable",
-                "use ${VAR}, ${VAR:-default} or ${file:/run/secrets/x}",
-            )
-        found = os.environ.get(name)
-        if has_default:
-            return found or default
-        if found is None:
-            raise self._error(
-                at,
-                f"the environment variable {name} is not set",
-                f"export {name}=…, or write ${{{name}:-default}}",
-            )
-        return found
-
-    def _secret(self, name: str, at: Keys) -> str:
-        path = self.file.parent / Path(name).expanduser()
-        try:
-            with path.open("rb") as file:
-                data = file.read(SECRET_FILE_BYTES_MAX + 1)
-            if len(data) > SECRET_FILE_BYTES_MAX:
-                raise self._error(at, f"the secret file {path} is larger than 64 KiB", "name the right file")
-            return data.decode().removesuffix("\n").removesuffix("\r")
-        except OSError as error:
-            raise self._error(
-                at,
-                f"the secret file {path} cannot be read: {error.strerror}",
-                "create it, or let this user read it",
-            ) from None
-        except UnicodeDecodeError:
-            raise self._error(
-                at, f"the secret file {path} is not UTF-8 text", "name the right file"
-            ) from None
-
-    def _error(self, at: Keys, problem: str, hint: str) -> UsageError:
-        return UsageError(f"{self.file}: {_dotted(at)}: {problem}", hint=hint)
-
-
-def _anchor(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _absolute_paths(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Paths relative to the file's folder made absolute, defaults included; values of a wrong type are left alone."""
     defaults = Settings().store
     store = document.get("store", {})
@@ -253,15 +164,18 @@ def _anchor(document: dict[str, Any], folder: Path) -> dict[str, Any]:
         catalog = store.get("catalog", defaults.catalog)
         segments = store.get("segments", str(defaults.segments))
         if isinstance(catalog, str) and isinstance(segments, str):
-            paths = {"catalog": _anchored_catalog(catalog, folder), "segments": anchored(segments, folder)}
+            paths = {
+                "catalog": _absolute_catalog(catalog, folder),
+                "segments": absolute_segments(segments, folder),
+            }
             document = {**document, "store": {**store, **paths}}
     sinks = document.get("sinks", {})
     if isinstance(sinks, dict):
-        document = {**document, "sinks": {name: _anchored_sink(sink, folder) for name, sink in sinks.items()}}
+        document = {**document, "sinks": {name: _absolute_sink(sink, folder) for name, sink in sinks.items()}}
     return document
 
 
-def anchored(segments: str, folder: Path) -> str:
+def absolute_segments(segments: str, folder: Path) -> str:
     """A folder relative to the configuration's; what has a scheme is left as it is."""
     return segments if "://" in segments else str(folder / segments)
 
@@ -275,13 +189,13 @@ def _refuse_topics_in_store(file: Path, document: Mapping[str, Any]) -> None:
         )
 
 
-def _anchored_catalog(url: str, folder: Path) -> str:
+def _absolute_catalog(url: str, folder: Path) -> str:
     if not url.startswith(_SQLITE) or url == _SQLITE + ":memory:":
         return url
     return _SQLITE + str(folder / url.removeprefix(_SQLITE))
 
 
-def _anchored_sink(sink: Any, folder: Path) -> Any:
+def _absolute_sink(sink: Any, folder: Path) -> Any:
     if isinstance(sink, dict) and isinstance(sink.get("path"), str):
         return {**sink, "path": str(folder / sink["path"])}
     return sink
@@ -289,12 +203,12 @@ def _anchored_sink(sink: Any, folder: Path) -> Any:
 
 def _check_addresses(file: Path, settings: Settings) -> None:
     """Each kind of sink has its one address, and no other."""
-    problems = [line for name, sink in settings.sinks.items() for line in _address_problems(name, sink)]
+    problems = [line for name, sink in settings.sinks.items() for line in _addressfile_error(name, sink)]
     if problems:
-        raise _problems(file, problems)
+        raise file_error(file, problems)
 
 
-def _address_problems(name: str, sink: SinkSettings) -> list[str]:
+def _addressfile_error(name: str, sink: SinkSettings) -> list[str]:
     wanted = SINK_ADDRESS[sink.kind]
     lines = []
     if getattr(sink, wanted) is None:
@@ -317,9 +231,9 @@ def _require_hidden_keys(file: Path, overlaid: Mapping[str, Any]) -> None:
     sources = overlaid.get("sources", {})
     for name, source in sources.items() if isinstance(sources, dict) else ():
         key = source.get("hash_key") if isinstance(source, dict) else None
-        if isinstance(key, str) and _REFERENCE.sub(lambda match: (match[2] or "").partition(":-")[2], key):
+        if isinstance(key, str) and REFERENCE.sub(lambda match: (match[2] or "").partition(":-")[2], key):
             raise UsageError(
-                f"{file}: {_dotted(('sources', name, 'hash_key'))}: the key is written in the file",
+                f"{file}: {dotted(('sources', name, 'hash_key'))}: the key is written in the file",
                 hint="take it from the environment or a file: ${SHOP_HASH_KEY} or ${file:/run/secrets/shop_hash_key}",
             )
 
@@ -334,105 +248,10 @@ def _inline_passwords(table: Mapping[str, Any], at: Keys = ()) -> Iterable[Keys]
 
 
 def _has_password(address: str) -> bool:
-    blanked = _REFERENCE.sub("", address)
+    blanked = REFERENCE.sub("", address)
     if "://" not in blanked:
         return re.search(r"\bpassword\s*=\s*[^\s]", blanked) is not None
     try:
         return bool(urlsplit(blanked).password) or re.search(r"[?&]password=[^&]", blanked) is not None
     except ValueError:  # not an address at all: connecting to it will say so
         return False
-
-
-def _rendered(file: Path, env: str | None, error: ValidationError) -> UsageError:
-    lines = [_line(item) for item in error.errors(include_url=False, include_input=True)]
-    suffix = f" (with [env.{env}])" if env else ""
-    return _problems(file, lines, suffix)
-
-
-def _problems(file: Path, lines: Sequence[str], suffix: str = "") -> UsageError:
-    if len(lines) == 1:
-        message = f"{file}{suffix}: {lines[0]}"
-    else:
-        message = f"{file}{suffix} has {len(lines)} errors:\n" + "\n".join(f"  {line}" for line in lines)
-    return UsageError(message, hint="all keys with their meaning: tailrace init --example --dry-run")
-
-
-def _line(item: Any) -> str:
-    """One pydantic error as ``key.path: what is wrong and what is allowed``."""
-    location = tuple(str(part) for part in item["loc"])
-    context = item.get("ctx", {})
-    match item["type"]:
-        case "extra_forbidden":
-            allowed = _allowed(location[:-1])
-            guess = _did_you_mean(location[-1], allowed)
-            known = guess or f"allowed here: {', '.join(allowed)}"
-            return f"{_dotted(location)}: unknown key; {known}"
-        case "missing":
-            return f"{_dotted(location)}: is required"
-        case "string_pattern_mismatch" if location[-1] == "[key]":
-            return f"{_dotted(location[:-1])}: {_NAME_RULE}"
-        case "string_pattern_mismatch":
-            return f"{_dotted(location)}: {_NAME_RULE} (got {_shown(location, item['input'])})"
-        case "literal_error":
-            return (
-                f"{_dotted(location)}: must be {context['expected']} (got {_shown(location, item['input'])})"
-            )
-        case "greater_than_equal":
-            return f"{_dotted(location)}: must be at least {context['ge']} (got {_shown(location, item['input'])})"
-        case "less_than_equal":
-            return f"{_dotted(location)}: must be at most {context['le']} (got {_shown(location, item['input'])})"
-        case "greater_than":
-            return f"{_dotted(location)}: must be more than {context['gt']} (got {_shown(location, item['input'])})"
-        case "value_error" if isinstance(item["input"], dict):
-            return f"{_dotted(location)}: {context['error']}"
-        case "value_error":
-            return f"{_dotted(location)}: {context['error']} (got {_shown(location, item['input'])})"
-        case _:
-            said = item["msg"].removeprefix("Input ")
-            return f"{_dotted(location)}: {said} (got {_shown(location, item['input'])})"
-
-
-_NAME_RULE = "a name is 1 to 31 of a-z, 0-9 and _, and starts with a letter"
-_SECRET_KEYS = frozenset(
-    {"dsn", "url", "catalog", "hash_key"}
-)  # settings.py: SecretStr, and a catalog URL with its password
-
-
-def _shown(location: Keys, value: Any) -> str:
-    """The value for a message; anything that may hold a secret by its kind only."""
-    if _SECRET_KEYS & set(location) or (
-        isinstance(value, str) and re.search("[@=]" if "columns" in location else "[:@=]", value)
-    ):
-        return "text not shown, it may hold a secret"
-    return f"a {type(value).__name__}" if isinstance(value, dict | list) else repr(value)
-
-
-def _allowed(location: Keys) -> list[str]:
-    """The keys allowed in the table at ``location``."""
-    model: Any = Settings
-    for part in location:
-        model = _below(model, part)
-    allowed = list(model.model_fields) if _is_model(model) else []
-    return [*allowed, "env"] if model is Settings else allowed
-
-
-def _below(annotation: Any, part: str) -> Any:
-    if _is_model(annotation):
-        field = annotation.model_fields.get(part)
-        return field.annotation if field else None
-    if get_origin(annotation) is dict:
-        return get_args(annotation)[1]
-    return None
-
-
-def _is_model(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
-
-
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else ""
-
-
-def _dotted(keys: Keys) -> str:
-    return ".".join(key if re.fullmatch(r"[A-Za-z0-9_\-\[\]]+", key) else f'"{key}"' for key in keys)

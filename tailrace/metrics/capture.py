@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from tailrace.cli.daily.status import reachable_ladder
 from tailrace.eventstore.errors import OperatorError
+from tailrace.status import reachable_ladder
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tailrace.cli.daily.capture_memory import keep_small
-from tailrace.cli.daily.goal import Goal
 from tailrace.cli.errors import INTERRUPTED
-from tailrace.cli.invocation import of
-from tailrace.eventstore.errors import UsageError
+from tailrace.cli.invocation import of, stop_on_signals
+from tailrace.eventstore.errors import TransientError, UsageError
 from tailrace.terminal import Output, Progress, count, duration, size
 from tailrace.upkeep import keeping_order
 
 if TYPE_CHECKING:
     from tailrace.cdc.status import CaptureStatus
+    from tailrace.eventstore.model.topic import TopicId
     from tailrace.eventstore.settings import SourceSettings
     from tailrace.eventstore.store import Store
 
 POLL_SECONDS = 0.2
+GOAL_SECONDS = 1.0  # between questions to the server whether tables can be loaded
 REPORT_SECONDS = 1.0  # JSON lines and the watched line
 
 
@@ -103,7 +102,7 @@ def capture(
         with (
             served(collector, metrics_port, metrics_address or metrics.address, invocation.output.note),
             keeping_order(store, invocation.configuration, invocation.output.note),
-            stopping(running.stop) as interrupted,
+            stop_on_signals(running.stop) as interrupted,
             invocation.output.progress("capture") as progress,
         ):
             running.start()
@@ -157,23 +156,72 @@ class Running:
         self._latest[status.source] = status
 
 
-@contextmanager
-def stopping(stop: threading.Event) -> Iterator[threading.Event]:
-    """SIGTERM and the first Ctrl-C end the work at the next commit; the event inside says that it was Ctrl-C."""
-    interrupted = threading.Event()
+@dataclass(slots=True)
+class Goal:
+    """All commits of a source below ``lsn``, and all its topics loaded whose tables can be read."""
 
-    def asked(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT:
-            interrupted.set()
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one does not wait
-        stop.set()
+    store: Store
+    source: str
+    settings: SourceSettings
+    lsn: int
+    left: Sequence[str] = ()
+    """Said of the topics that are not loaded, once the goal is reached."""
+    _looked_at: float = field(default=float("-inf"), init=False)
 
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield interrupted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    @classmethod
+    def now(cls, store: Store, source: str, settings: SourceSettings) -> Goal:
+        """Where the server's WAL ends now. Raises TransientError when it is out of reach."""
+        from tailrace.status import server_flush_lsn
+
+        lsn = server_flush_lsn(settings.dsn.get_secret_value())
+        if lsn is None:
+            raise TransientError(
+                f"the server of source {source} is out of reach",
+                hint="tailrace doctor says why; then try again",
+            )
+        return cls(store, source, settings, lsn)
+
+    def reached(self) -> bool:
+        """Topics that are set aside are waited for only when somebody asks; those without a table never."""
+        state = self.store.source(self.source)
+        if state is None or not state.loaded or state.through_lsn < self.lsn:
+            return False
+        waiting = self._incomplete()
+        if waiting and time.monotonic() - self._looked_at < GOAL_SECONDS:
+            return False
+        self._looked_at = time.monotonic()
+        self.left = self._unloadable(waiting, state.publication) if waiting else ()
+        return len(self.left) == len(waiting)
+
+    def _incomplete(self) -> list[TopicId]:
+        from tailrace.eventstore.metadata.quarantine import quarantined
+
+        aside = {each.topic for each in quarantined(self.store.catalog, self.source)}
+        aside -= {request.topic for request in self.store.requests.open(self.source, "retry")}
+        topics = self.store.topics(self.source)
+        return [topic.id for topic in topics if topic.complete_since is None and topic.id not in aside]
+
+    def _unloadable(self, topics: Sequence[TopicId], name: str) -> list[str]:
+        """Those that no session would load, as the server's tables and its publication are."""
+        from tailrace.cdc.postgres.connect import Address, connect
+        from tailrace.cdc.postgres.publication import read_publication
+        from tailrace.cdc.postgres.tables import read_tables
+        from tailrace.cdc.setup.table_changes import loadable_tables
+        from tailrace.cdc.topics import Topics
+
+        address = Address.of(self.settings)
+        try:
+            with connect(address, "tailrace capture") as connection:
+                publication = read_publication(connection, name, address)
+                tables = read_tables(connection, address)
+        except TransientError:  # the capture tries again, too
+            return []
+        loadable = set(loadable_tables(Topics.read(self.store, self.source), publication, tables).values())
+        return [
+            f"{topic.text} cannot be loaded: its table is not there, or not published (tailrace init)"
+            for topic in topics
+            if topic not in loadable
+        ]
 
 
 def watch(

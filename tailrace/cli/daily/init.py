@@ -95,7 +95,7 @@ def prepare(
         store, fresh = _store(invocation, stack, dry_run=dry_run)
         if fresh:
             word = "would make" if dry_run else "made"
-            invocation.output.line(f"{word} the store: catalog {catalog_label(invocation)}")
+            invocation.output.line(f"{word} the store: catalog {invocation.catalog_label}")
         done = []
         for name, settings in chosen:
             preparation = prepare_source(store, name, settings, dry_run=dry_run, events=events, ddl=ddl)
@@ -161,10 +161,3 @@ def as_document(preparation: Preparation) -> dict[str, object]:
         "known_topics": [topic.text for topic in preparation.known],
         "findings": preparation.findings,
     }
-
-
-def catalog_label(invocation: Invocation) -> str:
-    """The catalog's address without its password."""
-    from sqlalchemy.engine import make_url
-
-    return make_url(invocation.settings.store.catalog).render_as_string(hide_password=True)

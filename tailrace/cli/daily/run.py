@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.daily.capture import MetricsAddressOption, metrics_port_option, stopping
+from tailrace.cli.daily.capture import MetricsAddressOption, metrics_port_option
 from tailrace.cli.errors import INTERRUPTED, code_of_all
-from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
+from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of, stop_on_signals
 from tailrace.cli.projection.context import (
     MasterOption,
     StaleOption,
@@ -64,7 +64,7 @@ def run(
         metrics = invocation.settings.metrics
         port = metrics.projections_port if metrics_port is None else metrics_port
         address = metrics_address or metrics.address
-        with stopping(stop) as interrupted, served(collector, port, address, invocation.output.note):
+        with stop_on_signals(stop) as interrupted, served(collector, port, address, invocation.output.note):
             runner.run(
                 projections, wanted, stop, lambda outcome: tell_outcome(invocation, outcome), collector.count
             )

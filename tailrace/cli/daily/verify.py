@@ -13,6 +13,7 @@ from tailrace.cli.errors import code_of_all, report
 from tailrace.cli.invocation import Invocation, of
 from tailrace.cli.progress import Reporter
 from tailrace.cli.projection.context import MasterOption, asked, projecting
+from tailrace.cli.values import print_hidden_note, shown_part
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import DifferenceFound, IncompleteTopic, TailraceError, UsageError
 from tailrace.eventstore.model.position import format_lsn
@@ -111,21 +112,10 @@ def tell_comparison(invocation: Invocation, found: Comparison) -> None:
         output.line(f"  {row.kind}: {row.key}")
         output.line(f"    expected: {_values(row.expected)}")
         output.line(f"    actual:   {_values(row.actual)}")
-    tell_hidden(invocation, "rows")
+    print_hidden_note(invocation, "rows")
     output.line(
         f"  hint: find out who else writes to the sink; tailrace rebuild {found.projection} makes it right"
     )
-
-
-def disclosed(part: str | None) -> str | None:
-    """A part of a key as it may be told."""
-    return disclosure.said(part) if part is not None else None
-
-
-def tell_hidden(invocation: Invocation, what: str = "keys") -> None:
-    if not disclosure.allowed():
-        shown = "some of these rows" if what == "rows" else f"the {what} of some of these rows"
-        invocation.output.line(f"  {shown}: run it again with --show-values")
 
 
 def _values(version: str | None) -> str:
@@ -142,7 +132,7 @@ def _values(version: str | None) -> str:
 
 def _document(row: DifferentRow) -> dict[str, str | None]:
     parts = {"key": row.key, "expected": row.expected, "actual": row.actual}
-    return {"kind": row.kind} | {name: disclosed(part) for name, part in parts.items()}
+    return {"kind": row.kind} | {name: shown_part(part) for name, part in parts.items()}
 
 
 def verify_sources(invocation: Invocation, names: list[str] | None) -> int:
@@ -179,7 +169,7 @@ def tell_topic(invocation: Invocation, found: TopicComparison) -> None:
     lsn = format_lsn(found.lsn)
     if output.json:
         keys = {
-            name: [[disclosed(part) for part in key] for key in getattr(found, name)] for name in _SAMPLES
+            name: [[shown_part(part) for part in key] for key in getattr(found, name)] for name in _SAMPLES
         }
         document = asdict(found) | {"topic": found.topic.text, "lsn": lsn, "equal": found.equal} | keys
         output.document(document)
@@ -202,7 +192,7 @@ def tell_topic(invocation: Invocation, found: TopicComparison) -> None:
         ):
             for key in samples if disclosure.allowed() else ():
                 output.line(f"  {kind}: {', '.join(str(part) for part in key)}")
-        tell_hidden(invocation)
+        print_hidden_note(invocation)
     if found.erased:
         held = f"; the source still has a value in {found.erased_held:,} of them" if found.erased_held else ""
         output.line(f"  not compared: erased cells of {count(found.erased, 'row')}{held}")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.daily.verify import tell_hidden
 from tailrace.cli.invocation import Invocation, of
 from tailrace.cli.projection.context import projecting
+from tailrace.cli.values import print_hidden_note
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import DifferenceFound
 from tailrace.terminal import count, size, when
@@ -64,7 +64,7 @@ def _tell(invocation: Invocation, found: GenerationDiff) -> None:
         for number, row in ((one, sample.first), (other, sample.second)):
             output.line(f"    {number}: {_changed(sample, row) if row is not None else 'no row'}")
     if found.samples:
-        tell_hidden(invocation)
+        print_hidden_note(invocation)
 
 
 def _changed(sample: Sample, row: Row) -> str:

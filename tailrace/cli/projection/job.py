@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperGroup
 
-from tailrace.cli.invocation import of
+from tailrace.cli.invocation import hoist_global_options, of
 from tailrace.cli.projection.context import MasterOption, with_master
 from tailrace.eventstore.errors import OperatorError, UsageError
 
@@ -102,7 +102,6 @@ def _text(form: Form, described: Job, settings: Settings, image: str | None) -> 
 
 def _checked(context: typer.Context, command: list[str]) -> tuple[str, ...]:
     """The command, which the parser takes: a job that ends with a usage error is none."""
-    from tailrace.cli.main import hoisted
     from tailrace.jobs import RUNNERS
 
     if command[0] not in RUNNERS:
@@ -112,7 +111,7 @@ def _checked(context: typer.Context, command: list[str]) -> tuple[str, ...]:
         )
     root = context.find_root().command
     assert isinstance(root, TyperGroup)
-    with root.make_context("tailrace", hoisted(command)) as line:
+    with root.make_context("tailrace", hoist_global_options(command)) as line:
         verb = root.get_command(line, command[0])
         assert verb is not None
         verb.make_context(command[0], list(line.args), parent=line)

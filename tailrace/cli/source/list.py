@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from tailrace.cli.daily.status import source_status
 from tailrace.cli.invocation import of
 from tailrace.cli.source import repair, replay, retry, snapshot
+from tailrace.status import source_status
 from tailrace.terminal import size
 
 app = typer.Typer(help="The databases that are captured.")

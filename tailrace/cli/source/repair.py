@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.daily.capture import stopping
 from tailrace.cli.errors import INTERRUPTED
-from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.invocation import Invocation, of, stop_on_signals
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.terminal import count
 
@@ -42,7 +41,7 @@ def repair(
         invocation.output.note(f"{name}: {reason}")
         invocation.confirm(f"replace the replication slot of {name} and correct its topics")
         stop = threading.Event()
-        with stopping(stop) as interrupted, invocation.output.progress("repair") as progress:
+        with stop_on_signals(stop) as interrupted, invocation.output.progress("repair") as progress:
             try:
                 done = repair_source(store, name, settings, stop=stop, tick=progress.say)
             except Stopped:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.daily.init import catalog_label
 from tailrace.cli.invocation import NOTHING_TO_DO, of
 from tailrace.cli.store.backup import backup, hold
 from tailrace.cli.store.move import move
@@ -35,7 +34,7 @@ def info(context: typer.Context) -> None:
         document = {
             "store": invocation.settings.store.name,
             "log_id": store.log_id,
-            "catalog": catalog_label(invocation),
+            "catalog": invocation.catalog_label,
             "segments": str(invocation.settings.store.segments),
             "topics": len(store.topics()),
             "epoch": head.epoch if head else 0,

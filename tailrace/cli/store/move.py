@@ -44,14 +44,14 @@ def move(
     Stop captures, upkeep and projections first. It may be stopped or killed at any point: run it again. From the
     moment that copying begins, whatever still runs on the old place is refused and told where the store went.
     """
-    from tailrace.config.load import placed
+    from tailrace.config.load import store_at
     from tailrace.eventstore.maintenance.move.move import moving
 
     invocation = of(context)
     s3 = {"endpoint": endpoint, "region": region, "encryption": encryption, "kms_key": kms_key}
     settings, place = (
         invocation.settings.store,
-        placed(invocation.configuration, catalog, segments, s3),
+        store_at(invocation.configuration, catalog, segments, s3),
     )
     with moving(settings, place, invocation.configuration.folder) as found:
         if abandon:
