@@ -8,13 +8,23 @@ from typing import Annotated
 import typer
 
 from tailrace import __version__
-from tailrace.cli import group, log_handler, topic
-from tailrace.cli.daily import capture, demo, doctor, init, plan, replay, run, status, verify
+from tailrace.cli import log_handler
+from tailrace.cli.daily.capture import capture
+from tailrace.cli.daily.demo import demo
+from tailrace.cli.daily.doctor import doctor
+from tailrace.cli.daily.init import init
+from tailrace.cli.daily.plan import plan
+from tailrace.cli.daily.replay import replay
+from tailrace.cli.daily.run import rebuild, run
+from tailrace.cli.daily.status import status
+from tailrace.cli.daily.verify import verify
+from tailrace.cli.group import group_commands
 from tailrace.cli.invocation import Invocation
-from tailrace.cli.log import show as log
-from tailrace.cli.projection import list as projection
-from tailrace.cli.source import list as source
-from tailrace.cli.store import info as store
+from tailrace.cli.log.show import log_commands
+from tailrace.cli.projection.list import projection_commands
+from tailrace.cli.source.list import source_commands
+from tailrace.cli.store.info import store_commands
+from tailrace.cli.topic import topic_commands
 from tailrace.terminal import Output
 
 EPILOG = (
@@ -65,13 +75,14 @@ def tailrace(
 DAILY = "Daily"
 PARTS = "The parts"
 
-for verb in (
-    init.init, doctor.doctor, capture.capture, status.status, plan.plan, run.run, run.rebuild, verify.verify,
-    replay.replay, demo.demo,
-):  # fmt: skip
+for verb in (init, doctor, capture, status, plan, run, rebuild, verify, replay, demo):
     app.command(rich_help_panel=DAILY)(verb)
-for noun, commands in (
-    ("source", source.app), ("topic", topic.app), ("log", log.app), ("projection", projection.app),
-    ("group", group.app), ("store", store.app),
-):  # fmt: skip
+for noun, commands in {
+    "source": source_commands,
+    "topic": topic_commands,
+    "log": log_commands,
+    "projection": projection_commands,
+    "group": group_commands,
+    "store": store_commands,
+}.items():
     app.add_typer(commands, name=noun, rich_help_panel=PARTS, no_args_is_help=True)

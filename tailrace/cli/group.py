@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from tailrace.eventstore.maintenance.retention.plan import Held
     from tailrace.eventstore.subscriptions.group import Group, PartitionProgress
 
-app = typer.Typer(help="Consumer groups: how far they are, what they put aside.")
+group_commands = typer.Typer(help="Consumer groups: how far they are, what they put aside.")
 
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Although it has members: they lose their partitions.")]
 
 
-@app.command("list")
+@group_commands.command("list")
 def list_groups(context: typer.Context) -> None:
     """List groups, with their lag, and what retention each holds back."""
     from tailrace.eventstore.maintenance.retention.plan import held_back
@@ -41,7 +41,7 @@ def list_groups(context: typer.Context) -> None:
         invocation.output.note("no groups yet: Store.group makes them")
 
 
-@app.command()
+@group_commands.command()
 def show(context: typer.Context, group: Name) -> None:
     """Show a group's partitions: who has them, where they are, what is left, what retention it holds back."""
     from tailrace.eventstore.maintenance.retention.plan import held_back
@@ -71,7 +71,7 @@ def show(context: typer.Context, group: Name) -> None:
         invocation.output.note(f"{summary['parked']:,} events are parked: tailrace group parked {group}")
 
 
-@app.command()
+@group_commands.command()
 def reset(
     context: typer.Context,
     group: Name,
@@ -101,7 +101,7 @@ def reset(
         invocation.output.document({"group": group, "to": to, "lag": lag})
 
 
-@app.command()
+@group_commands.command()
 def parked(context: typer.Context, group: Name) -> None:
     """Show the events that the group's handlers could not process."""
     invocation = of(context)
@@ -132,7 +132,7 @@ Ids = Annotated[
 ]
 
 
-@app.command()
+@group_commands.command()
 def replay(context: typer.Context, group: Name, ids: Ids = None) -> None:
     """Have parked events tried again, each with all of its key: these, or all. The group's members do it."""
     invocation = of(context)
@@ -143,7 +143,7 @@ def replay(context: typer.Context, group: Name, ids: Ids = None) -> None:
         invocation.output.document({"group": group, "replayed": count})
 
 
-@app.command()
+@group_commands.command()
 def discard(
     context: typer.Context,
     group: Name,
@@ -162,7 +162,7 @@ def discard(
         invocation.output.document({"group": group, "discarded": count})
 
 
-@app.command()
+@group_commands.command()
 def delete(context: typer.Context, group: Name, force: Force = False) -> None:
     """Forget a group: its positions, and what it parked."""
     invocation = of(context)

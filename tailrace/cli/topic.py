@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from tailrace.eventstore.model.partitioning import Partitioning, TopicIncarnation
     from tailrace.eventstore.model.schema import Column
 
-app = typer.Typer(help="The streams in the log.")
+topic_commands = typer.Typer(help="The streams in the log.")
 
 
-@app.command("list")
+@topic_commands.command("list")
 def list_topics(
     context: typer.Context,
     source: Annotated[
@@ -49,7 +49,7 @@ def list_topics(
         invocation.output.note("no topics yet: tailrace init makes them")
 
 
-@app.command()
+@topic_commands.command()
 def show(
     context: typer.Context,
     topic: TopicArgument,
@@ -87,7 +87,7 @@ def show(
         invocation.output.line(f"archived in {place}: {files}, {plural(kept['rows'], 'row')} of {epochs}")
 
 
-@app.command()
+@topic_commands.command()
 def files(
     context: typer.Context,
     topic: TopicArgument,
@@ -116,7 +116,7 @@ def files(
         invocation.output.note(f"{info.id.text} has no files yet: tailrace store seal makes them")
 
 
-@app.command()
+@topic_commands.command()
 def repartition(
     context: typer.Context,
     topic: TopicArgument,

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from tailrace.eventstore.model.schema import TopicSchema
     from tailrace.eventstore.store import Store
 
-app = typer.Typer(help="Read the log itself, check it, and erase from it.")
-app.command()(tail)
-app.command()(verify)
-app.command()(redact)
-app.command()(redactions)
-app.command()(archives)
+log_commands = typer.Typer(help="Read the log itself, check it, and erase from it.")
+log_commands.command()(tail)
+log_commands.command()(verify)
+log_commands.command()(redact)
+log_commands.command()(redactions)
+log_commands.command()(archives)
 
 TopicArgument = Annotated[
     str, typer.Argument(help="SOURCE.SCHEMA.TABLE or SOURCE.CATEGORY.", show_default=False)
 ]
 
 
-@app.command()
+@log_commands.command()
 def show(
     context: typer.Context,
     topic: TopicArgument,

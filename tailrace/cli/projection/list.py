@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from tailrace.projections.lifecycle.collect import Collected
     from tailrace.projections.lifecycle.list import GenerationView
 
-app = typer.Typer(help="Projections and their generations.")
-app.command("diff")(diff)
-app.command("runs")(runs)
-app.command("job")(job)
+projection_commands = typer.Typer(help="Projections and their generations.")
+projection_commands.command("diff")(diff)
+projection_commands.command("runs")(runs)
+projection_commands.command("job")(job)
 NameArgument = Annotated[str, typer.Argument(help="The projection.", show_default=False)]
 
 
-@app.command("list")
+@projection_commands.command("list")
 def list_generations(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
@@ -115,7 +115,7 @@ def _document(view: GenerationView) -> dict[str, object]:
     }
 
 
-@app.command("check")
+@projection_commands.command("check")
 def check_definitions(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
@@ -142,7 +142,7 @@ def check_definitions(
     return code
 
 
-@app.command()
+@projection_commands.command()
 def promote(
     context: typer.Context,
     name: NameArgument,
@@ -169,7 +169,7 @@ def promote(
     invocation.output.line(f"{name}: g{done.generation} is live at epoch {done.fence.epoch:,}{before}")
 
 
-@app.command()
+@projection_commands.command()
 def rollback(
     context: typer.Context,
     name: NameArgument,
@@ -195,7 +195,7 @@ def rollback(
         )
 
 
-@app.command()
+@projection_commands.command()
 def gc(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,

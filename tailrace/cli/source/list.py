@@ -9,14 +9,14 @@ from tailrace.cli.source import repair, replay, retry, snapshot
 from tailrace.status import source_status
 from tailrace.terminal import size
 
-app = typer.Typer(help="The databases that are captured.")
-app.command()(snapshot.snapshot)
-app.command()(repair.repair)
-app.command()(retry.retry)
-app.command()(replay.replay)
+source_commands = typer.Typer(help="The databases that are captured.")
+source_commands.command()(snapshot.snapshot)
+source_commands.command()(repair.repair)
+source_commands.command()(retry.retry)
+source_commands.command()(replay.replay)
 
 
-@app.command("list")
+@source_commands.command("list")
 def list_sources(context: typer.Context) -> None:
     """List configured sources, with what they capture and how far they are."""
     invocation = of(context)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from tailrace.eventstore.maintenance.rounds import Round
     from tailrace.eventstore.maintenance.state_runs.compact import Compacted
 
-app = typer.Typer(help="The log as a whole.")
-app.command()(upgrade)
-app.command()(move)
-app.command()(backup)
-app.command()(hold)
+store_commands = typer.Typer(help="The log as a whole.")
+store_commands.command()(upgrade)
+store_commands.command()(move)
+store_commands.command()(backup)
+store_commands.command()(hold)
 
 
-@app.command()
+@store_commands.command()
 def info(context: typer.Context) -> None:
     """Show where the log lives and how far it goes."""
     invocation = of(context)
@@ -47,7 +47,7 @@ def info(context: typer.Context) -> None:
     invocation.output.table(("", ""), [(name, str(value)) for name, value in document.items()])
 
 
-@app.command()
+@store_commands.command()
 def seal(
     context: typer.Context,
     up_to: Annotated[
@@ -67,7 +67,7 @@ def seal(
     return NOTHING_TO_DO if detailed_exitcode and not sealed else 0
 
 
-@app.command()
+@store_commands.command()
 def maintain(
     context: typer.Context,
     force_past: Annotated[
@@ -97,7 +97,7 @@ def maintain(
         invocation.output.line(line)
 
 
-@app.command()
+@store_commands.command()
 def compact(
     context: typer.Context,
     topics: Annotated[
@@ -177,7 +177,7 @@ def _held(each: Held) -> str:
     )
 
 
-@app.command()
+@store_commands.command()
 def collect(context: typer.Context) -> None:
     """Remove files that ended captures and loads left unregistered."""
     invocation = of(context)
