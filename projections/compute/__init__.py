@@ -1,1 +1,4 @@
-"""Spark: from the log's state to a derived run and its differences."""
+"""How does the log's content become a result: what is read, the function over it, and one bucket's files?
+
+Imports context and the rooms below it. What runs in tasks needs no catalog.
+"""

@@ -1,1 +1,4 @@
-"""What is kept of each generation of a projection, and what changed between two epochs?"""
+"""What did a build write: generations, the files of their steps, and how two results differ?
+
+Imports definition and sinks; no Spark, so that promoting, applying and waiting start no JVM.
+"""

@@ -79,7 +79,7 @@ def ask_sink(ctx: ProjectionContext, live: Generation) -> SinkAnswer:
     return SinkAnswer(fence.epoch if fence else 0, unshown=pending)
 
 
-def projections_progress(
+def measure_progress(
     ctx: ProjectionContext, now: datetime, looks: SinkInspection
 ) -> Iterator[ProjectionProgress]:
     """Of every projection that is live."""

@@ -20,7 +20,7 @@ from tailrace.projections.lifecycle.progress import (
     Rung,
     SinkInspector,
     Unbuilt,
-    projections_progress,
+    measure_progress,
     unbuilts,
 )
 
@@ -165,7 +165,7 @@ class ProjectionCollector:
         head = self._ctx.store.head()
         yield GaugeMetricFamily("tailrace_log_epoch", "The last epoch of the log.", head.epoch if head else 0)
         now = datetime.now(UTC)
-        found = list(projections_progress(self._ctx, now, self._looks))
+        found = list(measure_progress(self._ctx, now, self._looks))
         yield _failing([*found, *unbuilts(self._ctx.store, now)])
         for name, text, of_rung in _OF_RUNGS:
             by_rung = GaugeMetricFamily(name, text, labels=["projection", "rung"])

@@ -1,1 +1,4 @@
-"""Projections as ``.sql`` files: a header that says what ``@projection`` says, and one SELECT over the inputs."""
+"""How does a file of SQL become a definition: its header, its query, and which keys its inputs affect?
+
+Imports the definition's model; sqlglot parses.
+"""

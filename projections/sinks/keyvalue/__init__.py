@@ -1,1 +1,4 @@
-"""Rows in a user's own key-value store: the sink and its reader."""
+"""A sink over any ordered key-value store that has transactions: the base of a sink of one's own.
+
+Atomic: rows and fence of a step commit together. Imports what sinks share.
+"""

@@ -1,1 +1,4 @@
-"""Rows as Parquet files: the sink, its reader and how files lie there."""
+"""Parquet files for whatever reads them: a folder for each step of a generation, and links to the newest.
+
+Atomic: the rename of one link shows a step. Imports what sinks share.
+"""

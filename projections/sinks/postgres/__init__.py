@@ -1,1 +1,4 @@
-"""Rows as Postgres tables behind a view: the sink, its reader and how rows lie there."""
+"""A table for each generation behind a view: how rows are copied, compared, indexed and granted.
+
+Atomic: rows and fence of a step commit in one transaction. Imports what sinks share.
+"""

@@ -1,1 +1,4 @@
-"""Rows as Redis keys: the sink, its reader and how rows lie there."""
+"""One Redis key for each row: how rows lie there, how they are written by scripts and in bulk, and scanned.
+
+Monotonic: each row carries the epoch that wrote it, and the fence comes last. Imports what sinks share.
+"""

@@ -53,10 +53,10 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
     if not store.derived.projections() and not store.run_records.projections():
         return []  # nor is what computes them looked for
     from tailrace.projections.context import ProjectionContext
-    from tailrace.projections.lifecycle.progress import SinkInspector, projections_progress, unbuilts
+    from tailrace.projections.lifecycle.progress import SinkInspector, measure_progress, unbuilts
 
     context, now = ProjectionContext(store, settings, {}), datetime.now(UTC)
-    found = [_status(each) for each in projections_progress(context, now, SinkInspector())]
+    found = [_status(each) for each in measure_progress(context, now, SinkInspector())]
     found += [
         ProjectionStatus(
             each.projection, "no live generation: tailrace rebuild", failing=_failing(each.failing)

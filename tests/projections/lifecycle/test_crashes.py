@@ -38,7 +38,7 @@ from tailrace.projections.generations.step_files import folder_of
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.collect import gc
-from tailrace.projections.lifecycle.progress import SinkInspector, failing, projections_progress
+from tailrace.projections.lifecycle.progress import SinkInspector, failing, measure_progress
 from tailrace.projections.lifecycle.promote import Promoted, promote, reconcile, rollback
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.apply import apply
@@ -436,7 +436,7 @@ def runs_on_while_a_sink_is_down_for_a_minute(
             assert seen.failing is not None and seen.failing.tries >= 2
             (standing,) = [
                 each
-                for each in projections_progress(ctx, datetime.now(UTC), SinkInspector(60))
+                for each in measure_progress(ctx, datetime.now(UTC), SinkInspector(60))
                 if each.projection == name
             ]
             assert standing.problem and len(standing.rungs) == 1

@@ -47,7 +47,7 @@ from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh, refresh_under_lease
 from tailrace.projections.lifecycle.collect import gc
 from tailrace.projections.lifecycle.list import generations
-from tailrace.projections.lifecycle.progress import SinkInspector, projections_progress
+from tailrace.projections.lifecycle.progress import SinkInspector, measure_progress
 from tailrace.projections.lifecycle.promote import promote, rollback
 from tailrace.projections.lifecycle.verify import DifferentRow, verify
 from tailrace.projections.refresh.costs import Estimate, Number
@@ -331,7 +331,7 @@ def test_a_promotion_that_a_reader_holds_up_is_told_and_what_readers_see_is_refr
         ]  # fmt: skip
         assert view(settings, "totals") != seen
         head = ctx.store.cut().epoch
-        (found,) = projections_progress(ctx, datetime.now(UTC), SinkInspector(60))
+        (found,) = measure_progress(ctx, datetime.now(UTC), SinkInspector(60))
         assert found.unshown is not None and found.unshown.shown == 1 and found.unshown.since is not None
         assert [(rung.name, rung.epoch) for rung in found.rungs] == [("derived", head), ("sink", head)]
         assert [each.unshown for each in generations(ctx, "totals")] == [None, found.unshown]
@@ -342,7 +342,7 @@ def test_a_promotion_that_a_reader_holds_up_is_told_and_what_readers_see_is_refr
         )
 
         assert rollback(ctx, "totals").generation == 1
-        assert next(projections_progress(ctx, datetime.now(UTC), SinkInspector(60))).unshown is None
+        assert next(measure_progress(ctx, datetime.now(UTC), SinkInspector(60))).unshown is None
         with pytest.raises(NotShown):
             promote(ctx, "totals", 2)
     assert promote(ctx, "totals").generation == 2
@@ -374,10 +374,10 @@ def test_a_promotion_that_the_sink_refuses_says_why_each_time_and_refreshes_go_o
             (2, "done"), (1, "done"), (2, "failed"),
         ]  # fmt: skip
         assert "permission denied" in outcomes[-1].reason and view(settings, "totals") != seen
-        (found,) = projections_progress(ctx, datetime.now(UTC), SinkInspector(60))
+        (found,) = measure_progress(ctx, datetime.now(UTC), SinkInspector(60))
         assert found.unshown is not None and found.unshown.shown == 1 and found.unshown.since is not None
     assert promote(ctx, "totals", 2).generation == 2
-    assert next(projections_progress(ctx, datetime.now(UTC), SinkInspector(60))).unshown is None
+    assert next(measure_progress(ctx, datetime.now(UTC), SinkInspector(60))).unshown is None
     assert verify(ctx, "totals").equal
 
 

@@ -24,7 +24,7 @@ from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh, undefined_outcomes
 from tailrace.projections.lifecycle.collect import gc
 from tailrace.projections.lifecycle.list import generations
-from tailrace.projections.lifecycle.progress import SinkInspector, projections_progress
+from tailrace.projections.lifecycle.progress import SinkInspector, measure_progress
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.testing.sink_contract import SinkContract
 from tests.projections.conftest import Deploy
@@ -95,8 +95,7 @@ def test_a_sink_whose_module_does_not_load_is_the_problem_of_its_projection_alon
     ctx = ProjectionContext(store, settings, {})
 
     problems = {
-        each.projection: each.problem
-        for each in projections_progress(ctx, datetime.now(UTC), SinkInspector(60))
+        each.projection: each.problem for each in measure_progress(ctx, datetime.now(UTC), SinkInspector(60))
     }
     assert "a class that is not there any more" in problems["bad"] and problems["fine"] == ""
     assert [(each.projection, each.status) for each in undefined_outcomes(ctx)] == [
