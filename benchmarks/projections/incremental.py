@@ -31,6 +31,7 @@ from tailrace.projections.refresh.apply import apply
 from tailrace.projections.refresh.plan import Full, Incremental
 from tailrace.projections.refresh.refresh import plan_generation
 from tailrace.projections.refresh.step import CommittedStep, take_step
+from tailrace.projections.refresh.step_input import StepInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -118,11 +119,12 @@ def measure(made: History, ctx: ProjectionContext, name: str, share: float, repe
 def _step(ctx: ProjectionContext, name: str, kind: str) -> tuple[CommittedStep, float]:
     definition, generation = ctx.projection(name), ctx.generation(name, 1)
     cut = ctx.store.cut()
-    decided = plan_generation(ctx, definition, generation, cut)
+    step = StepInput(ctx, definition, generation, cut)
+    decided = plan_generation(step)
     assert isinstance(decided, Incremental), decided
     wanted = Full(decided.from_epoch, cut.epoch, "measured") if kind == "full" else decided
     began = time.monotonic()
-    taken = take_step(ctx, definition, generation, cut, wanted)
+    taken = take_step(step, wanted)
     seconds = time.monotonic() - began
     assert taken.kind == kind or "keys are affected" in taken.reason, taken.reason  # too many to be followed
     apply(ctx, generation)

@@ -42,6 +42,7 @@ from tailrace.projections.refresh.refresh import (
     refresh_generation,
 )
 from tailrace.projections.refresh.step import take_step
+from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.spark.errors import FOR_GOOD, explained
 
 _CATCH_UP_ROUNDS = 3
@@ -143,11 +144,11 @@ def _built(
     with _failing(ctx, generation):
         started, taken = datetime.now(UTC), None
         if ctx.store.derived.last_derived(name, generation.number) is None:
-            left = resume.left_of(ctx, generation) if resumed else None
-            cut = pin.cut if pin else left and resume.position(ctx, projection, generation, left)
+            left = resume.leftovers_of(ctx, generation) if resumed else None
+            cut = pin.cut if pin else left and resume.position_of(ctx, projection, generation, left)
             cut = cut or common_cut(ctx.store, projection, ctx.store.cut())
             decided = Full(0, cut.epoch, "it has no result yet")
-            taken = take_step(ctx, projection, generation, cut, decided, left)
+            taken = take_step(StepInput(ctx, projection, generation, cut), decided, left)
         applied = apply(ctx, generation)
         record_applied(ctx, projection, generation, started, applied, taken)
     done: list[Applied | Outcome] = [applied]

@@ -22,6 +22,7 @@ from tailrace.projections.refresh import resume
 from tailrace.projections.refresh.apply import StepRefused
 from tailrace.projections.refresh.plan import Nothing
 from tailrace.projections.refresh.refresh import plan_generation
+from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.sinks.contract import NoSink
 
 _KEPT = timedelta(days=1)
@@ -169,7 +170,7 @@ def refused_again(ctx: ProjectionContext, projection: Projection, cut: Cut) -> S
     generation, record = found
     if generation.pin is not None or generation.preview is not None or ctx.is_frozen(generation):
         return None
-    decided = plan_generation(ctx, projection, generation, common_cut(ctx.store, projection, cut))
+    decided = plan_generation(StepInput(ctx, projection, generation, common_cut(ctx.store, projection, cut)))
     if not isinstance(decided, Nothing):
         return None
     return StepRefused(generation, record.reason, "no input has changed since then")

@@ -27,6 +27,7 @@ from tailrace.projections.lifecycle.promote import reconcile
 from tailrace.projections.lifecycle.sink_rows import read_sink
 from tailrace.projections.refresh.record import failures_recorded
 from tailrace.projections.refresh.step import compute_at
+from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.sinks.specs import expires
 
 _SAMPLES = 10
@@ -138,7 +139,7 @@ def _outcomes(
             steps = ctx.store.derived.derived(name, generation.number, after=part.fence.epoch - 1)
             results = files_of(steps[0]).results if steps else {}
             complete = _with_what_is_gone(ctx, projection, generation, cut, results)
-            outcomes += compute_at(ctx, projection, complete, cut, task, results)
+            outcomes += compute_at(StepInput(ctx, projection, complete, cut), task, results)
             epoch = part.fence.epoch
     return epoch, outcomes
 

@@ -1,12 +1,13 @@
 """One incremental step: the keys that changes affect, the function over their rows alone, and what differs there.
 
-  1. *Changed*: the source keys of the rows between two positions, also those that they end.
-  2. *Affected*: the projection's keys that the rows of these source keys take part in, as they were and as they are.
-  3. *Restricted*: of every input the rows that take part in these keys, read on the driver.
-  4. The function over them gives these keys' rows of the result; the generation's own rows of these keys that are not
-     among them are gone. So the differences are those of a full computation, if the function is local in its key.
+  1. *Changed*: the source keys of the rows between two positions, deleted ones among them.
+  2. *Affected*: the projection's keys in which rows of these source keys take part, before and now.
+  3. *Restricted*: the rows of every input that take part in the affected keys, read on the driver.
+  4. *Compared*: the function over them gives the rows of these keys. Rows of these keys that the generation has and
+     the function does not give are deleted.
 
-What keeps a step from being taken raises ``NotIncremental`` with the reason, and everything is computed.
+If the function is local in its key, the differences are those of a full computation. ``NotIncremental`` says why a
+step cannot be taken so; everything is computed then.
 """
 
 from __future__ import annotations
@@ -38,25 +39,24 @@ from tailrace.projections.compute.read_plan import (
     plan_reads,
     require_changes,
 )
-from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.lineage import Direct, Lineage, Link, Path, lineage_of
 from tailrace.projections.definition.model import Projection, ProjectionFailed, Result, State
 from tailrace.projections.generations.difference import HASH
-from tailrace.projections.generations.generation import Generation
 from tailrace.projections.generations.key_set import KeySet, Mask
 from tailrace.projections.generations.result_input import changed_keys_of
 from tailrace.projections.generations.step_files import KeySubset
 from tailrace.projections.refresh.plan import Cause
 from tailrace.projections.refresh.restricted_inputs import Inputs
+from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.spark.errors import explained
 
-_SAMPLES = 3
-_MOST_CHANGES = 2_000_000
-"""Rows of an input between two positions: their key hashes are held."""
+_SAMPLES_MAX = 3
+_CHANGES_MAX = 2_000_000
+"""Rows of an input between two positions. Their key hashes are in memory."""
 
 
 class NotIncremental(Exception):
-    """Why a step cannot be taken incrementally, and of what kind that reason is."""
+    """A step cannot be taken incrementally. ``cause`` is the kind of the reason."""
 
     def __init__(self, reason: str, cause: Cause) -> None:
         super().__init__(reason)
@@ -64,159 +64,180 @@ class NotIncremental(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What an incremental step found: an outcome for each bucket that may have one of the affected ``keys``."""
+class RefreshWindow:
+    """The inputs at the two ends of a step: ``before``, where the generation stands, and ``now``, where it is led."""
+
+    before: Inputs
+    now: Inputs
+
+    @classmethod
+    def of(cls, step: StepInput, lineage: Lineage, from_epoch: int) -> RefreshWindow:
+        store, limit = step.ctx.store, step.ctx.settings.projections.incremental_bytes
+        cuts = (store.cut(from_epoch), step.cut)
+        return cls(*(Inputs(store, step.projection, lineage, cut, limit) for cut in cuts))
+
+    @property
+    def from_epoch(self) -> int:
+        return self.before.cut.epoch
+
+    @property
+    def cut(self) -> Cut:
+        """The later end."""
+        return self.now.cut
+
+    @property
+    def ends(self) -> tuple[Inputs, Inputs]:
+        return self.before, self.now
+
+    @property
+    def null_links(self) -> set[str]:
+        """Inputs with a NULL in the columns that lead to another input, at either end."""
+        return self.before.null_links | self.now.null_links
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalResult:
+    """An outcome for each bucket that may have one of the affected ``keys``."""
 
     outcomes: list[BucketOutcome]
     keys: int
 
 
-def reason_against(
-    ctx: ProjectionContext, projection: Projection, from_epoch: int, cut: Cut, changed: Sequence[str]
-) -> str | None:
-    """What the log says against an incremental step from an epoch to a cut: something happened in between that is not a
-    change of rows. ``changed``: the topics with rows in between, and the projections. Reads the catalog only."""
+Objection = Callable[[KeySet, set[str]], tuple[Cause, str] | None]
+"""Why affected keys are not followed, given these keys and the inputs with NULL links; None when they are."""
+
+
+def reason_against(step: StepInput, from_epoch: int, changed: Sequence[str]) -> str | None:
+    """Why the log allows no incremental step from an epoch: something else than rows changed since. ``changed`` are the
+    topics and projections with new rows. Reads the catalog only."""
+    store, projection = step.ctx.store, step.projection
     for name in lineage_of(projection).unknown:
         source = projection.inputs[name]
         what = f"projection {source.projection}" if isinstance(source, Result) else source.topic_id.text
         if what in changed:
             return f"{what} changed, and input {name} does not say what it affects"
-    before = ctx.store.cut(from_epoch)
+    before = store.cut(from_epoch)
     for topic in projection.topics:
-        info = ctx.store.topic(topic)
+        info = store.topic(topic)
         if info.complete_since is not None and info.complete_since > from_epoch:
             return f"{topic} was read again"
-        old, new = ctx.store.schemas_at(topic, before), ctx.store.schemas_at(topic, cut)
+        old, new = store.schemas_at(topic, before), store.schemas_at(topic, step.cut)
         if [schema.version for schema in old] != [schema.version for schema in new]:
             return f"the columns of {topic} changed"
-        if not ctx.store.log_start(topic).has(topic, before):
+        if not store.log_start(topic).has(topic, before):
             return f"the history of {topic} at epoch {from_epoch} is gone"
     return None
 
 
 def compute_incrementally(
-    ctx: ProjectionContext,
-    projection: Projection,
-    generation: Generation,
-    from_epoch: int,
-    cut: Cut,
-    task: BucketTask,
-    against: Callable[[KeySet, set[str]], tuple[Cause, str] | None],
-) -> Step:
-    """Take the step from ``from_epoch``, where the generation stands, to ``cut``: part of an attempt.
+    step: StepInput, from_epoch: int, task: BucketTask, objection: Objection
+) -> IncrementalResult:
+    """Take the step from ``from_epoch``, where the generation stands: part of an attempt.
 
-    ``against`` says of the affected keys, and of the inputs that have NULL in links of changed rows, why they are not
-    followed, and of what kind that is.
-
-    Raises NotIncremental with the reason when it cannot be taken; ProjectionFailed when the code is at fault or the
-    output has a key that the lineage does not lead to; HistoryGone when changes that all of the result is computed of
-    were removed: then nothing was written.
+    Raises NotIncremental when it cannot be taken so, ProjectionFailed when the code is at fault or the output has a key
+    that the lineage does not lead to, HistoryGone when changes that all of the result is computed of were removed. Then
+    nothing was written.
     """
-    require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
+    ctx, projection = step.ctx, step.projection
+    require_changes(ctx.store, str(step.generation), step.generation.projection, step.generation.inputs)
     lineage = lineage_of(projection)
-    limit = ctx.settings.projections.incremental_bytes
-    before = Inputs(ctx.store, projection, lineage, ctx.store.cut(from_epoch), limit)
-    now = Inputs(ctx.store, projection, lineage, cut, limit)
+    window = RefreshWindow.of(step, lineage, from_epoch)
     try:
-        require_comparable(projection, lineage, now, generation)
-        affected = _affected(ctx, projection, lineage, before, now, from_epoch, cut)
-        if (told := against(affected, before.null_links | now.null_links)) is not None:
-            cause, why = told
+        require_comparable(step, lineage, window.now)
+        affected = _affected_keys(step, lineage, window)
+        if (refused := objection(affected, window.null_links)) is not None:
+            cause, why = refused
             raise NotIncremental(why, cause)
         if not len(affected):
-            return Step([], 0)
+            return IncrementalResult([], 0)
         ctx.report(f"reading {len(affected):,} keys for {projection.name}", 0, None, "")
-        rows = now.restricted(affected)
-        found = restricted_result(ctx, projection, generation, lineage, rows, affected, cut)
+        found = restricted_result(step, lineage, window.now.restricted(affected), affected)
     except (TooLarge, HistoryGone) as error:
         raise NotIncremental(error.message, "size") from None
     try:
-        outcomes = settled_buckets(task, lineage, affected, found)
+        outcomes = compare_buckets(task, lineage, affected, found)
         refuse_bad_keys(projection, outcomes)
     except BaseException:
         task.discard()
         raise
-    return Step(outcomes, len(affected))
+    return IncrementalResult(outcomes, len(affected))
 
 
-def require_comparable(projection: Projection, lineage: Lineage, now: Inputs, generation: Generation) -> None:
+def require_comparable(step: StepInput, lineage: Lineage, now: Inputs) -> None:
     """Raises NotIncremental when rows of the inputs cannot be found by keys of the result."""
-    reason = incomparable(projection, lineage, lambda name: columns_of(now.planned(name)), generation.schema)
+    reason = incomparable(
+        step.projection, lineage, lambda name: columns_of(now.planned(name)), step.generation.schema
+    )
     if reason is not None:
         raise NotIncremental(reason, "definition")
 
 
-def _affected(
-    ctx: ProjectionContext,
-    projection: Projection,
-    lineage: Lineage,
-    before: Inputs,
-    now: Inputs,
-    from_epoch: int,
-    cut: Cut,
-) -> KeySet:
-    found = [now.no_keys]
+def _affected_keys(step: StepInput, lineage: Lineage, window: RefreshWindow) -> KeySet:
+    found = [window.now.no_keys]
     for name, path in lineage.paths.items():
-        source = projection.inputs[name]
-        if isinstance(source, Result):
-            found += _of_changed_result(ctx, source, name, path, before, now, from_epoch, cut)
-            continue
-        if not isinstance(source, State):
-            planned = plan_changes(ctx.store, source, cut, from_epoch)
-            found.append(now.keys_of(name, _appended(ctx, planned)))
-            continue
-        changed = _changed(ctx, source, now.planned(name), from_epoch, cut)
-        columns = path.columns if isinstance(path, Direct) else path.own
-        if changed.cells is not None and set(columns) <= set(changed.cells):
-            rows = pa.table({column: changed.cells[column] for column in columns})  # the same at both ends
-            ends = [(before, rows), (now, rows)] if isinstance(path, Link) else [(now, rows)]
-        else:
-            ends = [
-                (side, side.of_source_keys(name, changed.hashes, changed.cells)) for side in (before, now)
-            ]
-        found += [side.keys_of(name, rows) for side, rows in ends]
+        match step.projection.inputs[name]:
+            case Result() as source:
+                found += _keys_by_result(step, source, name, path, window)
+            case State() as source:
+                found += _keys_by_state(step, source, name, path, window)
+            case source:
+                planned = plan_changes(step.ctx.store, source, window.cut, window.from_epoch)
+                found.append(window.now.keys_of(name, _appended_rows(step, planned)))
     return KeySet.union(found)
 
 
-def _of_changed_result(
-    ctx: ProjectionContext,
-    source: Result,
-    name: str,
-    path: Path,
-    before: Inputs,
-    now: Inputs,
-    from_epoch: int,
-    cut: Cut,
+def _keys_by_state(
+    step: StepInput, source: State, name: str, path: Path, window: RefreshWindow
+) -> list[KeySet]:
+    """The keys that changed rows of a table take part in."""
+    changed = _changed_keys(step, source, window.now.planned(name), window)
+    columns = path.columns if isinstance(path, Direct) else path.own
+    if changed.cells is not None and set(columns) <= set(changed.cells):
+        rows = pa.table({column: changed.cells[column] for column in columns})
+        return _keys_by_own_columns(name, path, rows, window)
+    return [
+        side.keys_of(name, side.of_source_keys(name, changed.hashes, changed.cells)) for side in window.ends
+    ]
+
+
+def _keys_by_result(
+    step: StepInput, source: Result, name: str, path: Path, window: RefreshWindow
 ) -> list[KeySet]:
     """The keys that rows of another projection's result take part in which its steps changed."""
-    changed = changed_keys_of(ctx.store, source.projection, from_epoch, cut, _MOST_CHANGES)
+    changed = changed_keys_of(step.ctx.store, source.projection, window.from_epoch, window.cut, _CHANGES_MAX)
     if changed is None:
         raise NotIncremental(
-            f"more than {_MOST_CHANGES:,} rows of projection {source.projection} changed", "size"
+            f"more than {_CHANGES_MAX:,} rows of projection {source.projection} changed", "size"
         )
     columns = path.columns if isinstance(path, Direct) else path.own
-    if set(columns) <= set(changed.column_names):  # the same at both ends
-        ends = [(before, changed), (now, changed)] if isinstance(path, Link) else [(now, changed)]
-    else:
-        hashes = changed[HASH].combine_chunks().to_numpy()
-        ends = [(side, side.of_source_keys(name, hashes)) for side in (before, now)]
-    return [side.keys_of(name, rows) for side, rows in ends]
+    if set(columns) <= set(changed.column_names):
+        return _keys_by_own_columns(name, path, changed, window)
+    hashes = changed[HASH].combine_chunks().to_numpy()
+    return [side.keys_of(name, side.of_source_keys(name, hashes)) for side in window.ends]
 
 
-def _changed(ctx: ProjectionContext, source: State, planned: Planned, from_epoch: int, cut: Cut) -> Changed:
-    refs = ctx.store.segments(source.topic_id, cut, from_epoch)
-    if sum(ref.rows for ref in refs) > _MOST_CHANGES:
-        raise NotIncremental(f"more than {_MOST_CHANGES:,} rows of {source.topic_id} changed", "size")
+def _keys_by_own_columns(name: str, path: Path, rows: pa.Table, window: RefreshWindow) -> list[KeySet]:
+    """The lineage goes by columns of the source's key, which are the same at both ends. Only where another input is
+    between do the ends differ."""
+    ends = window.ends if isinstance(path, Link) else (window.now,)
+    return [side.keys_of(name, rows) for side in ends]
+
+
+def _changed_keys(step: StepInput, source: State, planned: Planned, window: RefreshWindow) -> Changed:
+    store = step.ctx.store
+    refs = store.segments(source.topic_id, window.cut, window.from_epoch)
+    if sum(ref.rows for ref in refs) > _CHANGES_MAX:
+        raise NotIncremental(f"more than {_CHANGES_MAX:,} rows of {source.topic_id} changed", "size")
     assert isinstance(planned, StateInput), "the source is a State"
-    changed = changed_keys(ctx.store.storage, refs, planned.versions, planned.target)
+    changed = changed_keys(store.storage, refs, planned.versions, planned.target)
     if changed.truncated:
         raise NotIncremental(f"{source.topic_id} was truncated", "input")
     return changed
 
 
-def _appended(ctx: ProjectionContext, planned: ChangesInput) -> pa.Table:
+def _appended_rows(step: StepInput, planned: ChangesInput) -> pa.Table:
     rows = pa.concat_tables(
-        read_changes(ctx.store.storage, planned, partition) for partition in range(planned.partitions)
+        read_changes(step.ctx.store.storage, planned, partition) for partition in range(planned.partitions)
     )
     if not planned.as_events and pc.any(pc.equal(rows["_op"], "t"), min_count=0).as_py():
         raise NotIncremental(f"{planned.topic} was truncated", "input")
@@ -224,31 +245,21 @@ def _appended(ctx: ProjectionContext, planned: ChangesInput) -> pa.Table:
 
 
 def restricted_result(
-    ctx: ProjectionContext,
-    projection: Projection,
-    generation: Generation,
-    lineage: Lineage,
-    rows: Mapping[str, pa.Table],
-    affected: KeySet,
-    cut: Cut,
+    step: StepInput, lineage: Lineage, rows: Mapping[str, pa.Table], affected: KeySet
 ) -> pa.Table:
-    """The function over inputs restricted to some keys, in the columns of the generation.
+    """The function over ``rows``, the inputs restricted to some keys, in the columns of the generation.
 
     Raises ProjectionFailed when it gives a row of another key.
     """
-    spark = ctx.spark
-    whole = plan_reads(ctx.store, projection, cut, ctx.parallelism, lineage.unknown)
+    ctx, projection, generation = step.ctx, step.projection, step.generation
+    whole = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, lineage.unknown)
     with explained(projection, "reading its inputs"):
-        inputs = frames(spark, ctx.store.storage, projection, whole, ctx.parallelism)
-        inputs |= {name: local_frame(spark, projection, name, table) for name, table in rows.items()}
-    result = define(projection, inputs, cut.commit_ts)
+        inputs = frames(ctx.spark, ctx.store.storage, projection, whole, ctx.parallelism)
+        inputs |= {name: local_frame(ctx.spark, projection, name, table) for name, table in rows.items()}
+    result = define(projection, inputs, step.cut.commit_ts)
     require_schema(projection, generation.schema, str(generation), result)
-    ctx.report(
-        f"computing {projection.name} from {sum(table.num_rows for table in rows.values()):,} rows",
-        0,
-        None,
-        "",
-    )
+    count = sum(table.num_rows for table in rows.values())
+    ctx.report(f"computing {projection.name} from {count:,} rows", 0, None, "")
     with explained(projection, "computing its result"):
         found: pa.Table = result.toArrow()
     found = found.select(generation.schema.names).cast(generation.schema).combine_chunks()
@@ -263,7 +274,9 @@ def _refuse_outside(projection: Projection, lineage: Lineage, affected: KeySet, 
         outside &= column.is_valid().to_numpy(zero_copy_only=False)  # NULLs are refused with their own words
     if not outside.any():
         return
-    sample = found.select(list(lineage.key)).take(pa.array(np.flatnonzero(outside)[:_SAMPLES])).to_pylist()
+    sample = (
+        found.select(list(lineage.key)).take(pa.array(np.flatnonzero(outside)[:_SAMPLES_MAX])).to_pylist()
+    )
     shown = ", ".join(disclosure.value(json.dumps(row, default=str, ensure_ascii=False)) for row in sample)
     raise ProjectionFailed(
         f"projection {projection.name!r} ({projection.place}): changed rows that by affects= concern other keys gave "
@@ -272,10 +285,10 @@ def _refuse_outside(projection: Projection, lineage: Lineage, affected: KeySet, 
     )
 
 
-def settled_buckets(
+def compare_buckets(
     task: BucketTask, lineage: Lineage, affected: KeySet, found: pa.Table
 ) -> list[BucketOutcome]:
-    """Each bucket that may have one of the keys, compared with the result before."""
+    """Compare each bucket that may have one of the keys with the result before."""
     placement = task.placement
     hashes = placement.hashes(found.to_batches()[0]) if found.num_rows else pa.array([], pa.int64())
     buckets = keys.buckets_of(hashes, placement.partitions, placement.split)

@@ -17,6 +17,7 @@ from tailrace.projections.refresh.apply import missing_steps
 from tailrace.projections.refresh.costs import Estimate, changes_between, estimate
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing, Plan
 from tailrace.projections.refresh.refresh import plan_reachable
+from tailrace.projections.refresh.step_input import StepInput
 
 _RECORDS = 50
 
@@ -92,7 +93,7 @@ def _step(
     ctx: ProjectionContext, projection: Projection, live: Generation, cut: Cut, waits: Sequence[str]
 ) -> Plan:
     if not waits:
-        return plan_reachable(ctx, projection, live, cut)[0]
+        return plan_reachable(StepInput(ctx, projection, live, cut))[0]
     last = ctx.store.derived.last_derived(live.projection, live.number)
     against = declared_against(projection)
     what = f"after projection {', '.join(waits)}, refreshed before it"

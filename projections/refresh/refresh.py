@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -30,6 +30,7 @@ from tailrace.projections.refresh.plan import Cause, Nothing, Plan, plan
 from tailrace.projections.refresh.record import failures_recorded, record_applied, record_settled
 from tailrace.projections.refresh.samples import samples_against
 from tailrace.projections.refresh.step import take_step
+from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.spark.errors import unforeseen
 
 Status = Literal["done", "nothing", "frozen", "waiting", "failed"]
@@ -62,52 +63,53 @@ class Outcome:
         return self.status == "done"
 
 
-def plan_generation(ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut) -> Plan:
-    """What a refresh of the generation to ``cut`` would do. Starts no Spark."""
-    last = ctx.store.derived.last_derived(generation.projection, generation.number)
+def plan_generation(step: StepInput) -> Plan:
+    """What a refresh of the generation to the step's position would do. Starts no Spark."""
+    store, projection, generation = step.ctx.store, step.projection, step.generation
+    epoch = step.cut.epoch
+    last = store.derived.last_derived(generation.projection, generation.number)
     if last is None:
-        return plan(None, cut.epoch, ())
-    if cut.epoch <= last.to_epoch:
-        return plan(last.to_epoch, cut.epoch, ())
+        return plan(None, epoch, ())
+    if epoch <= last.to_epoch:
+        return plan(last.to_epoch, epoch, ())
     read = files_of(last).results
-    changed = changed_topics(ctx.store, projection.topics, last.to_epoch, cut.epoch)
-    results = changed_results(ctx.store, projection, last.to_epoch, cut, read)
+    changed = changed_topics(store, projection.topics, last.to_epoch, epoch)
+    results = changed_results(store, projection, last.to_epoch, step.cut, read)
     changed += [f"projection {name}" for name in results]
     if not changed:
-        return plan(last.to_epoch, cut.epoch, changed)
-    told = erasures(ctx.store, ctx.topics(projection))
-    erased = [topic.text for topic, epoch in told.items() if epoch > last.to_epoch]
-    against: tuple[Cause, str] | None = None
-    if why := declared_against(projection):
-        against = ("definition", why)
-    elif why := _inputs_against(ctx, projection, last, cut, changed):
-        against = ("input", why)
-    elif why := samples_against(ctx, projection, generation, cut):
-        against = ("proof", why)
-    return plan(last.to_epoch, cut.epoch, changed, erased, against)
+        return plan(last.to_epoch, epoch, changed)
+    redacted = erasures(store, step.ctx.topics(projection))
+    erased = [topic.text for topic, at in redacted.items() if at > last.to_epoch]
+    return plan(last.to_epoch, epoch, changed, erased, _objection(step, last, changed))
 
 
-def plan_reachable(
-    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
-) -> tuple[Plan, Cut]:
-    """What a refresh would do, and how far it would come: to ``cut``, or as far as the results that it reads are."""
-    reached = common_cut(ctx.store, projection, cut)
-    decided = plan_generation(ctx, projection, generation, reached)
-    if isinstance(decided, Nothing) and reached.epoch < cut.epoch:
-        stand = behind(ctx.store, projection, cut).items()
-        told = ", ".join(f"projection {name} stands at epoch {epoch}" for name, epoch in stand)
-        decided = Nothing(f"it is as far as what it reads: {told}, the log ends at epoch {cut.epoch}")
+def _objection(step: StepInput, last: DerivedRun, changed: Sequence[str]) -> tuple[Cause, str] | None:
+    """The first reason against an incremental step, with its kind; the cheapest questions come first."""
+    if why := declared_against(step.projection):
+        return "definition", why
+    if why := reason_against(step, last.to_epoch, changed):
+        return "input", why
+    read = files_of(last).results
+    if why := reason_against_results(step.ctx.store, step.projection, last.to_epoch, step.cut, read):
+        return "input", why
+    if why := samples_against(step):
+        return "proof", why
+    return None
+
+
+def plan_reachable(step: StepInput) -> tuple[Plan, Cut]:
+    """What a refresh would do, and how far it would come: to the step's position, or as far as the results that it
+    reads are."""
+    store, projection, wanted = step.ctx.store, step.projection, step.cut
+    reached = common_cut(store, projection, wanted)
+    decided = plan_generation(replace(step, cut=reached))
+    if isinstance(decided, Nothing) and reached.epoch < wanted.epoch:
+        late = ", ".join(
+            f"projection {name} stands at epoch {epoch}"
+            for name, epoch in behind(store, projection, wanted).items()
+        )
+        decided = Nothing(f"it is as far as what it reads: {late}, the log ends at epoch {wanted.epoch}")
     return decided, reached
-
-
-def _inputs_against(
-    ctx: ProjectionContext, projection: Projection, last: DerivedRun, cut: Cut, changed: Sequence[str]
-) -> str | None:
-    """What topics and results that it reads say against an incremental step."""
-    against = reason_against(ctx, projection, last.to_epoch, cut, changed)
-    return against or reason_against_results(
-        ctx.store, projection, last.to_epoch, cut, files_of(last).results
-    )
 
 
 def refresh_generation(
@@ -119,13 +121,13 @@ def refresh_generation(
     cut, ProjectionFailed when the projection's code or output is at fault, and what the sink raises.
     """
     started = datetime.now(UTC)
-    settled = generation.number in ctx.on_record.get(generation.projection, ())
+    on_record = generation.number in ctx.on_record.get(generation.projection, ())
     pending = apply(ctx, generation)
     record_applied(ctx, projection, generation, started, pending)
-    decided, cut = plan_reachable(ctx, projection, generation, cut)
+    decided, reached = plan_reachable(StepInput(ctx, projection, generation, cut))
     if isinstance(decided, Nothing):
         _prune(ctx, generation, projection)
-        if not settled:
+        if not on_record:
             record_settled(ctx, generation, started, decided.reason)
         status: Status = "done" if pending.steps else "nothing"
         epoch = pending.fence.epoch if pending.fence else None
@@ -135,7 +137,7 @@ def refresh_generation(
         )  # fmt: skip
     failpoints.hit("refresh_planned")
     begun = datetime.now(UTC) if pending.steps else started
-    taken = take_step(ctx, projection, generation, cut, decided)
+    taken = take_step(StepInput(ctx, projection, generation, reached), decided)
     applied = apply(ctx, generation)
     record_applied(ctx, projection, generation, begun, applied, taken)
     _prune(ctx, generation, projection)

@@ -37,7 +37,7 @@ class Inputs:
         self, store: Store, projection: Projection, lineage: Lineage, cut: Cut, limit_bytes: int
     ) -> None:
         self._store, self._projection, self._lineage = store, projection, lineage
-        self._cut, self._limit_bytes = cut, limit_bytes
+        self.cut, self._limit_bytes = cut, limit_bytes
         self.null_links: set[str] = set()  # inputs of which rows that were to be followed have NULL in a link
         self._plans: dict[str, Planned] = {}
 
@@ -45,7 +45,7 @@ class Inputs:
         """How an input is read, with the columns of its lineage."""
         if name not in self._plans:
             more = self._lineage.columns_of(name)
-            self._plans[name] = plan_input(self._store, self._projection.inputs[name], self._cut, more)
+            self._plans[name] = plan_input(self._store, self._projection.inputs[name], self.cut, more)
         return self._plans[name]
 
     def visible(self, name: str) -> list[str]:

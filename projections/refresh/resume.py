@@ -1,9 +1,13 @@
-"""What a build that was cut off had finished: the attempt that goes on with it takes whole buckets over.
+"""A build that was cut off goes on: the next attempt takes over the buckets that were finished.
 
-In the first step of a generation each bucket that is done gets a receipt beside its files: what it holds, and its
-*basis*, all that its rows follow from besides the definition. The next attempt computes at the same position, leaves
-these buckets out and commits copies of their files under names of its own: the driver before may only have been asleep,
-and removes what has its name when it finds itself fenced.
+The life of a bucket in the first step of a generation:
+
+  1. *Written*: its files, then a receipt beside them. The receipt says what they hold, and their *basis*: everything
+     that rows follow from besides the definition.
+  2. *Left over*: the attempt ended without a commit. Its lease is over, so that nothing of its name can be committed.
+  3. *Taken over*: the next attempt computes at the same position, does not compute this bucket, and copies its files to
+     names of its own. The driver before may only have been asleep: when it finds itself fenced it removes what has its
+     name. Files of another basis are removed.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from tailrace.projections.generations.step_files import BucketFiles, folder_of
 @dataclass(frozen=True, slots=True)
 class Basis:
     """What the rows of a build follow from: the epoch and its hash, the generations of the results that are read, and
-    of each topic the epoch that tells of rows that were erased last."""
+    for each topic the last epoch that reports a redaction."""
 
     epoch: int
     epoch_hash: str
@@ -51,37 +55,37 @@ class Basis:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """What the attempts at a build left that ended: files, and the receipts among them."""
+class Leftovers:
+    """Files of attempts at a build that have ended, and the receipts among them."""
 
     paths: tuple[str, ...]
     receipts: tuple[BucketReceipt, ...]
 
 
-def left_of(ctx: ProjectionContext, generation: Generation) -> Left:
-    """Of a generation without steps. What was listed before the leases of the dead were ended, none of these will name
-    any more."""
+def leftovers_of(ctx: ProjectionContext, generation: Generation) -> Leftovers:
+    """The leftovers of a generation without steps. The files are listed before the leases of dead attempts are ended,
+    so that no commit can name one of them afterwards."""
     name, number = generation.projection, generation.number
     listed = list(ctx.store.storage.list(folder_of(name, number)))
     living = attempts.at_work(ctx.store.catalog, name, number) if listed else frozenset()
     paths = tuple(path for path in listed if not any(attempts.is_by(path, each) for each in living))
-    return Left(paths, tuple(receipts(ctx.store.storage, paths)))
+    return Leftovers(paths, tuple(receipts(ctx.store.storage, paths)))
 
 
 def basis_at(ctx: ProjectionContext, generation: Generation, cut: Cut, results: Mapping[str, int]) -> Basis:
-    return Basis(cut.epoch, ctx.epoch(cut.epoch).hash, dict(results), _erased(ctx, generation))
+    return Basis(cut.epoch, ctx.epoch(cut.epoch).hash, dict(results), _redactions(ctx, generation))
 
 
-def _erased(ctx: ProjectionContext, generation: Generation) -> dict[str, int]:
+def _redactions(ctx: ProjectionContext, generation: Generation) -> dict[str, int]:
     topics = [TopicId.parse(need.topic) for need in generation.inputs]
     return {topic.text: epoch for topic, epoch in erasures(ctx.store, topics).items()}
 
 
-def position(
-    ctx: ProjectionContext, projection: Projection, generation: Generation, left: Left
+def position_of(
+    ctx: ProjectionContext, projection: Projection, generation: Generation, leftovers: Leftovers
 ) -> Cut | None:
-    """Where a build that follows the log has finished most buckets, if it can be gone on with from there."""
-    found = Counter(receipt.basis for receipt in left.receipts)
+    """Where a build that follows the log has finished most buckets, if its inputs can still be read there."""
+    found = Counter(receipt.basis for receipt in leftovers.receipts)
     for text, _ in found.most_common():
         basis = Basis.from_text(text)
         with suppress(TailraceError):  # whatever it is: then it is computed at the head
@@ -96,24 +100,24 @@ def position(
 
 
 def take_over(
-    ctx: ProjectionContext, generation: Generation, task: BucketTask, left: Left
+    ctx: ProjectionContext, generation: Generation, task: BucketTask, leftovers: Leftovers
 ) -> dict[int, BucketOutcome]:
-    """The buckets that earlier attempts finished on the task's basis, as this one's; what else they left is removed.
+    """Copy the buckets that earlier attempts finished on the task's basis, and remove all else that they left.
 
-    Raises what the store does: then the next attempt finds either copy.
+    Raises what the store does: then the next attempt finds one copy or the other.
     """
     found: dict[int, BucketReceipt] = {}
-    for receipt in left.receipts:
+    for receipt in leftovers.receipts:
         if receipt.basis == task.basis:
             found.setdefault(receipt.outcome.bucket, receipt)
     wanted = {path for receipt in found.values() for path in receipt.paths}
-    for path in left.paths:  # first: where there is no room, it is needed
+    for path in leftovers.paths:  # first: where there is no room, it is needed
         if path not in wanted:
             task.storage.delete(path)
     outcomes: dict[int, BucketOutcome] = {}
     step = f"taking over finished buckets of {generation.projection}"
     with ThreadPoolExecutor(os.cpu_count() or 1, "tailrace-copy") as pool:
-        copies = pool.map(lambda receipt: _copied(task, receipt), found.values())
+        copies = pool.map(lambda receipt: _copy(task, receipt), found.values())
         for done, outcome in enumerate(copies):
             ctx.report(step, done, len(found), "buckets")
             if outcome is not None:
@@ -121,7 +125,7 @@ def take_over(
     return outcomes
 
 
-def _copied(task: BucketTask, receipt: BucketReceipt) -> BucketOutcome | None:
+def _copy(task: BucketTask, receipt: BucketReceipt) -> BucketOutcome | None:
     """The bucket under a name of this attempt; None when its file is not what was written."""
     storage, outcome = task.storage, None
     with suppress(MissingFile):
@@ -137,8 +141,8 @@ def _copied(task: BucketTask, receipt: BucketReceipt) -> BucketOutcome | None:
 
 
 def resumable(ctx: ProjectionContext, generation: Generation, paths: Collection[str]) -> set[str]:
-    """Of the files of a build those that another attempt may take over: none that could hold what was erased since."""
-    erased = _erased(ctx, generation)
+    """The files of a build that another attempt may take over: none that could hold what was erased since."""
+    erased = _redactions(ctx, generation)
     found = receipts(ctx.store.storage, paths)
     return {
         path for receipt in found if Basis.from_text(receipt.basis).erased == erased for path in receipt.paths

@@ -1,4 +1,15 @@
-"""One step of a generation: computed incrementally or in full, and committed by compare-and-set (steps 7 and 8)."""
+"""One step of a generation: computed incrementally or in full, and committed by compare-and-set (steps 7 and 8).
+
+The life of a step:
+
+  1. *Begun*: an attempt with a name and a lease; its files carry the name.
+  2. *Computed*: incrementally where the plan says so and ``objection`` has none; else in full. Of a first step, buckets
+     that earlier attempts finished are taken over (``resume``).
+  3. *Committed*: files named in the catalog, if the step before is still the last one and the inputs are the same.
+     Fenced, an ended lease and changed inputs discard the files; after any other error the commit may have happened,
+     and ``gc`` removes what no step names.
+  4. *Proved*: after a full step, whether keys may be followed from now on (``samples``).
+"""
 
 from __future__ import annotations
 
@@ -10,27 +21,24 @@ from tailrace.eventstore.catalog.leases import Ended
 from tailrace.eventstore.errors import Fenced, TransientError
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.generations import DerivedRun
-from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.guards import declared_against
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
 from tailrace.projections.compute.compute import compute, define, require_schema
 from tailrace.projections.compute.frames import frames
 from tailrace.projections.compute.read_plan import plan_reads, require_changes
-from tailrace.projections.context import ProjectionContext
-from tailrace.projections.definition.model import Projection
-from tailrace.projections.generations.generation import Generation, files_of
+from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.key_set import KeySet
-from tailrace.projections.generations.result_input import results_at
 from tailrace.projections.generations.step_files import StepFiles, folder_of, next_files
 from tailrace.projections.refresh import resume
 from tailrace.projections.refresh.costs import too_costly
-from tailrace.projections.refresh.incremental import NotIncremental, compute_incrementally
+from tailrace.projections.refresh.incremental import NotIncremental, Objection, compute_incrementally
 from tailrace.projections.refresh.plan import Cause, Full, Incremental
-from tailrace.projections.refresh.resume import Left
-from tailrace.projections.refresh.samples import check_samples, proof_at
+from tailrace.projections.refresh.resume import Leftovers
+from tailrace.projections.refresh.samples import check_samples, proof_of
+from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.spark.errors import explained
 
-_RECORDS = 500
+_RECORDS_MAX = 500
 _NULL_LINKS = (
     "changed rows of {} have NULL where they belong to another input's, and of that trust=True shows nothing"
 )
@@ -38,9 +46,21 @@ _NULLS = "changed rows have NULL for their key, and nothing in the plan leaves s
 
 
 @dataclass(frozen=True, slots=True)
+class ComputedStep:
+    """What the buckets became, and why the step is of this ``kind``. ``keys``: how many were affected (None: all).
+    ``cause``: the kind of reason for a full one."""
+
+    outcomes: list[BucketOutcome]
+    kind: Literal["full", "incremental"]
+    reason: str
+    keys: int | None = None
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CommittedStep:
-    """A committed step: how it was computed and why so (``cause``: of a full one), how many keys were affected (None:
-    all of them) and the seconds it took to compute (None: part of it was taken over)."""
+    """A step in the catalog. ``kind``, ``reason``, ``keys`` and ``cause`` are those of ``ComputedStep``; ``seconds`` is
+    how long it was computed (None: part of it was taken over)."""
 
     run: DerivedRun
     kind: Literal["full", "incremental"]
@@ -51,153 +71,119 @@ class CommittedStep:
 
 
 def take_step(
-    ctx: ProjectionContext,
-    projection: Projection,
-    generation: Generation,
-    cut: Cut,
-    decided: Full | Incremental,
-    left: Left | None = None,
+    step: StepInput, decided: Full | Incremental, leftovers: Leftovers | None = None
 ) -> CommittedStep:
-    """Compute the result at ``cut`` and commit it, with what differs from the step before, as the next step; of a first
-    one, without the buckets that earlier attempts finished and ``left``.
+    """Compute the result at the step's position and commit what differs from the step before. ``leftovers``: what
+    earlier attempts at a first step finished; those buckets are not computed again.
 
-    Raises Fenced when another driver committed meanwhile, and Ended when ``gc`` took this process for dead;
+    Raises Fenced when another driver committed meanwhile, Ended when ``gc`` took this process for dead,
     ProjectionFailed when the projection's code or output is at fault, and what reading the inputs raises. Then nothing
     is committed, and nothing stays of what was written.
     """
-    derived, name, number = ctx.store.derived, generation.projection, generation.number
-    last = derived.last_derived(name, number)
-    files = files_of(last) if last else None
+    ctx, projection, generation = step.ctx, step.projection, step.generation
+    name, number = generation.projection, generation.number
+    last = ctx.store.derived.last_derived(name, number)
+    before = files_of(last) if last else None
     _ = ctx.spark  # its start is no part of what a step takes
-    with attempts.attempt(ctx.store.catalog, name, number, str(cut.epoch)) as attempt:
+    with attempts.attempt(ctx.store.catalog, name, number, str(step.cut.epoch)) as attempt:
         task = BucketTask(
             storage=ctx.store.storage,
             placement=placement_of(generation),
-            previous=files.buckets if files else {},
+            previous=before.buckets if before else {},
             tolerance=projection.tolerance,
             folder=folder_of(name, number),
             attempt=attempt.name,
             afresh=isinstance(decided, Full) and decided.afresh,
         )
-        results = _results(ctx, projection, generation, cut)
+        results = step.results()
         began = ctx.clock()
         done: dict[int, BucketOutcome] = {}
         if last is None:
-            task = replace(task, basis=resume.basis_at(ctx, generation, cut, results).to_text())
-            done = resume.take_over(ctx, generation, task, left) if left else {}
+            task = replace(task, basis=resume.basis_at(ctx, generation, step.cut, results).to_text())
+            done = resume.take_over(ctx, generation, task, leftovers) if leftovers else {}
             task = replace(task, placement=replace(task.placement, without=frozenset(done)))
-        outcomes, kind, reason, keys, cause = _computed(
-            ctx, projection, generation, cut, decided, last, files, task
-        )
+        computed = _compute(step, decided, last, task)
         if done:
-            outcomes = sorted([*outcomes, *done.values()], key=lambda outcome: outcome.bucket)
-            reason += f"; {len(done)} of {len(task.placement.buckets)} buckets were finished before"
+            computed = _with_taken_over(computed, done, len(task.placement.buckets))
         seconds = None if done else ctx.clock() - began
         try:
-            _require_same(ctx, projection, generation, cut, results)
-            step = _files(ctx, cut, files, outcomes, results)
-            step = replace(step, kind=kind, reason=reason, keys=keys)
-            run = _committed(ctx, generation, cut, last, step, attempt.lease)
-        except (Fenced, Ended, _Moved):  # any other may come of a COMMIT that was done
+            if step.results() != results:
+                raise InputsChanged(projection.name)
+            run = _commit(step, last, _step_files(step, before, computed, results), attempt.lease)
+        except (Fenced, Ended, InputsChanged):  # any other may come of a COMMIT that was done
             task.discard()
             raise
         task.forget_receipts()
-    follows = generation.pin is None and generation.preview is None
-    if kind == "full" and follows and not declared_against(projection):
-        _check(ctx, projection, generation, cut, run)
-    return CommittedStep(run, kind, reason, keys, seconds, cause)
+    if computed.kind == "full" and step.follows_log and not declared_against(projection):
+        _prove(step, run)
+    return CommittedStep(run, computed.kind, computed.reason, computed.keys, seconds, computed.cause)
 
 
-class _Moved(TransientError):
-    """What a step reads is not any more what it was when the step began."""
+class InputsChanged(TransientError):
+    """Inputs are resolved several times in a step. A result among them is of another generation than it was."""
 
-
-def _results(
-    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
-) -> dict[str, int]:
-    return results_at(ctx.store, projection, cut, ctx.anew(generation.pin))
-
-
-def _require_same(
-    ctx: ProjectionContext,
-    projection: Projection,
-    generation: Generation,
-    cut: Cut,
-    results: Mapping[str, int],
-) -> None:
-    """Inputs are resolved several times in a step: all of them have to be of one generation."""
-    if _results(ctx, projection, generation, cut) != results:
-        raise _Moved(
-            f"what projection {projection.name!r} reads was built anew while it was computed",
-            hint="run it again",
+    def __init__(self, projection: str) -> None:
+        super().__init__(
+            f"what projection {projection!r} reads was built anew while it was computed", hint="run it again"
         )
 
 
-def _check(
-    ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut, run: DerivedRun
-) -> None:
-    """The proof by samples, once for each version of the inputs' columns."""
-    if proof_at(ctx, projection, generation, cut) is not None:
+def _prove(step: StepInput, run: DerivedRun) -> None:
+    """Take samples, once for each version of the inputs' columns."""
+    if proof_of(step) is not None:
         return
-    checked = check_samples(ctx, projection, generation, cut, files_of(run))
+    checked = check_samples(step, files_of(run))
     if checked is not None:
-        ctx.store.derived.set_checked(generation.projection, generation.number, checked.to_json())
+        generation = step.generation
+        step.ctx.store.derived.set_checked(generation.projection, generation.number, checked.to_json())
 
 
-_Computed = tuple[list[BucketOutcome], Literal["full", "incremental"], str, int | None, Cause | None]
-
-
-def _computed(
-    ctx: ProjectionContext,
-    projection: Projection,
-    generation: Generation,
-    cut: Cut,
-    decided: Full | Incremental,
-    last: DerivedRun | None,
-    before: StepFiles | None,
-    task: BucketTask,
-) -> _Computed:
+def _compute(
+    step: StepInput, decided: Full | Incremental, last: DerivedRun | None, task: BucketTask
+) -> ComputedStep:
     reason, cause = decided.reason, decided.cause if isinstance(decided, Full) else None
-    if isinstance(decided, Incremental) and last is not None and before is not None:
-        records = [
-            record
-            for record in ctx.store.run_records.latest(generation.projection, limit=_RECORDS)
-            if record.generation == generation.number
-        ]
-        rows, proof = before.rows, proof_at(ctx, projection, generation, cut)
-
-        def against(affected: KeySet, null_links: set[str]) -> tuple[Cause, str] | None:
-            if affected.nulls and not (proof and proof.never_null):
-                return "proof", _NULLS
-            if null_links and projection.trust:
-                return "proof", _NULL_LINKS.format(", ".join(sorted(null_links)))
-            costly = too_costly(records, len(affected), rows)
-            return ("cost", costly) if costly is not None else None
-
+    if isinstance(decided, Incremental) and last is not None:
         try:
-            step = compute_incrementally(
-                ctx,
-                projection,
-                generation,
-                last.to_epoch,
-                cut,
-                task,
-                against,
+            found = compute_incrementally(step, last.to_epoch, task, _objection(step, last))
+            affected = f"{found.keys:,} keys" if found.keys != 1 else "1 key"
+            return ComputedStep(
+                found.outcomes, "incremental", f"{reason}, which affects {affected}", found.keys
             )
-            affected = f"{step.keys:,} keys" if step.keys != 1 else "1 key"
-            return step.outcomes, "incremental", f"{reason}, which affects {affected}", step.keys, None
         except NotIncremental as error:
             reason, cause = f"{reason}; {error}", error.cause
-    return compute_at(ctx, projection, generation, cut, task), "full", reason, None, cause
+    return ComputedStep(compute_at(step, task), "full", reason, cause=cause)
 
 
-def _files(
-    ctx: ProjectionContext,
-    cut: Cut,
-    before: StepFiles | None,
-    outcomes: list[BucketOutcome],
-    results: Mapping[str, int],
+def _objection(step: StepInput, last: DerivedRun) -> Objection:
+    """What is known against following keys once they are counted: NULLs that the proof does not cover, and cost."""
+    generation = step.generation
+    records = step.ctx.store.run_records.latest(generation.projection, limit=_RECORDS_MAX)
+    own = [record for record in records if record.generation == generation.number]
+    rows, proof = files_of(last).rows, proof_of(step)
+
+    def objection(affected: KeySet, null_links: set[str]) -> tuple[Cause, str] | None:
+        if affected.nulls and not (proof and proof.never_null):
+            return "proof", _NULLS
+        if null_links and step.projection.trust:
+            return "proof", _NULL_LINKS.format(", ".join(sorted(null_links)))
+        costly = too_costly(own, len(affected), rows)
+        return ("cost", costly) if costly is not None else None
+
+    return objection
+
+
+def _with_taken_over(computed: ComputedStep, done: Mapping[int, BucketOutcome], buckets: int) -> ComputedStep:
+    return replace(
+        computed,
+        outcomes=sorted([*computed.outcomes, *done.values()], key=lambda outcome: outcome.bucket),
+        reason=f"{computed.reason}; {len(done)} of {buckets} buckets were finished before",
+    )
+
+
+def _step_files(
+    step: StepInput, before: StepFiles | None, computed: ComputedStep, results: Mapping[str, int]
 ) -> StepFiles:
+    outcomes = computed.outcomes
     written = {outcome.bucket: outcome.files for outcome in outcomes if outcome.files is not None}
     runs, overlays = next_files(before.buckets if before else {}, written)
     grown = sum(outcome.only_new - outcome.only_old for outcome in outcomes)
@@ -205,54 +191,46 @@ def _files(
         runs=runs,
         overlays=overlays,
         deltas=tuple(outcome.delta for outcome in outcomes if outcome.delta is not None),
-        epoch_hash=ctx.epoch(cut.epoch).hash,
+        epoch_hash=step.ctx.epoch(step.cut.epoch).hash,
         rows=(before.rows if before else 0) + grown,
         results=results,
+        kind=computed.kind,
+        reason=computed.reason,
+        keys=computed.keys,
     )
 
 
-def _committed(
-    ctx: ProjectionContext,
-    generation: Generation,
-    cut: Cut,
-    last: DerivedRun | None,
-    files: StepFiles,
-    lease: str,
-) -> DerivedRun:
-    return ctx.store.derived.commit_derived(
-        generation.projection,
-        generation.number,
+def _commit(step: StepInput, last: DerivedRun | None, files: StepFiles, lease: str) -> DerivedRun:
+    return step.ctx.store.derived.commit_derived(
+        step.generation.projection,
+        step.generation.number,
         last.to_epoch if last else 0,
-        cut.epoch,
+        step.cut.epoch,
         "delta" if last else "full",
         [files.to_data()],
         files.rows,
-        cut.commit_ts,
+        step.cut.commit_ts,
         lease=lease,
     )
 
 
 def compute_at(
-    ctx: ProjectionContext,
-    projection: Projection,
-    generation: Generation,
-    cut: Cut,
-    task: BucketTask,
-    results: Mapping[str, int] | None = None,
+    step: StepInput, task: BucketTask, results: Mapping[str, int] | None = None
 ) -> list[BucketOutcome]:
-    """Run the projection over the whole log at ``cut`` and each bucket of its result through ``task``: part of an
-    attempt, because tasks open files long after they were named. ``results``: as in ``plan_reads``.
+    """Run the projection over the whole log at a position and each bucket of its result through ``task``. This is part
+    of an attempt: tasks open files long after they were named. ``results``: as in ``plan_reads``.
 
     Raises ProjectionFailed when the result's columns are not the generation's, HistoryGone when changes that it is
     computed of were removed.
     """
+    ctx, projection, generation = step.ctx, step.projection, step.generation
     require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
     ctx.report(f"reading for {projection.name}", 0, None, "")
     anew = ctx.anew(generation.pin)
-    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism, results=results, anew=anew)
+    reads = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, results=results, anew=anew)
     with explained(projection, "reading its inputs"):
         inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
-    result = define(projection, inputs, cut.commit_ts)
+    result = define(projection, inputs, step.cut.commit_ts)
     require_schema(projection, generation.schema, str(generation), result)
     ctx.report(f"computing {projection.name} from {reads.rows:,} changes", 0, None, "")
     return compute(projection, result, task, ctx.report)

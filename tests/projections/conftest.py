@@ -22,6 +22,7 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation
 from tailrace.projections.refresh.plan import Full
 from tailrace.projections.refresh.step import take_step
+from tailrace.projections.refresh.step_input import StepInput
 from tests.projections.shoplog import ShopLog, settings_in, standing_still, topic
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def commit_step(
     """Compute the whole result and commit it as the next step, without bringing it to the sink."""
     last = ctx.store.derived.last_derived(generation.projection, generation.number)
     decided = Full(last.to_epoch if last else 0, cut.epoch, "asked for")
-    return take_step(ctx, projection, generation, cut, decided).run
+    return take_step(StepInput(ctx, projection, generation, cut), decided).run
 
 
 @pytest.fixture

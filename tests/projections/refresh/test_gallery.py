@@ -30,6 +30,7 @@ from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.refresh.plan import Nothing
 from tailrace.projections.refresh.refresh import plan_generation
 from tailrace.projections.refresh.step import CommittedStep, take_step
+from tailrace.projections.refresh.step_input import StepInput
 from tests.fixtures.scale import Scale
 from tests.projections.refresh import gallery
 from tests.projections.refresh.randomshop import ALTERABLE, TRUNCATE, RandomShop
@@ -73,8 +74,9 @@ def live(ctx: ProjectionContext, name: str) -> Generation:
 def followed(ctx: ProjectionContext, projection: Projection, cut: Cut) -> CommittedStep | None:
     """The next step of the live generation; None when nothing changed. Not recorded: its time decides nothing."""
     generation = live(ctx, projection.name)
-    decided = plan_generation(ctx, projection, generation, cut)
-    return None if isinstance(decided, Nothing) else take_step(ctx, projection, generation, cut, decided)
+    step = StepInput(ctx, projection, generation, cut)
+    decided = plan_generation(step)
+    return None if isinstance(decided, Nothing) else take_step(step, decided)
 
 
 def followed_or_refused(
