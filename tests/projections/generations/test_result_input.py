@@ -32,6 +32,7 @@ from tests.projections.lifecycle.test_crashes import job, killed, settings_file
 from tests.projections.refresh.randomshop import RandomShop
 from tests.projections.refresh.test_gallery import EACH, everything, standing
 from tests.projections.shoplog import ShopLog, settings_in, standing_still
+from tests.support.folders import REPOSITORY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -109,7 +110,7 @@ def test_a_driver_killed_between_two_that_are_read_leaves_what_reads_them_where_
 ) -> None:
     before = stands(diamond, "diamond")
     shop.work()
-    queries = Path(__file__).parent / "queries"
+    queries = REPOSITORY / "tests" / "projections" / "refresh" / "queries"
     file = settings_file(settings, tmp_path, ["tests.projections.refresh.gallery"])
     file.write_text(
         file.read_text().replace("[projections]", f"[projections]\nsql = [{str(queries)!r}]")
