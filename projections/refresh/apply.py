@@ -1,8 +1,8 @@
-"""Bring derived steps into the sink: the committed bytes, bucket by bucket, the fence last (step 9). Needs no Spark.
+"""Bring committed steps into the sink: their bytes, bucket by bucket, the fence last (step 9). Needs no Spark.
 
-A step that was cut off is applied again, of a first load only the buckets that the sink does not have whole; its
-contract makes that a no-op for what is there already. Which steps and buckets are missing is read from the sink, never
-remembered.
+A step that was cut off is applied again; the sink's contract makes that a no-op for rows that are there already. Of a
+first load only the buckets are written that the sink does not have whole. Which steps and buckets are missing is read
+from the sink, never remembered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tailrace.projections.sinks.contract import ResumableLoad, SinkLoad
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What reached the sink. ``fence`` is where it stands now."""
+    """What was brought to the sink, and the ``fence`` that it has now."""
 
     steps: int
     upserts: int
@@ -32,7 +32,7 @@ class Applied:
 
 
 class StepRefused(UsageError):
-    """A committed step holds what the sink cannot: however often it is applied, it is refused."""
+    """A committed step has rows that the sink cannot hold. Applying it again does not help."""
 
     def __init__(self, generation: Generation, message: str, hint: str) -> None:
         name = generation.projection
@@ -44,9 +44,9 @@ class StepRefused(UsageError):
 def apply(ctx: ProjectionContext, generation: Generation) -> Applied:
     """Apply all committed steps that the sink does not have yet.
 
-    Raises StepRefused when one holds what the sink cannot, OperatorError when the sink's content is not of this log or
-    generation, Fenced when another process moved the fence meanwhile, TransientError when the sink is out of reach:
-    then the next call goes on.
+    Raises StepRefused when the sink cannot hold a step's rows, OperatorError when its content is not of this log or
+    generation, Fenced when another process moved the fence meanwhile, TransientError when the sink is out of reach: the
+    next call goes on from there.
     """
     sink, target = ctx.sink(generation), ctx.target(generation)
     fence = sink.fence(target)
@@ -77,16 +77,16 @@ def _refusing(generation: Generation) -> Iterator[None]:
 def missing_steps(ctx: ProjectionContext, generation: Generation, fence: Fence | None) -> list[DerivedRun]:
     """The steps between the sink's fence and the end of the generation's chain, oldest first.
 
-    Raises OperatorError when the fence is none that this generation's steps lead to.
+    Raises OperatorError when no step of this generation leads to the fence.
     """
     name, number = generation.projection, generation.number
     if fence is None:
         steps = ctx.store.derived.derived(name, number)
         if steps and steps[0].from_epoch != 0:
-            raise _refused(generation, "nothing, though its first steps are long done")
+            raise _foreign_content(generation, "nothing, though its first steps are long done")
         return steps
     if (fence.projection, fence.generation) != (name, number):
-        raise _refused(
+        raise _foreign_content(
             generation, f"generation {fence.generation} of projection {fence.projection!r} instead"
         )
     ctx.check_fence(generation, fence)
@@ -94,11 +94,11 @@ def missing_steps(ctx: ProjectionContext, generation: Generation, fence: Fence |
     steps = ctx.store.derived.derived(name, number, after=fence.epoch)
     stands_at = steps[0].from_epoch if steps else (last.to_epoch if last else 0)
     if stands_at != fence.epoch:
-        raise _refused(generation, f"epoch {fence.epoch}, to which no step of it leads")
+        raise _foreign_content(generation, f"epoch {fence.epoch}, to which no step of it leads")
     return steps
 
 
-def _refused(generation: Generation, holds: str) -> OperatorError:
+def _foreign_content(generation: Generation, holds: str) -> OperatorError:
     return OperatorError(
         f"the sink of {generation} holds {holds}",
         hint=f"catalog and sink do not belong together any more: tailrace rebuild {generation.projection}",

@@ -1,15 +1,15 @@
-"""Incremental or full, by what earlier steps took. Pure.
+"""How much a refresh has to do, and whether following keys is quicker than computing everything.
 
-What a step takes has a part that does not depend on its keys, the larger one of a small step, and one that does. Both
-are read off what steps of different sizes took: of each size, within a factor of four, the quickest of the latest five
-counts, so that a cold machine or a busy one does not decide; between two sizes the way is taken to be straight. Beyond
-the largest a further key is taken to be three times as dear as its share of computing everything: a step will show
-whether that holds.
+A step takes a fixed time and a time for each key. Both are estimated from earlier steps: sizes within a factor of four
+are one class, whose time is the quickest of its latest five steps, so that a cold or busy machine does not decide.
+Between two classes the time is interpolated. Beyond the largest, a further key costs three times its share of a full
+step, until a step shows better.
 
-What was measured long ago is forgotten: after ``_REMEMBERED`` full steps keys are followed once again.
+Measurements are forgotten: after ``_REMEMBERED`` full steps keys are followed once again. And they come too late to say
+that many keys are expensive, so a third of all keys is computed in full from the start.
 
-Measured times come late to say that many keys are dear. Hence a rule before them: a third of all keys is computed as
-all.
+Estimates for people (``estimate``) take what the log knows without reading a row, and what earlier refreshes made of
+their changes. What neither says is not known.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ LATEST = 5
 _REMEMBERED = 20
 _MANY = 1000
 _SHARE = 3
+_NO_RESULT = "it has no result yet"
 
 
 def too_costly(records: Sequence[RunRecord], keys: int, rows: int) -> str | None:
-    """Why so many keys are better not followed; None when they may be. ``records``: of one generation, newest first;
-    ``rows``: of its result."""
+    """Why so many keys are better not followed; None when they may be. ``records`` are of one generation, latest first;
+    its result has ``rows``. Pure."""
     if keys >= _MANY and keys * _SHARE > rows:
         return f"{keys:,} keys are affected, of a result of {rows:,} rows"
     full = [record.seconds for record in records if record.kind == "full" and record.seconds][:LATEST]
@@ -57,7 +58,7 @@ def too_costly(records: Sequence[RunRecord], keys: int, rows: int) -> str | None
 
 
 def _quickest(records: Sequence[RunRecord]) -> list[tuple[int, float]]:
-    """Keys and seconds of the quickest of the latest incremental steps of each size, by keys."""
+    """Keys and seconds of the quickest of the latest incremental steps of each size class, by keys."""
     found: dict[int, list[tuple[float, int]]] = {}
     for record in records:
         if record.kind == "incremental" and record.keys and record.seconds:
@@ -66,19 +67,15 @@ def _quickest(records: Sequence[RunRecord]) -> list[tuple[int, float]]:
 
 
 def _expected(sizes: Sequence[tuple[int, float]], keys: int, a_key: float) -> float:
-    """Seconds for so many keys. Fewer than were ever measured are taken to be as much cheaper as they are fewer."""
+    """Seconds for so many keys. Below the smallest measured step, time falls in proportion to the keys."""
     known, seconds = zip((0, 0.0), *sizes, strict=True)
     further: int = max(0, keys - known[-1])
     return float(np.interp(keys, known, seconds)) + further * a_key
 
 
-_LATEST = 5
-_NO_RESULT = "it has no result yet"
-
-
 @dataclass(frozen=True, slots=True)
 class Number:
-    """About how many, and what that is taken from; None and why it is not known."""
+    """About how many, and the basis of that number; None, and why it is not known."""
 
     about: int | None
     basis: str
@@ -86,8 +83,8 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """``changes``: rows that the inputs got since the last step (None: not known). ``keys`` to be computed, ``rows`` of
-    the sink to be written or deleted."""
+    """``changes``: rows that the inputs got since the last step (None: not known). ``keys`` are to be computed,
+    ``rows`` of the sink to be written or deleted."""
 
     changes: Counted | None
     keys: Number
@@ -102,8 +99,8 @@ def estimate(
     *,
     direct: bool = False,
 ) -> Estimate | None:
-    """Of a plan that has something to do. ``result_rows``: of the last result; ``records``: of the generation's
-    refreshes, newest first; ``direct``: each input's rows name their key themselves. Pure."""
+    """The estimate of a plan; None when it has nothing to do. The last result has ``result_rows``; ``records`` are the
+    generation's refreshes, latest first; ``direct``: the rows of every input hold the key themselves. Pure."""
     if isinstance(plan, Nothing):
         return None
     if isinstance(plan, Full) and plan.from_epoch == 0:
@@ -121,10 +118,10 @@ def estimate(
 
 
 def _by_earlier(changes: Counted | None, counted: Sequence[tuple[RunRecord, int]]) -> Number:
-    """As many for each changed row as the latest refreshes had."""
+    """As many for each changed row as in the latest refreshes."""
     if changes is None:
         return Number(None, "how many rows will have changed is not known")
-    latest = counted[:_LATEST]
+    latest = counted[:LATEST]
     before = sum(record.changes or 0 for record, _ in latest)
     if not before:
         return Number(None, "no earlier refresh to go by")
@@ -135,8 +132,8 @@ def _by_earlier(changes: Counted | None, counted: Sequence[tuple[RunRecord, int]
 def changes_between(
     store: Store, projection: Projection, after: int, up_to: int, results: Mapping[str, int]
 ) -> Counted | None:
-    """Rows that its inputs got behind epoch ``after`` and up to ``up_to``; of results that it reads (``results``: their
-    generations) those that steps changed."""
+    """Rows that the inputs of a projection got after epoch ``after`` and up to ``up_to``. For results of other
+    projections (``results``: their generations) these are the rows that steps changed."""
     found = Counted()
     for topic in projection.topics:
         counted = rows_between(store.catalog, topic, after, up_to)

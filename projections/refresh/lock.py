@@ -1,8 +1,8 @@
-"""One run at a time for each projection and definition, one build at a time of each kind: a second one is refused by
-name before it begins. Those of another definition go on beside: a deploy needs both.
+"""Leases: one refresh at a time for each projection and definition, and one build at a time for each position.
 
-This saves work in vain; what keeps results right when two are at work after all (a lease that ended early) is that
-steps are committed by compare-and-set.
+A second process is refused, by the name of the first, before it begins. Processes of another definition go on beside: a
+deploy needs both. Leases only save work in vain. When one ends early and two processes are at work after all,
+compare-and-set of steps keeps results right.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DIGITS = 16  # of a fingerprint
 
 
 def refreshing(ctx: ProjectionContext, names: Sequence[str]) -> AbstractContextManager[None]:
-    """While this process refreshes projections. Raises AtWork."""
+    """A lease for as long as this process refreshes projections. Raises AtWork."""
     held = {f"run:{_defined(ctx, name)}": f"projection {name!r} is being refreshed" for name in names}
     return leases.working(ctx.store.catalog, held, "run")
 
@@ -29,14 +29,15 @@ def refreshing(ctx: ProjectionContext, names: Sequence[str]) -> AbstractContextM
 def building(
     ctx: ProjectionContext, name: str, pin: Pin | None, preview: str | None
 ) -> AbstractContextManager[None]:
-    """While this process builds a generation: another position or preview is another build. Raises AtWork."""
+    """A lease for as long as this process builds a generation. Another position or preview is another build. Raises
+    AtWork."""
     at = "" if pin is None else str(pin.cut.epoch)
     lease = f"build:{_defined(ctx, name)}:{at}:{preview or ''}"
     return leases.working(ctx.store.catalog, {lease: f"projection {name!r} is being built"}, "rebuild")
 
 
 def workers(ctx: ProjectionContext, name: str) -> list[Worker]:
-    """Who is at work on a projection at this moment, whatever the definition."""
+    """The processes that work on a projection at this moment, with any definition."""
     with ctx.store.catalog.read() as connection:
         return leases.workers(connection, (f"run:{name}:", f"build:{name}:"))
 

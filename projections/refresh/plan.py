@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 Cause = Literal["first", "erased", "definition", "input", "proof", "size", "cost"]
-"""Why everything is computed, in one word of a few, to be counted by: it is the first result; rows were erased; the
-definition cannot be followed by key; something else than rows changed, or rows that do not say whom they affect; the
-proof by samples failed or is still to come; there are more rows than may be held; by earlier ones it is quicker."""
+"""Why everything is computed, as a label of metrics.
+
+``first``: there is no result yet. ``erased``: rows were redacted. ``definition``: it cannot be followed by key.
+``input``: something else than rows changed, or rows of an input without ``affects``. ``proof``: samples failed or are
+still to come. ``size``: more rows than memory may hold. ``cost``: by earlier steps it is quicker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """The generation stands where it should."""
+    """There is nothing to do."""
 
     kind: ClassVar[str] = "nothing"
     reason: str
@@ -22,8 +24,8 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Incremental:
-    """Compute the keys again that changes between two epochs affect. That they are too many, or that a table was
-    truncated, shows only while their rows are read: then everything is computed after all."""
+    """Compute the keys again that changes between two epochs affect. Only reading the rows shows that they are too
+    many, or that a table was truncated: then everything is computed."""
 
     kind: ClassVar[str] = "incremental"
     from_epoch: int
@@ -33,8 +35,8 @@ class Incremental:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """Recompute everything at ``to_epoch``. ``from_epoch`` is where the generation stands, 0 before its first step.
-    ``cause`` is the reason's kind. ``afresh``: no file of the result may keep a value of before."""
+    """Compute everything at ``to_epoch``. ``from_epoch`` is where the generation stands, 0 before its first step.
+    ``cause`` is the kind of the reason. ``afresh``: no file of the result may keep an earlier value."""
 
     kind: ClassVar[str] = "full"
     from_epoch: int
@@ -48,25 +50,24 @@ Plan = Nothing | Incremental | Full
 
 
 def plan(
-    standing: int | None,
-    epoch: int,
+    from_epoch: int | None,
+    to_epoch: int,
     changed: Sequence[str],
     erased: Sequence[str] = (),
-    against: tuple[Cause, str] | None = None,
+    objection: tuple[Cause, str] | None = None,
 ) -> Plan:
-    """``standing`` is the epoch a generation's result is of (None: it has none yet), ``epoch`` the one wanted,
-    ``changed`` the topics with rows in between, ``erased`` those of them of which rows were erased in between,
-    ``against`` what else speaks against an incremental step, with its kind."""
-    if standing is None:
-        return Full(0, epoch, "it has no result yet")
-    if epoch <= standing:
-        return Nothing(f"it stands at epoch {standing}, the end of the log")
+    """What leads a result from an epoch (None: there is none yet) to another. ``changed`` are the inputs with rows in
+    between, ``erased`` those with redacted rows, ``objection`` is a reason against an incremental step."""
+    if from_epoch is None:
+        return Full(0, to_epoch, "it has no result yet")
+    if to_epoch <= from_epoch:
+        return Nothing(f"it stands at epoch {from_epoch}, the end of the log")
     if not changed:
-        return Nothing(f"none of its inputs changed since epoch {standing}")
+        return Nothing(f"none of its inputs changed since epoch {from_epoch}")
     if erased:
-        return Full(standing, epoch, f"rows of {', '.join(erased)} were erased", "erased", afresh=True)
+        return Full(from_epoch, to_epoch, f"rows of {', '.join(erased)} were erased", "erased", afresh=True)
     what = f"{', '.join(changed)} changed"
-    if against is not None:
-        cause, why = against
-        return Full(standing, epoch, why if why.startswith(what) else f"{what}; {why}", cause)
-    return Incremental(standing, epoch, what)
+    if objection is not None:
+        cause, why = objection
+        return Full(from_epoch, to_epoch, why if why.startswith(what) else f"{what}; {why}", cause)
+    return Incremental(from_epoch, to_epoch, what)

@@ -24,8 +24,8 @@ _RECORDS = 50
 
 @dataclass(frozen=True, slots=True)
 class PlannedRefresh:
-    """What ``refresh`` would do with a projection, and about how much that is (None: nothing). ``waiting``: steps of
-    its result that its sink lacks, which a refresh brings there first; ``problem`` says why that is not known."""
+    """What ``refresh`` would do with a projection, and an estimate of how much (None: nothing). ``waiting`` counts
+    committed steps that its sink lacks, which a refresh applies first; ``problem`` says why that is not known."""
 
     projection: str
     generation: int | None
@@ -59,8 +59,7 @@ def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Pl
 
 
 def _waiting(ctx: ProjectionContext, live: Generation | None) -> tuple[int, str]:
-    """The steps that the sink of a live generation lacks, or why it cannot be asked. Nothing is brought to that of a
-    frozen one."""
+    """The steps that the sink of a live generation lacks, or why it cannot be asked. A frozen one gets none."""
     if live is None or ctx.is_frozen(live):
         return 0, ""
     try:
@@ -76,7 +75,7 @@ def _planned(
     cut: Cut,
     before: Sequence[PlannedRefresh],
 ) -> Plan:
-    """What a refresh would do with the live generation, when it does ``before`` what it will have done."""
+    """What a refresh would do with the live generation after it has refreshed the projections ``before`` it."""
     waits = _waits(projection, before)
     try:
         decided = _step(ctx, projection, live, cut, waits)
@@ -95,12 +94,12 @@ def _step(
     if not waits:
         return plan_reachable(StepInput(ctx, projection, live, cut))[0]
     last = ctx.store.derived.last_derived(live.projection, live.number)
-    against = declared_against(projection)
+    refused = declared_against(projection)
     what = f"after projection {', '.join(waits)}, refreshed before it"
-    standing = last.to_epoch if last else 0
-    if against is not None:
-        return Full(standing, cut.epoch, f"{what}; {against}")
-    return Incremental(standing, cut.epoch, what)
+    from_epoch = last.to_epoch if last else 0
+    if refused is not None:
+        return Full(from_epoch, cut.epoch, f"{what}; {refused}")
+    return Incremental(from_epoch, cut.epoch, what)
 
 
 def _estimated(
@@ -114,7 +113,7 @@ def _estimated(
         return None
     last = ctx.store.derived.last_derived(live.projection, live.number) if live else None
     if live is None or last is None:
-        known = not projection.reads  # of results it is not known what they will have
+        known = not projection.reads  # the rows of other results are not known before they are computed
         changes = changes_between(ctx.store, projection, 0, decided.to_epoch, {}) if known else None
         return estimate(decided, changes, 0, ())
     files = files_of(last)
@@ -128,7 +127,7 @@ def _estimated(
 
 
 def _waits(projection: Projection, before: Sequence[PlannedRefresh]) -> list[str]:
-    """The projections that it reads and that are refreshed before it."""
+    """The projections that this one reads and that are refreshed before it."""
     return [
         each.projection
         for each in before

@@ -19,16 +19,16 @@ from tailrace.projections.refresh.apply import Applied, StepRefused
 from tailrace.projections.refresh.costs import changes_between
 from tailrace.projections.refresh.step import CommittedStep
 
-_LOOKED_AT = 20
-"""Records among which the newest of a generation is found: a projection has few generations that are refreshed."""
+_LATEST_RECORDS = 20
+"""Records among which the latest of a generation is looked for: few generations of a projection are refreshed."""
 
 
 @contextmanager
 def failures_recorded(
     ctx: ProjectionContext, name: str, kind: str, generation: int | None = None
 ) -> Iterator[None]:
-    """Inside, what stops a refresh or a build is put on record. Not that another process is at work, nor that a topic
-    is still being loaded: neither is a failure. A comparison that cannot be made of all rows has found a difference."""
+    """Inside, what stops a refresh or a build is put on record. That another process is at work, or that a topic is
+    still being loaded, is no failure. A comparison that cannot be made of all rows counts as a difference found."""
     started = datetime.now(UTC)
     try:
         yield
@@ -49,7 +49,7 @@ def failures_recorded(
                 from_epoch=last.to_epoch if last else None,
                 to_epoch=head.epoch if head else None,
                 kind=kind,
-                reason=_told(error),
+                reason=_words(error),
                 status="failed",
             )
             if kind == "verify" and isinstance(error, DifferenceFound):
@@ -61,8 +61,8 @@ def failures_recorded(
         raise
 
 
-def _told(error: Exception) -> str:
-    """One line without values of rows, also where they may be shown to whoever started this process."""
+def _words(error: Exception) -> str:
+    """One line without values of rows, even where this process may show them: the catalog is read by others."""
     if disclosure.allowed():
         return f"{type(error).__name__}; its text may show values of rows (--show-values) and is not kept"
     text = error.message if isinstance(error, TailraceError) else disclosure.in_words(error)
@@ -77,28 +77,31 @@ def record_applied(
     applied: Applied,
     taken: CommittedStep | None = None,
 ) -> None:
-    """Keep what the steps did that are in the sink now and not on record yet: one that this run has ``taken``, those
-    that earlier ones committed, and those that they even applied before they ended. Of these the catalog is asked
-    once, so that a runner with nothing to do does not ask it at each poll."""
+    """Record the steps that are in the sink now and not on record yet: one that this run has ``taken``, and those that
+    earlier runs committed or even applied before they ended. The catalog is asked once about these, so that a runner
+    with nothing to do does not ask it at each poll."""
     name, number = generation.projection, generation.number
     if taken is None and not applied.steps and number in ctx.on_record.get(name, ()):
         return
     now = datetime.now(UTC)
     for step, anew in _not_on_record(ctx, generation, applied):
         if taken is not None and taken.run.to_epoch == step.to_epoch:
-            record = _taken(ctx, projection, started, now, taken)
+            record = _record_of_own(ctx, projection, started, now, taken)
         else:
-            record = _left(started if anew else now, now, step, "applied now" if anew else "applied")
+            record = _record_of_earlier(
+                started if anew else now, now, step, "applied now" if anew else "applied"
+            )
         ctx.store.run_records.add(record)
     ctx.on_record.setdefault(name, set()).add(number)
 
 
 def record_settled(ctx: ProjectionContext, generation: Generation, started: datetime, reason: str) -> None:
-    """A refresh that found nothing to do ends a row of failures, and says so by a record: there is no step to."""
+    """A refresh that found nothing to do ends a row of failures. It has no step to say so, hence a record of its
+    own."""
     name, number = generation.projection, generation.number
-    records = ctx.store.run_records.latest(name, limit=_LOOKED_AT, kinds=REFRESHES)
-    newest = next((record for record in records if record.generation == number), None)
-    if newest is None or newest.status != "failed":
+    records = ctx.store.run_records.latest(name, limit=_LATEST_RECORDS, kinds=REFRESHES)
+    latest = next((record for record in records if record.generation == number), None)
+    if latest is None or latest.status != "failed":
         return
     last = ctx.store.derived.last_derived(name, number)
     ctx.store.run_records.add(
@@ -122,10 +125,10 @@ def _not_on_record(
     name, number, fence = generation.projection, generation.number, applied.fence
     if fence is None:
         return []
-    newest = ctx.store.run_records.latest(name, limit=_LOOKED_AT, kinds=STEPS, but=["failed"])
-    known = next((record.to_epoch or 0 for record in newest if record.generation == number), None)
+    latest = ctx.store.run_records.latest(name, limit=_LATEST_RECORDS, kinds=STEPS, but=["failed"])
+    known = next((record.to_epoch or 0 for record in latest if record.generation == number), None)
     if known is None and not applied.steps:
-        return []  # its records are too old to be looked at, or gone
+        return []  # its records are not among the latest, or gone
     steps = [
         step for step in ctx.store.derived.derived(name, number, known or 0) if step.to_epoch <= fence.epoch
     ]
@@ -134,7 +137,7 @@ def _not_on_record(
     return found if known is not None else [(step, anew) for step, anew in found if anew]
 
 
-def _taken(
+def _record_of_own(
     ctx: ProjectionContext,
     projection: Projection,
     started: datetime,
@@ -156,11 +159,11 @@ def _taken(
     )
 
 
-def _left(started: datetime, finished: datetime, step: DerivedRun, what: str) -> RunRecord:
-    """Of a step that an earlier run computed and did not put on record."""
+def _record_of_earlier(started: datetime, finished: datetime, step: DerivedRun, what: str) -> RunRecord:
+    """The record of a step that an earlier run computed and did not record."""
     record = _record(started, finished, step)
-    told = f"computed by an earlier run that was cut off, {what}"
-    return replace(record, reason=f"{record.reason}; {told}" if record.reason else told)
+    origin = f"computed by an earlier run that was cut off, {what}"
+    return replace(record, reason=f"{record.reason}; {origin}" if record.reason else origin)
 
 
 def _record(started: datetime, finished: datetime, step: DerivedRun) -> RunRecord:

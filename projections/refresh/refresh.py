@@ -1,4 +1,13 @@
-"""Bring generations up to the log's head: plan, compute, commit by compare-and-set, apply (steps 7 to 9)."""
+"""Bring generations to the end of the log (steps 7 to 9). The life of a refresh:
+
+  1. *Applied*: steps that earlier runs committed are brought to the sink first.
+  2. *Planned*: nothing, incremental or full, with the reason. Results that are read may end earlier than the log.
+  3. *Taken*: the step is computed and committed by compare-and-set. Another driver's commit ends it with Fenced.
+  4. *Applied*: the step is brought to the sink, the fence last.
+  5. *Pruned*: steps that have long been in the sink are forgotten.
+
+A process may die after each of these; the next refresh begins with what is missing.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +43,15 @@ from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.spark.errors import unforeseen
 
 Status = Literal["done", "nothing", "frozen", "waiting", "failed"]
-_STEPS_KEPT = 20
+_STEPS_RETAINED = 20
 """Steps that stay after they are in the sink: another driver may still be reading their runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a refresh of one generation did. ``epoch`` is where its result stands, None when it has none;
-    ``reason`` says why something was (not) done, ``error`` what stopped it. ``seconds`` is wall time. Of a step that
-    was computed: its ``kind``, the ``cause`` of a full one, the affected ``keys`` of an incremental one."""
+    """What a refresh of one generation did. ``epoch`` is where its result stands (None: it has none), ``reason`` says
+    why something was done or not, ``error`` what stopped it. ``seconds`` is wall time. A computed step has a ``kind``,
+    a full one a ``cause``, an incremental one the number of affected ``keys``."""
 
     projection: str
     generation: int | None
@@ -59,7 +68,7 @@ class Outcome:
 
     @property
     def changed(self) -> bool:
-        """Was anything brought to the sink?"""
+        """Whether anything was brought to the sink."""
         return self.status == "done"
 
 
@@ -115,7 +124,7 @@ def plan_reachable(step: StepInput) -> tuple[Plan, Cut]:
 def refresh_generation(
     ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
 ) -> Outcome:
-    """Apply what is pending, then bring the generation to ``cut``, or as far as the results that it reads are.
+    """Apply what is pending, then bring the generation to ``cut``, or as far as the results that it reads go.
 
     Raises Fenced when another driver went on meanwhile, IncompleteTopic when an input's state is not known at the
     cut, ProjectionFailed when the projection's code or output is at fault, and what the sink raises.
@@ -149,17 +158,17 @@ def refresh_generation(
 
 
 def _prune(ctx: ProjectionContext, generation: Generation, projection: Projection) -> None:
-    """Forget steps that have long been in the sink, and at once those from before rows of an input were erased; remove
-    files that only they named."""
+    """Forget steps that have long been in the sink, and at once those from before a redaction of an input. Files that
+    only they named are removed."""
     derived = ctx.store.derived
     name, number = generation.projection, generation.number
     steps = derived.derived(name, number)
     erased = max(erasures(ctx.store, ctx.topics(projection)).values(), default=0)
     if not steps or steps[-1].to_epoch < erased:
-        erased = 0  # the result of after is still to come
+        erased = 0  # the result without the erased values is still to come
     count = sum(step.to_epoch < erased for step in steps)
-    if len(steps) >= 2 * _STEPS_KEPT:
-        count = max(count, len(steps) - _STEPS_KEPT)
+    if len(steps) >= 2 * _STEPS_RETAINED:
+        count = max(count, len(steps) - _STEPS_RETAINED)
     if not count:
         return
     gone, kept = steps[:count], steps[count:]
@@ -174,8 +183,8 @@ def _since(started: datetime) -> float:
 
 
 def followers(ctx: ProjectionContext, name: str) -> list[Generation]:
-    """The generations that a runner keeps up with the log: the live one, and one that was built after it and waits
-    for its promotion; never a pinned one or a preview."""
+    """The generations that a runner brings to the end of the log: the live one, and newer ones that wait for promotion.
+    Never a pinned one or a preview."""
     live = ctx.store.derived.live(name)
     return [
         generation
@@ -190,14 +199,14 @@ def followers(ctx: ProjectionContext, name: str) -> list[Generation]:
 
 
 def refresh_projection(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
-    """Refresh every generation of a projection that follows the log. One that no loaded definition matches is frozen:
-    it is named and left alone. An error ends up in the outcome, except Fenced, which stops this process."""
+    """Refresh every generation of a projection that follows the log. One that no loaded definition matches is frozen
+    and left alone. An error is in the outcome, except Fenced, which ends this process."""
     return [_refreshed(ctx, generation, cut) for generation in followers(ctx, name)]
 
 
 def refresh_shown(ctx: ProjectionContext, live: Generation, shown: int | None, cut: Cut) -> list[Outcome]:
-    """``refresh_projection`` of what readers see instead of the live generation, which is at ``cut`` already: never
-    beyond, or they would go back in time once they see that."""
+    """Refresh the generation that readers still see in place of the live one, which is at ``cut`` already. Never beyond
+    ``cut``: readers would go back in time when the live one is shown."""
     return [
         _refreshed(ctx, generation, cut)
         for generation in ctx.generations(live.projection)
@@ -218,22 +227,22 @@ def _refreshed(ctx: ProjectionContext, generation: Generation, cut: Cut) -> Outc
 
 
 def stopped(ctx: ProjectionContext, name: str, number: int | None, error: Exception) -> Outcome:
-    """The outcome of what stopped the refresh of one projection. Raises the error when it is not of that one alone:
+    """The outcome of a refresh that an error stopped. Raises the error when it does not concern this projection alone:
     Fenced, which ends this process, and what ``unforeseen`` raises."""
     if isinstance(error, AtWork | IncompleteTopic):
         return Outcome(name, number, "waiting", error.message, error=error)
     if isinstance(error, Fenced):
         raise error
-    told = (
+    reported = (
         error
         if isinstance(error, TailraceError)
         else unforeseen(ctx.projections[name], "being refreshed", error)
     )
-    return Outcome(name, number, "failed", told.message, error=told)
+    return Outcome(name, number, "failed", reported.message, error=reported)
 
 
 def mark_frozen(ctx: ProjectionContext, generation: Generation) -> Outcome | None:
-    """The outcome of a frozen generation, None for one that is not. The catalog remembers since when."""
+    """The outcome of a frozen generation, None for one that is not. The catalog records since when it is."""
     derived = ctx.store.derived
     name, number = generation.projection, generation.number
     if not ctx.is_frozen(generation):
@@ -246,7 +255,3 @@ def mark_frozen(ctx: ProjectionContext, generation: Generation) -> Outcome | Non
         derived.set_frozen(name, number, epoch)
     reason = f"{generation} is frozen at epoch {epoch}: {ctx.why_frozen(generation)}"
     return Outcome(name, number, "frozen", reason, epoch)
-
-
-def failures(outcomes: Sequence[Outcome]) -> list[TailraceError]:
-    return [outcome.error for outcome in outcomes if outcome.error is not None]

@@ -1,4 +1,4 @@
-"""A projection's inputs at one position, of which only some rows are read: those with chosen keys, on the driver."""
+"""A projection's inputs at one position, read on the driver for some keys alone."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tailrace.projections.generations.result_input import ResultInput
 if TYPE_CHECKING:
     from tailrace.eventstore.store import Store
 
-_HISTORY = 4
-"""So many times the bytes that may be held of a state's rows may be held of the changes they are made of."""
+_HISTORY_FACTOR = 4
+"""A state is made of its history: that may take so many times the bytes that the state's rows may take."""
 
 
 class Inputs:
-    """The inputs at ``cut``. ``limit_bytes``: what may be held of each; more raises ``chosen.TooLarge``."""
+    """The inputs at ``cut``. Rows of one that take more than ``limit_bytes`` of memory raise TooLarge."""
 
     def __init__(
         self, store: Store, projection: Projection, lineage: Lineage, cut: Cut, limit_bytes: int
     ) -> None:
         self._store, self._projection, self._lineage = store, projection, lineage
         self.cut, self._limit_bytes = cut, limit_bytes
-        self.null_links: set[str] = set()  # inputs of which rows that were to be followed have NULL in a link
+        self.null_links: set[str] = set()  # inputs with a NULL in the columns that lead to another input
         self._plans: dict[str, Planned] = {}
 
     def planned(self, name: str) -> Planned:
@@ -55,8 +55,8 @@ class Inputs:
     def of_source_keys(
         self, name: str, hashes: Ints, cells: Mapping[str, pa.ChunkedArray] | None = None
     ) -> pa.Table:
-        """The rows of a state, or a result, with these key hashes: the columns of its lineage. ``cells``: the keys'
-        columns, when they are known."""
+        """The rows of a state or a result with these key hashes, in the columns of its lineage. ``cells`` are the
+        columns of the keys, where they are known."""
         planned, names = self.planned(name), self._lineage.columns_of(name)
         if isinstance(planned, ResultInput):
             return self._with_hashes(planned, hashes).select(list(names))
@@ -66,7 +66,7 @@ class Inputs:
         return self._state(name, hashes, names)
 
     def having(self, name: str, columns: Sequence[str], wanted: KeySet, also: Sequence[str]) -> pa.Table:
-        """The rows of an input whose ``columns`` have one of the keys, with these columns and others."""
+        """The rows of an input that have one of the ``wanted`` keys in ``columns``: these columns and ``also``."""
         names = list(dict.fromkeys((*also, *columns)))
         planned = self.planned(name)
         if isinstance(planned, ChangesInput):
@@ -102,14 +102,14 @@ class Inputs:
 
     @cached_property
     def no_keys(self) -> KeySet:
-        """None, in the types of the key."""
+        """An empty set in the types of the key."""
         direct = next(name for name, path in self._lineage.paths.items() if isinstance(path, Direct))
         return self.keys_of(direct, self.planned(direct).schema.empty_table())
 
     def restricted(self, affected: KeySet) -> dict[str, pa.Table]:
-        """Of each input with a lineage the rows that take part in the keys, with the columns the function sees.
+        """The rows of each input with a lineage that take part in the keys, in the columns that the function sees.
 
-        Raises TooLarge when they are more than may be held, all together.
+        Raises TooLarge when all of them together take more than the limit.
         """
         found: dict[str, pa.Table] = {}
         for name, path in self._lineage.paths.items():
@@ -131,7 +131,7 @@ class Inputs:
         assert isinstance(planned, StateInput)
         columns = tuple(column for column in planned.columns if column in names)
         narrow = replace(planned, columns=columns)
-        return state_of_keys(self._store.storage, narrow, hashes, _HISTORY * self._limit_bytes, keys)
+        return state_of_keys(self._store.storage, narrow, hashes, _HISTORY_FACTOR * self._limit_bytes, keys)
 
     def _with_hashes(self, planned: ResultInput, hashes: Ints) -> pa.Table:
         wanted = pa.array(hashes)
@@ -142,7 +142,7 @@ class Inputs:
     def _of_result(
         self, planned: ResultInput, buckets: Sequence[int], chosen: Callable[[pa.Table], pa.Array]
     ) -> pa.Table:
-        """Some rows of another projection's result, bucket by bucket: of each only what is wanted stays."""
+        """Some rows of another projection's result. It is read bucket by bucket, so that only chosen rows are held."""
         pieces = [planned.schema.empty_table()]
         held = 0
         for bucket in buckets:
@@ -158,7 +158,7 @@ class Inputs:
     ) -> pa.Table:
         pieces = [planned.schema.empty_table()]
         held = 0
-        for ref in planned.refs:  # one by one: of each only what is wanted stays
+        for ref in planned.refs:  # one by one, so that only wanted rows are held
             one = replace(planned, refs=(ref,))
             for partition in sorted({piece.partition for piece in ref.ranges}):
                 rows = read_changes(self._store.storage, one, partition)
@@ -169,7 +169,7 @@ class Inputs:
         return pa.concat_tables(pieces)
 
     def _values(self, name: str, rows: pa.Table, columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """Columns of an input's rows; of changes those of their key, which every one has."""
+        """Columns of an input's rows; for changes the columns of their key, which every change has."""
         planned = self.planned(name)
         if isinstance(planned, ChangesInput) and not planned.as_events:
             return [pc.struct_field(rows["key"], column) for column in columns]
