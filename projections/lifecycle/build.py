@@ -1,7 +1,13 @@
-"""The life of a projection's generations: build, refresh, promote, roll back, verify, collect.
+"""Build a generation and show it to readers. Its life until then:
 
-Everything here begins with what an earlier, killed process may have left: a promotion half-way, steps that are not in
-the sink yet, a build that was cut off.
+  1. *Created*: the result is defined, the sink checks its columns, and the generation takes a number.
+  2. *Building*: the first step is computed and applied. After a crash the next rebuild of the same definition,
+     position and label goes on. Errors that would come again make it *failed*.
+  3. *Caught up*: refreshed until nothing is left to do, a few times at most. A pinned generation or a preview is not.
+  4. *Promoted*: shown, if it is not behind the live one; else refreshed further, and tried again. Where the live one is
+     always faster, NotLevel says so, and it stays *ready*.
+
+A rebuild begins with what a killed process may have left: a promotion that the sink does not show yet.
 """
 
 from __future__ import annotations
@@ -46,17 +52,17 @@ from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.spark.errors import FOR_GOOD, explained
 
 _CATCH_UP_ROUNDS = 3
-"""Refreshes of a new generation before it is promoted: each is shorter than the one before, and a runner goes on."""
+"""Refreshes of a new generation before it is promoted. Each is shorter than the one before; a runner does the rest."""
 _LEVEL_ROUNDS = 10
-"""Refreshes more while what is live is further: one that starts after the last of the live one's did, and ends before
-the next of these, is level. Where that fails so often, the live one is the faster of the two."""
+"""Further refreshes while the live generation is ahead. One is level that begins after the last refresh of the live one
+and ends before its next. If that fails so often, the live generation is the faster of the two."""
 
 _LABEL = re.compile(r"[\w.-]{1,40}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A new generation and where it stands. ``resumed``: an earlier build, cut off, was finished instead."""
+    """A new generation and where it stands. ``resumed``: an earlier build that was cut off was finished."""
 
     projection: str
     generation: int
@@ -78,13 +84,14 @@ def rebuild(
     preview: str | None = None,
     stale_ok: bool = False,
 ) -> Rebuilt:
-    """Build a new generation from the log and, unless told otherwise, show it to readers.
+    """Build a new generation from the log and, by default, show it to readers.
 
-    With ``as_of`` it is pinned at that position: it never moves on, and is promoted only when ``promote`` says so, and
-    ``stale_ok`` besides where readers then see older data than now (Behind, before anything is built).
-    With ``preview``, a label, it is never promoted nor refreshed, and takes the place of the earlier one of that label.
+    With ``as_of`` it is pinned at that position: it is never refreshed, and promoted only with ``promote``. Where
+    readers would then see older data than now, that needs ``stale_ok`` too, else Behind is raised before anything is
+    built. With ``preview``, a label, it is neither promoted nor refreshed, and replaces the earlier one of that label.
+
     Raises ProjectionFailed, IncompleteTopic, UsageError, AtWork while another process does the same, and what the sink
-    raises; readers keep what they have. A failure is put on record.
+    raises. Readers keep what they see, and the failure is recorded.
     """
     projection = ctx.projection(name)
     _check_preview(preview, promote)
@@ -104,7 +111,7 @@ def _rebuilt(
     name = projection.name
     check(ctx.store, ctx.settings, projection)
     reconcile_if_possible(ctx, name)
-    pin = None if as_of is None else _pinned(ctx, projection, str(as_of), ctx.store.cut(as_of))
+    pin = None if as_of is None else _pin(ctx, projection, str(as_of), ctx.store.cut(as_of))
     if pin and promote and not stale_ok:
         refuse_behind(ctx, name, ctx.topics(projection), pin.cut.epoch)
     with building(ctx, name, pin, preview):
@@ -139,16 +146,18 @@ def _rebuilt(
 def _built(
     ctx: ProjectionContext, projection: Projection, generation: Generation, *, resumed: bool
 ) -> list[Applied | Outcome]:
-    """Have the generation filled and caught up; gives what was brought to its sink."""
+    """Fill the generation and catch up. Returns what was brought to its sink."""
     name, pin = projection.name, generation.pin
     with _failing(ctx, generation):
         started, taken = datetime.now(UTC), None
         if ctx.store.derived.last_derived(name, generation.number) is None:
-            left = resume.leftovers_of(ctx, generation) if resumed else None
-            cut = pin.cut if pin else left and resume.position_of(ctx, projection, generation, left)
+            leftovers = resume.leftovers_of(ctx, generation) if resumed else None
+            cut = pin.cut if pin else None
+            if leftovers and not cut:
+                cut = resume.position_of(ctx, projection, generation, leftovers)
             cut = cut or common_cut(ctx.store, projection, ctx.store.cut())
             decided = Full(0, cut.epoch, "it has no result yet")
-            taken = take_step(StepInput(ctx, projection, generation, cut), decided, left)
+            taken = take_step(StepInput(ctx, projection, generation, cut), decided, leftovers)
         applied = apply(ctx, generation)
         record_applied(ctx, projection, generation, started, applied, taken)
     done: list[Applied | Outcome] = [applied]
@@ -165,8 +174,8 @@ def _shown(
     *,
     stale_ok: bool,
 ) -> Promoted:
-    """Promote a build, caught up again (``done`` gets that) as long as what is live has gone on meanwhile. Not ready
-    before: a runner takes up what is ready, and two at once would fence each other."""
+    """Promote a build. While the live generation is ahead, refresh it again (``done`` gets the outcomes). Its state is
+    not READY before: a runner refreshes what is ready, and two processes would fence each other."""
     for _ in range(_LEVEL_ROUNDS):
         try:
             return show(ctx, generation, stale_ok=stale_ok)
@@ -185,19 +194,20 @@ def _shown(
 
 
 def _ready(ctx: ProjectionContext, generation: Generation) -> None:
-    """Unless it is live by now."""
+    """Mark a generation as ready, unless it is live by now."""
     if ctx.store.derived.live(generation.projection) != generation.number:
         ctx.store.derived.set_state(generation.projection, generation.number, GenerationState.READY)
 
 
-def _pinned(ctx: ProjectionContext, projection: Projection, asked: str, cut: Cut) -> Pin:
-    """A past position, with what has to be computed for it of the projections that this one reads."""
+def _pin(ctx: ProjectionContext, projection: Projection, text: str, cut: Cut) -> Pin:
+    """A past position, and the projections among those that this one reads whose results are not kept there: they are
+    computed with it."""
     anew = {}
-    for name in not_kept(ctx.store, projection, ctx.projections, asked, cut):
+    for name in not_kept(ctx.store, projection, ctx.projections, text, cut):
         check(ctx.store, ctx.settings, ctx.projections[name])
         anew[name] = ctx.fingerprint(name) or ""
-        ctx.report(f"computing {name} with it: its result as of {asked} is not kept", 0, None, "")
-    return Pin(asked, cut, anew)
+        ctx.report(f"computing {name} with it: its result as of {text} is not kept", 0, None, "")
+    return Pin(text, cut, anew)
 
 
 def _check_preview(label: str | None, promote: bool | None) -> None:
@@ -212,7 +222,8 @@ def _check_preview(label: str | None, promote: bool | None) -> None:
 
 
 def _drop_earlier(ctx: ProjectionContext, preview: Generation) -> None:
-    """One whose sink cannot be reached stays: what was built meanwhile is there to be looked at all the same."""
+    """Drop the earlier previews of a label. One whose sink cannot be reached stays; the new preview is usable even
+    so."""
     for generation in ctx.generations(preview.projection):
         if generation.preview == preview.preview and generation.number < preview.number:
             try:
@@ -224,7 +235,7 @@ def _drop_earlier(ctx: ProjectionContext, preview: Generation) -> None:
 def _unfinished(
     ctx: ProjectionContext, projection: Projection, pin: Pin | None, preview: str | None
 ) -> Generation | None:
-    """The newest build of the same definition, position and label that a crash cut off, or that was not level."""
+    """The latest build of the same definition, position and label that a crash cut off, or that was not level."""
     for generation in reversed(ctx.generations(projection.name)):
         same_pin = (generation.pin.cut if generation.pin else None) == (pin.cut if pin else None)
         same = same_pin and generation.preview == preview
@@ -240,7 +251,7 @@ def _unfinished(
 
 
 def _was_not_level(ctx: ProjectionContext, generation: Generation) -> bool:
-    """Whether the last build that failed was this one's, for NotLevel."""
+    """Whether the last failed build is this one: only NotLevel fails a build that is ready."""
     failed = ctx.store.run_records.latest(generation.projection, limit=1, kinds=["build"])
     return bool(failed) and failed[0].generation == generation.number
 
@@ -248,7 +259,7 @@ def _was_not_level(ctx: ProjectionContext, generation: Generation) -> bool:
 def _create(
     ctx: ProjectionContext, projection: Projection, pin: Pin | None, cut: Cut, preview: str | None
 ) -> Generation:
-    """Define the result at ``cut``, let the sink check its columns, and only then take a generation number."""
+    """Define the result at ``cut``, have the sink check its columns, and only then take a generation number."""
     if cut.epoch == 0 and pin is not None and ctx.store.head() is not None:
         raise UsageError(
             f"{pin.text} is before the first epoch of the log",
@@ -285,9 +296,9 @@ def _create(
 
 
 def _numbered(ctx: ProjectionContext, planned: Generation) -> Generation:
-    """Take a number whose place in the sink is free. A sink may hold generations that this catalog does not know:
-    the catalog was restored, or the sink belonged to another log. Leftovers are dropped; what readers see is not
-    touched, its number is left out."""
+    """Take a number whose place in the sink is free. A sink may hold generations that this catalog does not know,
+    because the catalog was restored or the sink belonged to another log. These are dropped, except the one that readers
+    see: its number is skipped."""
     sink, store_name = ctx.sink(planned), ctx.settings.store.name
     while True:
         number = ctx.store.derived.create_generation(
@@ -311,7 +322,7 @@ def _numbered(ctx: ProjectionContext, planned: Generation) -> Generation:
 
 @contextmanager
 def _failing(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
-    """Some errors have a build fail for good; after any other it may be finished later."""
+    """Errors that would come again make a build fail for good. After any other it may be finished later."""
     try:
         yield
     except FOR_GOOD:

@@ -1,4 +1,14 @@
-"""Bring projections to the end of the log: all that are defined, or one under the lease that its caller holds."""
+"""Bring projections to the end of the log: all that are defined, or one under the lease that its caller holds.
+
+For each projection, in the order in which they read each other:
+
+  - a promotion that was cut off is finished (``reconcile``); where readers or the sink hinder that, the generation that
+    readers still see is refreshed too, and the outcome says what hinders;
+  - one that was never built is built and promoted, unless the sink refused the same rows before;
+  - one with a live generation has all generations refreshed that follow the log.
+
+The order of outcomes is that of the work. An error is an outcome of its projection and does not stop the others.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +40,10 @@ from tailrace.projections.sinks.open import open_sink
 
 
 def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Outcome]:
-    """Bring projections (all that are defined) to one position, the log's head, each as far as it can be, those that
-    others read before these.
+    """Bring projections (default: all) to the end of the log as it is now, each as far as its inputs go.
 
-    A projection that was never built is built and promoted. Errors are in the outcomes: one projection's does not
-    stop the others; one that another process refreshes waits (AtWork). Raises Fenced when another process went on with
-    the same generation all the same, UsageError for unknown names.
+    Errors are in the outcomes; a projection that another process refreshes is ``waiting``. Raises Fenced when another
+    process went on with the same generation all the same, UsageError for unknown names.
     """
     chosen = [ctx.projection(name).name for name in names] if names else list(ctx.projections)
     cut = ctx.store.cut()
@@ -53,7 +61,7 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
 
 
 def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
-    """``refresh`` of one projection to a cut, for who is ``refreshing`` it."""
+    """Refresh one projection to a cut. The caller holds its lease (``lock.refreshing``)."""
     started = datetime.now(UTC)
     try:
         with failures_recorded(ctx, name, "refresh", ctx.store.derived.live(name)):
@@ -99,7 +107,7 @@ def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Out
 
 
 def _held(ctx: ProjectionContext, name: str) -> NotShown | NotShowable | None:
-    """What hinders that a promotion is finished: no reason not to refresh."""
+    """What keeps readers from seeing the live generation. That is no reason not to refresh it."""
     try:
         reconcile(ctx, name)
     except (NotShown, NotShowable) as error:
@@ -108,7 +116,7 @@ def _held(ctx: ProjectionContext, name: str) -> NotShown | NotShowable | None:
 
 
 def _refuse_foreign(ctx: ProjectionContext, name: str) -> None:
-    """A first build that nobody asked for must not take a name from readers of something else."""
+    """A first build that nobody ordered must not replace what readers of another log's generation see."""
     shown = open_sink(ctx.projections[name].sink, ctx.settings).live(ctx.settings.store.name, name)
     if shown is not None:
         raise OperatorError(
@@ -118,7 +126,7 @@ def _refuse_foreign(ctx: ProjectionContext, name: str) -> None:
 
 
 def undefined_outcomes(ctx: ProjectionContext) -> list[Outcome]:
-    """Live generations of projections that no loaded module defines: they are named, not forgotten."""
+    """An outcome for each live generation of a projection that no loaded module defines."""
     outcomes = []
     for name in ctx.store.derived.projections():
         live = None if name in ctx.projections else ctx.live(name)

@@ -1,4 +1,8 @@
-"""What nobody needs any more of a projection: generations, and files that drivers left who died."""
+"""Drop what nobody needs: generations, files of drivers that died, and builds that a sink refused.
+
+A step's bytes never change, so a build whose step the sink refused cannot be finished. The next build begins at the
+end of the log as it is then; a runner does not begin one while no input has changed.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +29,14 @@ from tailrace.projections.refresh.refresh import plan_generation
 from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.sinks.contract import NoSink
 
-_KEPT = timedelta(days=1)
-"""From its begin on, a build that was cut off is kept to be finished."""
+_RETAINED = timedelta(days=1)
+"""How long after its begin a build that was cut off may still be finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """A generation that was dropped, with its files. ``left``: why its sink could not be asked to drop it, "" when it
-    was."""
+    """A generation that was dropped, with its files. ``left``: why its rows are still in the sink; "" when they are
+    not."""
 
     projection: str
     generation: int
@@ -48,13 +52,14 @@ def gc(
     number: int | None = None,
     tell: Callable[[Collected], None] = lambda gone: None,
 ) -> list[Collected]:
-    """Drop generations of a projection that nobody can need: failed builds, builds begun more than a day ago and cut
-    off, and retired ones except ``keep``, first the one to which one can roll back; and files of drivers that died.
-    ``number`` drops that generation (a pinned one, say), also where its sink is not there any more: what that holds of
-    it stays. ``tell`` is called with each as it is dropped; one that cannot be hinders no other, its error comes last.
+    """Drop generations of a projection that nobody needs, and files of drivers that died.
 
-    Raises UsageError for a live generation, one that is being built and a name that nobody knows, and what the sink
-    raises.
+    Dropped are failed builds, builds that were cut off more than a day after they began, and retired generations except
+    ``keep`` of them; the one to roll back to is kept first. ``number`` drops that generation instead (a pinned one,
+    say), even if its sink does not exist any more: what that holds of it stays. ``tell`` is called with each as it is
+    dropped. One that cannot be dropped does not stop the others; its error is raised last.
+
+    Raises UsageError for a live generation, one that is being built and an unknown name, and what the sink raises.
     """
     ctx.check_known(name)
     reconcile_if_possible(ctx, name)
@@ -76,7 +81,8 @@ def gc(
 
 
 def drop(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> list[Collected]:
-    """With its files, unless the sink shows it still, or is not there any more, and nobody asked for it by name."""
+    """Drop a generation with its files. Unless it is dropped ``by_name``, it stays while its sink shows it, and NoSink
+    is raised when that does not exist any more."""
     name, number = generation.projection, generation.number
     target, left = ctx.target(generation), ""
     try:
@@ -87,7 +93,7 @@ def drop(ctx: ProjectionContext, generation: Generation, *, by_name: bool) -> li
         left = error.message
     else:
         if not by_name and sink.live(target.store, name) == number:
-            # The projection moved to another sink; whoever still reads the earlier one keeps what it shows.
+            # The projection moved to another sink; readers of the earlier one keep what it shows.
             ctx.report(f"{generation} stays: the sink it was built in still shows it", 0, None, "")
             return []
         sink.drop(target)
@@ -119,29 +125,29 @@ def _droppable(ctx: ProjectionContext, name: str, keep: int) -> list[Generation]
 
 
 def _is_lost(ctx: ProjectionContext, generation: Generation) -> bool:
-    """Whether it is a build that failed, or that nobody finished in time."""
+    """Whether it is a build that failed, or that was not finished in time."""
     if generation.state is GenerationState.BUILDING:
-        attempts.give_up(ctx.store.catalog, generation.projection, generation.number, _KEPT)
+        attempts.give_up(ctx.store.catalog, generation.projection, generation.number, _RETAINED)
         generation = ctx.generation(generation.projection, generation.number)
     return generation.state is GenerationState.FAILED
 
 
 def _may_go_on(ctx: ProjectionContext, generation: Generation) -> bool:
-    """Whether it is a build of the definition that is loaded, or of one that could not be."""
+    """Whether a build may still be finished: its definition is the loaded one, or could not be loaded."""
     changed = generation.projection in ctx.projections and ctx.is_frozen(generation)
     return generation.state is GenerationState.BUILDING and not changed
 
 
 def _collect_files(ctx: ProjectionContext, name: str) -> None:
-    """Remove files that no step names, that no driver can still commit and that are of no use to the next attempt at a
-    build, also of generations that are gone."""
+    """Remove files that no step names, no driver can still commit and no attempt at a build can take over; those of
+    dropped generations too."""
     storage, derived = ctx.store.storage, ctx.store.derived
     building = {each.number: each for each in ctx.generations(name) if _may_go_on(ctx, each)}
     by_number: dict[int, list[str]] = {}
     for path in storage.list(folder_of(name)):
         by_number.setdefault(generation_of(path), []).append(path)
     for number, paths in by_number.items():
-        # The order matters: what was listed, is of no living attempt and not named *afterwards*, never will be.
+        # The order matters: a listed file of no living attempt that is not named *afterwards* never will be.
         living = attempts.at_work(ctx.store.catalog, name, number)
         named = set().union(*(files_of(step).paths() for step in derived.derived(name, number)))
         if number in building and not named:
@@ -153,7 +159,7 @@ def _collect_files(ctx: ProjectionContext, name: str) -> None:
 
 @contextmanager
 def given_up(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
-    """Inside, a build fails for good once its sink refuses a step. Readers have never seen it."""
+    """Inside, a build fails for good when its sink refuses a step. Readers have never seen it."""
     try:
         yield
     except StepRefused:
@@ -162,8 +168,8 @@ def given_up(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
 
 
 def refused_again(ctx: ProjectionContext, projection: Projection, cut: Cut) -> StepRefused | None:
-    """The refusal that a first build at ``cut`` would end with again: it is of the same definition, and no input has
-    changed since."""
+    """The refusal that a first build at ``cut`` would meet again: the definition is the same, and no input has changed
+    since."""
     found = _last_refused(ctx, projection.name)
     if found is None:
         return None
@@ -177,8 +183,8 @@ def refused_again(ctx: ProjectionContext, projection: Projection, cut: Cut) -> S
 
 
 def drop_refused(ctx: ProjectionContext, successor: Generation) -> None:
-    """Drop the build that was refused last, now that another one has begun: tried for days they would fill disks. What
-    hinders that is left to ``gc``."""
+    """Drop the build that was refused last, once another one has begun: repeated for days, they would fill disks. What
+    cannot be dropped now is left to ``gc``."""
     found = _last_refused(ctx, successor.projection)
     if found is not None:
         with suppress(TailraceError):
@@ -186,8 +192,8 @@ def drop_refused(ctx: ProjectionContext, successor: Generation) -> None:
 
 
 def _last_refused(ctx: ProjectionContext, name: str) -> tuple[Generation, RunRecord] | None:
-    """What the last build that failed left, if its sink refused it: the only failure that names a generation that
-    failed."""
+    """The generation of the last failed build, if its sink refused it, and the record of that. No other failure names a
+    generation in state FAILED."""
     records = ctx.store.run_records.latest(name, limit=1, kinds=["build"])
     for generation in ctx.generations(name) if records else ():
         if generation.number == records[0].generation and generation.state is GenerationState.FAILED:

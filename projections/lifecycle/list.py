@@ -1,4 +1,4 @@
-"""The generations of a projection as a list shows them: which is live, where each stands. Starts no Spark."""
+"""List the generations of a projection: which is live, where each stands. Starts no Spark."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.model.position import Fence
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation, files_of
-from tailrace.projections.lifecycle.promote import Unshown
-from tailrace.projections.lifecycle.promote import unshown as unshown_of
+from tailrace.projections.lifecycle.promote import Unshown, unshown
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationView:
-    """A generation as a list shows it. ``why_frozen``: "" when a loaded definition matches it. ``fence`` is the sink's
-    (None: nothing in it, or the sink is out of reach, which ``problem`` says); ``epoch`` is where its result in the log
-    stands. ``unshown``: it is live in the catalog, and readers see another one still."""
+    """A generation and where it stands: ``epoch`` in the log, ``fence`` in the sink (None: the sink holds nothing of
+    it, or is out of reach, as ``problem`` says). ``why_frozen`` is "" when a loaded definition matches it.
+    ``unshown``: it is live in the catalog, and readers still see another one."""
 
     generation: Generation
     live: bool
@@ -42,10 +41,10 @@ def generations(ctx: ProjectionContext, name: str) -> list[GenerationView]:
 
 def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> GenerationView:
     last = ctx.store.derived.last_derived(generation.projection, generation.number)
-    fence, problem, unshown = None, "", None
+    fence, problem, pending = None, "", None
     try:
         fence = ctx.fence(generation)
-        unshown = unshown_of(ctx, generation) if generation.number == live else None
+        pending = unshown(ctx, generation) if generation.number == live else None
     except TailraceError as error:
         problem = error.message
     return GenerationView(
@@ -56,5 +55,5 @@ def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> G
         rows=files_of(last).rows if last else 0,
         fence=fence,
         problem=problem,
-        unshown=unshown,
+        unshown=pending,
     )

@@ -1,7 +1,13 @@
-"""Which generation readers see: promote, roll back, and mend what a crash left between (step 10).
+"""Which generation readers see: promote, roll back, and finish what a crash cut off (step 10).
 
-The catalog decides, by compare-and-set; then the sink's own pointer moves, atomically. A crash in between leaves
-readers on the old generation; ``reconcile``, which every later work on the projection begins with, moves the pointer.
+The life of a promotion:
+
+  1. *Chosen*: it is ready, the sink holds it from this log, and it is not behind the live one (or ``stale_ok``).
+  2. *Decided*: the catalog makes it live, by compare-and-set. Fenced: somebody else promoted meanwhile.
+  3. *Shown*: the sink's own pointer moves, atomically. Until then readers keep the old generation.
+     NotShown: readers hold the pointer. NotShowable: the sink refuses. Both are recorded.
+
+A crash between 2 and 3 is mended by ``reconcile``, with which all later work on the projection begins.
 """
 
 from __future__ import annotations
@@ -23,14 +29,14 @@ from tailrace.projections.generations.errors import NotShowable, NotShown
 from tailrace.projections.generations.generation import Generation
 from tailrace.projections.sinks.contract import HeldByReaders
 
-# Readers that hold what is to be replaced: tried again so often before it is left to whoever comes next.
 ATTEMPTS = 10
+"""Tries to move a pointer that readers hold, before the next refresh or promotion has to."""
 PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """The generation that is live now, the one before, and where the new one stands: ``behind`` epochs before what
+    """The generation that is live now, the one before, and the ``fence`` of the new one: ``behind`` epochs before what
     readers saw."""
 
     projection: str
@@ -42,8 +48,8 @@ class Promoted:
 
 @dataclass(frozen=True, slots=True)
 class Unshown:
-    """The sink does not show the live generation yet: readers see ``shown`` (None: none). ``since`` is when it was to
-    be shown, None where the promoter died. ``lost``: the sink holds nothing of the live one."""
+    """The sink does not show the live generation yet: readers see ``shown`` (None: none). ``since`` is when it was
+    promoted, None when the promoter died. ``lost``: the sink holds nothing of the live one."""
 
     shown: int | None
     since: datetime | None
@@ -52,9 +58,8 @@ class Unshown:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """Back at ``generation`` from ``left``. ``fence`` is the position it returns to, ``commit_ts`` that position's
-    time, ``behind`` how many epochs older it is than what readers saw before; ``frozen``: no loaded definition
-    refreshes it."""
+    """Readers see ``generation`` again instead of ``left``. It stands at ``fence``, whose time is ``commit_ts``,
+    ``behind`` epochs before what readers saw. ``frozen``: no loaded definition refreshes it."""
 
     projection: str
     generation: int
@@ -68,33 +73,32 @@ class RolledBack:
 def promote(
     ctx: ProjectionContext, name: str, number: int | None = None, *, stale_ok: bool = False
 ) -> Promoted:
-    """Show a generation to readers; by default the newest one that follows the log, is ready, and is newer than the
-    live one.
+    """Show a generation to readers. Default: the live one if the sink does not show it yet, else the latest one that
+    follows the log, is ready, and is newer than the live one.
 
-    Where the live one is not shown yet, that is what is promoted. Raises UsageError when there is none or it is not
-    ready, Behind when readers would see older data than now and ``stale_ok`` is false, Fenced when somebody else
-    promoted meanwhile, and what the sink raises, of the live one unless another is chosen or waits.
+    Raises UsageError when there is none or it is not ready, Behind when readers would see older data than now and
+    ``stale_ok`` is false, Fenced when somebody else promoted meanwhile, and what the sink raises.
     """
     ctx.check_known(name)
     live = ctx.store.derived.live(name)
-    hindered: TailraceError | None = None
+    hindrance: TailraceError | None = None
     if live is not None and number in (None, live):
         try:
             if reconcile(ctx, name, ATTEMPTS):
-                number = live  # what was to be promoted is
+                number = live  # it is shown now, and nothing else was ordered
         except (Fenced, NotShown):
             raise
         except TailraceError as error:
-            hindered = error
-    if hindered is not None and (number is not None or not _waiting(ctx, name)):
-        raise hindered
+            hindrance = error
+    if hindrance is not None and (number is not None or not _waiting(ctx, name)):
+        raise hindrance
     return show(ctx, _choose(ctx, name, number), stale_ok=stale_ok)
 
 
 def show(ctx: ProjectionContext, generation: Generation, *, stale_ok: bool) -> Promoted:
-    """``promote`` of a generation that was chosen."""
+    """Promote this generation."""
     name, number = generation.projection, generation.number
-    fence = _standing(ctx, generation)
+    fence = _fence_in_sink(ctx, generation)
     live = ctx.store.derived.live(name)
     if live == number:
         sink, target = ctx.sink(generation), ctx.target(generation)
@@ -110,17 +114,16 @@ def show(ctx: ProjectionContext, generation: Generation, *, stale_ok: bool) -> P
 
 
 def rollback(ctx: ProjectionContext, name: str, *, stale_ok: bool = False) -> RolledBack:
-    """Undo the last promotion: go back to the generation that was live before, which is an older one. Where the last
-    change was itself a step back nothing is left to undo, so that a rollback that is tried again neither shows again
-    what was left nor goes back twice.
+    """Undo the last promotion: show the generation that was live before. After a rollback there is nothing to undo, so
+    that a repeated rollback neither goes back twice nor forward again.
 
     Raises UsageError when there is none, Behind when it shows older data than readers see now and ``stale_ok`` is
     false: the message says how old. Needs neither Spark nor the projection's code.
     """
     ctx.check_known(name)
     live, previous = ctx.store.derived.live(name), ctx.store.derived.previous(name)
-    left = [generation.number for generation in ctx.generations(name)]
-    if live is None or previous is None or previous not in left:
+    existing = [generation.number for generation in ctx.generations(name)]
+    if live is None or previous is None or previous not in existing:
         raise UsageError(
             f"projection {name!r} has no generation to go back to",
             hint="`tailrace projection list` shows the generations there are",
@@ -132,7 +135,7 @@ def rollback(ctx: ProjectionContext, name: str, *, stale_ok: bool = False) -> Ro
             f" {previous} shows again what was left",
         )
     generation = ctx.generation(name, previous)
-    fence = _standing(ctx, generation)
+    fence = _fence_in_sink(ctx, generation)
     # A promotion that readers hold up is taken back without their noticing.
     stale_ok = stale_ok or ctx.sink(generation).live(ctx.settings.store.name, name) == previous
     behind = _behind(ctx, generation, fence, live)
@@ -144,7 +147,7 @@ def rollback(ctx: ProjectionContext, name: str, *, stale_ok: bool = False) -> Ro
 
 
 def refuse_behind(ctx: ProjectionContext, name: str, topics: Sequence[TopicId], epoch: int) -> None:
-    """Raises Behind when a result at ``epoch``, which is yet to be built, would be older than what is live."""
+    """Raises Behind when a result at ``epoch``, which is not built yet, would be older than the live one."""
     live = ctx.store.derived.live(name)
     at = _live_epoch(ctx, name, live)
     if at > _level(ctx, topics, epoch):
@@ -155,11 +158,11 @@ def refuse_behind(ctx: ProjectionContext, name: str, topics: Sequence[TopicId], 
 
 
 def reconcile(ctx: ProjectionContext, name: str, attempts: int = 1) -> bool:
-    """Finish a promotion that a crash or readers cut off between catalog and sink; True when there was one.
+    """Finish a promotion that a crash or readers cut off between catalog and sink. Returns whether there was one.
 
-    Raises NotShown while readers are in the way, NotShowable when the sink refuses, OperatorError when it lost the
-    generation that is live, holds it from another log, or shows one that this catalog does not know: then another log,
-    or a later life of this one, has the readers.
+    Raises NotShown while readers are in the way, NotShowable when the sink refuses, OperatorError when the sink lost
+    the live generation, holds it from another log, or shows one that this catalog does not know: then its readers
+    belong to another log, or to a later state of this one.
     """
     generation = ctx.live(name)
     if generation is None:
@@ -173,14 +176,14 @@ def reconcile(ctx: ProjectionContext, name: str, attempts: int = 1) -> bool:
             f"the sink shows generation {shown} of projection {name!r}, which this catalog does not know",
             hint=f"the catalog was restored, or another store uses this name; take over with tailrace rebuild {name}",
         )
-    _standing(ctx, generation)
+    _fence_in_sink(ctx, generation)
     _show_in_sink(ctx, generation, shown, attempts)
     return True
 
 
 def reconcile_if_possible(ctx: ProjectionContext, name: str) -> None:
-    """``reconcile``, for work that puts a new generation in the place of one whose sink may have lost it, be out of
-    reach or not be there any more. Raises Fenced."""
+    """``reconcile``, for work that replaces the live generation anyway: its sink may have lost it, be out of reach or
+    be gone. Raises Fenced alone."""
     try:
         reconcile(ctx, name)
     except Fenced:
@@ -190,7 +193,7 @@ def reconcile_if_possible(ctx: ProjectionContext, name: str) -> None:
 
 
 def unshown(ctx: ProjectionContext, live: Generation) -> Unshown | None:
-    """None when readers see the live generation. Asks the sink."""
+    """What readers see in place of the live generation; None when they see it. Asks the sink."""
     shown = ctx.sink(live).live(ctx.settings.store.name, live.projection)
     if shown == live.number:
         return None
@@ -226,7 +229,7 @@ def _choose(ctx: ProjectionContext, name: str, number: int | None) -> Generation
 
 
 def _ready(ctx: ProjectionContext, name: str) -> list[Generation]:
-    """Those that follow the log and were never shown."""
+    """The generations that follow the log, are ready and were never shown."""
     return [
         generation
         for generation in ctx.generations(name)
@@ -235,31 +238,31 @@ def _ready(ctx: ProjectionContext, name: str) -> list[Generation]:
 
 
 def _waiting(ctx: ProjectionContext, name: str) -> list[Generation]:
-    """``_ready``, newer than the live one."""
+    """Those of ``_ready`` that are newer than the live one."""
     live = ctx.store.derived.live(name) or 0
     return [generation for generation in _ready(ctx, name) if generation.number > live]
 
 
 def _behind(ctx: ProjectionContext, generation: Generation, fence: Fence, live: int | None) -> int:
-    """By how many epochs readers would go back: none while the log has nothing of its inputs in between."""
+    """How many epochs readers would go back: 0 while none of them has rows of its inputs."""
     at = _live_epoch(ctx, generation.projection, live)
     return at - fence.epoch if at > _level_of(ctx, generation, fence) else 0
 
 
 def _level_of(ctx: ProjectionContext, generation: Generation, fence: Fence) -> int:
-    """The last epoch whose result a generation that stands at ``fence`` shows."""
+    """The last epoch at which the result of a generation that stands at ``fence`` still holds."""
     return _level(ctx, [TopicId.parse(need.topic) for need in generation.inputs], fence.epoch)
 
 
 def _live_epoch(ctx: ProjectionContext, name: str, live: int | None) -> int:
-    """Where the live generation stands by its own result in the log, which its sink never passes: a step on its way to
-    readers counts, and a sink that is lost or out of reach does not hinder its replacement."""
+    """Where the live generation stands by its steps in the log. Its sink is never ahead of these, so that a step on its
+    way counts, and a sink that is lost or out of reach does not keep the generation from being replaced."""
     last = None if live is None else ctx.store.derived.last_derived(name, live)
     return last.to_epoch if last else 0
 
 
 def _level(ctx: ProjectionContext, topics: Sequence[TopicId], epoch: int) -> int:
-    """The last epoch of which a result of ``epoch`` is, too: the next one has rows of its topics."""
+    """The last epoch at which a result of ``epoch`` still holds: the one after it has rows of these topics."""
     head = ctx.store.head()
     if head is None or not topics:
         return epoch
@@ -280,12 +283,12 @@ def _going_back(
 
 
 def _moment(ctx: ProjectionContext, fence: Fence) -> datetime | None:
-    """The commit time of where it stands."""
+    """The commit time of a fence's epoch."""
     found = ctx.store.epochs(after=fence.epoch - 1, limit=1)
     return found[0].commit_ts if found else None
 
 
-def _standing(ctx: ProjectionContext, generation: Generation) -> Fence:
+def _fence_in_sink(ctx: ProjectionContext, generation: Generation) -> Fence:
     fence = ctx.fence(generation)
     if fence is None:
         raise OperatorError(
@@ -297,9 +300,9 @@ def _standing(ctx: ProjectionContext, generation: Generation) -> Fence:
 
 
 def _switch(ctx: ProjectionContext, generation: Generation, expected: int | None, level: int | None) -> None:
-    """Catalog first, then the sink. What the sink shows is read before the catalog decides, so that a promoter who
-    was overtaken cannot move the pointer back. The catalog looks once more, in its transaction, that what is live has
-    not gone on beyond ``level``."""
+    """Change the catalog first, then the sink. What the sink shows is read before the catalog decides, so that a
+    promoter that was overtaken cannot move the pointer back. The catalog checks in its transaction that the live
+    generation has not passed epoch ``level``."""
     name = generation.projection
     sink, target = ctx.sink(generation), ctx.target(generation)
     shown = sink.live(target.store, name)
@@ -328,7 +331,7 @@ def _show_in_sink(ctx: ProjectionContext, generation: Generation, shown: int | N
 
 
 def _record(ctx: ProjectionContext, generation: Generation, error: TailraceError) -> None:
-    """So that whoever looks knows since when."""
+    """Record a promotion that readers do not see, with its time."""
     now = datetime.now(UTC)
     with suppress(TailraceError):
         ctx.store.run_records.add(
