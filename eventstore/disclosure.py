@@ -1,7 +1,7 @@
-"""Whether diagnostics may show values of rows, and what stands in their place when they may not.
+"""Whether diagnostics may show values of rows, and what they show instead; and passwords inside addresses.
 
 An error, a log line or a verification's sample goes to terminals, log collectors and tickets, where values of rows have
-no business. So whoever writes such a text passes each value through ``value``, and each sentence of somebody else (the
+no business. So code that writes such a text passes each value through ``value``, and each foreign sentence (of the
 server, a driver, Arrow, Spark, a user's function) through ``said``, ``server_said`` or ``exception_said``. What is
 hidden never gets into the text, so no handler, traceback or other process further up can let it out.
 
@@ -14,8 +14,9 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from tailrace.eventstore.errors import TailraceError
 
@@ -33,6 +34,8 @@ _ABOUT_SCHEMA = frozenset(
      "54", "55", "57", "58"}
 )  # fmt: skip
 _WRITTEN_BY_USERS = frozenset({"P0", "38", "39", "F0", "HV"})  # RAISE and its like: any sentence at all
+ESCAPES = "in a password write %40 for @ and %2F for /"
+_DISTINCT_CHARS = 8  # a shorter password may stand in a text by chance
 
 
 def allowed() -> bool:
@@ -116,3 +119,29 @@ def traceback_of(error: BaseException) -> str:
 def _hidden(text: str | bytes) -> str:
     unit = "byte" if isinstance(text, bytes) else "character"
     return f"<hidden: {len(text):,} {unit}{'' if len(text) == 1 else 's'}>"
+
+
+def misread(url: str) -> bool:
+    """Whether a password with an ``@`` or ``/`` that is not escaped would be taken for a host or a database, whose
+    names are printed. (``user:pa/ss@host/db`` leads to host ``user``.)"""
+    authority, _, path = url.partition("://")[2].partition("/")
+    return authority.count("@") > 1 or "@" in path.partition("?")[0]
+
+
+def password_of(address: str) -> str | None:
+    """The password in a URL or in libpq's ``key=value`` form, as the server gets it."""
+    if "://" not in address:
+        found = re.search(r"\bpassword\s*=\s*(?:'((?:[^'\\]|\\.)*)'|(\S+))", address)
+        return re.sub(r"\\(.)", r"\1", found[1] if found[1] is not None else found[2]) if found else None
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return None
+    if parts.password:
+        return unquote(parts.password)
+    return next(iter(parse_qs(parts.query).get("password", [])), None)
+
+
+def reveals(text: str, secrets: Iterable[str]) -> bool:
+    """Whether a text is one of the secrets, or has one in it."""
+    return any(text == secret or (len(secret) >= _DISTINCT_CHARS and secret in text) for secret in secrets)

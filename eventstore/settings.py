@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from tailrace.eventstore.addresses import password_of
+from tailrace.eventstore.disclosure import password_of
 from tailrace.eventstore.model.retention import FORMS, Retention, seconds_of
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")]

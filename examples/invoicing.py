@@ -17,9 +17,9 @@ from pydantic import BaseModel
 from sqlalchemy import Engine, create_engine, text
 
 from tailrace import Store, load_settings
+from tailrace.cdc.setup.events_schema import install
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.streams import Stream, append, event
-from tailrace.migrations.source import install
 
 CONFIG = '[sources.shop]\ndsn = "{dsn}"\n'
 

@@ -1,5 +1,5 @@
-"""Running Alembic on the catalog's tables, or on those of consumer groups, which may live in another database and have
-a version of their own."""
+"""Runs Alembic on the catalog's tables, or on those of consumer groups, which may live in another database and have a
+version of their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, MetaData
 
 
 class Tables(StrEnum):
@@ -19,10 +19,11 @@ class Tables(StrEnum):
     GROUPS = "groups"
 
 
-def config(tables: Tables, connection: Connection) -> Config:
-    """An Alembic configuration that runs on ``connection`` and in its transaction."""
+def config(tables: Tables, connection: Connection, metadata: MetaData) -> Config:
+    """An Alembic configuration that runs on ``connection`` and in its transaction. ``metadata`` declares the tables;
+    its naming convention names their constraints."""
     settings = _settings(tables)
-    settings.attributes["connection"] = connection
+    settings.attributes |= {"connection": connection, "metadata": metadata}
     return settings
 
 
@@ -39,11 +40,11 @@ def steps(tables: Tables) -> list[tuple[str, str, str]]:
     return [(each.revision, each.module.phase, each.doc) for each in scripts.walk_revisions()][::-1]
 
 
-def upgrade(tables: Tables, connection: Connection, revision: str = "head") -> None:
+def upgrade(tables: Tables, connection: Connection, metadata: MetaData, revision: str = "head") -> None:
     """Bring the tables to ``revision``. All or nothing: the caller commits."""
-    command.upgrade(config(tables, connection), revision)
+    command.upgrade(config(tables, connection, metadata), revision)
 
 
-def downgrade(tables: Tables, connection: Connection, revision: str) -> None:
+def downgrade(tables: Tables, connection: Connection, metadata: MetaData, revision: str) -> None:
     """Take the tables back to ``revision`` (``base``: none). All or nothing: the caller commits."""
-    command.downgrade(config(tables, connection), revision)
+    command.downgrade(config(tables, connection, metadata), revision)

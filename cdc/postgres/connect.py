@@ -21,7 +21,7 @@ import psycopg
 from psycopg import conninfo, pq
 
 from tailrace.cdc.postgres import errors
-from tailrace.eventstore.addresses import misread
+from tailrace.eventstore.disclosure import misread
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.settings import SourceSettings
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum
+from importlib.resources import files
 
 import psycopg
 from psycopg import Connection
 
 from tailrace.cdc.postgres.connect import Address, translated
 from tailrace.eventstore.errors import OperatorError
-from tailrace.migrations.source.ddl import VERSION, install_script, remove_script
 
 Row = tuple[object, ...]
 
@@ -20,6 +20,8 @@ FROM pg_catalog.pg_event_trigger t
 WHERE t.evtname IN ('tailrace_ddl_start', 'tailrace_ddl_drop', 'tailrace_ddl_rewrite', 'tailrace_ddl_end')
 """
 _TRIGGERS = 4
+_VERSION = 1  # of its messages; the comment on trigger ``tailrace_ddl_end`` says which one a database has
+_SQL = files("tailrace.migrations.source.ddl")
 
 
 class Trigger(Enum):
@@ -38,8 +40,16 @@ def read_trigger(connection: Connection[Row], address: Address) -> Trigger:
     if not there:
         return Trigger.ABSENT
     return (
-        Trigger.ACTIVE if (enabled, comment) == (_TRIGGERS, f"tailrace ddl {VERSION}") else Trigger.INACTIVE
+        Trigger.ACTIVE if (enabled, comment) == (_TRIGGERS, f"tailrace ddl {_VERSION}") else Trigger.INACTIVE
     )
+
+
+def install_script() -> str:
+    return (_SQL / "install.sql").read_text(encoding="utf-8")
+
+
+def remove_script() -> str:
+    return (_SQL / "remove.sql").read_text(encoding="utf-8")
 
 
 def install_trigger(connection: Connection[Row], address: Address) -> None:

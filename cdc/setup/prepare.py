@@ -17,7 +17,14 @@ from tailrace.cdc.policy.patterns import TablePatterns
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.check import read_server, server_problems
 from tailrace.cdc.postgres.connect import Address, connect, translated
-from tailrace.cdc.postgres.ddl_trigger import Trigger, install_trigger, read_trigger, remove_trigger
+from tailrace.cdc.postgres.ddl_trigger import (
+    Trigger,
+    install_script,
+    install_trigger,
+    read_trigger,
+    remove_script,
+    remove_trigger,
+)
 from tailrace.cdc.postgres.locks import Lock, lock_together
 from tailrace.cdc.postgres.publication import add_statement, create_statement, read_publication
 from tailrace.cdc.postgres.slot import slot_name
@@ -35,6 +42,7 @@ from tailrace.cdc.setup.checks import (
     table_findings,
     unmatched_topics,
 )
+from tailrace.cdc.setup.events_schema import install
 from tailrace.cdc.setup.table_choice import Level, SetupFinding, choose_tables, own_tables
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError
@@ -42,7 +50,6 @@ from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import SourceSettings
 from tailrace.eventstore.store import Store
-from tailrace.migrations.source.ddl import install_script, remove_script
 
 Row = tuple[object, ...]
 _LOCKED_SECONDS = 30.0  # how long `init` tries for tables that other sessions have locked
@@ -136,8 +143,6 @@ def _with_trigger(
 
 def install_events(settings: SourceSettings) -> None:
     """Create or migrate schema ``tailrace`` with the tables of domain events in the source."""
-    from tailrace.migrations.source import install
-
     install(settings.dsn.get_secret_value())
 
 

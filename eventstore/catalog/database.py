@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from tailrace.eventstore.addresses import ESCAPES, misread
+from tailrace.eventstore.disclosure import ESCAPES, misread
 from tailrace.eventstore.errors import (
     Fenced,
     IntegrityError,

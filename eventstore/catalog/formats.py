@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import Column, Connection, column, insert, inspect, select, table, text, update
+from sqlalchemy import Column, Connection, MetaData, column, insert, inspect, select, table, text, update
 
 from tailrace.eventstore.catalog import roles, tables
 from tailrace.eventstore.catalog.database import INIT, Catalog
@@ -33,6 +33,10 @@ class Family:
     revision: str
     least: str
     needs: Column[str]
+
+    @property
+    def metadata(self) -> MetaData:
+        return self.needs.table.metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +121,14 @@ def create(catalog: Catalog, family: Family) -> None:
 def migrate(catalog: Catalog, family: Family, steps: Sequence[Step]) -> None:
     """Run migrations that come next to what the database has, and grant the roles. All or nothing; of several callers
     at once the later ones find it done."""
-    from tailrace.migrations.run import Tables, upgrade
+    from tailrace.migrations.run import Tables, upgrade  # Alembic takes long to import, and is rarely needed
 
     with catalog.write() as connection:
         if catalog.kind == "postgres":
             _lock(connection, catalog.schema)
             _make_schema(connection, catalog.schema)
         if steps:
-            upgrade(Tables(family.name), connection, steps[-1].revision)
+            upgrade(Tables(family.name), connection, family.metadata, steps[-1].revision)
         if family is CATALOG:
             _begin_log(connection)
         _raise_needs(connection, family, steps)
@@ -135,7 +139,7 @@ def migrate(catalog: Catalog, family: Family, steps: Sequence[Step]) -> None:
 
 
 def _steps(family: Family) -> list[Step]:
-    from tailrace.migrations.run import Tables, steps  # Alembic is needed here and in ``migrate`` alone
+    from tailrace.migrations.run import Tables, steps  # as in ``migrate``
 
     return [
         Step(revision, "post" if phase == "post" else "pre", about)

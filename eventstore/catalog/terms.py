@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 
 from sqlalchemy import Connection, insert, select, update
@@ -20,6 +21,11 @@ REDACT = "redact"
 # Who names files; the term is in the name.
 WRITERS = (SEAL, MERGE, FOLD, RETAIN, STATE, REDACT)
 RETIRED = "retired"  # counts retired files
+FILE_NAME = re.compile(
+    rf"(epochs|log/(?P<source>[^/]+)/\d+)/((?P<writer>{'|'.join(WRITERS)})-)?t(?P<term>\d+)-[0-9a-f]+"
+    r"\.(parquet|frames)(\.partial)?"
+)
+"""Names of the log's files: a source's writer gives its term alone, others their name, too."""
 
 
 def new_file(folder: str, writer: str, term: int) -> str:

@@ -15,7 +15,7 @@ from tailrace.eventstore.integrity.catalog_snapshot import AnyRow, Named, Topic,
 from tailrace.eventstore.integrity.findings import Finding, Problem
 from tailrace.eventstore.metadata import epochs as timeline
 from tailrace.eventstore.metadata import segment_index
-from tailrace.eventstore.segment import blob, file_reader, hash_chain, segment
+from tailrace.eventstore.segment import file_reader, hash_chain, segment
 from tailrace.eventstore.segment.content_hash import Content, content_of
 from tailrace.eventstore.segment.merge import Rows
 from tailrace.eventstore.storage import Storage
@@ -47,7 +47,7 @@ def blobs(
             continue  # a missing one is told by the structure
         size += len(row.data)
         try:
-            plain = blob.unpack_blob(row.data, row.plain_bytes, row.checksum, blob_place(row.epoch))
+            plain = segment.unpack_blob(row.data, row.plain_bytes, row.checksum, blob_place(row.epoch))
         except _UNREADABLE:
             detail = "its bytes are not those that were written"
             found.append(Finding(Problem.DAMAGED, blob_place(row.epoch), detail))

@@ -14,12 +14,11 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tailrace.eventstore.catalog import leases
+from tailrace.eventstore.catalog import leases, terms
 from tailrace.eventstore.integrity import catalog_snapshot, check_catalog, check_files
 from tailrace.eventstore.integrity.catalog_snapshot import Named, Picture, Topic
 from tailrace.eventstore.integrity.findings import Finding, Problem, Verified
 from tailrace.eventstore.log.log import Log
-from tailrace.eventstore.maintenance.files import orphans
 from tailrace.eventstore.metadata import archived
 from tailrace.eventstore.metadata import topics as registry
 from tailrace.eventstore.model.topic import TopicId
@@ -140,7 +139,7 @@ class _Verification:
             if path in named or path == MARKER:
                 continue
             folder = path[: path.rindex("/") + 1] if "/" in path else ""
-            ours = orphans.is_ours(path) and (folder in folders or folder == "epochs/")
+            ours = terms.FILE_NAME.fullmatch(path) is not None and (folder in folders or folder == "epochs/")
             if ours or _OTHERS.fullmatch(path):
                 self._unregistered += 1
             else:

@@ -15,7 +15,7 @@ from tailrace.eventstore.model.partitioning import TopicIncarnation
 from tailrace.eventstore.model.segment_ref import PartitionRange, PreparedSegment
 from tailrace.eventstore.model.time import to_micros
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.segment import blob, file_reader, hash_chain, row_order
+from tailrace.eventstore.segment import file_reader, hash_chain, row_order, segment
 
 
 class Place(Protocol):
@@ -122,7 +122,7 @@ def add_blob(append: Append, small: Sequence[TopicRows], place: Callable[[TopicI
     for rows in small:
         topic = place(rows.topic)
         arranged = row_order.arrange(rows.rows, topic.incarnation.count, topic.incarnation.first)
-        data = blob.encode_part(arranged.table)
+        data = segment.encode_part(arranged.table)
         first_row, ranges = append.assign(rows.topic, topic, arranged.counts)
         append.parts.append(
             Part(
@@ -142,7 +142,7 @@ def add_blob(append: Append, small: Sequence[TopicRows], place: Callable[[TopicI
         )
         buffers.append(data)
         start += data.size
-    append.blob, append.blob_plain_bytes = blob.pack_blob(buffers)
+    append.blob, append.blob_plain_bytes = segment.pack_blob(buffers)
     append.blob_checksum = file_reader.checksum(append.blob)
 
 

@@ -13,7 +13,7 @@ from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.segment import blob, file_reader
+from tailrace.eventstore.segment import file_reader, segment
 
 # One page of small epochs: what is decompressed and held at once.
 _PAGE_EPOCHS = 512
@@ -227,7 +227,7 @@ def plain_blobs(connection: Connection, epochs: Mapping[str, int]) -> dict[str, 
         row = found.get(append_id)
         if row is None:
             raise file_reader.damaged(f"the blob of epoch {epoch}")
-        plain[append_id] = blob.unpack_blob(
+        plain[append_id] = segment.unpack_blob(
             row.data, row.plain_bytes, row.checksum, f"the blob of epoch {epoch}"
         )
     return plain

@@ -24,7 +24,7 @@ from tailrace.eventstore.model.schema import TopicSchema, change_schema
 from tailrace.eventstore.model.segment_ref import PartitionRange, PreparedSegment, SegmentRef
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import encoding
-from tailrace.eventstore.segment.file_reader import checksum, open_parts
+from tailrace.eventstore.segment.file_reader import checksum, damaged, open_parts
 from tailrace.eventstore.segment.row_order import Arranged, arrange, in_commit_order
 from tailrace.eventstore.storage import LocalStorage, Storage
 
@@ -39,6 +39,7 @@ ROWS_PER_OWN_GROUP = 8192
 ROWS_PER_GROUP = 131_072
 # Parquet cannot hold a struct without fields (the key of a keyless topic): its validity is stored under its name.
 _FIELDLESS = b"tailrace:fieldless"
+_ZSTD = pa.Codec("zstd", compression_level=encoding.ZSTD_LEVEL)
 
 
 def folder_of(topic: TopicId, topic_id: int) -> str:
@@ -182,6 +183,27 @@ def read_segment(
     if partitions is not None:
         table = _of_partitions(table, ranges, partitions)
     return _shape(_trim(table, ref), schema, wanted)
+
+
+def encode_part(table: pa.Table) -> pa.Buffer:
+    """Rows in storage order as one part of an epoch's blob: a self-contained Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def pack_blob(parts: Sequence[pa.Buffer]) -> tuple[bytes, int]:
+    """The parts end to end, compressed as one (the stream headers of small parts repeat), and their plain size."""
+    plain = b"".join(part.to_pybytes() for part in parts)
+    return _ZSTD.compress(plain, asbytes=True), len(plain)
+
+
+def unpack_blob(data: bytes, plain_bytes: int, expected: str, place: str) -> bytes:
+    """The parts of a blob end to end. Raises IntegrityError (naming ``place``) when the bytes are not those written."""
+    if checksum(data) != expected:
+        raise damaged(place)
+    return bytes(_ZSTD.decompress(data, plain_bytes, asbytes=True))
 
 
 def _read_inline(ref: SegmentRef, needed: set[str] | None) -> pa.Table:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.eventstore.state.bag import surviving_rows
+from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.state.row_layout import (
     CREATE,
     DELETE,
@@ -220,3 +220,26 @@ def _comparable(value: Any) -> object:
     return (
         repr(value) if isinstance(value, (float, list)) else value
     )  # NaN equals itself as a key; lists hash
+
+
+def surviving_rows(codes: Ints, ops: Codes) -> Ints:
+    """Rows of a table without a key that are left, by their numbers (ascending): of each code as many as were not
+    deleted, the newest ones. Equal rows are told apart by their number only, so it does not matter which of them a
+    delete meant. An update that changed nothing counts nothing; any other came as a delete and a create.
+
+    ``codes`` are equal exactly for equal rows. Raises IntegrityError when more were deleted than there were.
+    """
+    created = (ops == CREATE) | (ops == READ)
+    left = np.bincount(codes[created], minlength=int(codes.max()) + 1)
+    left -= np.bincount(codes[ops == DELETE], minlength=len(left))
+    if (left < 0).any():
+        raise IntegrityError(
+            "a table without a key lost more rows of one content than it had",
+            hint="read the topic again from its source: `tailrace verify --source` shows how it differs",
+        )
+    rows = np.flatnonzero(created)[::-1]  # newest first
+    rows = rows[np.argsort(codes[rows], kind="stable")]
+    sorted_codes = codes[rows]
+    starts = np.searchsorted(sorted_codes, sorted_codes)  # where the rows of each code begin
+    rank = np.arange(len(rows)) - starts
+    return np.sort(rows[rank < left[sorted_codes]])

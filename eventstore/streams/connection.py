@@ -60,6 +60,6 @@ def _explained(state: str | None) -> TailraceError | None:
     if state == _FORBIDDEN:
         return OperatorError(
             "this user may not use domain events (schema tailrace)",
-            hint="grant what migrations/source/grants.sql lists for an application",
+            hint="grant what tailrace/migrations/source/grants.sql lists for an application",
         )
     return None

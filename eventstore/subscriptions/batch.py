@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, overload
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel
 
 from tailrace.eventstore.model.redacted import ERASED, Erased, erased_ids
@@ -18,7 +20,6 @@ from tailrace.eventstore.model.topic import Op, TopicId
 from tailrace.eventstore.streams.event_types import EventType, Model, decode, event_type_of
 from tailrace.eventstore.streams.load import Recorded
 from tailrace.eventstore.streams.stream import Stream
-from tailrace.eventstore.subscriptions.values import dicts
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -173,3 +174,51 @@ def recorded(
         event_id=UUID(event["event_id"]),
         recorded_at=event["recorded_at"],
     )
+
+
+def dicts(table: pa.Table) -> list[dict[str, Any]]:
+    """``table.to_pylist()`` of a table with columns, several times as fast: ``to_pylist`` makes an Arrow scalar of each
+    cell first, numpy makes the values of a whole column at once."""
+    columns = [[cell for chunk in column.chunks for cell in values(chunk)] for column in table.columns]
+    return _dicts(table.column_names, columns)
+
+
+def _dicts(names: list[str], columns: list[list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
+
+
+def values(column: pa.Array) -> list[Any]:
+    """``column.to_pylist()``."""
+    kind, types = column.type, pa.types
+    if column.null_count == len(column):
+        return [None] * len(column)
+    if types.is_struct(kind) and kind.num_fields:
+        names = [field.name for field in kind]
+        return _with_nulls(column, _dicts(names, [values(column.field(at)) for at in range(len(names))]))
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind):
+        # numpy has no NULL among numbers, and would make floats of whole ones.
+        filled = pc.fill_null(column, pa.scalar(0, pa.int8()).cast(kind)) if column.null_count else column
+        return _with_nulls(column, filled.to_numpy(zero_copy_only=False).tolist())
+    if types.is_string(kind) or types.is_binary(kind):
+        texts: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+        return texts
+    if kind == pa.timestamp("us", "UTC"):
+        return _times(column)
+    plain: list[Any] = column.to_pylist()
+    return plain
+
+
+def _with_nulls(column: pa.Array, cells: list[Any]) -> list[Any]:
+    if column.null_count:
+        for at in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+            cells[at] = None
+    return cells
+
+
+def _times(column: pa.Array) -> list[Any]:
+    naive = column.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False).tolist()
+    try:
+        return [None if moment is None else moment.replace(tzinfo=UTC) for moment in naive]
+    except (AttributeError, TypeError):  # numpy gives a number where Python has no such year
+        plain: list[Any] = column.to_pylist()
+        return plain

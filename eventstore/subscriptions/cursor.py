@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.model.position import Cut
-from tailrace.eventstore.subscriptions import offsets as positions
 from tailrace.eventstore.subscriptions.assignment import Slot
 from tailrace.eventstore.subscriptions.batch import Batch
 from tailrace.eventstore.subscriptions.filter import Filter
 from tailrace.eventstore.subscriptions.membership import Start
+from tailrace.eventstore.subscriptions.offsets import end_of, offsets_at
 
 BATCH_ROWS = 10_000
 
@@ -95,15 +95,13 @@ class Cursor:
         if self._can_hold_keys and self._reached_since:
             return None
         topic, partition = self.slot.topic, self.slot.partition
-        head, offsets = positions.end_of(
-            self._log, topic
-        )  # before the look at times: what comes later may be new
+        head, offsets = end_of(self._log, topic)  # before the look at times: what comes later may be new
         beyond = Start(offsets[partition], head)
         if self._can_hold_keys:
             first = self._filter.first_epoch(self._log, topic)
             if first is not None:
                 self._reached_since = True
-                beyond = Start(positions.offsets_at(self._log, topic, Cut(first - 1))[partition], first)
+                beyond = Start(offsets_at(self._log, topic, Cut(first - 1))[partition], first)
         return beyond if beyond.next_offset > self.position.next_offset else None
 
     def _take(self, end: int) -> pa.Table | None:

@@ -9,20 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pyarrow as pa
+from sqlalchemy import Connection
 
+from tailrace.eventstore.catalog.database import Catalog
+from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.model.topic import Op, TopicId, TopicKind
+from tailrace.eventstore.streams.load import Recorded
 from tailrace.eventstore.subscriptions import dead_letters
 from tailrace.eventstore.subscriptions.assignment import Slot
-from tailrace.eventstore.subscriptions.batch import Batch, Change, change, column_names, recorded
+from tailrace.eventstore.subscriptions.batch import Batch, Change, change, column_names, dicts, recorded
 from tailrace.eventstore.subscriptions.dead_letters import Failed, Parked
-from tailrace.eventstore.subscriptions.values import dicts
-
-if TYPE_CHECKING:
-    from tailrace.eventstore.streams.load import Recorded
-    from tailrace.eventstore.subscriptions.member import Member
 
 Handler = Callable[["Change | Recorded[Any]"], None]
 
@@ -49,13 +48,31 @@ class _Event:
     value: Change | Recorded[Any] | None  # None: an event of no interest, passed
 
 
+class Owner(Protocol):
+    """What a delivery needs of the member that owns the partitions."""
+
+    @property
+    def database(self) -> Catalog: ...
+    @property
+    def log(self) -> Log: ...
+    @property
+    def group_name(self) -> str: ...
+    def alive(self) -> None: ...
+    def answers_for(self, slot: Slot, key_hash: int) -> Slot | None: ...
+    def require(self, connection: Connection, slot: Slot) -> None: ...
+
+
 class Delivery:
-    """What ``Member.process`` runs."""
+    """What ``Member.process`` runs.
+
+    Each event of a batch goes to the handler; keys beside each other, the events of one key in order. An event whose
+    last attempt failed is parked, and later events of its key wait behind it. A replay gives parked events again.
+    """
 
     def __init__(
-        self, member: Member, handler: Handler, retries: Retries, *, keep_order: bool, workers: int
+        self, owner: Owner, handler: Handler, retries: Retries, *, keep_order: bool, workers: int
     ) -> None:
-        self._member = member
+        self._owner = owner
         self._handler = handler
         self._retries = retries
         self._keep_order = keep_order
@@ -67,7 +84,7 @@ class Delivery:
 
     def batch(self, batch: Batch, stop: threading.Event) -> list[Failed] | None:
         """Handle a batch; what is to be parked. None when ``stop`` came first: the batch is not done."""
-        held = dead_letters.held_keys(self._member.database, self._member.group.name, batch.topic)
+        held = dead_letters.held_keys(self._owner.database, self._owner.group_name, batch.topic)
         failed: list[Failed] = []
         for run in _between_truncates(self._events(batch)):
             keys: dict[int, list[_Event]] = {}
@@ -111,7 +128,7 @@ class Delivery:
         for pause in self._retries.pauses():
             if error is None or stop.wait(pause):
                 return error
-            self._member.alive()
+            self._owner.alive()
             error = self._once(value)
         return error
 
@@ -124,11 +141,11 @@ class Delivery:
 
     def replay(self, stop: threading.Event) -> None:
         """Give again what was asked for, of our keys, each oldest first."""
-        group, database = self._member.group, self._member.database
-        asked = dead_letters.parked(database, group.name, replay=True)
+        database = self._owner.database
+        asked = dead_letters.parked(database, self._owner.group_name, replay=True)
         keys: dict[tuple[Slot, int], list[Parked]] = {}
         for each in asked:
-            ours = self._member.answers_for(each.slot, each.key_hash)
+            ours = self._owner.answers_for(each.slot, each.key_hash)
             if ours is not None:
                 keys.setdefault((ours, each.key_hash), []).append(each)
         for (ours, _), events in keys.items():
@@ -137,7 +154,7 @@ class Delivery:
                 if error is not None and stop.is_set():
                     return
                 with database.write() as connection:
-                    self._member.require(connection, ours)
+                    self._owner.require(connection, ours)
                     if error is None:
                         dead_letters.done(connection, each.id)
                     else:
@@ -147,7 +164,7 @@ class Delivery:
                     break
 
     def _read(self, each: Parked) -> Change | Recorded[Any] | None:
-        log = self._member.group.log
+        log = self._owner.log
         wanted = {each.slot.partition: (each.offset, each.offset + 1)}
         for rows in log.read(each.slot.topic, after_epoch=each.epoch - 1, offsets=wanted):
             table = pa.Table.from_batches([rows])
@@ -160,7 +177,7 @@ class Delivery:
 
     def _is_events(self, topic: TopicId) -> bool:
         if topic not in self._domain:  # what a topic is never changes
-            self._domain[topic] = self._member.group.log.topic(topic).kind is TopicKind.EVENTS
+            self._domain[topic] = self._owner.log.topic(topic).kind is TopicKind.EVENTS
         return self._domain[topic]
 
 

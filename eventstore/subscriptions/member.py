@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, Self
 from sqlalchemy import Connection
 
 from tailrace.eventstore import failpoints
-from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.errors import Fenced, TransientError, UsageError
 from tailrace.eventstore.log.wakeup import Deadline
+from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions import dead_letters, membership
 from tailrace.eventstore.subscriptions.assignment import Slot
 from tailrace.eventstore.subscriptions.batch import Batch
@@ -22,31 +22,16 @@ from tailrace.eventstore.subscriptions.cursor import Cursor
 from tailrace.eventstore.subscriptions.dead_letters import Failed
 from tailrace.eventstore.subscriptions.delivery import Delivery, Handler, Retries
 from tailrace.eventstore.subscriptions.effects import Effects, went_back
-from tailrace.eventstore.subscriptions.filter import Filter
+from tailrace.eventstore.subscriptions.group_progress import Bounds, GroupPartitions
+from tailrace.eventstore.subscriptions.join_options import Options
 from tailrace.eventstore.subscriptions.membership import Holding, Start, Watch
 from tailrace.eventstore.subscriptions.read_ahead import AheadCursor, ReadAhead
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
-    from tailrace.eventstore.model.topic import TopicId
-    from tailrace.eventstore.subscriptions.group import Bounds, Group
+    from sqlalchemy.orm import Session  # takes long to import, and is only a type here
 
 _POLL_SECONDS = 1.0
 _NEVER = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a member takes part (``Group.join``)."""
-
-    lease: float
-    patience: float
-    at_most_once: bool
-    batch_rows: int
-    drop_beyond: int | None
-    buffer_bytes: int | None
-    filter: Filter
 
 
 @dataclass
@@ -68,13 +53,14 @@ class _Held:
 class Member:
     """Iterate over it, or ``poll``; leaving the block gives the partitions back. For one thread, but for ``stop``."""
 
-    def __init__(self, group: Group, database: Catalog, name: str, token: str, options: Options) -> None:
+    def __init__(self, group: GroupPartitions, name: str, token: str, options: Options) -> None:
         self.name = name
         self.dropped = 0
         """Rows left out so far because this consumer was too slow (``slow="drop"``)."""
         self.group = group
-        self.database = database
-        self._log = group.log
+        self.group_name = group.name
+        self.database = group.database
+        self.log = group.log
         self._token = token
         self._options = options
         self._effects: Effects | None = None
@@ -97,7 +83,7 @@ class Member:
         with self.database.write() as connection:
             membership.join(connection, self.group.name, self.name, self._token)
         failpoints.hit("group_joined")
-        self._listener = self._stack.enter_context(self._log.waker.listen())
+        self._listener = self._stack.enter_context(self.log.waker.listen())
         if self._options.buffer_bytes is not None:
             self._ahead = self._stack.enter_context(ReadAhead(self._options.buffer_bytes))
         beating = threading.Thread(target=self._keep_beating, name=f"tailrace-{self.name}", daemon=True)
@@ -156,7 +142,7 @@ class Member:
             batch = self._next()
             if batch is not None:
                 return batch
-            if self._ended() or not self.group.knows(self._bounds):
+            if self._ended() or not self.group.has_starts(self._bounds):
                 continue  # nothing to wait for: others may go on, or there are more partitions
             if deadline.left <= 0:
                 return None
@@ -242,7 +228,7 @@ class Member:
             if held.holding.wanted is not None and held.settled and held not in ended
         ]
         now = self.group.clock()
-        changed = ended or giving or not self.group.knows(self._bounds)
+        changed = ended or giving or not self.group.has_starts(self._bounds)
         if not changed and now - self._shared_at < self._options.lease / 3:
             return
         starts, closed = self.group.starts(), self.group.closed()
@@ -305,7 +291,7 @@ class Member:
 
     def _cursor(self, slot: Slot, at: Start) -> Cursor | AheadCursor:
         cursor = Cursor(
-            self._log,
+            self.log,
             slot,
             at,
             self._options.filter,
@@ -344,7 +330,7 @@ class Member:
                 continue
             first, end = bounds[slot.topic].offsets[slot.partition]
             if held.cursor.position.next_offset < first:
-                raise self.group.passed(slot, held.cursor.position.next_offset, first)
+                raise self.group.passed_by_retention(slot, held.cursor.position.next_offset, first)
             found = self._fetch(held, end)
             if found is not None:
                 return found

@@ -1,12 +1,13 @@
-"""Alembic's entry: run on the connection and in the transaction that the caller brings."""
+"""Alembic's entry: it runs on the connection and in the transaction that the caller brings."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from tailrace.eventstore.catalog.group_tables import VERSION_TABLE, metadata
-
+attributes = context.config.attributes
 context.configure(
-    connection=context.config.attributes["connection"], target_metadata=metadata, version_table=VERSION_TABLE
+    connection=attributes["connection"],
+    target_metadata=attributes["metadata"],
+    version_table="groups_version",
 )
 context.run_migrations()

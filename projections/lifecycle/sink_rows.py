@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailrace.eventstore.errors import OperatorError
-from tailrace.eventstore.maintenance.move.files import copied
 from tailrace.eventstore.metadata.attempts import Attempt
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.position import Fence
 from tailrace.eventstore.segment import file_reader
+from tailrace.eventstore.segment.copy import copy_file
 from tailrace.eventstore.storage import LocalStorage, Storage
 from tailrace.projections.compute.bucket import Placement, placement_of
 from tailrace.projections.compute.sampling import Both, Choice, Listed
@@ -193,7 +193,7 @@ def _in_reach(
     }
     try:
         for bucket, file in reading.files.items():
-            copied(here, file.path, objects, there[bucket].path, file.checksum)
+            copy_file(here, file.path, objects, there[bucket].path, file.checksum)
         yield replace(reading, storage=objects, files=there)
     finally:
         for file in there.values():

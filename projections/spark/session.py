@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailrace.eventstore import disclosure
-from tailrace.eventstore.addresses import reveals
+from tailrace.eventstore.disclosure import reveals
 from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
 from tailrace.projections.spark.java import java_home
 from tailrace.projections.spark.versions import disagreements

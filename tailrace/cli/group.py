@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.eventstore.maintenance.retention.plan import Held
-    from tailrace.eventstore.subscriptions.group import Group, PartitionProgress
+    from tailrace.eventstore.subscriptions.group import Group
+    from tailrace.eventstore.subscriptions.group_progress import PartitionProgress
 
 group_commands = typer.Typer(help="Consumer groups: how far they are, what they put aside.")
 

@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.store import Store
-from tailrace.migrations.source import install
 from tests.support.folders import REPOSITORY
 from tests.tailrace.live_projection import LIVE_ROW, make_live
 

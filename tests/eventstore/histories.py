@@ -14,8 +14,8 @@ from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
 from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.segment.blob import encode_part
 from tailrace.eventstore.segment.row_order import arrange
+from tailrace.eventstore.segment.segment import encode_part
 from tailrace.eventstore.state.state import StateInput
 
 TOPIC = TopicId.table("shop", "public", "notes")

@@ -7,27 +7,15 @@ be about to be committed.
 
 from __future__ import annotations
 
-import re
-
 from sqlalchemy import select
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.log.log import Log
 
-_NAME = re.compile(
-    rf"(epochs|log/(?P<source>[^/]+)/\d+)/((?P<writer>{'|'.join(terms.WRITERS)})-)?t(?P<term>\d+)-[0-9a-f]+"
-    r"\.(parquet|frames)(\.partial)?"
-)
-
-
-def is_ours(path: str) -> bool:
-    """Whether a file has a name that a writer of the log gives."""
-    return _NAME.fullmatch(path) is not None
-
 
 def collect_orphans(log: Log) -> int:
-    """Remove them and give their number. Files whose names are not ours are left alone."""
+    """Remove them and give their number. Files with other names are left alone."""
     # The order matters: a file that is listed, of an ended term and not named *afterwards*, never will be.
     listed = [path for folder in ("log", "epochs") for path in log.storage.list(folder)]
     with log.catalog.read() as connection:
@@ -41,7 +29,7 @@ def collect_orphans(log: Log) -> int:
         maintaining = {name: terms.current(connection, name) for name in terms.WRITERS}
     removed = 0
     for path in listed:
-        match = _NAME.fullmatch(path)
+        match = terms.FILE_NAME.fullmatch(path)
         if match is None or path in named:
             continue
         current = maintaining[match["writer"]] if match["writer"] else running.get(match["source"])

@@ -22,7 +22,6 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.errors import Fenced, IntegrityError, TailraceError, UsageError
 from tailrace.eventstore.log.log import Log
-from tailrace.eventstore.maintenance.move.files import copied
 from tailrace.eventstore.maintenance.retention.plan import SegmentRow, Step
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.archived import require
@@ -30,6 +29,7 @@ from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
 from tailrace.eventstore.model.time import now_micros
 from tailrace.eventstore.segment import file_reader, segment
 from tailrace.eventstore.segment.content_hash import Content
+from tailrace.eventstore.segment.copy import copy_file
 from tailrace.eventstore.segment.merge import require_content, require_recorded, rewrite
 from tailrace.eventstore.storage import LocalStorage, Storage
 from tailrace.eventstore.storage.local import PARTIAL
@@ -157,7 +157,7 @@ def _copied(archive: _Archive, row: SegmentRow, ref: SegmentRef) -> dict[str, An
     name = f"{_folder(archive.step)}/{ref.first_epoch:012d}-{ref.last_epoch:012d}-{ref.checksum}.parquet"
     _note(archive, name, row.path)
     if not target.exists(name):
-        copied(archive.log.storage, ref.path, target, name, ref.checksum)
+        copy_file(archive.log.storage, ref.path, target, name, ref.checksum)
         failpoints.hit("archive_copied")
     if file_reader.checksum(target.open(name)) != ref.checksum:
         raise IntegrityError(

@@ -14,7 +14,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from tailrace.eventstore import disclosure
-from tailrace.eventstore.addresses import ESCAPES, misread
+from tailrace.eventstore.disclosure import ESCAPES, misread
 from tailrace.eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
 from tailrace.projections.sinks.postgres.json import NotJsonb
 

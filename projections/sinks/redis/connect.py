@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tailrace.eventstore import disclosure
-from tailrace.eventstore.addresses import ESCAPES, misread
+from tailrace.eventstore.disclosure import ESCAPES, misread
 from tailrace.eventstore.errors import (
     Fenced,
     IntegrityError,

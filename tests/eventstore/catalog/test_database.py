@@ -76,7 +76,7 @@ def test_migrations_from_zero_equal_the_tables(
 ) -> None:
     with database_of(new_store(), family).engine.connect() as connection:
         assert differences(connection, family, declared) == []
-        scripts = ScriptDirectory.from_config(config(Tables(family.name), connection))
+        scripts = ScriptDirectory.from_config(config(Tables(family.name), connection, family.metadata))
         assert scripts.get_current_head() == family.revision
         found = inspect(connection)
         for each in declared.sorted_tables:  # what autogenerate does not compare
@@ -97,11 +97,11 @@ def test_downgrading_leaves_nothing_and_upgrading_brings_all_back(
 ) -> None:
     database = database_of(new_store(), family)
     with database.write() as connection:
-        downgrade(Tables(family.name), connection, "base")
+        downgrade(Tables(family.name), connection, family.metadata, "base")
     with database.engine.connect() as connection:
         assert not {*inspect(connection).get_table_names()} & {*declared.tables}
     with database.write() as connection:
-        upgrade(Tables(family.name), connection)
+        upgrade(Tables(family.name), connection, family.metadata)
         assert differences(connection, family, declared) == []
 
 

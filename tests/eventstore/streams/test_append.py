@@ -19,6 +19,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from tailrace.cdc.setup.events_schema import grants_script, install, migrations, uninstall_script
 from tailrace.eventstore.errors import IntegrityError, OperatorError, UsageError
 from tailrace.eventstore.streams import (
     ANY,
@@ -35,7 +36,6 @@ from tailrace.eventstore.streams import (
     load,
 )
 from tailrace.eventstore.streams.connection import AnyConnection
-from tailrace.migrations.source import grants_script, install, steps, uninstall_script
 
 
 @event("deposited")
@@ -353,7 +353,7 @@ def test_an_application_needs_no_right_to_write_the_tables(dsn: str) -> None:
 def test_installing_again_and_at_the_same_time_does_it_once(database: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda _: install(database), range(4)))
-    assert sorted(map(len, done)) == [0, 0, 0, len(steps())]
+    assert sorted(map(len, done)) == [0, 0, 0, len(migrations())]
     with psycopg.connect(database) as connection:
         connection.execute("INSERT INTO tailrace.migrations (number, name) VALUES (9999, 'later')")
     with pytest.raises(OperatorError, match="9999"):
@@ -381,7 +381,7 @@ def test_the_uninstall_script_leaves_nothing(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(uninstall_script().encode())
         assert connection.execute("SELECT to_regnamespace('tailrace')").fetchone() == (None,)
-    assert len(install(dsn)) == len(steps())
+    assert len(install(dsn)) == len(migrations())
 
 
 def test_a_row_change_and_its_event_are_one_transaction(engine: Engine) -> None:

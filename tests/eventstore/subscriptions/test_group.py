@@ -31,7 +31,8 @@ from tailrace.eventstore.store import Store
 from tailrace.eventstore.subscriptions import membership
 from tailrace.eventstore.subscriptions.assignment import Slot
 from tailrace.eventstore.subscriptions.batch import Batch
-from tailrace.eventstore.subscriptions.group import Group, Slow
+from tailrace.eventstore.subscriptions.group import Group
+from tailrace.eventstore.subscriptions.join_options import Slow
 from tailrace.eventstore.subscriptions.member import Member
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, writer
 from tests.fixtures.stores import StoreFactory

@@ -27,7 +27,8 @@ from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.subscriptions.assignment import Slot
 from tailrace.eventstore.subscriptions.batch import Batch
-from tailrace.eventstore.subscriptions.group import Group, Slow
+from tailrace.eventstore.subscriptions.group import Group
+from tailrace.eventstore.subscriptions.join_options import Slow
 from tailrace.eventstore.subscriptions.member import Member
 from tailrace.eventstore.subscriptions.offsets import end_of
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, writer

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tailrace.eventstore.maintenance.state_runs.write import among, survivors, unsent_columns
 from tailrace.eventstore.model.schema import Column, TopicSchema, unify
 from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
-from tailrace.eventstore.segment import blob
+from tailrace.eventstore.segment import segment
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.state import StateInput, compute_state
 from tailrace.eventstore.storage import LocalStorage
@@ -60,7 +60,7 @@ def run_of(
                 for partition, part in enumerate(parts)
                 if part.num_rows
             )
-            data = blob.encode_part(left).to_pybytes()
+            data = segment.encode_part(left).to_pybytes()
             found.append(replace(ref, rows=left.num_rows, ranges=ranges, inline=data, sealed=True))
     return found
 

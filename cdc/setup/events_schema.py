@@ -1,0 +1,109 @@
+"""Schema ``tailrace`` in a source database: the tables and the function of domain events.
+
+Its migrations are plain SQL, one file each (``tailrace/migrations/source/versions``), applied in order and recorded in
+table ``tailrace.migrations``. ``grants.sql`` lists the privileges, ``uninstall.sql`` removes everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import LiteralString
+
+import psycopg
+
+from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
+
+_SQL = files("tailrace.migrations.source")
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('tailrace.migrations', 0))"
+_RECORD = "INSERT INTO tailrace.migrations (number, name) VALUES (%s, %s)"
+_SET_UP = """
+CREATE SCHEMA IF NOT EXISTS tailrace;
+CREATE TABLE IF NOT EXISTS tailrace.migrations (
+    number     integer     PRIMARY KEY,
+    name       text        NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
+)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """``versions/NNNN_name.sql``."""
+
+    number: int
+    name: str
+    sql: LiteralString
+
+
+def migrations() -> list[Migration]:
+    """All migrations, in order."""
+    found = []
+    for file in (_SQL / "versions").iterdir():
+        stem, _, suffix = file.name.rpartition(".")
+        if suffix == "sql":
+            number, _, name = stem.partition("_")
+            found.append(Migration(int(number), name, file.read_text(encoding="utf-8")))
+    return sorted(found, key=lambda each: each.number)
+
+
+def install(dsn: str) -> list[str]:
+    """Bring schema ``tailrace`` of a database up to date, in one transaction. Gives the names of what was missing.
+
+    Two processes at once run one after the other. Raises OperatorError when a privilege is missing or a newer release
+    was here, TransientError when the server is out of reach, UsageError for a dsn that is none.
+    """
+    try:
+        with psycopg.connect(dsn, connect_timeout=10) as connection:
+            return upgrade(connection)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise OperatorError(
+            f"the tables of domain events cannot be made: {error.diag.message_primary}",
+            hint="let the user CREATE in the database, or install as its owner and grant what"
+            " tailrace/migrations/source/grants.sql lists",
+        ) from None
+    except psycopg.OperationalError as error:
+        if error.sqlstate is not None:
+            raise
+        # libpq's own message names host and port, never the password.
+        raise TransientError(
+            f"the database for domain events is out of reach: {str(error).strip()}",
+            hint="check that the server runs and that the dsn's host, port and user are right",
+        ) from None
+    except psycopg.ProgrammingError as error:
+        if error.sqlstate is not None:
+            raise
+        raise UsageError("the dsn is not one", hint="postgresql://USER@HOST:PORT/DATABASE") from None
+
+
+def upgrade(connection: psycopg.Connection[tuple[object, ...]]) -> list[str]:
+    """``install`` on a connection; the caller commits."""
+    connection.execute(_LOCK)
+    known = connection.execute("SELECT to_regclass('tailrace.migrations') IS NOT NULL").fetchone()
+    if known != (True,):
+        connection.execute(_SET_UP)
+    rows = connection.execute("SELECT number FROM tailrace.migrations").fetchall()
+    applied = {number for (number,) in rows}
+    wanted = migrations()
+    unknown = applied - {each.number for each in wanted}
+    if unknown:
+        raise OperatorError(
+            "schema tailrace of this database has migrations that this release does not know: "
+            f"{sorted(map(str, unknown))}",
+            hint="use the release that made them, or a later one",
+        )
+    missing = [each for each in wanted if each.number not in applied]
+    for each in missing:
+        connection.execute(each.sql, prepare=False)
+        connection.execute(_RECORD, [each.number, each.name])
+    return [each.name for each in missing]
+
+
+def uninstall_script() -> str:
+    """SQL that removes everything ``install`` made. It is printed, never run: the events go with it."""
+    return (_SQL / "uninstall.sql").read_text(encoding="utf-8")
+
+
+def grants_script() -> str:
+    """SQL that gives an application and capture no more than they need; role names are to be replaced."""
+    return (_SQL / "grants.sql").read_text(encoding="utf-8")
