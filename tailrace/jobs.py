@@ -86,8 +86,8 @@ class TailraceOperator(SparkSubmitOperator):
         try:
             return super().execute(context)
         except AirflowException as error:
-            told = re.search(r"Error code is: (-?[0-9]+)", str(error))
-            code = int(told[1]) if told else 1
+            found = re.search(r"Error code is: (-?[0-9]+)", str(error))
+            code = int(found[1]) if found else 1
             if code == {fenced}:
                 raise AirflowSkipException("another process is at the same projection") from error
             if code in {repeated} or code < 0:
@@ -150,7 +150,7 @@ def kubernetes(job: Job) -> str:
 
 
 def _environment(job: Job) -> str:
-    """Of the driver alone: executors open neither catalog nor sinks."""
+    """The driver's environment; executors open neither catalog nor sinks."""
     if not job.variables:
         return ""
     entries = (

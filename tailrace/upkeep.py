@@ -27,7 +27,7 @@ _STOP_SECONDS = 10.0
 
 
 @contextmanager
-def keeping_order(store: Store, configuration: Configuration, say: Callable[[str], None]) -> Iterator[None]:
+def upkeep_rounds(store: Store, configuration: Configuration, say: Callable[[str], None]) -> Iterator[None]:
     """Inside, a round is run whenever one is due. Failed ones are said, once as long as they fail the same way; capture
     goes on. At the end a round under way is stopped: the next one finishes it."""
     if not store.settings.upkeep.every_seconds:

@@ -1,4 +1,4 @@
-"""How a command ends that did not succeed: what, where, what to do, and an exit code; a traceback only for our bugs."""
+"""How a failed command ends: what, where, what to do, and an exit code. A traceback only for bugs of ours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tailrace.terminal import Output
 
 BUG = 1
 INTERRUPTED = 130  # what a shell makes of SIGINT
-# Of several ends the first of these is told: what waiting cannot mend before what it can.
+# Of several failures the first of these decides: what waiting does not repair comes before what it does.
 _FIRST = (
     BUG,
     OperatorError.exit_code,
@@ -49,7 +49,7 @@ _UNREACHABLE = frozenset(
 )
 
 
-def code_of_all(codes: Iterable[int]) -> int:
+def worst_code(codes: Iterable[int]) -> int:
     """The exit code of a command that went on after failures; 0 when there was none."""
     found = {code for code in codes if code}
     return next((code for code in _FIRST if code in found), max(found, default=0))
@@ -58,7 +58,7 @@ def code_of_all(codes: Iterable[int]) -> int:
 def report(error: TailraceError, output: Output, *, verbose: bool = False) -> int:
     """Say it on standard error, return its exit code."""
     if output.json:
-        output.json_line({"error": _as_dict(error)})
+        output.json_line({"error": _document(error)})
     else:
         output.note(f"error: {error.message}", style="bold red")
         if error.hint:
@@ -69,7 +69,7 @@ def report(error: TailraceError, output: Output, *, verbose: bool = False) -> in
 
 
 def report_bug(error: BaseException, output: Output, *, verbose: bool) -> int:
-    """An exception nobody foresaw. What it says may be a value of a row, so its class and place are told."""
+    """An unforeseen exception. Its text may hold values of rows, so only its class and place are printed."""
     summary = disclosure.in_words(error)
     hint = "this is a bug in Tailrace; the log and the sinks keep what was committed. "
     hint += (
@@ -105,10 +105,10 @@ class Edge:
             error = error.__context__  # the parser turns `| head` into an exit with 1
         if error is None or isinstance(error, SystemExit):
             return False
-        self.code = self._told(error)
+        self.code = self._report_any(error)
         return True
 
-    def _told(self, error: BaseException) -> int:
+    def _report_any(self, error: BaseException) -> int:
         if isinstance(error, typer.Exit):
             return error.exit_code
         if isinstance(error, KeyboardInterrupt | typer.Abort):
@@ -139,7 +139,7 @@ def wrong_command(error: BaseException) -> UsageError | None:
 def outside_cause(error: BaseException) -> TailraceError | None:
     """The error of a disk, a permission or a server that reached the command line as such; None when it is none."""
     if any((kind.__module__, kind.__name__) in _UNREACHABLE for kind in type(error).__mro__):
-        said = " ".join(_refused(error).split())
+        said = " ".join(_why_unreachable(error).split())
         return TransientError(
             f"a server is out of reach: {said}",
             hint="tailrace doctor says which one; what was committed is kept",
@@ -156,12 +156,12 @@ def outside_cause(error: BaseException) -> TailraceError | None:
     return None
 
 
-def _refused(error: BaseException) -> str:
+def _why_unreachable(error: BaseException) -> str:
     """Why a server is out of reach. SQLAlchemy's own text would repeat the statement and what it was given."""
     return disclosure.quoting(str(getattr(error, "orig", None) or error))
 
 
-def _as_dict(error: TailraceError) -> dict[str, object]:
+def _document(error: TailraceError) -> dict[str, object]:
     return {
         "kind": type(error).__name__,
         "message": error.message,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace.cli.invocation import of
+from tailrace.cli.invocation import invocation_of
 from tailrace.terminal import count as plural
 from tailrace.terminal import duration, size, when
 
@@ -29,7 +29,7 @@ def list_groups(context: typer.Context) -> None:
     """List groups, with their lag, and what retention each holds back."""
     from tailrace.eventstore.maintenance.retention.plan import held_back
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
         held = held_back(store)
         found = [_summary(group, group.progress(), held) for group in store.groups()]
@@ -37,7 +37,7 @@ def list_groups(context: typer.Context) -> None:
         invocation.output.document(document)
     columns = ("group", "topics", "members", "events", "bytes", "behind", "parked", "holds back")
     if found:
-        invocation.output.table(columns, [_listed(document) for document in found])
+        invocation.output.table(columns, [_table_row(document) for document in found])
     else:
         invocation.output.note("no groups yet: Store.group makes them")
 
@@ -47,7 +47,7 @@ def show(context: typer.Context, group: Name) -> None:
     """Show a group's partitions: who has them, where they are, what is left, what retention it holds back."""
     from tailrace.eventstore.maintenance.retention.plan import held_back
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
         found = store.group(group)
         progress = found.progress()
@@ -91,7 +91,7 @@ def reset(
     force: Force = False,
 ) -> None:
     """Set a group back, or forward: it goes on from there."""
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
         found = store.group(group)
         invocation.confirm(f"reset group {group} to {to}")
@@ -105,7 +105,7 @@ def reset(
 @group_commands.command()
 def parked(context: typer.Context, group: Name) -> None:
     """Show the events that the group's handlers could not process."""
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
         found = store.group(group).parked()
     if invocation.output.json:
@@ -136,7 +136,7 @@ Ids = Annotated[
 @group_commands.command()
 def replay(context: typer.Context, group: Name, ids: Ids = None) -> None:
     """Have parked events tried again, each with all of its key: these, or all. The group's members do it."""
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
         count = store.group(group).replay(ids)
     invocation.output.line(f"{count:,} events will be given to {group} again")
@@ -153,7 +153,7 @@ def discard(
     ],
 ) -> None:
     """Forget parked events for good."""
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
         found = store.group(group)
         invocation.confirm(f"discard {len(ids)} parked events of group {group}")
@@ -166,7 +166,7 @@ def discard(
 @group_commands.command()
 def delete(context: typer.Context, group: Name, force: Force = False) -> None:
     """Forget a group: its positions, and what it parked."""
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
         found = store.group(group)
         invocation.confirm(f"delete group {group}")
@@ -189,7 +189,7 @@ def _summary(group: Group, progress: Sequence[PartitionProgress], held: Sequence
     }
 
 
-def _listed(summary: dict[str, Any]) -> tuple[object, ...]:
+def _table_row(summary: dict[str, Any]) -> tuple[object, ...]:
     """A group on a line: how far behind it is in events, bytes and seconds; what cannot be removed because of it."""
     held = [f"{each['topic']}: {plural(each['events'], 'row')}" for each in summary["holds_back"]]
     return (

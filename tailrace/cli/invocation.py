@@ -105,7 +105,7 @@ class Invocation:
             raise UsageError("not confirmed, nothing was done", hint="type yes, or use --yes")
 
 
-def of(context: typer.Context) -> Invocation:
+def invocation_of(context: typer.Context) -> Invocation:
     """The invocation a command belongs to."""
     invocation = context.find_root().obj
     assert isinstance(invocation, Invocation)

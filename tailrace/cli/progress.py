@@ -1,4 +1,4 @@
-"""How fast a step goes and how long it will still take, from what is told of it."""
+"""How fast a step goes and how long it will still take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tailrace.terminal import Progress, duration
 
 
 class Pace:
-    """``clock`` gives seconds."""
+    """Measures a step from the numbers that it reports; ``clock`` gives seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -18,8 +18,8 @@ class Pace:
         self._began = 0.0
         self._first = self._last = 0
 
-    def told(self, step: str, done: int, total: int | None) -> tuple[float | None, float | None]:
-        """Units a second since the step was first told of, and seconds left; None for what nobody can know yet."""
+    def measure(self, step: str, done: int, total: int | None) -> tuple[float | None, float | None]:
+        """Units a second since the step's first number, and seconds left; None as long as they cannot be known."""
         now = self._clock()
         if step != self._step or done < self._last:
             self._step, self._began, self._first = step, now, done
@@ -32,7 +32,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Onto a command's progress: how much of a step is done, how fast it goes and how long it will still take."""
+    """Writes to a command's progress how much of a step is done, its rate, and the time left."""
 
     progress: Progress
     pace: Pace = field(default_factory=Pace)
@@ -52,8 +52,8 @@ class Reporter:
         shown: Callable[[float], str],
         **facts: object,
     ) -> None:
-        """With a text of one's own for how far it is; ``shown`` is how people read what is done in a second."""
-        rate, left = self.pace.told(step, done, total)
+        """As ``__call__`` with another text for people; ``shown`` formats the rate."""
+        rate, left = self.pace.measure(step, done, total)
         text += f", {shown(rate)}/s" if rate is not None else ""
         text += f", {duration(left)} left" if left else ""
         self.progress.say(

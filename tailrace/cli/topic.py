@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace.cli.invocation import of
+from tailrace.cli.invocation import invocation_of
 from tailrace.cli.log.show import TopicArgument
 from tailrace.terminal import count as plural
 from tailrace.terminal import size
@@ -32,16 +32,16 @@ def list_topics(
     ] = None,
 ) -> None:
     """List topics, with what their state is known since."""
-    invocation = of(context)
+    invocation = invocation_of(context)
     name = invocation.source(source)[0] if source else None
     with invocation.store() as store:
         topics = store.topics(name)
     if invocation.output.json:
         for topic in topics:
-            invocation.output.document(as_document(topic))
+            invocation.output.document(_document(topic))
         return
     rows = [
-        (topic.id.text, topic.kind.value, topic.partitions, topic.version, completeness(topic))
+        (topic.id.text, topic.kind.value, topic.partitions, topic.version, _completeness(topic))
         for topic in topics
     ]
     invocation.output.table(("topic", "kind", "partitions", "version", "state"), rows)
@@ -56,32 +56,33 @@ def show(
 ) -> None:
     """Show a topic's columns in all versions."""
     from tailrace.eventstore.model.position import format_lsn
-    from tailrace.eventstore.model.topic import TopicId
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
-        info = store.topic(TopicId.parse(topic))
+        info = store.topic(topic)
         schemas = store.schemas(info.id)
         archived = store.archived(info.id)
     if invocation.output.json:
         versions = [asdict(schema) for schema in schemas]
-        archives = [in_archive(archived, place) for place in dict.fromkeys(each.archive for each in archived)]
-        invocation.output.document({**as_document(info), "versions": versions, "archived": archives})
+        archives = [
+            _archive_totals(archived, place) for place in dict.fromkeys(each.archive for each in archived)
+        ]
+        invocation.output.document({**_document(info), "versions": versions, "archived": archives})
         return
     invocation.output.line(
-        f"{info.id.text}  ({info.kind.value}, {plural(info.partitions, 'partition')}, {completeness(info)})"
+        f"{info.id.text}  ({info.kind.value}, {plural(info.partitions, 'partition')}, {_completeness(info)})"
     )
     if info.partitioning.mixed:
-        invocation.output.line(incarnations(info.partitioning))
+        invocation.output.line(_incarnation_names(info.partitioning))
     for schema in schemas:
         rows = [
-            (column.id, column.name, column.type_name or column.type_oid, held_as(column), column.key)
+            (column.id, column.name, column.type_name or column.type_oid, _stored_type(column), column.key)
             for column in schema.sent
         ]
         title = f"version {schema.version}, from {format_lsn(schema.from_lsn)}"
         invocation.output.table(("id", "column", "type", "held as", "key"), rows, title=title)
     for place in dict.fromkeys(each.archive for each in archived):
-        kept = in_archive(archived, place)
+        kept = _archive_totals(archived, place)
         files = f"{plural(kept['files'], 'file')} ({size(kept['bytes'])})"
         epochs = f"epochs {kept['first_epoch']:,} to {kept['last_epoch']:,}"
         invocation.output.line(f"archived in {place}: {files}, {plural(kept['rows'], 'row')} of {epochs}")
@@ -96,11 +97,10 @@ def files(
     ] = False,
 ) -> None:
     """List a topic's Parquet files, for DuckDB, pandas, Spark and others. `tailrace store seal` brings what is new."""
-    from tailrace.eventstore.model.topic import TopicId
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
-        info = store.topic(TopicId.parse(topic))
+        info = store.topic(topic)
         elsewhere = [(each.place, each.ref, True) for each in store.archived(info.id)] if archived else []
         own = [(store.storage.place(str(each.path)), each, False) for each in store.files(info.id)]
     found = elsewhere + own
@@ -127,15 +127,15 @@ def repartition(
         ),
     ],
 ) -> None:
-    """Spread a topic's later rows over more or fewer partitions, beside whatever runs.
+    """Spread a topic's later rows over more or fewer partitions, while everything runs.
 
-    The rows there are keep their partitions and offsets; later ones are in new partitions, whose numbers go on.
+    Existing rows keep their partitions and offsets. Later ones go to new partitions, whose numbers go on.
     Consumer groups finish the old ones first, so that each key stays in order.
     """
     from tailrace.eventstore.maintenance.repartition import repartition as carry_out
     from tailrace.eventstore.model.topic import TopicId
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     wanted = TopicId.parse(topic)
     with invocation.store() as store:
         store.topic(wanted)
@@ -156,29 +156,29 @@ def repartition(
         output.line(f"{done.topic} has {plural(partitions, 'partition')}: nothing to do")
     else:
         output.line(
-            f"{done.topic}: rows behind epoch {done.epoch:,} are in {numbers(done.after)}, those up to it stay in "
-            f"{numbers(done.before)}"
+            f"{done.topic}: rows behind epoch {done.epoch:,} are in {_partition_names(done.after)}, "
+            f"those up to it stay in {_partition_names(done.before)}"
         )
         output.line("consumer groups get to the new ones when they are done with those of before")
 
 
-def numbers(incarnation: TopicIncarnation) -> str:
-    """Its partitions, for people."""
+def _partition_names(incarnation: TopicIncarnation) -> str:
+    """The partitions of an incarnation, for people."""
     first, last = incarnation.numbers[0], incarnation.numbers[-1]
     return f"partition {first}" if first == last else f"partitions {first} to {last}"
 
 
-def incarnations(partitioning: Partitioning) -> str:
-    """Which partitions a topic's rows are in, for people."""
+def _incarnation_names(partitioning: Partitioning) -> str:
+    """Which partitions a topic's rows are in, incarnation by incarnation, for people."""
     found = [
-        f"{numbers(each)} up to epoch {following.behind:,}"
+        f"{_partition_names(each)} up to epoch {following.behind:,}"
         for each, following in pairwise(partitioning.incarnations)
     ]
-    return "; ".join([*found, f"{numbers(partitioning.current)} since"])
+    return "; ".join([*found, f"{_partition_names(partitioning.current)} since"])
 
 
-def in_archive(archived: Sequence[ArchivedFile], place: str) -> dict[str, Any]:
-    """What of a topic is in one archive."""
+def _archive_totals(archived: Sequence[ArchivedFile], place: str) -> dict[str, Any]:
+    """How much of a topic is in one archive."""
     there = [each for each in archived if each.archive == place]
     return {
         "archive": place,
@@ -190,14 +190,14 @@ def in_archive(archived: Sequence[ArchivedFile], place: str) -> dict[str, Any]:
     }
 
 
-def held_as(column: Column) -> str:
+def _stored_type(column: Column) -> str:
     """The type in which a column is held, and what capture makes of its values."""
     if column.policy == "drop":
         return "left out"
     return f"{column.arrow} ({column.policy})" if column.policy else str(column.arrow)
 
 
-def completeness(topic: TopicInfo) -> str:
+def _completeness(topic: TopicInfo) -> str:
     """Whether the topic's state is known, in words."""
     if topic.complete_since is None:
         return f"incomplete: {topic.reason}"
@@ -208,7 +208,7 @@ def completeness(topic: TopicInfo) -> str:
     )
 
 
-def as_document(topic: TopicInfo) -> dict[str, object]:
+def _document(topic: TopicInfo) -> dict[str, object]:
     return {
         "topic": topic.id.text,
         "kind": topic.kind,

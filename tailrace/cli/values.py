@@ -7,7 +7,7 @@ from tailrace.eventstore import disclosure
 
 
 def shown_part(part: str | None) -> str | None:
-    """A part of a key as it may be told."""
+    """A part of a key, or what stands for it where values are hidden."""
     return disclosure.said(part) if part is not None else None
 
 

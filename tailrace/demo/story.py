@@ -62,7 +62,7 @@ class Moment:
         return sum((amount for _, amount in self.totals.values()), Decimal(0))
 
 
-def tell(output: Output, *, keep: bool) -> None:
+def run_demo(output: Output, *, keep: bool) -> None:
     """Run the story. Raises DifferenceFound when a check failed; with ``keep`` waits for Ctrl-C before it ends."""
     screen = Screen(output)
     with ExitStack() as stack:

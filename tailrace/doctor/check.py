@@ -1,4 +1,4 @@
-"""What ``tailrace doctor`` says of one thing it looked at."""
+"""One result of ``tailrace doctor``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at. ``remedy`` says what to do; it is empty only when the verdict is ok."""
+    """One thing that was checked. ``remedy`` says what to do; it is empty only when the verdict is ok."""
 
     subject: str
     verdict: Verdict
@@ -20,5 +20,5 @@ class Check:
     remedy: str = ""
 
 
-def of_error(subject: str, error: TailraceError) -> Check:
+def failed_check(subject: str, error: TailraceError) -> Check:
     return Check(subject, "fail", error.message, error.hint or "see the message")

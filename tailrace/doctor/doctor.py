@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailrace.doctor.check import Check, Verdict, of_error
+from tailrace.doctor.check import Check, Verdict, failed_check
 from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.metadata.quarantine import quarantined
 from tailrace.eventstore.model.position import format_lsn
@@ -46,22 +46,22 @@ _SINK_PACKAGE: Mapping[str, str] = {"redis": "redis", "search": "tantivy"}
 
 def examine(configuration: Configuration | TailraceError) -> Iterator[Check]:
     """Check after check, as they are made; ``configuration`` is the error when it could not be read."""
-    yield from machine()
+    yield from check_machine()
     if isinstance(configuration, TailraceError):
-        yield from packages(set())
-        yield of_error("configuration", configuration)
+        yield from check_packages(set())
+        yield failed_check("configuration", configuration)
         return
     settings = configuration.settings
-    yield from packages(_needed(settings))
-    yield from of_configuration(configuration)
-    yield from of_store(configuration)
-    yield from of_sources(configuration)
+    yield from check_packages(_needed_packages(settings))
+    yield from check_configuration(configuration)
+    yield from check_store(configuration)
+    yield from check_sources(configuration)
     for name, sink in settings.sinks.items():
-        yield from of_sink(name, sink)
-    yield from of_projections(configuration)
+        yield from check_sink(name, sink)
+    yield from check_projections(configuration)
 
 
-def machine() -> Iterator[Check]:
+def check_machine() -> Iterator[Check]:
     """Python and Java."""
     version = platform.python_version()
     if sys.version_info >= PYTHON_MINIMUM:
@@ -73,7 +73,7 @@ def machine() -> Iterator[Check]:
     try:
         home = java_home()
     except TailraceError as error:
-        yield of_error("java", error)
+        yield failed_check("java", error)
         return
     java = describe(home / "bin" / "java")
     if java is None:
@@ -82,7 +82,7 @@ def machine() -> Iterator[Check]:
         yield Check("java", "ok", f"Java {java.version} at {java.home}")
 
 
-def packages(needed: set[str]) -> Iterator[Check]:
+def check_packages(needed: set[str]) -> Iterator[Check]:
     """Installed packages; one that the configuration needs fails when it is missing."""
     for module, (extra, purpose) in PACKAGES.items():
         subject = f"package {module}"
@@ -105,14 +105,14 @@ def _version(module: str) -> str:
         return "present"
 
 
-def _needed(settings: Settings) -> set[str]:
+def _needed_packages(settings: Settings) -> set[str]:
     kinds = {_SINK_PACKAGE[sink.kind] for sink in settings.sinks.values() if sink.kind in _SINK_PACKAGE}
     computes = settings.projections.modules or settings.projections.sql
     others = {"pyspark": computes, "boto3": settings.store.s3.encryption is not None}
     return kinds | {module for module, needed in others.items() if needed}
 
 
-def of_configuration(configuration: Configuration) -> Iterator[Check]:
+def check_configuration(configuration: Configuration) -> Iterator[Check]:
     """The file itself."""
     env = f" with [env.{configuration.env}]" if configuration.env else ""
     yield Check("configuration", "ok", f"{configuration.path}{env}")
@@ -122,7 +122,7 @@ def of_configuration(configuration: Configuration) -> Iterator[Check]:
         yield Check("configuration", "fail", "no source is configured", "add [sources.NAME] with dsn = …")
 
 
-def of_store(configuration: Configuration) -> Iterator[Check]:
+def check_store(configuration: Configuration) -> Iterator[Check]:
     """The catalog opens, the segments folder takes files."""
     from tailrace.eventstore.store import Store
 
@@ -136,25 +136,25 @@ def of_store(configuration: Configuration) -> Iterator[Check]:
         yield Check(
             "catalog", "warn" if fresh else "fail", error.message, error.hint or "check store.catalog"
         )
-    yield segments_check(settings, configuration.folder)
+    yield check_segments(settings, configuration.folder)
 
 
-def segments_check(settings: StoreSettings, base: Path) -> Check:
+def check_segments(settings: StoreSettings, base: Path) -> Check:
     """Whether files can be written to the segments' place, read, listed and removed."""
     from tailrace.eventstore.storage import LocalStorage
     from tailrace.eventstore.storage.open import open_storage
 
     storage = open_storage(settings, base)
     if isinstance(storage, LocalStorage):
-        return folder_check("segments folder", storage.root)
+        return check_folder("segments folder", storage.root)
     try:
         storage.prepare()
     except TailraceError as error:
-        return of_error("segments", error)
+        return failed_check("segments", error)
     return Check("segments", "ok", f"{storage.label}: an object was written, read, listed and removed")
 
 
-def folder_check(subject: str, folder: Path) -> Check:
+def check_folder(subject: str, folder: Path) -> Check:
     """Whether files can be written to ``folder``, or to where it would be made; and how much room there is."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir():
@@ -176,20 +176,20 @@ def folder_check(subject: str, folder: Path) -> Check:
     return Check(subject, "ok", text if existing == folder else f"{text} (will be made)")
 
 
-def of_sources(configuration: Configuration) -> Iterator[Check]:
-    """What ``init`` would find in each source."""
+def check_sources(configuration: Configuration) -> Iterator[Check]:
+    """Each source as ``init`` would find it."""
     if not configuration.settings.sources:
         return
     with ExitStack() as stack:
         store = _store_or_empty(configuration, stack)
         for name, settings in configuration.settings.sources.items():
-            yield from of_source(store, name, settings)
-            yield from slots_of_source(store, configuration, name, settings)
-            yield from set_aside_of_source(store, name)
+            yield from check_source(store, name, settings)
+            yield from check_slots_of_source(store, configuration, name, settings)
+            yield from check_quarantine(store, name)
 
 
 def _store_or_empty(configuration: Configuration, stack: ExitStack) -> Store:
-    """The store, or an empty one in a temporary folder where it cannot be opened: that has been said."""
+    """The store, or an empty one in a temporary folder where it cannot be opened: a check has said so."""
     from tailrace.eventstore.store import Store
 
     settings = configuration.settings.store
@@ -201,7 +201,7 @@ def _store_or_empty(configuration: Configuration, stack: ExitStack) -> Store:
         return stack.enter_context(Store.open(settings.model_copy(update=empty), create=True))
 
 
-def of_source(store: Store, name: str, settings: SourceSettings) -> Iterator[Check]:
+def check_source(store: Store, name: str, settings: SourceSettings) -> Iterator[Check]:
     """Connection, version, wal_level, slots, privileges, tables: the capture's own check, nothing changed."""
     from tailrace.cdc.setup.prepare import prepare_source
     from tailrace.cdc.setup.table_choice import Level
@@ -210,7 +210,7 @@ def of_source(store: Store, name: str, settings: SourceSettings) -> Iterator[Che
     try:
         preparation = prepare_source(store, name, settings, dry_run=True)
     except TailraceError as error:
-        yield of_error(subject, error)
+        yield failed_check(subject, error)
         return
     verdicts: Mapping[Level, Verdict] = {Level.BLOCKING: "fail", Level.SKIPPED: "warn", Level.NOTE: "warn"}
     for finding in preparation.findings:
@@ -222,47 +222,47 @@ def of_source(store: Store, name: str, settings: SourceSettings) -> Iterator[Che
         yield Check(subject, "ok", f"may be captured: {count} tables{todo}")
 
 
-def slots_of_source(
+def check_slots_of_source(
     store: Store, configuration: Configuration, name: str, settings: SourceSettings
 ) -> Iterator[Check]:
     """Slots and the settings that slots depend on; nothing for a server out of reach, which has been said."""
-    from tailrace.doctor.slots import of_slots
+    from tailrace.doctor.slots import check_slots
 
     try:
-        yield from of_slots(store, configuration.settings.sources, name, settings)
+        yield from check_slots(store, configuration.settings.sources, name, settings)
     except TailraceError:
         return
 
 
-def set_aside_of_source(store: Store, name: str) -> Iterator[Check]:
+def check_quarantine(store: Store, name: str) -> Iterator[Check]:
     """Tables that capture goes on without, because they cannot be decoded."""
     for each in quarantined(store.catalog, name):
         retry = (
             f"tailrace source retry {each.topic.text}, once the cause is mended; or " if each.keeps else ""
         )
-        kept = f"{each.frames:,} messages are kept for it" if each.keeps else "what comes for it is not kept"
+        kept = f"{each.frames:,} messages are kept for it" if each.keeps else "its messages are not kept"
         yield Check(
             f"source {name} {each.topic.text}", "warn",
-            f"it is set aside since {format_lsn(each.lsn)}: {each.error}; {kept}",
+            f"in quarantine since {format_lsn(each.lsn)}: {each.error}; {kept}",
             f"{retry}tailrace source snapshot {each.topic.text}, which reads the table again",
         )  # fmt: skip
 
 
-def of_sink(name: str, sink: SinkSettings) -> Iterator[Check]:
+def check_sink(name: str, sink: SinkSettings) -> Iterator[Check]:
     """Whether a sink can be reached and is set up so that nothing vanishes from it."""
     subject = f"sink {name}"
     match sink.kind:
         case "postgres":
-            yield from _postgres_sink(subject, sink)
+            yield from _check_postgres(subject, sink)
         case "redis":
             if importlib.util.find_spec("redis") is not None:
-                yield from _redis_sink(subject, sink)
+                yield from _check_redis(subject, sink)
         case "search" | "parquet":
             if sink.path is not None:
-                yield folder_check(subject, sink.path)
+                yield check_folder(subject, sink.path)
 
 
-def _postgres_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
+def _check_postgres(subject: str, sink: SinkSettings) -> Iterator[Check]:
     from tailrace.projections.sinks.postgres.connect import PostgresPlace
 
     assert sink.dsn is not None
@@ -275,7 +275,7 @@ def _postgres_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
         with place.explained(), place.connect() as connection:
             row = connection.execute(query).fetchone()
     except TailraceError as error:
-        yield of_error(subject, error)
+        yield failed_check(subject, error)
         return
     assert row is not None
     version, may_create_schema, may_create_table, standby, user = row
@@ -290,7 +290,7 @@ def _postgres_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
         yield Check(subject, "ok", f"postgres {version}, user {user} may create tables")
 
 
-def _redis_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
+def _check_redis(subject: str, sink: SinkSettings) -> Iterator[Check]:
     from tailrace.projections.sinks.redis.connect import RedisPlace, servers_of
 
     assert sink.url is not None
@@ -298,13 +298,13 @@ def _redis_sink(subject: str, sink: SinkSettings) -> Iterator[Check]:
         with RedisPlace(subject, sink.url.get_secret_value(), cluster=sink.cluster).client() as client:
             found: list[Any] = [(name, server.info()) for name, server in servers_of(client)]
     except TailraceError as error:
-        yield of_error(subject, error)
+        yield failed_check(subject, error)
         return
     for name, info in found:
-        yield from _redis_server(f"{subject} {name}".strip(), info)
+        yield from _check_redis_server(f"{subject} {name}".strip(), info)
 
 
-def _redis_server(subject: str, info: Mapping[str, Any]) -> Iterator[Check]:
+def _check_redis_server(subject: str, info: Mapping[str, Any]) -> Iterator[Check]:
     version, policy = info["redis_version"], info.get("maxmemory_policy", "unknown")
     if str(policy).startswith("allkeys-"):
         yield Check(
@@ -320,9 +320,9 @@ def _redis_server(subject: str, info: Mapping[str, Any]) -> Iterator[Check]:
         )  # fmt: skip
 
 
-def of_projections(configuration: Configuration) -> Iterator[Check]:
-    """The modules import, the files are right; every projection's sink and source are configured. One that is broken
-    hides nothing of the others."""
+def check_projections(configuration: Configuration) -> Iterator[Check]:
+    """Modules import and SQL files parse; the sink and the sources of every projection are configured. A broken
+    definition does not hide the others."""
     from tailrace.projections.definition.load import Broken, gathering, load_configured
 
     settings = configuration.settings
@@ -337,19 +337,19 @@ def of_projections(configuration: Configuration) -> Iterator[Check]:
         with gathering() as mistakes:
             found = load_configured(settings.projections, configuration.folder)
     except TailraceError as error:
-        yield of_error("projections", error)
+        yield failed_check("projections", error)
         return
     broken = Broken(tuple(mistakes))
     for wrong in broken.modules.values():
-        yield of_error("projections", wrong)
+        yield failed_check("projections", wrong)
     for name, wrong in broken.definitions.items():
-        yield of_error(f"projection {name}", wrong)
+        yield failed_check(f"projection {name}", wrong)
     for name, projection in found.items():
         sink = getattr(projection.sink, "sink", None)  # a sink of the user's own has no entry of [sinks]
-        yield from _wiring(name, sink, (topic.source for topic in projection.topics), settings)
+        yield from _check_names(name, sink, (topic.source for topic in projection.topics), settings)
 
 
-def _wiring(name: str, sink: str | None, sources: Iterable[str], settings: Settings) -> Iterator[Check]:
+def _check_names(name: str, sink: str | None, sources: Iterable[str], settings: Settings) -> Iterator[Check]:
     subject = f"projection {name}"
     unknown = sorted({source for source in sources if source not in settings.sources})
     lost = sink is not None and sink not in settings.sinks

@@ -1,4 +1,4 @@
-"""What will bite a captured source later: its slot, slots left behind, and settings under which slots are lost."""
+"""What can fail later in a captured source: its slot, slots left behind, settings under which slots are lost."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ WHERE starts_with(slot_name::text, %s) AND slot_name <> ALL (%s) AND NOT active 
 """
 
 
-def of_slots(
+def check_slots(
     store: Store, configured: Collection[str], name: str, settings: SourceSettings
 ) -> Iterator[Check]:
-    """The slots of one source's server. ``configured``: names of all sources, whose slots are not left behind. Nothing
-    of a standby, where they cannot be: that it is one has been said.
+    """The slots of one source's server. ``configured``: names of all sources, whose slots are not left behind. A
+    standby is skipped: another check reports it.
 
     Raises OperatorError and TransientError (out of reach).
     """
@@ -47,15 +47,17 @@ def of_slots(
         if read_server(connection, address).standby:
             return
         info = connection.info
-        yield from one_machine(store.catalog.kind, info.host, info.hostaddr, f"source {name} catalog")
-        yield from _pooled(connection, address, f"source {name} address")
-        yield from _own_slot(connection, address, f"source {name} slot", store.source(name))
-        yield from _left_behind(connection, address, f"source {name} slots", store.settings.name, configured)
-        yield from _server_settings(connection, address, f"source {name}")
+        yield from check_catalog_place(store.catalog.kind, info.host, info.hostaddr, f"source {name} catalog")
+        yield from _check_pooler(connection, address, f"source {name} address")
+        yield from _check_own_slot(connection, address, f"source {name} slot", store.source(name))
+        yield from _check_left_behind(
+            connection, address, f"source {name} slots", store.settings.name, configured
+        )
+        yield from _check_server_settings(connection, address, f"source {name}")
 
 
-def one_machine(catalog: str, host: str, hostaddr: str, subject: str) -> Iterator[Check]:
-    """What follows from a catalog in a file beside a source that is reached over a network."""
+def check_catalog_place(catalog: str, host: str, hostaddr: str, subject: str) -> Iterator[Check]:
+    """Whether a catalog in a file stands beside a source that is reached over a network."""
     local = host.startswith(("/", "@")) or (hostaddr != "" and ip_address(hostaddr).is_loopback)
     if catalog == "sqlite" and not local:
         yield Check(
@@ -67,7 +69,9 @@ def one_machine(catalog: str, host: str, hostaddr: str, subject: str) -> Iterato
         )  # fmt: skip
 
 
-def _pooled(connection: Connection[tuple[object, ...]], address: Address, subject: str) -> Iterator[Check]:
+def _check_pooler(
+    connection: Connection[tuple[object, ...]], address: Address, subject: str
+) -> Iterator[Check]:
     """A pooler answers a connection with a process number of its own (protocol: BackendKeyData)."""
     from tailrace.cdc.postgres.connect import translated
 
@@ -82,7 +86,7 @@ def _pooled(connection: Connection[tuple[object, ...]], address: Address, subjec
         )  # fmt: skip
 
 
-def _own_slot(
+def _check_own_slot(
     connection: Connection[tuple[object, ...]], address: Address, subject: str, known: SourceState | None
 ) -> Iterator[Check]:
     from tailrace.cdc.postgres.errors import REPAIR_HINT
@@ -105,7 +109,7 @@ def _own_slot(
         )  # fmt: skip
 
 
-def _left_behind(
+def _check_left_behind(
     connection: Connection[tuple[object, ...]],
     address: Address,
     subject: str,
@@ -125,7 +129,7 @@ def _left_behind(
         )  # fmt: skip
 
 
-def _server_settings(
+def _check_server_settings(
     connection: Connection[tuple[object, ...]], address: Address, subject: str
 ) -> Iterator[Check]:
     from tailrace.cdc.postgres.connect import translated

@@ -1,4 +1,4 @@
-"""The guard: a small process that starts servers, keeps their temporary folders and outlives whoever asked for them.
+"""The guard: a small process that starts servers, keeps their temporary folders and outlives its parent.
 
 It is run as a script (``python -I -S guard.py PARENT_PID``) and imports the standard library only. Requests come as
 JSON lines on standard input, each is answered with one JSON line on standard output. When the input ends, which the

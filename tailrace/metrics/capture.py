@@ -1,6 +1,6 @@
 """Prometheus metrics of running captures: the ladder of each source, what its slot keeps, and what was captured.
 
-Positions are asked of the source's server at each scrape, over a short connection; a server out of reach is
+Each scrape asks the source's server for positions, over a short connection; a server out of reach is
 ``tailrace_source_up 0`` and shows no positions rather than old ones.
 """
 
@@ -92,7 +92,7 @@ _UPKEEP: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
 
 
 class Collector:
-    """What a scrape gets. ``statuses`` gives the latest status of each capture of this process."""
+    """Metrics of captures. ``statuses`` gives the latest status of each capture of this process."""
 
     def __init__(
         self,
@@ -173,15 +173,17 @@ class Collector:
                 yield name, ladder
 
 
-class Collects(Protocol):
-    """What a scrape asks (``prometheus_client.registry.Collector``)."""
+class MetricsSource(Protocol):
+    """What answers a scrape (``prometheus_client.registry.Collector``)."""
 
     def collect(self) -> Iterator[Metric]: ...
 
 
 @contextmanager
-def served(collector: Collects, port: int | None, address: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Inside, scrapes are answered; without a port nothing is. Raises OperatorError as ``serve`` does."""
+def metrics_server(
+    collector: MetricsSource, port: int | None, address: str, say: Callable[[str], None]
+) -> Iterator[None]:
+    """Answers scrapes while inside; without a port it does nothing. Raises OperatorError as ``serve`` does."""
     if port is None:
         yield
         return
@@ -193,7 +195,7 @@ def served(collector: Collects, port: int | None, address: str, say: Callable[[s
         end()
 
 
-def serve(collector: Collects, port: int, address: str) -> tuple[int, Callable[[], None]]:
+def serve(collector: MetricsSource, port: int, address: str) -> tuple[int, Callable[[], None]]:
     """Answer scrapes on a thread; gives the port (chosen by the system for 0) and what ends it.
 
     Raises OperatorError: the extra is not installed, or the port is taken.

@@ -132,7 +132,7 @@ _OF_STANDINGS: Sequence[tuple[str, str, Callable[[ProjectionProgress], float | N
 
 
 def _failing(of: Sequence[ProjectionProgress | Unbuilt]) -> GaugeMetricFamily:
-    """Of those that are live and of those whose first build is still to succeed."""
+    """Failures of live projections, and of those whose first build has not succeeded yet."""
     from prometheus_client.core import GaugeMetricFamily
 
     gauge = GaugeMetricFamily(

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from tailrace.doctor.check import Check
-from tailrace.doctor.doctor import of_source, set_aside_of_source
-from tailrace.doctor.slots import of_slots, one_machine
+from tailrace.doctor.doctor import check_quarantine, check_source
+from tailrace.doctor.slots import check_catalog_place, check_slots
 from tailrace.embedded import PostgresServer
 from tailrace.embedded.process import free_port
 from tailrace.eventstore import failpoints
@@ -37,9 +37,9 @@ def site(database: str, store_dir: Path) -> Site:
 def found(site: Site, subject: str) -> Check:
     with site.open() as store:
         checks = [
-            *of_source(store, SOURCE, site.settings),
-            *of_slots(store, [SOURCE], SOURCE, site.settings),
-            *set_aside_of_source(store, SOURCE),
+            *check_source(store, SOURCE, site.settings),
+            *check_slots(store, [SOURCE], SOURCE, site.settings),
+            *check_quarantine(store, SOURCE),
         ]
     (check,) = [each for each in checks if each.subject == f"source shop {subject}"]
     assert check.verdict != "ok" and check.remedy
@@ -98,7 +98,7 @@ def test_a_publication_that_loses_changes(site: Site) -> None:
     assert check.verdict == "fail" and check.found == "it does not publish delete, truncate"
     execute(site.dsn, check.remedy)
     with site.open() as store:
-        assert [each for each in of_source(store, SOURCE, site.settings) if each.verdict == "fail"] == []
+        assert [each for each in check_source(store, SOURCE, site.settings) if each.verdict == "fail"] == []
 
 
 def test_generated_columns_that_are_not_published(site: Site) -> None:
@@ -146,13 +146,13 @@ def test_a_slot_that_was_invalidated(site: Site) -> None:
 
 
 def test_a_sqlite_catalog_beside_a_server_of_another_machine() -> None:
-    (check,) = one_machine("sqlite", "db.example", "10.0.0.5", "catalog")
+    (check,) = check_catalog_place("sqlite", "db.example", "10.0.0.5", "catalog")
     assert check.verdict == "warn" and "db.example" in check.found and "store.catalog" in check.remedy
     for kind, host, address in (
         ("postgres", "db.example", "10.0.0.5"), ("sqlite", "localhost", "127.0.0.1"), ("sqlite", "localhost", "::1"),
         ("sqlite", "/run/postgresql", ""),
     ):  # fmt: skip
-        assert list(one_machine(kind, host, address, "catalog")) == []
+        assert list(check_catalog_place(kind, host, address, "catalog")) == []
 
 
 @pytest.fixture(params=["session", "transaction"])
@@ -193,17 +193,17 @@ def test_a_pooler_in_front_of_the_server(site: Site, pooler: int, postgres: Post
 
     wait_until(answers)
     with pooled.open() as store:
-        (refused,) = of_source(store, SOURCE, pooled.settings)
+        (refused,) = check_source(store, SOURCE, pooled.settings)
         assert refused.verdict == "fail" and "a connection pooler answered" in refused.found
         assert "the server's own host and port" in refused.remedy
     assert "a pooler or proxy answers" in found_by_slots(pooled, "address").found
     with site.open() as store:
-        direct = list(of_slots(store, [SOURCE], SOURCE, site.settings))
+        direct = list(check_slots(store, [SOURCE], SOURCE, site.settings))
     assert [each for each in direct if each.subject == "source shop address"] == []
 
 
 def found_by_slots(site: Site, subject: str) -> Check:
     with site.open() as store:
-        checks = of_slots(store, [SOURCE], SOURCE, site.settings)
+        checks = check_slots(store, [SOURCE], SOURCE, site.settings)
         (check,) = [each for each in checks if each.subject == f"source shop {subject}"]
     return check

@@ -1,4 +1,4 @@
-"""``tailrace capture``: tail sources into the log until told to stop, or until caught up."""
+"""``tailrace capture``: tail sources into the log until stopped, or until caught up."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import typer
 
 from tailrace.cli.daily.capture_memory import keep_small
 from tailrace.cli.errors import INTERRUPTED
-from tailrace.cli.invocation import of, stop_on_signals
+from tailrace.cli.invocation import invocation_of, stop_on_signals
 from tailrace.eventstore.errors import TransientError, UsageError
 from tailrace.terminal import Output, Progress, count, duration, size
-from tailrace.upkeep import keeping_order
+from tailrace.upkeep import upkeep_rounds
 
 if TYPE_CHECKING:
     from tailrace.cdc.status import CaptureStatus
@@ -81,10 +81,10 @@ def capture(
     metrics_address: MetricsAddressOption = None,
 ) -> int:
     """Take the first load, then tail the write-ahead log until stopped (SIGTERM or Ctrl-C)."""
-    from tailrace.metrics.capture import Collector, served
+    from tailrace.metrics.capture import Collector, metrics_server
 
     keep_small()
-    invocation = of(context)
+    invocation = invocation_of(context)
     chosen = invocation.sources(sources)
     if record is not None and len(chosen) > 1:
         raise UsageError(
@@ -100,8 +100,10 @@ def capture(
         collector = Collector(store, chosen, running.statuses)
         goals = [Goal.now(store, name, settings) for name, settings in chosen] if until_idle else None
         with (
-            served(collector, metrics_port, metrics_address or metrics.address, invocation.output.note),
-            keeping_order(store, invocation.configuration, invocation.output.note),
+            metrics_server(
+                collector, metrics_port, metrics_address or metrics.address, invocation.output.note
+            ),
+            upkeep_rounds(store, invocation.configuration, invocation.output.note),
             stop_on_signals(running.stop) as interrupted,
             invocation.output.progress("capture") as progress,
         ):
@@ -164,8 +166,8 @@ class Goal:
     source: str
     settings: SourceSettings
     lsn: int
-    left: Sequence[str] = ()
-    """Said of the topics that are not loaded, once the goal is reached."""
+    unloadable: Sequence[str] = ()
+    """Notes on the topics that are not loaded, once the goal is reached."""
     _looked_at: float = field(default=float("-inf"), init=False)
 
     @classmethod
@@ -182,7 +184,7 @@ class Goal:
         return cls(store, source, settings, lsn)
 
     def reached(self) -> bool:
-        """Topics that are set aside are waited for only when somebody asks; those without a table never."""
+        """Quarantined topics count only while a retry is requested; topics without a table never."""
         state = self.store.source(self.source)
         if state is None or not state.loaded or state.through_lsn < self.lsn:
             return False
@@ -190,19 +192,21 @@ class Goal:
         if waiting and time.monotonic() - self._looked_at < GOAL_SECONDS:
             return False
         self._looked_at = time.monotonic()
-        self.left = self._unloadable(waiting, state.publication) if waiting else ()
-        return len(self.left) == len(waiting)
+        self.unloadable = self._why_unloadable(waiting, state.publication) if waiting else ()
+        return len(self.unloadable) == len(waiting)
 
     def _incomplete(self) -> list[TopicId]:
         from tailrace.eventstore.metadata.quarantine import quarantined
 
-        aside = {each.topic for each in quarantined(self.store.catalog, self.source)}
-        aside -= {request.topic for request in self.store.requests.open(self.source, "retry")}
+        in_quarantine = {each.topic for each in quarantined(self.store.catalog, self.source)}
+        in_quarantine -= {request.topic for request in self.store.requests.open(self.source, "retry")}
         topics = self.store.topics(self.source)
-        return [topic.id for topic in topics if topic.complete_since is None and topic.id not in aside]
+        return [
+            topic.id for topic in topics if topic.complete_since is None and topic.id not in in_quarantine
+        ]
 
-    def _unloadable(self, topics: Sequence[TopicId], name: str) -> list[str]:
-        """Those that no session would load, as the server's tables and its publication are."""
+    def _why_unloadable(self, topics: Sequence[TopicId], name: str) -> list[str]:
+        """Notes on topics that no session would load, by the server's tables and its publication."""
         from tailrace.cdc.postgres.connect import Address, connect
         from tailrace.cdc.postgres.publication import read_publication
         from tailrace.cdc.postgres.tables import read_tables
@@ -240,8 +244,8 @@ def watch(
         if seconds is not None and now - started >= seconds:
             return
         if goals is not None and all(goal.reached() for goal in goals):
-            for told in (text for goal in goals for text in goal.left):
-                output.note(told)
+            for text in (text for goal in goals for text in goal.unloadable):
+                output.note(text)
             return
         if now - said_at >= REPORT_SECONDS:
             said_at = now
@@ -267,7 +271,7 @@ def summary(status: CaptureStatus) -> str:
 
 
 def load_facts(status: CaptureStatus) -> dict[str, object]:
-    """Of tables being loaded, in the fields of all progress."""
+    """The load under way, in the fields of all progress."""
     if not status.loading:
         return {}
     return {
@@ -277,7 +281,7 @@ def load_facts(status: CaptureStatus) -> dict[str, object]:
 
 
 def _seconds_left(status: CaptureStatus) -> float | None:
-    """Of a load; none when the server's estimate was too low, None for what nobody can know yet."""
+    """Seconds until the load ends: 0 when the server's estimate was too low, None as long as there is no rate."""
     if not status.load_rows_per_second:
         return None
     return max(status.load_rows_expected - status.loaded_rows, 0) / status.load_rows_per_second

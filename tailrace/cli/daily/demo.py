@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli.invocation import of
+from tailrace.cli.invocation import invocation_of
 
 
 def demo(
@@ -16,6 +16,6 @@ def demo(
     ] = False,
 ) -> None:
     """Show the main job end to end on embedded servers: explained, measured and checked."""
-    from tailrace.demo.story import tell
+    from tailrace.demo.story import run_demo
 
-    tell(of(context).output, keep=keep)
+    run_demo(invocation_of(context).output, keep=keep)

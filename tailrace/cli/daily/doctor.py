@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tailrace.cli.invocation import of
+from tailrace.cli.invocation import invocation_of
 from tailrace.eventstore.errors import OperatorError, TailraceError
 from tailrace.terminal import Output
 
@@ -23,7 +23,7 @@ def doctor(context: typer.Context) -> int:
     """Check what init, capture and run will need, and say what to do."""
     from tailrace.doctor.doctor import examine
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     configuration: Configuration | TailraceError
     try:
         configuration = invocation.configuration

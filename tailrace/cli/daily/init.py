@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, is_missing_store, of
+from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, invocation_of, is_missing_store
 from tailrace.eventstore.errors import OperatorError, UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def init(
     ] = False,
 ) -> int:
     """Check and prepare sources: catalog, publication, topics. The slot is made by the first capture."""
-    invocation = of(context)
+    invocation = invocation_of(context)
     if example:
         write_starter(invocation, dry_run=dry_run)
         return 0

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.invocation import of
-from tailrace.cli.projection.context import asked, projecting
+from tailrace.cli.invocation import invocation_of
+from tailrace.cli.projection.context import projection_context, select_projections
 from tailrace.terminal import count
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ def plan(
     """
     from tailrace.projections.refresh.plan_all import plans
 
-    invocation = of(context)
-    with projecting(invocation, "plan") as projections:
-        wanted = asked(invocation, projections, names)
+    invocation = invocation_of(context)
+    with projection_context(invocation, "plan") as projections:
+        wanted = select_projections(invocation, projections, names)
         planned = plans(projections, wanted.names)
         sinks = {name: getattr(each.sink, "sink", "own") for name, each in projections.projections.items()}
     for each in planned:
@@ -37,7 +37,7 @@ def plan(
         else:
             invocation.output.line(_line(each, sinks[each.projection]))
             if each.estimate is not None:
-                invocation.output.line(f"  {_estimated(each.estimate)}")
+                invocation.output.line(f"  {_describe_estimate(each.estimate)}")
             if each.waiting:
                 steps = count(each.waiting, "computed step")
                 sink = sinks[each.projection]
@@ -55,7 +55,7 @@ def _line(planned: PlannedRefresh, sink: str) -> str:
     return f"{name}: {planned.plan.kind}{where}: {planned.plan.reason}"
 
 
-def _estimated(estimate: Estimate) -> str:
+def _describe_estimate(estimate: Estimate) -> str:
     """``3 changed rows; about 2 keys (by its last 4 refreshes); rows to write unknown (…)``."""
     changes = estimate.changes
     known = (

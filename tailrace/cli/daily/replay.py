@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
+from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, invocation_of
 from tailrace.eventstore.errors import UsageError
 from tailrace.terminal import count as plural
 
@@ -58,11 +58,10 @@ def replay(
 
     A projection's new generation holds what the projection was at --to; it is not promoted.
     """
-    from tailrace.eventstore.model.topic import TopicId
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
-        info = store.topic(TopicId.parse(topic))
+        info = store.topic(topic)
         if into == STANDARD_OUTPUT:
             count = _to_output(invocation, store, info.id, start, end)
         else:
@@ -128,7 +127,7 @@ def _to_projection(
     invocation: Invocation, topic: TopicId, name: str, start: str | None, end: str | None
 ) -> int:
 
-    from tailrace.cli.projection.context import asked, projecting, tell_rebuilt
+    from tailrace.cli.projection.context import print_rebuilt, projection_context, select_projections
     from tailrace.projections.lifecycle import build
 
     if start is not None:
@@ -136,8 +135,8 @@ def _to_projection(
             f"a projection is a function of all history up to a position, so --from {start} has no meaning for {name}",
             hint=f"leave --from out: tailrace replay {topic.text} --to {end or 'POSITION'} --into {name}",
         )
-    with projecting(invocation, f"replay into {name}") as projections:
-        wanted = asked(invocation, projections, [name]).only()
+    with projection_context(invocation, f"replay into {name}") as projections:
+        wanted = select_projections(invocation, projections, [name]).only()
         topics = projections.projections[wanted].topics
         if topic not in topics:
             raise UsageError(
@@ -145,5 +144,5 @@ def _to_projection(
                 hint=f"it reads {', '.join(each.text for each in topics)}",
             )
         built = build.rebuild(projections, wanted, as_of=end, promote=False)
-    tell_rebuilt(invocation, built)
+    print_rebuilt(invocation, built)
     return 1

@@ -1,4 +1,4 @@
-"""``tailrace run`` and ``tailrace rebuild``: keep projections up to date, build them anew."""
+"""``tailrace run`` and ``tailrace rebuild``: keep projections up to date, build new generations."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.daily.capture import MetricsAddressOption, metrics_port_option
-from tailrace.cli.errors import INTERRUPTED, code_of_all
-from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of, stop_on_signals
+from tailrace.cli.errors import INTERRUPTED, worst_code
+from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, invocation_of, stop_on_signals
 from tailrace.cli.projection.context import (
     MasterOption,
     StaleOption,
-    asked,
-    projecting,
-    tell_outcome,
-    tell_rebuilt,
+    print_outcome,
+    print_rebuilt,
+    projection_context,
+    select_projections,
 )
 
 if TYPE_CHECKING:
@@ -41,37 +41,40 @@ def run(
 ) -> int:
     """Refresh projections as the log grows, until stopped (SIGTERM or Ctrl-C); a refresh under way is finished.
 
-    One that was never built is built. Only what differs is written. One that fails does not stop the others; with
-    --once the exit code tells of the failure. The one that is furthest behind its freshness goes first.
+    A projection that was never built is built. Only differences are written. A failure does not stop the others; with
+    --once the exit code reports it. The projection that is furthest behind its freshness goes first.
     """
-    from tailrace.metrics.capture import served
+    from tailrace.metrics.capture import metrics_server
     from tailrace.metrics.projections import ProjectionCollector
     from tailrace.projections import runner
     from tailrace.projections.refresh.refresh import Outcome
 
-    invocation = of(context)
-    with projecting(invocation, "run", master=master) as projections:
-        found = asked(invocation, projections, names)
+    invocation = invocation_of(context)
+    with projection_context(invocation, "run", master=master) as projections:
+        found = select_projections(invocation, projections, names)
         broken = [
             Outcome(name, None, "failed", error.message, error=error) for name, error in found.errors.items()
         ]
         for outcome in broken:
-            tell_outcome(invocation, outcome)
+            print_outcome(invocation, outcome)
         wanted = found.names if names else None
         if once:
-            return _once(invocation, projections, wanted, broken, detailed=detailed_exitcode)
+            return _refresh_once(invocation, projections, wanted, broken, detailed=detailed_exitcode)
         stop, collector = threading.Event(), ProjectionCollector(projections)
         metrics = invocation.settings.metrics
         port = metrics.projections_port if metrics_port is None else metrics_port
         address = metrics_address or metrics.address
-        with stop_on_signals(stop) as interrupted, served(collector, port, address, invocation.output.note):
+        with (
+            stop_on_signals(stop) as interrupted,
+            metrics_server(collector, port, address, invocation.output.note),
+        ):
             runner.run(
-                projections, wanted, stop, lambda outcome: tell_outcome(invocation, outcome), collector.count
+                projections, wanted, stop, lambda outcome: print_outcome(invocation, outcome), collector.count
             )
     return INTERRUPTED if interrupted.is_set() else 0
 
 
-def _once(
+def _refresh_once(
     invocation: Invocation,
     projections: ProjectionContext,
     names: Sequence[str] | None,
@@ -84,10 +87,10 @@ def _once(
 
     outcomes = refresh(projections, names)
     for outcome in outcomes:
-        tell_outcome(invocation, outcome)
+        print_outcome(invocation, outcome)
     errors = [outcome.error for outcome in (*broken, *outcomes) if outcome.error is not None]
     if errors:
-        return code_of_all(error.exit_code for error in errors)
+        return worst_code(error.exit_code for error in errors)
     return NOTHING_TO_DO if detailed and not any(outcome.changed for outcome in outcomes) else 0
 
 
@@ -100,7 +103,7 @@ def rebuild(
             "--as-of",
             metavar="EPOCH|LSN|TIME",
             show_default=False,
-            help="Build what it was then: a generation that stays so, beside the live one.",
+            help="Build what it was then, as a generation beside the live one that does not move on.",
         ),
     ] = None,
     promote: Annotated[
@@ -115,7 +118,7 @@ def rebuild(
             "--preview",
             metavar="LABEL",
             show_default=False,
-            help="Build it to be looked at only: never promoted nor refreshed. The next one of that label replaces it.",
+            help="Build it for inspection: never promoted nor refreshed. The next preview of that label replaces it.",
         ),
     ] = None,
     stale_ok: StaleOption = False,
@@ -124,12 +127,12 @@ def rebuild(
     """Build a new generation of a projection from the log, and promote it."""
     from tailrace.projections.lifecycle import build
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     if promote or (promote is None and as_of is None and preview is None):
         invocation.confirm(f"replace the live generation of {name}")
-    with projecting(invocation, f"rebuild {name}", master=master) as projections:
-        wanted = asked(invocation, projections, [name]).only()
+    with projection_context(invocation, f"rebuild {name}", master=master) as projections:
+        wanted = select_projections(invocation, projections, [name]).only()
         built = build.rebuild(
             projections, wanted, as_of=as_of, promote=promote, preview=preview, stale_ok=stale_ok
         )
-    tell_rebuilt(invocation, built)
+    print_rebuilt(invocation, built)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.invocation import Invocation, invocation_of
 from tailrace.cli.projection.status import print_projections, projection_statuses
 from tailrace.eventstore.metadata.quarantine import quarantined
 from tailrace.eventstore.model.position import format_lsn
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class AsideStatus:
-    """A topic that is set aside because its table cannot be decoded. ``kept``: messages and bytes kept for it since,
-    None when nothing can be. ``frame``: the message that could not be decoded, in hex; only with --show-values."""
+class QuarantineStatus:
+    """A topic in quarantine: its table cannot be decoded. ``undecoded``: messages and bytes kept since, None when none
+    can be. ``frame``: the message that could not be decoded, in hex; only with --show-values."""
 
     topic: str
     error: str
     lsn: str
-    kept: tuple[int, int] | None
+    undecoded: tuple[int, int] | None
     frame: str | None = None
 
 
@@ -40,17 +40,17 @@ def status(context: typer.Context) -> None:
     from tailrace.eventstore.maintenance.rounds import standing
     from tailrace.projections.definition.load import import_from
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     import_from(invocation.configuration.folder)
     with invocation.store() as store:
         head = store.head()
         sources = [source_status(store, name, settings) for name, settings in invocation.sources(None)]
         projections = projection_statuses(store, invocation.settings)
         upkeep = standing(store)
-        aside = aside_statuses(store)
+        quarantine = quarantine_statuses(store)
     output = invocation.output
     if output.json:
-        document = {"head": head, "sources": sources, "set_aside": aside, "projections": projections}
+        document = {"head": head, "sources": sources, "quarantine": quarantine, "projections": projections}
         output.document(document | {"upkeep": upkeep})
         return
     _print_head(invocation, head.epoch if head else 0, head.commit_ts if head else None)
@@ -81,19 +81,19 @@ def status(context: typer.Context) -> None:
             "spilled",
         )
         output.table(columns, [_ladder_row(source, ladder) for source, ladder in ladders])
-    if aside:
+    if quarantine:
         output.line("")
-        _print_aside(invocation, aside)
+        _print_quarantine(invocation, quarantine)
     if projections:
         output.line("")
         print_projections(output, projections)
 
 
-def aside_statuses(store: Store) -> list[AsideStatus]:
+def quarantine_statuses(store: Store) -> list[QuarantineStatus]:
     from tailrace.eventstore.disclosure import allowed
 
     return [
-        AsideStatus(
+        QuarantineStatus(
             each.topic.text,
             each.error,
             format_lsn(each.lsn),
@@ -104,19 +104,19 @@ def aside_statuses(store: Store) -> list[AsideStatus]:
     ]
 
 
-def _print_aside(invocation: Invocation, aside: Sequence[AsideStatus]) -> None:
+def _print_quarantine(invocation: Invocation, quarantine: Sequence[QuarantineStatus]) -> None:
     rows = [
         (
             each.topic,
             each.lsn,
-            f"{each.kept[0]:,} messages, {size(each.kept[1])}" if each.kept else "nothing",
+            f"{each.undecoded[0]:,} messages, {size(each.undecoded[1])}" if each.undecoded else "nothing",
             each.error,
-            f"tailrace source {'retry' if each.kept else 'snapshot'} {each.topic}",
+            f"tailrace source {'retry' if each.undecoded else 'snapshot'} {each.topic}",
         )
-        for each in aside
+        for each in quarantine
     ]
-    invocation.output.table(("set aside", "at", "kept", "because", "when that is mended"), rows)
-    for each in aside:
+    invocation.output.table(("in quarantine", "since", "undecoded", "because", "when that is fixed"), rows)
+    for each in quarantine:
         if each.frame is not None:
             invocation.output.line(f"{each.topic}, the message that could not be decoded: {each.frame}")
 

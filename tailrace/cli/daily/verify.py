@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.errors import code_of_all, report
-from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.errors import report, worst_code
+from tailrace.cli.invocation import Invocation, invocation_of
 from tailrace.cli.progress import Reporter
-from tailrace.cli.projection.context import MasterOption, asked, projecting
+from tailrace.cli.projection.context import MasterOption, projection_context, select_projections
 from tailrace.cli.values import print_hidden_note, shown_part
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import DifferenceFound, IncompleteTopic, TailraceError, UsageError
@@ -42,12 +42,12 @@ def verify(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", min=0, help="Choose the sample that was told with this seed again."),
+        typer.Option("--seed", min=0, help="Take the same sample as the run that printed this seed."),
     ] = None,
     master: MasterOption = None,
 ) -> int:
     """Prove that sinks equal the log; with --source, that the log equals its source. 4 when they differ."""
-    invocation = of(context)
+    invocation = invocation_of(context)
     if source and (sample or seed is not None):
         raise UsageError("--sample and --seed are for projections", hint="leave them out, or --source")
     if seed is not None and not sample:
@@ -64,13 +64,13 @@ def verify_projections(
     seed: int | None = None,
     master: str | None = None,
 ) -> int:
-    """Recompute each projection, unrestricted, and compare both ways; the exit code. One that cannot be compared does
-    not hide the others: a difference found counts before what hindered."""
+    """Recompute each projection in full and compare both ways; the exit code. One that cannot be compared does not stop
+    the others, and a difference decides the exit code before an error."""
     from tailrace.projections.lifecycle import verify
 
     codes = {0}
-    with projecting(invocation, "verify", master=master) as projections:
-        wanted = asked(invocation, projections, names)
+    with projection_context(invocation, "verify", master=master) as projections:
+        wanted = select_projections(invocation, projections, names)
         codes.add(wanted.report(invocation))
         for name in wanted.names:
             try:
@@ -78,13 +78,13 @@ def verify_projections(
             except TailraceError as error:
                 codes.add(report(error, invocation.output, verbose=invocation.verbose))
                 continue
-            tell_comparison(invocation, comparison)
+            print_comparison(invocation, comparison)
             if not comparison.equal:
                 codes.add(DifferenceFound.exit_code)
-    return DifferenceFound.exit_code if DifferenceFound.exit_code in codes else code_of_all(codes)
+    return DifferenceFound.exit_code if DifferenceFound.exit_code in codes else worst_code(codes)
 
 
-def tell_comparison(invocation: Invocation, found: Comparison) -> None:
+def print_comparison(invocation: Invocation, found: Comparison) -> None:
     """One sink beside the log."""
     output = invocation.output
     if output.json:
@@ -140,30 +140,30 @@ def verify_sources(invocation: Invocation, names: list[str] | None) -> int:
     from tailrace.cdc.repair.verify import verify_source
     from tailrace.eventstore.model.topic import TopicId
 
-    asked = [TopicId.parse(name) for name in names or ()]
+    wanted = [TopicId.parse(name) for name in names or ()]
     compared: list[TopicComparison] = []
     with invocation.store() as store, invocation.output.progress("verify --source") as progress:
-        for topic in asked:
-            store.topic(topic)  # a wrong name is said before the work
-        for name, settings in invocation.sources(list(dict.fromkeys(topic.source for topic in asked))):
-            mine = [topic for topic in asked if topic.source == name]
+        for topic in wanted:
+            store.topic(topic)  # a wrong name is an error before the work
+        for name, settings in invocation.sources(list(dict.fromkeys(topic.source for topic in wanted))):
+            mine = [topic for topic in wanted if topic.source == name]
             progress.say(f"comparing {name}", source=name)
-            how_far = partial(_tell_how_far, Reporter(progress))
+            how_far = partial(_report_topic, Reporter(progress))
             compared += verify_source(store, name, settings, mine or None, report=how_far)
     for comparison in compared:
-        tell_topic(invocation, comparison)
+        print_topic_comparison(invocation, comparison)
     if any(not each.equal and not each.skipped for each in compared):
         return DifferenceFound.exit_code
     return IncompleteTopic.exit_code if any(each.skipped for each in compared) else 0
 
 
-def _tell_how_far(reporter: Reporter, topic: TopicId, done: int, total: int) -> None:
+def _report_topic(reporter: Reporter, topic: TopicId, done: int, total: int) -> None:
     text = f"comparing {topic.text}, {done:,} of {total:,} topics"
     step = f"comparing {topic.source}"
     reporter.say(text, step, done, total, "topics", "{:,.1f}".format, source=topic.source, topic=topic.text)
 
 
-def tell_topic(invocation: Invocation, found: TopicComparison) -> None:
+def print_topic_comparison(invocation: Invocation, found: TopicComparison) -> None:
     """One topic beside its table."""
     output = invocation.output
     lsn = format_lsn(found.lsn)

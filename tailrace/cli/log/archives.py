@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli.invocation import of
+from tailrace.cli.invocation import invocation_of
 from tailrace.terminal import count, size
 
 
@@ -28,9 +28,8 @@ def archives(
     Upkeep removes such copies when their archive is in reach, whether or not settings still name it.
     """
     from tailrace.eventstore.maintenance.retention import archives as archived
-    from tailrace.eventstore.model.topic import TopicId
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     output = invocation.output
     with invocation.store() as store:
         if gone is not None:
@@ -43,7 +42,7 @@ def archives(
             if output.json:
                 output.document(known)
             return
-        found = archived.archives(store, [store.topic(TopicId.parse(name)).id for name in topics or ()])
+        found = archived.archives(store, [store.topic(name).id for name in topics or ()])
     if output.json:
         for each in found:
             output.document(each)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.invocation import Invocation, invocation_of
 from tailrace.eventstore.errors import UsageError
 from tailrace.terminal import Output, count, when
 
@@ -58,35 +58,35 @@ def redact(
 
     if wait and now:
         raise UsageError("--wait and --now exclude each other", hint="choose one")
-    invocation = of(context)
+    invocation = invocation_of(context)
     request = redaction.Request(TopicId.parse(topic), key, _names(columns))
     with invocation.store() as store:
         asks = invocation.settings.protected and not invocation.yes
         if dry_run or asks:
             with invocation.output.progress("looking for its rows"):
                 planned = redaction.plan(store, request)
-            _tell(invocation, planned, planned=True)
+            _print_receipt(invocation, planned, planned=True)
             if dry_run:
                 return
             invocation.confirm(f"erase {count(planned.rows, 'row')} of {planned.topic} for good")
         with invocation.output.progress("redaction") as progress:
             receipt = redaction.redact(store, request, report=progress.say)
             if wait or now:
-                left = _remove_replaced(store, request.topic, progress.say, at_once=now)
+                left = _remove_replaced_files(store, request.topic, progress.say, at_once=now)
                 receipt = replace(receipt, remnants=tuple(left))
-    _tell(invocation, receipt)
+    _print_receipt(invocation, receipt)
 
 
 def redactions(
     context: typer.Context,
     topics: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
 ) -> None:
-    """What was erased, when, and where values may still lie. To be repeated after a restore from before."""
+    """List what was erased, when, and where values may remain. Repeat them after a restore."""
     from tailrace.eventstore.maintenance.redaction.receipts import receipts
     from tailrace.eventstore.maintenance.retention.archives import archives
     from tailrace.eventstore.model.topic import TopicId
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
         found = receipts(store, [TopicId.parse(topic) for topic in topics or ()])
         kept = (
@@ -115,10 +115,10 @@ def redactions(
         held = [count(archive.files, "file")] if archive.files else []
         if archive.unfinished:
             held.append(f"{count(archive.unfinished, 'unfinished file')}")
-        invocation.output.note(f"values may still lie in archive {archive.place}: {' and '.join(held)}")
+        invocation.output.note(f"values may remain in archive {archive.place}: {' and '.join(held)}")
 
 
-def command(receipt: Receipt) -> str:
+def redact_command(receipt: Receipt) -> str:
     """The command that erases the same again."""
     keys = " ".join(f"--key {shlex.quote(text or '')}" for text in receipt.keys[0])
     return f"tailrace log redact {shlex.quote(receipt.topic)} {keys} --columns {shlex.quote(','.join(receipt.columns))}"
@@ -130,7 +130,7 @@ def _names(columns: Sequence[str] | None) -> list[str] | None:
     return [name.strip() for given in columns for name in given.split(",") if name.strip()]
 
 
-def _remove_replaced(
+def _remove_replaced_files(
     store: Store, topic: TopicId, report: Callable[[str], None], *, at_once: bool
 ) -> list[Remnant]:
     """Returns when they are gone; gives the places that are left."""
@@ -153,7 +153,7 @@ def _keys(keys: Sequence[Sequence[str | None]]) -> str:
     return "; ".join(", ".join("NULL" if text is None else text for text in key) for key in keys)
 
 
-def _tell(invocation: Invocation, receipt: Receipt, *, planned: bool = False) -> None:
+def _print_receipt(invocation: Invocation, receipt: Receipt, *, planned: bool = False) -> None:
     output = invocation.output
     if output.json:
         output.document({**asdict(receipt), "dry_run": planned})
@@ -168,16 +168,16 @@ def _tell(invocation: Invocation, receipt: Receipt, *, planned: bool = False) ->
     else:
         output.line(f"erased {count(receipt.rows, 'row')}: {what}")
         output.line(
-            f"{count(len(receipt.files), 'file')} written again; epoch {receipt.epoch:,} says so to whoever follows"
+            f"{count(len(receipt.files), 'file')} written again; epoch {receipt.epoch:,} tells readers that follow"
         )
     if len(receipt.keys) > 1:
         output.line(f"with its rows under other keys: {_keys(receipt.keys[1:])}")
     output.line(f"rows of epochs after {receipt.upto:,} stay as they are")
-    _tell_remnants(output, receipt)
+    _print_remaining_copies(output, receipt)
 
 
-def _tell_remnants(output: Output, receipt: Receipt) -> None:
-    output.line("values may still lie in:")
+def _print_remaining_copies(output: Output, receipt: Receipt) -> None:
+    output.line("values may remain in:")
     for each in receipt.remnants:
         output.line(f"  {each.place}: {each.detail}")
         output.line(f"      → {each.remedy}")

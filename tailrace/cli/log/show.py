@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace.cli.invocation import of
+from tailrace.cli.invocation import invocation_of
 from tailrace.cli.log.archives import archives
 from tailrace.cli.log.redact import redact, redactions
 from tailrace.cli.log.tail import tail
@@ -42,11 +42,10 @@ def show(
     ],
 ) -> None:
     """Show one row's history, with the domain events of the same transactions beside it."""
-    from tailrace.eventstore.model.topic import TopicId
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
-        info = store.topic(TopicId.parse(topic))
+        info = store.topic(topic)
         history = row_history(store, info, key)
         events = events_of(store, info.id.source, history)
         removed = store.removed_until(info.id)

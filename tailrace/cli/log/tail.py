@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.invocation import Invocation, invocation_of
 from tailrace.eventstore.errors import UsageError
 from tailrace.terminal import to_json, when
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tailrace.eventstore.store import Store
     from tailrace.eventstore.subscriptions.filter import Filter
 
-NEWEST = 20
-NEWEST_EPOCHS = 16  # looked at first
+LATEST = 20
+LATEST_EPOCHS = 16  # looked at first
 CSV_COLUMNS = ("topic", "partition", "offset", "epoch", "lsn", "commit_ts", "op", "key", "after")
 
 
@@ -51,7 +51,7 @@ def tail(
             "-n",
             min=0,
             show_default=False,
-            help=f"How many rows: the newest (default {NEWEST}), or with --from the first (default: all).",
+            help=f"How many rows: the newest (default {LATEST}), or with --from the first (default: all).",
         ),
     ] = None,
     start: Annotated[
@@ -89,13 +89,15 @@ def tail(
     """Print rows of topics in commit order: the newest, or from a position on."""
     if follow and until is not None:
         raise UsageError("--to ends it and --follow goes on", hint="use one of them")
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
         patterns = _patterns(store, topics, follow=follow)
         chosen = _filter(store, patterns, keys, ops)
         show = _printer(invocation, form)
         if start is None:
-            rows = _newest_and_on(store, patterns, chosen, NEWEST if count is None else count, until, follow)
+            rows = _latest_and_following(
+                store, patterns, chosen, LATEST if count is None else count, until, follow
+            )
         else:
             rows = islice(_from(store, patterns, chosen, start, until, follow), count)
         for row in rows:
@@ -105,12 +107,9 @@ def tail(
 def _patterns(store: Store, given: Sequence[str] | None, *, follow: bool) -> list[str]:
     """What was asked for, as patterns. Raises UsageError for a name that is no topic, and when nothing matches and
     nothing will."""
-    from tailrace.eventstore.model.topic import TopicId
     from tailrace.eventstore.subscriptions.filter import is_pattern, matches
 
-    wanted = [
-        text if is_pattern(text) else store.topic(TopicId.parse(text)).id.text for text in given or ["*"]
-    ]
+    wanted = [text if is_pattern(text) else store.topic(text).id.text for text in given or ["*"]]
     if all(text.startswith("!") for text in wanted):
         wanted = ["*", *wanted]
     names = store.topics()
@@ -166,19 +165,19 @@ def _key(store: Store, infos: Sequence[TopicInfo], text: str) -> list[tuple[str,
     return sorted(forms)
 
 
-def _newest_and_on(
+def _latest_and_following(
     store: Store, patterns: Sequence[str], chosen: Filter, count: int, until: str | None, follow: bool
 ) -> Iterator[Document]:
     from tailrace.cli.log.row_format import in_commit_order
     from tailrace.eventstore.subscriptions import tail as tailing
 
     end = store.cut(until)
-    yield from _newest(store, patterns, chosen, count, end)
+    yield from _latest(store, patterns, chosen, count, end)
     if follow:
         yield from in_commit_order(tailing.tail(store, patterns, end.epoch, None, chosen, None))
 
 
-def _newest(
+def _latest(
     store: Store, patterns: Sequence[str], chosen: Filter, count: int, end: Cut
 ) -> Sequence[Document]:
     """The last ``count`` rows, looking back over ever more epochs until there are enough."""
@@ -187,7 +186,7 @@ def _newest(
     from tailrace.eventstore.subscriptions.tail import between
 
     infos = matching(store, patterns)
-    window = NEWEST_EPOCHS
+    window = LATEST_EPOCHS
     while count:
         after = max(0, end.epoch - window)
         found = deque(in_commit_order(between(store, infos, after, end, chosen)), maxlen=count)

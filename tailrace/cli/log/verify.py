@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.invocation import Invocation, invocation_of
 from tailrace.eventstore.errors import DifferenceFound
 from tailrace.terminal import count, size
 
@@ -31,15 +31,15 @@ def verify(
     """
     from tailrace.eventstore.model.topic import TopicId
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     chosen = [TopicId.parse(topic) for topic in topics or ()]
     with invocation.store() as store, invocation.output.progress("verifying the log") as progress:
         found = store.verify(chosen, quick=quick, archives=archives, report=progress.say)
-    tell(invocation, found)
+    _print_findings(invocation, found)
     return 0 if found.clean else DifferenceFound.exit_code
 
 
-def tell(invocation: Invocation, found: Verified) -> None:
+def _print_findings(invocation: Invocation, found: Verified) -> None:
     """The findings, then what was looked at."""
     output = invocation.output
     if output.json:

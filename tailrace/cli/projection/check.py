@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tailrace.projections.refresh.plan import Plan
 
 
-def tell_examined(invocation: Invocation, examined: Examined, planned: Plan | None) -> None:
+def print_examined(invocation: Invocation, examined: Examined, planned: Plan | None) -> None:
     """One projection. ``planned`` is what its next refresh would do."""
     if invocation.output.json:
         invocation.output.document(_document(examined, planned))
@@ -22,13 +22,13 @@ def tell_examined(invocation: Invocation, examined: Examined, planned: Plan | No
     where = f" ({examined.place})" if examined.place != examined.projection else ""
     output.line(f"{mark}  {examined.projection}{where}{_verdict(examined)}", style=style)
     for found in examined.findings:
-        output.line(f"  {found.level}  {_placed(found, examined)}", style=_STYLES[found.level])
-        _advise(invocation, found)
+        output.line(f"  {found.level}  {_with_place(found, examined)}", style=_STYLES[found.level])
+        _print_hint(invocation, found)
     if examined.incremental is False:
         output.line("  each refresh computes everything, because")
         for found in examined.reasons:
-            output.line(f"    - {_placed(found, examined)}")
-            _advise(invocation, found)
+            output.line(f"    - {_with_place(found, examined)}")
+            _print_hint(invocation, found)
     for remark in examined.remarks:
         output.line(f"  note  sink: {remark}")
     if planned is not None:
@@ -47,12 +47,12 @@ def _verdict(examined: Examined) -> str:
     return f": incremental, but full when {whole} changes (no affects=)" if whole else ": incremental"
 
 
-def _placed(found: DefinitionFinding, examined: Examined) -> str:
+def _with_place(found: DefinitionFinding, examined: Examined) -> str:
     """With its place, where that is not the projection's own."""
     return found.what if found.place == examined.place else f"{found.place}: {found.what}"
 
 
-def _advise(invocation: Invocation, found: DefinitionFinding) -> None:
+def _print_hint(invocation: Invocation, found: DefinitionFinding) -> None:
     if found.hint:
         invocation.output.line(f"        → {found.hint}")
 

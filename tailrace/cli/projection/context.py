@@ -1,4 +1,4 @@
-"""What the projection commands share: the context they run in, the choice of names, and how outcomes are told."""
+"""What the projection commands share: their context, the selection of projections, and how outcomes are printed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.errors import code_of_all, report
+from tailrace.cli.errors import report, worst_code
 from tailrace.cli.invocation import Invocation, unknown
 from tailrace.cli.progress import Reporter
 from tailrace.eventstore.errors import UsageError
@@ -39,14 +39,14 @@ StaleOption = Annotated[
 
 
 @contextmanager
-def projecting(
+def projection_context(
     invocation: Invocation, activity: str, *, lenient: bool = False, master: str | None = None
 ) -> Iterator[ProjectionContext]:
     """The context of projection work. Spark starts with the first computation, never before.
 
-    Definitions that do not load are left out, and what is wrong with them is in ``broken``: ``asked`` tells what of
-    that concerns a command. ``lenient`` goes on without any: what is live can be changed while the code is broken.
-    ``master`` stands for that of the configuration.
+    Definitions that do not load are left out; ``broken`` says what is wrong with them, and ``select_projections`` which
+    of them concern a command. ``lenient`` works without any definition, so that what is live can be changed while the
+    code is broken. ``master`` replaces that of the configuration.
     """
     from tailrace.projections.context import ProjectionContext
 
@@ -93,9 +93,9 @@ def _definitions(invocation: Invocation, *, lenient: bool) -> tuple[dict[str, Pr
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a command has to work on. ``errors`` are of what does not load of it: of the names that it was given and of
-    what these read, or of everything when it was given none."""
+class SelectedProjections:
+    """The projections that a command works on. ``errors`` says what does not load: of the given names and their inputs,
+    or of all projections when no name was given."""
 
     names: list[str]
     errors: Mapping[str, UsageError]
@@ -108,36 +108,37 @@ class Asked:
         return name
 
     def report(self, invocation: Invocation) -> int:
-        """Tell the errors; the exit code."""
-        return code_of_all(
+        """Report the errors; the exit code."""
+        return worst_code(
             report(each, invocation.output, verbose=invocation.verbose) for each in self.errors.values()
         )
 
 
-def asked(invocation: Invocation, context: ProjectionContext, names: Sequence[str] | None) -> Asked:
-    """What to work on, beside what does not load; what of that was not asked for is told in a note. Raises UsageError
-    for unknown names, and when nothing is left to work on."""
+def select_projections(
+    invocation: Invocation, context: ProjectionContext, names: Sequence[str] | None
+) -> SelectedProjections:
+    """The named projections, or all, without those that do not load. A note names broken ones that were not named.
+    Raises UsageError for unknown names, and when nothing is left to work on."""
     definitions, modules = context.broken.definitions, context.broken.modules
     errors: dict[str, UsageError] = {**definitions, **modules}
     if names:
-        errors = {name: definitions[name] for name in with_reads(context, names) if name in definitions}
-    left = chosen(context, [name for name in names if name not in errors]) if names else []
+        errors = {name: definitions[name] for name in include_inputs(context, names) if name in definitions}
+    left = require_known(context, [name for name in names if name not in errors]) if names else []
     left = left if names else list(context.projections)
     if errors and not left:
         raise next(iter(errors.values()))
-    tell_others(invocation, [name for name in (*definitions, *modules) if name not in errors])
-    return Asked(left, errors)
+    note_broken(invocation, [name for name in (*definitions, *modules) if name not in errors])
+    return SelectedProjections(left, errors)
 
 
-def tell_others(invocation: Invocation, names: Sequence[str]) -> None:
-    """What is broken beside what a command was asked for."""
+def note_broken(invocation: Invocation, names: Sequence[str]) -> None:
+    """A note on broken projections that the command was not given."""
     if names:
-        told = f"broken, and not asked for: {', '.join(names)} (tailrace projection check)"
-        invocation.output.note(told, style="yellow")
+        invocation.output.note(f"also broken: {', '.join(names)} (tailrace projection check)", style="yellow")
 
 
-def with_reads(context: ProjectionContext, names: Sequence[str]) -> list[str]:
-    """Names, and those of all projections that these read."""
+def include_inputs(context: ProjectionContext, names: Sequence[str]) -> list[str]:
+    """The names, and those of all projections that they read."""
     found = dict.fromkeys(names)
     todo = list(names)
     while todo:
@@ -148,7 +149,7 @@ def with_reads(context: ProjectionContext, names: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def chosen(context: ProjectionContext, names: Sequence[str]) -> list[str]:
+def require_known(context: ProjectionContext, names: Sequence[str]) -> list[str]:
     """The named projections, each once. Raises UsageError with the nearest name, or with the module that may define it
     and does not load."""
     for name in names:
@@ -164,7 +165,7 @@ def chosen(context: ProjectionContext, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def tell_outcome(invocation: Invocation, outcome: Outcome) -> None:
+def print_outcome(invocation: Invocation, outcome: Outcome) -> None:
     """One refresh of one generation."""
     if invocation.output.json:
         error = outcome.error
@@ -199,7 +200,7 @@ def outcome_line(outcome: Outcome) -> str:
     return f"{name}: {rows}, now at epoch {outcome.epoch:,}, {outcome.seconds:,.1f} s ({outcome.reason})"
 
 
-def tell_rebuilt(invocation: Invocation, built: Rebuilt) -> None:
+def print_rebuilt(invocation: Invocation, built: Rebuilt) -> None:
     """A new generation."""
     if invocation.output.json:
         document = {

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.invocation import Invocation, of
-from tailrace.cli.projection.context import projecting
+from tailrace.cli.invocation import Invocation, invocation_of
+from tailrace.cli.projection.context import projection_context
 from tailrace.cli.values import print_hidden_note
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import DifferenceFound
@@ -30,17 +30,17 @@ def diff(
     4 when they differ."""
     from tailrace.projections.lifecycle.diff import diff as compare
 
-    invocation = of(context)
-    with projecting(invocation, f"diff {name}", lenient=True) as projections:
+    invocation = invocation_of(context)
+    with projection_context(invocation, f"diff {name}", lenient=True) as projections:
         found = compare(projections, name, first, second)
     if invocation.output.json:
         invocation.output.document(_document(found))
     else:
-        _tell(invocation, found)
+        _print_diff(invocation, found)
     return 0 if found.equal else DifferenceFound.exit_code
 
 
-def _tell(invocation: Invocation, found: GenerationDiff) -> None:
+def _print_diff(invocation: Invocation, found: GenerationDiff) -> None:
     output = invocation.output
     one, other = f"g{found.first}", f"g{found.second}"
     for (number, rows), epoch in zip(
@@ -68,7 +68,7 @@ def _tell(invocation: Invocation, found: GenerationDiff) -> None:
 
 
 def _changed(sample: Sample, row: Row) -> str:
-    """Of a row that both have only the values that differ."""
+    """A row; only the values that differ where both generations have it."""
     if sample.first is None or sample.second is None:
         return _shown({name: value for name, value in row.items() if name not in sample.key})
     return _shown({name: value for name, value in row.items() if sample.first[name] != sample.second[name]})
@@ -121,8 +121,8 @@ def runs(
     """List what refreshes and comparisons of a projection did, newest first, and those that failed; who is at work."""
     from tailrace.projections.refresh.lock import workers
 
-    invocation = of(context)
-    with projecting(invocation, f"runs {name}", lenient=True) as projections:
+    invocation = invocation_of(context)
+    with projection_context(invocation, f"runs {name}", lenient=True) as projections:
         projections.check_known(name)
         records = projections.store.run_records.latest(name, limit)
         working = workers(projections, name)

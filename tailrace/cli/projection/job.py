@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperGroup
 
-from tailrace.cli.invocation import hoist_global_options, of
+from tailrace.cli.invocation import hoist_global_options, invocation_of
 from tailrace.cli.projection.context import MasterOption, with_master
 from tailrace.eventstore.errors import OperatorError, UsageError
 
@@ -64,7 +64,7 @@ def job(
     from tailrace import jobs
     from tailrace.config.load import variables
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     settings = with_master(invocation.settings, master)
     configuration = invocation.configuration
     described = jobs.Job(

@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.errors import code_of_all, report
-from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
-from tailrace.cli.projection.check import tell_examined
-from tailrace.cli.projection.context import StaleOption, chosen, projecting, tell_others, with_reads
+from tailrace.cli.errors import report, worst_code
+from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, invocation_of
+from tailrace.cli.projection.check import print_examined
+from tailrace.cli.projection.context import (
+    StaleOption,
+    include_inputs,
+    note_broken,
+    projection_context,
+    require_known,
+)
 from tailrace.cli.projection.diff import diff, runs
 from tailrace.cli.projection.job import job
-from tailrace.cli.projection.status import unshown_words
+from tailrace.cli.projection.status import describe_unshown
 from tailrace.eventstore.errors import TailraceError, UsageError
 from tailrace.terminal import count, when
 
@@ -35,8 +41,8 @@ def list_generations(
     """List generations: which is live, where each stands, which are frozen."""
     from tailrace.projections.lifecycle.list import generations
 
-    invocation = of(context)
-    with projecting(invocation, "list", lenient=True) as projections:
+    invocation = invocation_of(context)
+    with projection_context(invocation, "list", lenient=True) as projections:
         views = [
             view
             for name in names or projections.store.derived.projections()
@@ -85,7 +91,7 @@ def _remark(view: GenerationView) -> str:
     if view.problem:
         return f"{name}: {view.problem}"
     if view.unshown is not None:
-        return f"{name} {unshown_words(view.generation.projection, view.unshown)}"
+        return f"{name} {describe_unshown(view.generation.projection, view.unshown)}"
     if view.generation.preview is not None:
         return f"{name} is the preview {view.generation.preview!r}: never promoted, it stays as it was built"
     if view.generation.pin is not None:
@@ -124,20 +130,20 @@ def check_definitions(
     from tailrace.projections.analysis.check import examine, of_mistakes
     from tailrace.projections.refresh.plan_all import plans
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     code = 0
-    with projecting(invocation, "check") as projections:
+    with projection_context(invocation, "check") as projections:
         broken = {each.projection: each for each in of_mistakes(projections.broken.mistakes)}
-        wanted = with_reads(projections, names) if names else list(broken)
-        tell_others(invocation, [name for name in broken if name not in wanted])
+        wanted = include_inputs(projections, names) if names else list(broken)
+        note_broken(invocation, [name for name in broken if name not in wanted])
         for examined in [broken[name] for name in wanted if name in broken]:
-            tell_examined(invocation, examined, None)
+            print_examined(invocation, examined, None)
             code = code or examined.exit_code
         left = [name for name in names or projections.projections if name not in broken]
-        for name in chosen(projections, left):
+        for name in require_known(projections, left):
             examined = examine(projections, projections.projections[name])
             planned = plans(projections, [name])[0].plan if examined.ok else None
-            tell_examined(invocation, examined, planned)
+            print_examined(invocation, examined, planned)
             code = code or examined.exit_code
     return code
 
@@ -157,9 +163,9 @@ def promote(
     """Show a generation to readers, atomically."""
     from tailrace.projections.lifecycle import promote as promotion
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     invocation.confirm(f"change the live generation of {name}")
-    with projecting(invocation, f"promote {name}", lenient=True) as projections:
+    with projection_context(invocation, f"promote {name}", lenient=True) as projections:
         done = promotion.promote(projections, name, generation, stale_ok=stale_ok)
     if invocation.output.json:
         invocation.output.document(done)
@@ -178,9 +184,9 @@ def rollback(
     """Undo the last promotion: go back to the generation that was live before, atomically. Once, never forward."""
     from tailrace.projections.lifecycle import promote as promotion
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     invocation.confirm(f"roll {name} back")
-    with projecting(invocation, f"rollback {name}", lenient=True) as projections:
+    with projection_context(invocation, f"rollback {name}", lenient=True) as projections:
         done = promotion.rollback(projections, name, stale_ok=stale_ok)
     if invocation.output.json:
         invocation.output.document(done)
@@ -210,7 +216,7 @@ def gc(
     """Drop generations that nobody needs: failed or abandoned builds, retired ones beyond --keep."""
     from tailrace.projections.lifecycle import collect
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     if generation is not None and len(names or ()) != 1:
         raise UsageError("--generation drops one generation of one projection", hint="name the projection")
     what = f"generation {generation}" if generation is not None else f"retired generations (keeping {keep})"
@@ -220,9 +226,9 @@ def gc(
 
     def tell(gone: Collected) -> None:
         dropped.append(gone)
-        _tell_collected(invocation, gone)
+        _print_collected(invocation, gone)
 
-    with projecting(invocation, "gc", lenient=True) as projections:
+    with projection_context(invocation, "gc", lenient=True) as projections:
         for name in names or ():
             projections.check_known(name)
         for name in names or projections.store.derived.projections():
@@ -233,13 +239,13 @@ def gc(
                 errors.append(error)
                 report(error, invocation.output, verbose=invocation.verbose)
     if errors:
-        return code_of_all(each.exit_code for each in errors)
+        return worst_code(each.exit_code for each in errors)
     if not dropped:
         invocation.output.line("nothing to drop")
     return NOTHING_TO_DO if detailed_exitcode and not dropped else 0
 
 
-def _tell_collected(invocation: Invocation, gone: Collected) -> None:
+def _print_collected(invocation: Invocation, gone: Collected) -> None:
     if invocation.output.json:
         invocation.output.document(gone)
     line = f"{gone.projection}: dropped g{gone.generation} and {count(gone.files, 'file')}"

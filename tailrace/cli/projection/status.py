@@ -87,8 +87,8 @@ def _status(found: ProjectionProgress) -> ProjectionStatus:
     )
 
 
-def unshown_words(name: str, unshown: Unshown) -> str:
-    """Of a generation that is live in the catalog only."""
+def describe_unshown(name: str, unshown: Unshown) -> str:
+    """What readers see while a generation is live in the catalog only."""
     if unshown.lost:
         return f"is promoted, and the sink holds nothing of it: tailrace rebuild {name}"
     since = f" since {when(unshown.since)}" if unshown.since else ""
@@ -122,11 +122,11 @@ def print_projections(output: Output, projections: Sequence[ProjectionStatus]) -
     )  # fmt: skip
     for each in projections:
         if each.unshown is not None:
-            words = unshown_words(each.name, each.unshown)
+            words = describe_unshown(each.name, each.unshown)
             output.line(f"{each.name}: g{each.generation} {words}", style="yellow")
         if each.failing is not None:
-            told, tries = each.failing, count(each.failing.tries, "failure")
-            output.line(f"{each.name}: {tries} since {when(told.since)}: {told.reason}", style="yellow")
+            failing, tries = each.failing, count(each.failing.tries, "failure")
+            output.line(f"{each.name}: {tries} since {when(failing.since)}: {failing.reason}", style="yellow")
         if each.sink_problem and (each.failing is None or each.failing.reason != each.sink_problem):
             output.line(f"{each.name}: {each.sink_problem}", style="yellow")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tailrace.cli.invocation import of
+from tailrace.cli.invocation import invocation_of
 from tailrace.cli.source import repair, replay, retry, snapshot
 from tailrace.status import source_status
 from tailrace.terminal import size
@@ -19,7 +19,7 @@ source_commands.command()(replay.replay)
 @source_commands.command("list")
 def list_sources(context: typer.Context) -> None:
     """List configured sources, with what they capture and how far they are."""
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
         found = [
             (settings, source_status(store, name, settings)) for name, settings in invocation.sources(None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.errors import INTERRUPTED
-from tailrace.cli.invocation import Invocation, of, stop_on_signals
+from tailrace.cli.invocation import Invocation, invocation_of, stop_on_signals
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.terminal import count
 
@@ -31,12 +31,12 @@ def repair(
     from tailrace.cdc.postgres.connect import Address
     from tailrace.cdc.repair.repair import repair_source, what_is_wrong
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     name, settings = invocation.source(source)
     with invocation.store() as store:
         reason = what_is_wrong(store, name, Address.of(settings))
         if not reason:
-            tell_nothing(invocation, name)
+            _print_nothing_to_repair(invocation, name)
             return 0
         invocation.output.note(f"{name}: {reason}")
         invocation.confirm(f"replace the replication slot of {name} and correct its topics")
@@ -52,13 +52,13 @@ def repair(
                 )
                 return INTERRUPTED
     if done is None:  # another repair was faster
-        tell_nothing(invocation, name)
+        _print_nothing_to_repair(invocation, name)
     else:
-        tell(invocation, done)
+        _print_repair(invocation, done)
     return 0
 
 
-def tell_nothing(invocation: Invocation, name: str) -> None:
+def _print_nothing_to_repair(invocation: Invocation, name: str) -> None:
     if invocation.output.json:
         invocation.output.document({"source": name, "repaired": False})
         return
@@ -68,8 +68,8 @@ def tell_nothing(invocation: Invocation, name: str) -> None:
     )
 
 
-def tell(invocation: Invocation, done: Repaired) -> None:
-    """What a repair found."""
+def _print_repair(invocation: Invocation, done: Repaired) -> None:
+    """What a repair did, topic by topic."""
     output = invocation.output
     if output.json:
         topics = [asdict(each) | {"topic": each.topic.text, "equal": each.equal} for each in done.topics]
@@ -81,7 +81,7 @@ def tell(invocation: Invocation, done: Repaired) -> None:
         )  # fmt: skip
         return
     for each in done.topics:
-        output.line(f"{each.topic.text}: {found(each)}", style="" if each.equal else "yellow")
+        output.line(f"{each.topic.text}: {_describe(each)}", style="" if each.equal else "yellow")
         if each.erased:
             output.line(
                 f"  cells of {count(each.erased, 'row')} stay erased, although the source has a value in them: "
@@ -95,12 +95,12 @@ def tell(invocation: Invocation, done: Repaired) -> None:
     output.note("start tailrace capture")
 
 
-def found(topic: TopicRepair) -> str:
+def _describe(topic: TopicRepair) -> str:
     """One topic's result in words."""
     if topic.skipped:
         return f"incomplete: {topic.skipped}"
     if topic.whole:
-        return f"{count(topic.rows, 'row')} read anew, as {topic.whole}"
+        return f"{count(topic.rows, 'row')} read again in full: {topic.whole}"
     if topic.equal:
         return f"{count(topic.rows, 'row')}, equal"
     return (

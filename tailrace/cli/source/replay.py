@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli.invocation import of
+from tailrace.cli.invocation import invocation_of
 from tailrace.eventstore.errors import UsageError
 from tailrace.terminal import count
 
@@ -30,7 +30,7 @@ def replay(
     from tailrace.eventstore.settings import StoreSettings
     from tailrace.eventstore.store import Store
 
-    output = of(context).output
+    output = invocation_of(context).output
     played_from = Recording(recording)
     configuration = into / "tailrace.toml"
     if configuration.exists():

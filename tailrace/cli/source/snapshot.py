@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.invocation import Invocation, of
-from tailrace.cli.log.redact import command
+from tailrace.cli.invocation import Invocation, invocation_of
+from tailrace.cli.log.redact import redact_command
 from tailrace.cli.progress import Reporter
-from tailrace.cli.source.request import follow, refuse, tell
+from tailrace.cli.source.request import TableWork, request
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.metadata import load_progress
 from tailrace.eventstore.model.topic import TopicId, TopicKind
@@ -37,23 +36,17 @@ def snapshot(
     The capture that runs does it, or the next one that is started; it goes on where it was after a crash. Until a table
     is read, its state is refused to readers.
     """
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
         topics = tables_of(invocation, store, tables)
-        _warn_of_erased(invocation, store, topics)
-        requests = store.requests.ask("snapshot", topics, rows_per_second=rows_per_second)
+        _warn_of_redactions(invocation, store, topics)
         for topic in topics:
             invocation.output.note(f"{topic.text} will be read again")
-        if wait:
-            with invocation.output.progress("snapshot") as progress:
-                how_far = partial(tell_how_far, store, Reporter(progress))
-                requests = follow(store, requests, how_far, does="reads")
-        tell(invocation, requests, "read")
-    refuse(requests, "read", lambda _: "tailrace status shows the topics")
+        request(invocation, store, READING, topics, wait=wait, rows_per_second=rows_per_second)
     return 0
 
 
-def _warn_of_erased(invocation: Invocation, store: Store, topics: Sequence[TopicId]) -> None:
+def _warn_of_redactions(invocation: Invocation, store: Store, topics: Sequence[TopicId]) -> None:
     """What was erased from the log, and is in the table still, comes with the other rows."""
     from tailrace.eventstore.maintenance.redaction.receipts import receipts
 
@@ -71,7 +64,7 @@ def _warn_of_erased(invocation: Invocation, store: Store, topics: Sequence[Topic
                 "them comes into the log again. Change it in the source first, or erase it again afterwards:"
             )
         for each in mine[-_SHOWN:]:
-            note(f"  {command(each)}")
+            note(f"  {redact_command(each)}")
         if len(mine) > _SHOWN:
             note(f"  and {len(mine) - _SHOWN:,} before: tailrace log redactions {topic.text}")
     invocation.confirm("read tables again of which rows were erased")
@@ -89,12 +82,17 @@ def tables_of(invocation: Invocation, store: Store, names: Sequence[str]) -> lis
     return topics
 
 
-def tell_how_far(store: Store, report: Reporter, request: Request) -> None:
-    """Say of a topic being read its rows, their rate and the time that is left."""
-    topic, load = request.topic.text, load_progress.read(store.catalog, request.topic)
+def report_rows_read(store: Store, reporter: Reporter, each: Request) -> None:
+    """Rows of a topic that were read, their rate and the time that is left."""
+    topic, load = each.topic.text, load_progress.read(store.catalog, each.topic)
     if load is None:
-        report(f"{topic} waits to be read", 0, None, "", topic=topic)
+        reporter(f"{topic} waits to be read", 0, None, "", topic=topic)
         return
     expected = max(load.expected_rows, load.rows)
     text = f"{topic}: {load.rows:,} of about {expected:,} rows"
-    report.say(text, f"reading {topic}", load.rows, expected, "rows", "{:,.0f}".format, topic=topic)
+    reporter.say(text, f"reading {topic}", load.rows, expected, "rows", "{:,.0f}".format, topic=topic)
+
+
+READING = TableWork(
+    "snapshot", "reads", "read", report_rows_read, lambda _: "tailrace status shows the topics"
+)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli.invocation import of
+from tailrace.cli.invocation import invocation_of
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.terminal import count, size
 
@@ -24,7 +24,7 @@ def backup(
     """
     from tailrace.eventstore.maintenance.move.backup import backup as copy
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store, invocation.output.progress("backup") as progress:
         done = copy(store, folder, report=progress.say)
     if invocation.output.json:
@@ -44,7 +44,7 @@ def hold(
     ],
 ) -> None:
     """Run a command; as long as it runs, no file that the catalog names is removed."""
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store, store.pinned("store hold"):
         try:
             code = subprocess.run(command, check=False).returncode

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.invocation import NOTHING_TO_DO, of
+from tailrace.cli.invocation import NOTHING_TO_DO, invocation_of
 from tailrace.cli.store.backup import backup, hold
 from tailrace.cli.store.move import move
 from tailrace.cli.store.upgrade import upgrade
@@ -28,7 +28,7 @@ store_commands.command()(hold)
 @store_commands.command()
 def info(context: typer.Context) -> None:
     """Show where the log lives and how far it goes."""
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store:
         head = store.head()
         document = {
@@ -58,7 +58,7 @@ def seal(
     ] = False,
 ) -> int:
     """Turn many small epochs into Parquet files per topic."""
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store, invocation.output.progress("sealing"):
         sealed = store.seal(up_to)
     invocation.output.line(f"sealed {sealed:,} epochs" if sealed else "nothing to seal")
@@ -75,7 +75,7 @@ def maintain(
         typer.Option(
             "--force-past",
             metavar="NAME",
-            help="A group or projection (GROUP, or group:GROUP, projection:NAME) that retention passes; it is told.",
+            help="A group or projection (GROUP, or group:GROUP, projection:NAME) that retention may pass.",
         ),
     ] = None,
 ) -> None:
@@ -85,7 +85,7 @@ def maintain(
     A running capture does it by itself (store.upkeep.every_seconds). Safe at any time, beside everything; when it is
     stopped or killed, the next one goes on.
     """
-    invocation = of(context)
+    invocation = invocation_of(context)
     if force_past:
         invocation.confirm(f"remove rows that {', '.join(force_past)} did not get")
     with invocation.store() as store, invocation.output.progress("upkeep") as progress:
@@ -93,7 +93,7 @@ def maintain(
     if invocation.output.json:
         invocation.output.document(asdict(done))
         return
-    for line in described(done):
+    for line in describe_round(done):
         invocation.output.line(line)
 
 
@@ -115,11 +115,10 @@ def compact(
 
     Upkeep makes them when there is enough that is new (store.upkeep.state_bytes). Rows stay as they are.
     """
-    from tailrace.eventstore.model.topic import TopicId
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store, invocation.output.progress("compacting") as progress:
-        chosen = [store.topic(TopicId.parse(name)).id for name in topics or ()] or None
+        chosen = [store.topic(name).id for name in topics or ()] or None
         workers = None
         if spark:
             from tailrace.projections.compute.state_runs import SparkWorkers
@@ -127,7 +126,7 @@ def compact(
             workers = SparkWorkers.of(invocation.settings)
         made = store.compact(chosen, report=progress.say, workers=workers)
     for each in made:
-        invocation.output.line(_compacted(each))
+        invocation.output.line(_describe_compacted(each))
     if not made:
         invocation.output.line("nothing to do")
     if invocation.output.json:
@@ -135,9 +134,9 @@ def compact(
     return NOTHING_TO_DO if detailed_exitcode and not any(each.bytes for each in made) else 0
 
 
-def described(done: Round) -> list[str]:
+def describe_round(done: Round) -> list[str]:
     """What a round did, for people."""
-    held = [_held(each) for each in done.held]
+    held = [_describe_hold(each) for each in done.held]
     if done.idle:
         return ["nothing to do", *held]
     lines = []
@@ -152,7 +151,7 @@ def described(done: Round) -> list[str]:
             f"{each.topic} begins behind epoch {each.epoch:,}{forced}: removed {count(each.events, 'row')}, "
             f"{each.kept_events:,} that make its state stay{', archived in ' + each.archive if each.archive else ''}"
         )
-    lines += [_compacted(each) for each in done.runs]
+    lines += [_describe_compacted(each) for each in done.runs]
     if done.folded_epochs:
         lines.append(f"moved {count(done.folded_epochs, 'epoch')} from the catalog to files")
     if done.removed_files:
@@ -163,14 +162,14 @@ def described(done: Round) -> list[str]:
     return [*lines, *held, f"in {done.seconds:.1f} s"]
 
 
-def _compacted(each: Compacted) -> str:
+def _describe_compacted(each: Compacted) -> str:
     upto = f"{each.topic} up to epoch {each.epoch:,}"
     if not each.bytes:
         return f"no state run of {upto}: {each.kept:,} of {count(each.rows, 'row')} make its state"
     return f"state run of {upto}: {each.kept:,} of {count(each.rows, 'row')} ({size(each.bytes)})"
 
 
-def _held(each: Held) -> str:
+def _describe_hold(each: Held) -> str:
     return (
         f"{each.topic}: {each.reader} holds back {count(each.events, 'row')} ({size(each.bytes)}, the oldest "
         f"{duration(each.seconds)} old): {each.why}"
@@ -180,7 +179,7 @@ def _held(each: Held) -> str:
 @store_commands.command()
 def collect(context: typer.Context) -> None:
     """Remove files that ended captures and loads left unregistered."""
-    invocation = of(context)
+    invocation = invocation_of(context)
     with invocation.store() as store, invocation.output.progress("collecting"):
         removed = store.collect_orphans()
     invocation.output.line(f"removed {removed:,} orphaned files")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.invocation import Invocation, of
+from tailrace.cli.invocation import Invocation, invocation_of
 from tailrace.cli.progress import Reporter
 from tailrace.eventstore.errors import OperatorError, TailraceError
 from tailrace.terminal import count, size
@@ -26,28 +26,32 @@ def move(
     ],
     segments: Annotated[str, typer.Option(metavar="PLACE", help="A folder, or s3://BUCKET/PREFIX.")],
     endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="Of the new object store. Default: store.s3.endpoint.")
+        str | None,
+        typer.Option(metavar="URL", help="Endpoint of the new object store. Default: store.s3.endpoint."),
     ] = None,
-    region: Annotated[str | None, typer.Option(help="Of the new bucket. Default: store.s3.region.")] = None,
+    region: Annotated[
+        str | None, typer.Option(help="Region of the new bucket. Default: store.s3.region.")
+    ] = None,
     encryption: Annotated[
-        str | None, typer.Option(metavar="METHOD", help="Asked of it. Default: store.s3.encryption.")
+        str | None,
+        typer.Option(metavar="METHOD", help="Requested of the object store. Default: store.s3.encryption."),
     ] = None,
     kms_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Of aws:kms. Default: store.s3.kms_key.")
+        str | None, typer.Option(metavar="KEY", help="Key of aws:kms. Default: store.s3.kms_key.")
     ] = None,
     abandon: Annotated[
-        bool, typer.Option("--abandon", help="Give up a move that was begun, and open the old place again.")
+        bool, typer.Option("--abandon", help="Give up an unfinished move, and open the old place again.")
     ] = False,
 ) -> None:
-    """Move the store: its catalog, its files and its consumer groups, each file and table compared afterwards.
+    """Move the store: catalog, files and consumer groups. Each file and table is compared afterwards.
 
-    Stop captures, upkeep and projections first. It may be stopped or killed at any point: run it again. From the
-    moment that copying begins, whatever still runs on the old place is refused and told where the store went.
+    Stop captures, upkeep and projections first. A move that was stopped or killed goes on when it is run again. Once
+    copying begins, processes that still use the old place are refused, and learn where the store went.
     """
     from tailrace.config.load import store_at
     from tailrace.eventstore.maintenance.move.move import moving
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     s3 = {"endpoint": endpoint, "region": region, "encryption": encryption, "kms_key": kms_key}
     settings, place = (
         invocation.settings.store,
@@ -61,8 +65,8 @@ def move(
         invocation.confirm(f"move store {settings.name}")
         _require_no_capture(invocation, found.slots())
         with invocation.output.progress("moving") as progress:
-            done = found.run(progress.say, partial(tell_how_far, Reporter(progress)))
-    _tell(invocation, done, place, catalog, segments)
+            done = found.run(progress.say, partial(report_copied, Reporter(progress)))
+    _print_moved(invocation, done, place, catalog, segments)
 
 
 def _require_no_capture(invocation: Invocation, slots: Mapping[str, str]) -> None:
@@ -88,7 +92,7 @@ def _require_no_capture(invocation: Invocation, slots: Mapping[str, str]) -> Non
             )
 
 
-def tell_how_far(report: Reporter, files: int, of_files: int, done: int, total: int) -> None:
+def report_copied(report: Reporter, files: int, of_files: int, done: int, total: int) -> None:
     """How far copying is, by bytes: files differ too much."""
     report.say(
         f"{files:,} of {count(of_files, 'file')}, {size(done)} of {size(total)}",
@@ -96,9 +100,11 @@ def tell_how_far(report: Reporter, files: int, of_files: int, done: int, total: 
     )  # fmt: skip
 
 
-def _tell(invocation: Invocation, done: Moved, place: StoreSettings, catalog: str, segments: str) -> None:
+def _print_moved(
+    invocation: Invocation, done: Moved, place: StoreSettings, catalog: str, segments: str
+) -> None:
     output = invocation.output
-    shown = _shown(catalog)
+    shown = _displayed_address(catalog)
     if output.json:
         output.document(
             {
@@ -132,7 +138,7 @@ def _tell(invocation: Invocation, done: Moved, place: StoreSettings, catalog: st
     output.line("then start captures and projections. The old place is closed; it may be removed.")
 
 
-def _shown(catalog: str) -> str:
+def _displayed_address(catalog: str) -> str:
     """As given when it names a variable; else without its password."""
     if "${" in catalog:
         return catalog

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, of
+from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, invocation_of
 
 if TYPE_CHECKING:
     from tailrace.eventstore.catalog.formats import Step
@@ -34,16 +34,16 @@ def upgrade(
 ) -> int:
     """Bring the store's tables to this version's format, in two phases.
 
-    First `--phase pre`, beside processes of the version before; then replace those; then `--phase post`. Grants the
-    roles of a catalog on Postgres anew as well.
+    First `--phase pre`, beside processes of the version before; then replace those; then `--phase post`. It
+    also grants the roles of a catalog on Postgres again.
     """
     from tailrace.eventstore.catalog.upgrade import upgrading
 
-    invocation = of(context)
+    invocation = invocation_of(context)
     with upgrading(invocation.settings.store, invocation.configuration.folder) as found:
         pending = found.pending(phase.value)
         if not invocation.output.json:
-            _tell(invocation, found, pending)
+            _print_pending(invocation, found, pending)
         if not dry_run:
             if pending:
                 invocation.confirm(f"upgrade the tables of store {invocation.settings.store.name}")
@@ -55,7 +55,7 @@ def upgrade(
     return NOTHING_TO_DO if detailed_exitcode and not pending else 0
 
 
-def _tell(invocation: Invocation, found: Upgrade, pending: list[tuple[Tables, list[Step]]]) -> None:
+def _print_pending(invocation: Invocation, found: Upgrade, pending: list[tuple[Tables, list[Step]]]) -> None:
     output = invocation.output
     for each in found.tables:
         to = f" to {each.steps[-1].revision}" if each.steps else ", this version's"

@@ -15,8 +15,8 @@ from tailrace.cdc.postgres.progress import read_ladder
 from tailrace.cdc.repair.repair import repair_source
 from tailrace.cdc.setup.prepare import prepare_source
 from tailrace.cdc.stream.requests import SNAPSHOT
-from tailrace.doctor.doctor import of_source
-from tailrace.doctor.slots import of_slots
+from tailrace.doctor.doctor import check_source
+from tailrace.doctor.slots import check_slots
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.catalog.requests import RequestState
 from tailrace.eventstore.errors import OperatorError
@@ -116,7 +116,10 @@ def test_everything_works_with_what_the_script_grants(admin: str, store_dir: Pat
         known = store.source(SOURCE)
         assert known is not None
         assert read_ladder(Address.of(site.settings), known.slot, known.through_lsn).slot_state != "missing"
-        checks = [*of_source(store, SOURCE, site.settings), *of_slots(store, [SOURCE], SOURCE, site.settings)]
+        checks = [
+            *check_source(store, SOURCE, site.settings),
+            *check_slots(store, [SOURCE], SOURCE, site.settings),
+        ]
         assert [each for each in checks if each.verdict == "fail"] == []
 
 

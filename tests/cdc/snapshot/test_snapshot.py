@@ -21,7 +21,7 @@ from tailrace.cdc.context import Task
 from tailrace.cdc.snapshot.chunk_load import ChunkedLoad
 from tailrace.cdc.stream.requests import SNAPSHOT
 from tailrace.cli.progress import Pace, Reporter
-from tailrace.cli.source.snapshot import tell_how_far
+from tailrace.cli.source.snapshot import report_rows_read
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.catalog.requests import RequestState
 from tailrace.eventstore.metadata import load_progress
@@ -178,10 +178,10 @@ def test_a_killed_load_goes_on_with_the_chunk_it_was_at(site: Site) -> None:
         load = load_progress.read(store.catalog, ITEMS)
         assert load is not None and 0 < load.rows < ROWS and not load.done
         lines, pace = io.StringIO(), Pace()
-        pace.told(f"reading {ITEMS.text}", 0, None)
+        pace.measure(f"reading {ITEMS.text}", 0, None)
         time.sleep(0.01)
         with Output(stderr=lines).progress("snapshot") as progress:
-            tell_how_far(store, Reporter(progress, pace), request)
+            report_rows_read(store, Reporter(progress, pace), request)
         (shown,) = map(json.loads, lines.getvalue().splitlines())
         assert re.search(rf": {load.rows} of about \d+ rows, [\d,]+/s", shown["text"]), shown
         assert (shown["done"], shown["unit"], shown["topic"]) == (load.rows, "rows", ITEMS.text)

@@ -16,7 +16,7 @@ import redis as redis_client
 from psycopg import sql
 from pydantic import SecretStr
 
-from tailrace.cli.projection.status import projection_statuses, unshown_words
+from tailrace.cli.projection.status import describe_unshown, projection_statuses
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import terms
 from tailrace.eventstore.errors import (
@@ -338,7 +338,7 @@ def test_a_promotion_that_a_reader_holds_up_is_told_and_what_readers_see_is_refr
         (status,) = projection_statuses(ctx.store, settings)
         assert (status.generation, status.sink_epoch, status.unshown) == (2, head, found.unshown)
         assert re.match(
-            r"is promoted since 20.*, and readers still see g1: ", unshown_words("totals", found.unshown)
+            r"is promoted since 20.*, and readers still see g1: ", describe_unshown("totals", found.unshown)
         )
 
         assert rollback(ctx, "totals").generation == 1
@@ -682,7 +682,7 @@ def test_a_sink_that_lost_everything_is_told_and_built_again(
     (status,) = projection_statuses(ctx.store, ctx.settings)
     for unshown in (listed.unshown, status.unshown):
         assert unshown is not None
-        told = unshown_words("order_cache", unshown)
+        told = describe_unshown("order_cache", unshown)
         assert told == "is promoted, and the sink holds nothing of it: tailrace rebuild order_cache"
     with redis_client.Redis.from_url(redis_url) as client:
         client.config_set("appendonly", "no")

@@ -15,7 +15,7 @@ import pytest
 from tailrace.cli import errors
 from tailrace.cli.daily import run, verify
 from tailrace.cli.invocation import Invocation
-from tailrace.cli.projection.context import Asked
+from tailrace.cli.projection.context import SelectedProjections
 from tailrace.eventstore.errors import (
     DifferenceFound,
     Fenced,
@@ -204,18 +204,18 @@ def test_of_several_failures_what_waiting_cannot_mend_is_told_by_the_exit_code(
 
     raised, outcome = iter(met), [Outcome("totals", 1, "failed", each.message, error=each) for each in met]
     of_broken = [Outcome("other", None, "failed", each.message, error=each) for each in broken]
-    found = Asked([str(each) for each in met], {str(each): each for each in broken})
+    found = SelectedProjections([str(each) for each in met], {str(each): each for each in broken})
     invocation, context = Invocation(Output(json=True)), nullcontext()
     monkeypatch.setattr(run, "tell_outcome", lambda *_: None)
     monkeypatch.setattr(catch_up, "refresh", lambda *_: outcome)
-    assert run._once(invocation, cast("Any", context), None, of_broken, detailed=True) == (code or 3)
+    assert run._refresh_once(invocation, cast("Any", context), None, of_broken, detailed=True) == (code or 3)
     assert found.report(invocation) == (2 if broken else 0)
 
-    monkeypatch.setattr(verify, "projecting", lambda *_, **__: context)
-    monkeypatch.setattr(verify, "asked", lambda *_: found)
+    monkeypatch.setattr(verify, "projection_context", lambda *_, **__: context)
+    monkeypatch.setattr(verify, "select_projections", lambda *_: found)
     monkeypatch.setattr(sink_verify, "verify", meets)
     assert verify.verify_projections(invocation, None) == verified
 
 
 def test_a_bug_is_told_before_all_other_failures() -> None:
-    assert errors.code_of_all([0, 7, errors.BUG, 2]) == errors.BUG
+    assert errors.worst_code([0, 7, errors.BUG, 2]) == errors.BUG

@@ -11,7 +11,7 @@ import pytest
 from tailrace.cdc.status import Progress
 from tailrace.cli.daily.capture import load_facts, summary
 from tailrace.cli.progress import Pace, Reporter
-from tailrace.cli.store.move import tell_how_far
+from tailrace.cli.store.move import report_copied
 from tailrace.terminal import Output
 
 
@@ -105,7 +105,7 @@ def test_a_move_shows_files_and_bytes_with_rate_and_the_time_that_is_left() -> N
     with Output(json=True, stderr=lines).progress("moving") as progress:
         report = Reporter(progress, Pace(lambda: seconds))
         for files in (1, 3):
-            tell_how_far(report, files, 8, files << 20, 8 << 20)
+            report_copied(report, files, 8, files << 20, 8 << 20)
             seconds += 4
     told = json.loads(lines.getvalue().splitlines()[-1])
     assert told["text"] == "3 of 8 files, 3.0 MiB of 8.0 MiB, 512.0 KiB/s, 10 s left"

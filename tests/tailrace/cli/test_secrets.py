@@ -20,7 +20,7 @@ from typer.main import get_command
 from tailrace.cli.app import app
 from tailrace.cli.main import run
 from tailrace.config.load import load_settings
-from tailrace.doctor.doctor import of_sink
+from tailrace.doctor.doctor import check_sink
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.store import Store
 from tailrace.metrics.capture import Collector, serve
@@ -252,7 +252,7 @@ def test_commands_that_fail_let_no_secret_out(shell: Shell, server: PostgresServ
             shell.environment.setenv("CACHE_URL", address.replace("postgresql://", "redis://"))
             (shell.folder / "mart.dsn").write_text(address)
             settings = load_settings()
-            sinks = [check for sink in settings.sinks for check in of_sink(sink, settings.sinks[sink])]
+            sinks = [check for sink in settings.sinks for check in check_sink(sink, settings.sinks[sink])]
             assert {check.verdict for check in sinks} == {"fail"}
             shell.check([f"{check.found} {check.remedy}" for check in sinks], f"{name}: sinks")
             for command in CONNECTING if name in ("a wrong password", "nobody there") else CONNECTING[:1]:

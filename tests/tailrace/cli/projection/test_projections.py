@@ -207,7 +207,7 @@ def test_a_mistake_in_one_definition_does_not_stop_the_others(projecting: Projec
     assert "fail  lost (views.py:" in checked.out
     one = projecting.run("projection", "check", "lost", environment=nowhere)
     assert "mistyped" not in one.out and "fail  lost (views.py:" in one.out
-    assert "broken, and not asked for: mistyped (tailrace projection check)" in one.err
+    assert "also broken: mistyped (tailrace projection check)" in one.err
 
 
 READING = """
@@ -234,7 +234,7 @@ def test_a_broken_definition_or_module_stops_no_command_that_was_asked_for_other
     for arguments, done in zip(asked, good, strict=True):
         assert done.code == 0, (arguments, done.err)
         assert "totals g1" in done.out
-        assert "broken, and not asked for: unfinished (tailrace projection check)" in done.err
+        assert "also broken: unfinished (tailrace projection check)" in done.err
     assert unknown.code == 2 and "module 'unfinished' does not import" in unknown.err
     for done in (planned, proved):
         assert done.code

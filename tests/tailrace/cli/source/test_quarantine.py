@@ -19,14 +19,14 @@ def test_a_table_is_set_aside_and_retried_and_a_recording_is_decoded_without_a_s
     assert set_aside.code == 0
     assert "shop.public.orders is set aside, the others go on" in set_aside.err + set_aside.out
     (document,) = shop.ok("status", "--json").documents
-    (aside,) = document["set_aside"]
-    assert aside["topic"] == "shop.public.orders" and aside["kept"][0] == 3 and aside["frame"] is None
+    (aside,) = document["quarantine"]
+    assert aside["topic"] == "shop.public.orders" and aside["undecoded"][0] == 3 and aside["frame"] is None
     assert "source retry shop.public.orders" in " ".join(shop.ok("status").out.split())
 
     assert shop.run("source", "retry", "shop.public.customers").code == 2
     capture = shop.start("capture")
     assert "shop.public.orders: decoded" in shop.ok("source", "retry", "shop").out
-    assert "nothing is set aside" in shop.ok("source", "retry").out
+    assert "nothing is quarantined" in shop.ok("source", "retry").out
     shop.end(capture, signal.SIGTERM)
 
     again = shop.run("capture", "--record", "trouble.rec")
