@@ -206,7 +206,7 @@ def test_of_several_failures_what_waiting_cannot_mend_is_told_by_the_exit_code(
     of_broken = [Outcome("other", None, "failed", each.message, error=each) for each in broken]
     found = SelectedProjections([str(each) for each in met], {str(each): each for each in broken})
     invocation, context = Invocation(Output(json=True)), nullcontext()
-    monkeypatch.setattr(run, "tell_outcome", lambda *_: None)
+    monkeypatch.setattr(run, "print_outcome", lambda *_: None)
     monkeypatch.setattr(catch_up, "refresh", lambda *_: outcome)
     assert run._refresh_once(invocation, cast("Any", context), None, of_broken, detailed=True) == (code or 3)
     assert found.report(invocation) == (2 if broken else 0)
