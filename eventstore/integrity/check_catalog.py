@@ -8,7 +8,7 @@ from itertools import pairwise
 from tailrace.eventstore.integrity.catalog_snapshot import AnyRow, Picture, Tile, Topic, blob_place
 from tailrace.eventstore.integrity.findings import Finding, Problem
 from tailrace.eventstore.metadata import segment_index
-from tailrace.eventstore.metadata.generations import step_hash
+from tailrace.eventstore.metadata.projection_steps import step_hash
 from tailrace.eventstore.segment import hash_chain
 from tailrace.eventstore.segment.content_hash import Content
 

@@ -26,6 +26,7 @@ from tailrace.eventstore.metadata.archived import ArchivedFile
 from tailrace.eventstore.metadata.epochs import Which
 from tailrace.eventstore.metadata.generations import DerivedCatalog
 from tailrace.eventstore.metadata.log_start import LogStart
+from tailrace.eventstore.metadata.projection_steps import ProjectionSteps
 from tailrace.eventstore.metadata.run_records import RunRecords
 from tailrace.eventstore.model.info import EpochInfo, SourceState, TopicInfo
 from tailrace.eventstore.model.position import Cut
@@ -55,6 +56,7 @@ class Log:
         self.storage = storage
         self.waker: Waker = waker_of(catalog)
         self.derived = DerivedCatalog(catalog)
+        self.steps = ProjectionSteps(catalog)
         self.run_records = RunRecords(catalog)
         self.requests = Requests(catalog)
         with catalog.read() as connection:

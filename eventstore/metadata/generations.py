@@ -1,23 +1,21 @@
-"""Projections in the catalog: generations, their derived runs, and which one is live."""
+"""Generations of projections in the catalog, and which one is live."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.exc import IntegrityError as Duplicate
 
-from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import leases, tables
 from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.errors import Fenced, UsageError
-from tailrace.eventstore.model.time import from_micros, moment_of, to_micros
+from tailrace.eventstore.model.time import moment_of
 
 
 class Behind(UsageError):
@@ -57,6 +55,22 @@ class GenerationInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class NewGeneration:
+    """A generation that is begun. ``inputs``: what it reads, which retention keeps for it."""
+
+    projection: str
+    fingerprint: str
+    sink: str
+    key: Sequence[str]
+    schema: bytes
+    partitions: int
+    split: int
+    as_of: str | None = None
+    preview: str | None = None
+    inputs: Sequence[InputNeed] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class InputNeed:
     """A topic (its text) that a generation reads: its ``state``, or all of its ``changes``, of which those up to epoch
     ``start`` were gone when the generation was begun."""
@@ -66,93 +80,48 @@ class InputNeed:
     start: int
 
 
-@dataclass(frozen=True, slots=True)
-class DerivedRun:
-    """One committed step of a generation: its output at ``to_epoch`` (full) or the difference since ``from_epoch``
-    (delta). ``files`` is what the committer gave; ``hash`` chains over the steps."""
-
-    projection: str
-    generation: int
-    from_epoch: int
-    to_epoch: int
-    kind: str
-    files: tuple[Mapping[str, Any], ...]
-    rows: int
-    hash: str
-    commit_ts: datetime | None
-
-
-def step_hash(previous: str, from_epoch: int, to_epoch: int, kind: str, files: str) -> str:
-    """The hash of a step over that of the step before ("" before the first); ``files``: as JSON, as stored."""
-    return hashlib.sha256(f"{previous}\n{from_epoch}\n{to_epoch}\n{kind}\n{files}".encode()).hexdigest()
-
-
 def leases_of(projection: str, generation: int) -> str:
     """What the names of the leases of attempts at a generation begin with (``attempts``)."""
     return f"{projection}/{generation}/"
 
 
 class DerivedCatalog:
-    """Typed access to the projection tables. Every change is one transaction with its condition in SQL."""
+    """Generations by projection. Every change is one transaction with its condition in SQL."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     # generations
 
-    def create_generation(
-        self,
-        projection: str,
-        *,
-        fingerprint: str,
-        sink: str,
-        key: Sequence[str],
-        schema: bytes,
-        partitions: int,
-        split: int,
-        as_of: str | None = None,
-        preview: str | None = None,
-        inputs: Sequence[InputNeed] = (),
-    ) -> int:
-        """The next generation's number, in state building. ``inputs``: what it reads, for which retention stops."""
+    def create_generation(self, new: NewGeneration) -> int:
+        """The next generation's number, in state building."""
         table = tables.generations
         try:
             with self._catalog.write() as connection:
                 last = connection.scalar(
-                    select(func.max(table.c.generation)).where(table.c.projection == projection)
+                    select(func.max(table.c.generation)).where(table.c.projection == new.projection)
                 )
                 generation = (last or 0) + 1
                 connection.execute(
                     insert(table).values(
-                        projection=projection,
+                        projection=new.projection,
                         generation=generation,
-                        fingerprint=fingerprint,
-                        sink=sink,
-                        key=json.dumps(list(key), ensure_ascii=False),
-                        schema=schema,
-                        partitions=partitions,
-                        split=split,
-                        as_of=as_of,
-                        preview=preview,
-                        inputs=json.dumps([[need.topic, need.kind, need.start] for need in inputs]),
+                        fingerprint=new.fingerprint,
+                        sink=new.sink,
+                        key=json.dumps(list(new.key), ensure_ascii=False),
+                        schema=new.schema,
+                        partitions=new.partitions,
+                        split=new.split,
+                        as_of=new.as_of,
+                        preview=new.preview,
+                        inputs=json.dumps([[need.topic, need.kind, need.start] for need in new.inputs]),
                         state=GenerationState.BUILDING.value,
                         created_at=leases.now(connection),
                     )
                 )
             return generation
         except Duplicate:  # another process took the number; each try lets at least one of them through
-            return self.create_generation(
-                projection,
-                fingerprint=fingerprint,
-                sink=sink,
-                key=key,
-                schema=schema,
-                partitions=partitions,
-                split=split,
-                as_of=as_of,
-                preview=preview,
-                inputs=inputs,
-            )
+            return self.create_generation(new)
 
     def generations(self, projection: str) -> list[GenerationInfo]:
         table = tables.generations
@@ -226,111 +195,6 @@ class DerivedCatalog:
                 f"{projection} has no generation {generation}", hint="`tailrace projection` lists them"
             )
 
-    # derived runs
-
-    def commit_derived(
-        self,
-        projection: str,
-        generation: int,
-        from_epoch: int,
-        to_epoch: int,
-        kind: str,
-        files: Sequence[Mapping[str, Any]],
-        rows: int,
-        commit_ts: datetime | None = None,
-        lease: str | None = None,
-    ) -> DerivedRun:
-        """Append one step to a generation's chain, by compare-and-set: ``from_epoch`` must be where the chain ends
-        (0 for the first). The same step again gives back the stored one; anything else raises Fenced, so that a
-        process that computed on an outdated state changes nothing. ``files`` must be JSON; ``lease`` is that of the
-        attempt that wrote them (Ended when it is over: they may be gone)."""
-        if to_epoch <= from_epoch:
-            raise UsageError(f"a derived step from epoch {from_epoch} to {to_epoch} leads nowhere")
-        table = tables.derived
-        text = json.dumps([dict(file) for file in files], sort_keys=True, ensure_ascii=False)
-        try:
-            with self._catalog.write() as connection:
-                last = _last_run(connection, projection, generation)
-                head = last.to_epoch if last is not None else 0
-                previous = last.hash if last is not None else ""
-                values = {
-                    "projection": projection,
-                    "generation": generation,
-                    "from_epoch": from_epoch,
-                    "to_epoch": to_epoch,
-                    "kind": kind,
-                    "files": text,
-                    "rows": rows,
-                    "hash": step_hash(previous, from_epoch, to_epoch, kind, text),
-                    "commit_ts": to_micros(commit_ts),
-                }
-                if from_epoch == head:
-                    if lease is not None:
-                        leases.require(connection, lease)
-                        # Others at work on this step are too late now: those who died are forgotten.
-                        leases.at_work(connection, leases_of(projection, generation))
-                    connection.execute(insert(table).values(values))
-        except Duplicate:  # another process committed between our look and our insert
-            head = -1
-        if from_epoch != head:
-            return self._same_step(values)
-        failpoints.hit("derived_committed")
-        return _run(values)
-
-    def _same_step(self, values: Mapping[str, Any]) -> DerivedRun:
-        table = tables.derived
-        identity = ("projection", "generation", "from_epoch")
-        with self._catalog.read() as connection:
-            row = connection.execute(
-                select(table).where(*(table.c[name] == values[name] for name in identity))
-            ).one_or_none()
-        if row is not None and all(row._mapping[n] == values[n] for n in ("to_epoch", "kind", "files")):
-            return _run(row._mapping)
-        raise Fenced(
-            f"{values['projection']} generation {values['generation']}: another process went on from epoch "
-            f"{values['from_epoch']}",
-            hint="two runners refresh one projection; the other one's result stands",
-        )
-
-    def derived(self, projection: str, generation: int, after: int = 0) -> list[DerivedRun]:
-        """The steps of a generation that lead beyond epoch ``after``, oldest first."""
-        table = tables.derived
-        query = (
-            select(table)
-            .where(
-                table.c.projection == projection,
-                table.c.generation == generation,
-                table.c.to_epoch > after,
-            )
-            .order_by(table.c.from_epoch)
-        )
-        with self._catalog.read() as connection:
-            return [_run(row) for row in connection.execute(query).mappings()]
-
-    def last_derived(self, projection: str, generation: int) -> DerivedRun | None:
-        """The step at which a generation's chain ends; None before the first."""
-        table = tables.derived
-        query = (
-            select(table)
-            .where(table.c.projection == projection, table.c.generation == generation)
-            .order_by(table.c.to_epoch.desc())
-            .limit(1)
-        )
-        with self._catalog.read() as connection:
-            row = connection.execute(query).mappings().one_or_none()
-        return None if row is None else _run(row)
-
-    def forget_derived(self, projection: str, generation: int, up_to: int) -> None:
-        """Forget steps that lead to epochs <= ``up_to``, except the one at which the chain ends."""
-        table = tables.derived
-        mine = (table.c.projection == projection, table.c.generation == generation)
-        with self._catalog.write() as connection:
-            last = connection.scalar(select(func.max(table.c.to_epoch)).where(*mine))
-            if last is not None:
-                connection.execute(
-                    table.delete().where(*mine, table.c.to_epoch <= up_to, table.c.to_epoch < last)
-                )
-
     # live
 
     def live(self, projection: str) -> int | None:
@@ -365,7 +229,7 @@ class DerivedCatalog:
                     )
                     if changed.rowcount != 1:
                         raise _promoted_elsewhere(projection, expected)
-                    last = _last_run(connection, projection, expected)
+                    last = chain_end(connection, projection, expected)
                     if level is not None and last is not None and last.to_epoch > level:
                         raise _went_on(projection, generation, expected, last.to_epoch)
                     _set_state(connection, projection, expected, GenerationState.RETIRED)
@@ -388,7 +252,8 @@ def _live(connection: Connection, projection: str) -> int | None:
     return connection.scalar(select(table.c.generation).where(table.c.projection == projection))
 
 
-def _last_run(connection: Connection, projection: str, generation: int) -> Any:
+def chain_end(connection: Connection, projection: str, generation: int) -> Any:
+    """Epoch and hash at which a generation's chain of steps ends; None before the first."""
     table = tables.derived
     query = (
         select(table.c.to_epoch, table.c.hash)
@@ -423,18 +288,4 @@ def _went_on(projection: str, generation: int, live: int, epoch: int) -> Behind:
         f"{projection}: the live generation {live} went on to epoch {epoch} while generation {generation} was to take "
         "its place, which does not show that yet",
         hint="promote again once a run with its definition has brought it up to date, or pass --stale-ok",
-    )
-
-
-def _run(row: Mapping[str, Any] | RowMapping) -> DerivedRun:
-    return DerivedRun(
-        projection=row["projection"],
-        generation=row["generation"],
-        from_epoch=row["from_epoch"],
-        to_epoch=row["to_epoch"],
-        kind=row["kind"],
-        files=tuple(json.loads(row["files"])),
-        rows=row["rows"],
-        hash=row["hash"],
-        commit_ts=from_micros(row["commit_ts"]),
     )

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import IntegrityError
-from tailrace.eventstore.metadata.generations import DerivedRun, GenerationInfo, GenerationState, InputNeed
+from tailrace.eventstore.metadata.generations import GenerationInfo, GenerationState, InputNeed
+from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.position import Cut, Fence
 from tailrace.projections.generations.step_files import StepFiles, schema_from_bytes
 from tailrace.projections.sinks.contract import NoSink, Target

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.eventstore.errors import IncompleteTopic, UsageError
-from tailrace.eventstore.metadata.generations import DerivedRun, GenerationInfo
+from tailrace.eventstore.metadata.generations import GenerationInfo
+from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.segment_ref import SegmentRef
@@ -99,7 +100,7 @@ def standing_at(store: Store, name: str, epoch: int, generation: int | None = No
     info = live_of(store, name, generation)
     if info is None:
         return None
-    steps = [step for step in store.derived.derived(name, info.generation) if step.to_epoch <= epoch]
+    steps = [step for step in store.steps.list(name, info.generation) if step.to_epoch <= epoch]
     if not steps or not _holds(store, info, steps[-1], epoch):
         return None
     return ResultStep(info, steps[-1])
@@ -150,7 +151,7 @@ def _unknown(store: Store, projection: Projection, name: str, asked: str) -> Usa
 def _positions_of(store: Store, names: Sequence[str]) -> list[int]:
     """The epochs at which all of some projections have a result and one of them a step."""
     live = [info for name in names if (info := live_of(store, name)) is not None]
-    steps = [step for info in live for step in store.derived.derived(info.projection, info.generation)]
+    steps = [step for info in live for step in store.steps.list(info.projection, info.generation)]
     epochs = sorted({step.to_epoch for step in steps})
     return [epoch for epoch in epochs if all(standing_at(store, name, epoch) for name in names)]
 
@@ -174,7 +175,7 @@ def _holds(store: Store, info: GenerationInfo, step: DerivedRun, epoch: int) -> 
 
 def _steps_between(store: Store, name: str, epoch: int, at: ResultStep) -> list[DerivedRun]:
     """The steps that lead from what held at an epoch to a later standing."""
-    found = store.derived.derived(name, at.info.generation, after=epoch)
+    found = store.steps.list(name, at.info.generation, after=epoch)
     return [step for step in found if step.to_epoch <= at.step.to_epoch]
 
 
@@ -189,7 +190,7 @@ def common_cut(store: Store, projection: Projection, cut: Cut) -> Cut:
     stand = {}
     for name in names:
         info = live_of(store, name)
-        last = store.derived.last_derived(name, info.generation) if info else None
+        last = store.steps.last(name, info.generation) if info else None
         if last is None:
             raise IncompleteTopic(
                 f"projection {name!r}, which it reads, was never built", hint=f"tailrace run --once {name}"
@@ -210,7 +211,7 @@ def behind(store: Store, projection: Projection, cut: Cut) -> dict[str, int]:
     found = {}
     for name in projection.reads:
         info = live_of(store, name)
-        last = store.derived.last_derived(name, info.generation) if info else None
+        last = store.steps.last(name, info.generation) if info else None
         if last is not None and last.to_epoch < cut.epoch and not standing_at(store, name, cut.epoch):
             found[name] = last.to_epoch
     return found

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 
 from tailrace.eventstore.errors import Fenced, IncompleteTopic, OperatorError, TransientError, UsageError
 from tailrace.eventstore.metadata import attempts
-from tailrace.eventstore.metadata.generations import Behind, GenerationState
+from tailrace.eventstore.metadata.generations import Behind, GenerationState, NewGeneration
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.check_names import check
 from tailrace.projections.compute.compute import define, output_schema
@@ -128,7 +128,7 @@ def _rebuilt(
             _ready(ctx, generation)
         if preview is not None:
             _drop_earlier(ctx, generation)
-    last = ctx.store.derived.last_derived(name, generation.number)
+    last = ctx.store.steps.last(name, generation.number)
     assert last is not None
     return Rebuilt(
         name,
@@ -150,7 +150,7 @@ def _built(
     name, pin = projection.name, generation.pin
     with _failing(ctx, generation):
         started, taken = datetime.now(UTC), None
-        if ctx.store.derived.last_derived(name, generation.number) is None:
+        if ctx.store.steps.last(name, generation.number) is None:
             leftovers = resume.leftovers_of(ctx, generation) if resumed else None
             cut = pin.cut if pin else None
             if leftovers and not cut:
@@ -302,16 +302,18 @@ def _numbered(ctx: ProjectionContext, planned: Generation) -> Generation:
     sink, store_name = ctx.sink(planned), ctx.settings.store.name
     while True:
         number = ctx.store.derived.create_generation(
-            planned.projection,
-            fingerprint=planned.fingerprint,
-            sink=planned.sink_text,
-            key=planned.key,
-            schema=planned.schema.serialize().to_pybytes(),
-            partitions=planned.partitions,
-            split=planned.split,
-            as_of=planned.pin.to_json() if planned.pin else None,
-            preview=planned.preview,
-            inputs=planned.inputs,
+            NewGeneration(
+                planned.projection,
+                fingerprint=planned.fingerprint,
+                sink=planned.sink_text,
+                key=planned.key,
+                schema=planned.schema.serialize().to_pybytes(),
+                partitions=planned.partitions,
+                split=planned.split,
+                as_of=planned.pin.to_json() if planned.pin else None,
+                preview=planned.preview,
+                inputs=planned.inputs,
+            )
         )
         generation = replace(planned, number=number)
         if sink.live(store_name, planned.projection) != number:

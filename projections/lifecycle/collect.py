@@ -141,7 +141,7 @@ def _may_go_on(ctx: ProjectionContext, generation: Generation) -> bool:
 def _collect_files(ctx: ProjectionContext, name: str) -> None:
     """Remove files that no step names, no driver can still commit and no attempt at a build can take over; those of
     dropped generations too."""
-    storage, derived = ctx.store.storage, ctx.store.derived
+    storage = ctx.store.storage
     building = {each.number: each for each in ctx.generations(name) if _may_go_on(ctx, each)}
     by_number: dict[int, list[str]] = {}
     for path in storage.list(folder_of(name)):
@@ -149,7 +149,7 @@ def _collect_files(ctx: ProjectionContext, name: str) -> None:
     for number, paths in by_number.items():
         # The order matters: a listed file of no living attempt that is not named *afterwards* never will be.
         living = attempts.at_work(ctx.store.catalog, name, number)
-        named = set().union(*(files_of(step).paths() for step in derived.derived(name, number)))
+        named = set().union(*(files_of(step).paths() for step in ctx.store.steps.list(name, number)))
         if number in building and not named:
             named = resume.resumable(ctx, building[number], paths)
         for path in paths:

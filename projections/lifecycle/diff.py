@@ -116,7 +116,7 @@ class _Side:
 
     @classmethod
     def of(cls, ctx: ProjectionContext, generation: Generation) -> _Side:
-        step = ctx.store.derived.last_derived(generation.projection, generation.number)
+        step = ctx.store.steps.last(generation.projection, generation.number)
         if step is None:
             raise UsageError(
                 f"{generation} has no result yet", hint=f"tailrace rebuild {generation.projection}"

@@ -40,7 +40,7 @@ def generations(ctx: ProjectionContext, name: str) -> list[GenerationView]:
 
 
 def _view(ctx: ProjectionContext, generation: Generation, live: int | None) -> GenerationView:
-    last = ctx.store.derived.last_derived(generation.projection, generation.number)
+    last = ctx.store.steps.last(generation.projection, generation.number)
     fence, problem, pending = None, "", None
     try:
         fence = ctx.fence(generation)

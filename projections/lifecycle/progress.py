@@ -96,7 +96,7 @@ def _standing(
     ctx: ProjectionContext, live: Generation, head: EpochInfo, now: datetime, look: SinkAnswer
 ) -> ProjectionProgress:
     name = live.projection
-    last = ctx.store.derived.last_derived(name, live.number)
+    last = ctx.store.steps.last(name, live.number)
     rungs = [_rung(ctx.store, "derived", live, last.to_epoch if last else 0, head, now)]
     if look.epoch is not None:
         rungs.append(_rung(ctx.store, "sink", live, look.epoch, head, now))

@@ -257,7 +257,7 @@ def _level_of(ctx: ProjectionContext, generation: Generation, fence: Fence) -> i
 def _live_epoch(ctx: ProjectionContext, name: str, live: int | None) -> int:
     """Where the live generation stands by its steps in the log. Its sink is never ahead of these, so that a step on its
     way counts, and a sink that is lost or out of reach does not keep the generation from being replaced."""
-    last = None if live is None else ctx.store.derived.last_derived(name, live)
+    last = None if live is None else ctx.store.steps.last(name, live)
     return last.to_epoch if last else 0
 
 

@@ -154,7 +154,7 @@ def _touched(ctx: ProjectionContext, generation: Generation, since: Fence) -> pa
     columns."""
     columns = [HASH, *generation.key]
     found = [run_schema(generation.schema).empty_table().select(columns)]
-    steps = ctx.store.derived.derived(generation.projection, generation.number, after=since.epoch)
+    steps = ctx.store.steps.list(generation.projection, generation.number, after=since.epoch)
     if steps and steps[0].from_epoch != since.epoch:
         raise _restless(generation)  # steps in between are forgotten already
     for step in steps:

@@ -136,7 +136,7 @@ def _outcomes(
                 folder=None,
                 attempt="",
             )
-            steps = ctx.store.derived.derived(name, generation.number, after=part.fence.epoch - 1)
+            steps = ctx.store.steps.list(name, generation.number, after=part.fence.epoch - 1)
             results = files_of(steps[0]).results if steps else {}
             complete = _with_what_is_gone(ctx, projection, generation, cut, results)
             outcomes += compute_at(StepInput(ctx, projection, complete, cut), task, results)
@@ -199,7 +199,7 @@ def _sampling(
 ) -> Sampling | None:
     if sample is None:
         return None
-    last = ctx.store.derived.last_derived(generation.projection, generation.number)
+    last = ctx.store.steps.last(generation.projection, generation.number)
     rows = files_of(last).rows if last else 0
     return sampling_of(sample, rows, secrets.randbits(_SEED_BITS) if seed is None else seed)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import OperatorError, UsageError
-from tailrace.eventstore.metadata.generations import DerivedRun
+from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.position import Fence
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Generation, files_of
@@ -81,7 +81,7 @@ def missing_steps(ctx: ProjectionContext, generation: Generation, fence: Fence |
     """
     name, number = generation.projection, generation.number
     if fence is None:
-        steps = ctx.store.derived.derived(name, number)
+        steps = ctx.store.steps.list(name, number)
         if steps and steps[0].from_epoch != 0:
             raise _foreign_content(generation, "nothing, though its first steps are long done")
         return steps
@@ -90,8 +90,8 @@ def missing_steps(ctx: ProjectionContext, generation: Generation, fence: Fence |
             generation, f"generation {fence.generation} of projection {fence.projection!r} instead"
         )
     ctx.check_fence(generation, fence)
-    last = ctx.store.derived.last_derived(name, number)
-    steps = ctx.store.derived.derived(name, number, after=fence.epoch)
+    last = ctx.store.steps.last(name, number)
+    steps = ctx.store.steps.list(name, number, after=fence.epoch)
     stands_at = steps[0].from_epoch if steps else (last.to_epoch if last else 0)
     if stands_at != fence.epoch:
         raise _foreign_content(generation, f"epoch {fence.epoch}, to which no step of it leads")

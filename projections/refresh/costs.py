@@ -141,7 +141,7 @@ def changes_between(
             return None
         found += counted
     for name, generation in results.items():
-        steps = store.derived.derived(name, generation, after=after)
+        steps = store.steps.list(name, generation, after=after)
         rows = sum(file.rows for step in steps if step.to_epoch <= up_to for file in files_of(step).deltas)
         found += Counted(rows, rows)
     return found

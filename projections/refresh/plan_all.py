@@ -93,7 +93,7 @@ def _step(
 ) -> Plan:
     if not waits:
         return plan_reachable(StepInput(ctx, projection, live, cut))[0]
-    last = ctx.store.derived.last_derived(live.projection, live.number)
+    last = ctx.store.steps.last(live.projection, live.number)
     refused = declared_against(projection)
     what = f"after projection {', '.join(waits)}, refreshed before it"
     from_epoch = last.to_epoch if last else 0
@@ -111,7 +111,7 @@ def _estimated(
 ) -> Estimate | None:
     if isinstance(decided, Nothing):
         return None
-    last = ctx.store.derived.last_derived(live.projection, live.number) if live else None
+    last = ctx.store.steps.last(live.projection, live.number) if live else None
     if live is None or last is None:
         known = not projection.reads  # the rows of other results are not known before they are computed
         changes = changes_between(ctx.store, projection, 0, decided.to_epoch, {}) if known else None

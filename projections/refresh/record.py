@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import DifferenceFound, Fenced, IncompleteTopic, TailraceError
-from tailrace.eventstore.metadata.generations import DerivedRun
+from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.metadata.run_records import REFRESHES, STEPS, RunRecord
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
@@ -39,7 +39,7 @@ def failures_recorded(
         if isinstance(error, NotLevel | StepRefused):
             generation = error.generation  # by which the next build knows what to go on with, or not
         with suppress(TailraceError):  # a catalog out of reach has no room for it
-            last = None if generation is None else ctx.store.derived.last_derived(name, generation)
+            last = None if generation is None else ctx.store.steps.last(name, generation)
             head = ctx.store.head()
             record = RunRecord(
                 projection=name,
@@ -103,7 +103,7 @@ def record_settled(ctx: ProjectionContext, generation: Generation, started: date
     latest = next((record for record in records if record.generation == number), None)
     if latest is None or latest.status != "failed":
         return
-    last = ctx.store.derived.last_derived(name, number)
+    last = ctx.store.steps.last(name, number)
     ctx.store.run_records.add(
         RunRecord(
             projection=name,
@@ -129,9 +129,7 @@ def _not_on_record(
     known = next((record.to_epoch or 0 for record in latest if record.generation == number), None)
     if known is None and not applied.steps:
         return []  # its records are not among the latest, or gone
-    steps = [
-        step for step in ctx.store.derived.derived(name, number, known or 0) if step.to_epoch <= fence.epoch
-    ]
+    steps = [step for step in ctx.store.steps.list(name, number, known or 0) if step.to_epoch <= fence.epoch]
     before = len(steps) - applied.steps
     found = [(step, at >= before) for at, step in enumerate(steps)]
     return found if known is not None else [(step, anew) for step, anew in found if anew]

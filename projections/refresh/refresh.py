@@ -19,7 +19,8 @@ from typing import Literal
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import Fenced, IncompleteTopic, TailraceError
 from tailrace.eventstore.maintenance.redaction.receipts import erasures
-from tailrace.eventstore.metadata.generations import DerivedRun, GenerationState
+from tailrace.eventstore.metadata.generations import GenerationState
+from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.guards import declared_against
 from tailrace.projections.context import ProjectionContext
@@ -76,7 +77,7 @@ def plan_generation(step: StepInput) -> Plan:
     """What a refresh of the generation to the step's position would do. Starts no Spark."""
     store, projection, generation = step.ctx.store, step.projection, step.generation
     epoch = step.cut.epoch
-    last = store.derived.last_derived(generation.projection, generation.number)
+    last = store.steps.last(generation.projection, generation.number)
     if last is None:
         return plan(None, epoch, ())
     if epoch <= last.to_epoch:
@@ -160,9 +161,8 @@ def refresh_generation(
 def _prune(ctx: ProjectionContext, generation: Generation, projection: Projection) -> None:
     """Forget steps that have long been in the sink, and at once those from before a redaction of an input. Files that
     only they named are removed."""
-    derived = ctx.store.derived
     name, number = generation.projection, generation.number
-    steps = derived.derived(name, number)
+    steps = ctx.store.steps.list(name, number)
     erased = max(erasures(ctx.store, ctx.topics(projection)).values(), default=0)
     if not steps or steps[-1].to_epoch < erased:
         erased = 0  # the result without the erased values is still to come
@@ -173,7 +173,7 @@ def _prune(ctx: ProjectionContext, generation: Generation, projection: Projectio
         return
     gone, kept = steps[:count], steps[count:]
     needed = set().union(*(files_of(step).paths() for step in kept))
-    derived.forget_derived(name, number, gone[-1].to_epoch)
+    ctx.store.steps.forget(name, number, gone[-1].to_epoch)
     for path in set().union(*(files_of(step).paths() for step in gone)) - needed:
         ctx.store.storage.delete(path)
 
@@ -249,7 +249,7 @@ def mark_frozen(ctx: ProjectionContext, generation: Generation) -> Outcome | Non
         if generation.frozen_at is not None:
             derived.set_frozen(name, number, None)
         return None
-    last = derived.last_derived(name, number)
+    last = ctx.store.steps.last(name, number)
     epoch = last.to_epoch if last else 0
     if generation.frozen_at is None:
         derived.set_frozen(name, number, epoch)

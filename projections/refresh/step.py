@@ -20,7 +20,7 @@ from typing import Literal
 from tailrace.eventstore.catalog.leases import Ended
 from tailrace.eventstore.errors import Fenced, TransientError
 from tailrace.eventstore.metadata import attempts
-from tailrace.eventstore.metadata.generations import DerivedRun
+from tailrace.eventstore.metadata.projection_steps import DerivedRun, NewStep
 from tailrace.projections.analysis.guards import declared_against
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
 from tailrace.projections.compute.compute import compute, define, require_schema
@@ -82,7 +82,7 @@ def take_step(
     """
     ctx, projection, generation = step.ctx, step.projection, step.generation
     name, number = generation.projection, generation.number
-    last = ctx.store.derived.last_derived(name, number)
+    last = ctx.store.steps.last(name, number)
     before = files_of(last) if last else None
     _ = ctx.spark  # its start is no part of what a step takes
     with attempts.attempt(ctx.store.catalog, name, number, str(step.cut.epoch)) as attempt:
@@ -201,15 +201,17 @@ def _step_files(
 
 
 def _commit(step: StepInput, last: DerivedRun | None, files: StepFiles, lease: str) -> DerivedRun:
-    return step.ctx.store.derived.commit_derived(
-        step.generation.projection,
-        step.generation.number,
-        last.to_epoch if last else 0,
-        step.cut.epoch,
-        "delta" if last else "full",
-        [files.to_data()],
-        files.rows,
-        step.cut.commit_ts,
+    return step.ctx.store.steps.commit(
+        NewStep(
+            step.generation.projection,
+            step.generation.number,
+            last.to_epoch if last else 0,
+            step.cut.epoch,
+            "delta" if last else "full",
+            [files.to_data()],
+            files.rows,
+            step.cut.commit_ts,
+        ),
         lease=lease,
     )
 

@@ -29,7 +29,8 @@ from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.maintenance.retention import plan
 from tailrace.eventstore.maintenance.rounds import Round
 from tailrace.eventstore.metadata import segment_index
-from tailrace.eventstore.metadata.generations import InputNeed
+from tailrace.eventstore.metadata.generations import InputNeed, NewGeneration
+from tailrace.eventstore.metadata.projection_steps import NewStep
 from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.model.retention import Retention
@@ -97,10 +98,10 @@ class StoreMachine(RuleBasedStateMachine):
         register(self.store)
         self.writer = self.store.take_over("shop")
         self.append([(1, [("c", 1)], [("c", 2)])])
-        self.store.derived.create_generation(
+        self.store.derived.create_generation(NewGeneration(
             "totals", fingerprint="f", sink="mart", key=["id"], schema=b"", partitions=1, split=1,
             inputs=[InputNeed(ORDERS.text, "state", 0)],
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -324,8 +325,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def a_projection_goes_on(self) -> None:
         if self.epoch > self.fence:
-            self.store.derived.commit_derived(
-                "totals", 1, from_epoch=self.fence, to_epoch=self.epoch, kind="full", files=[], rows=0
+            self.store.steps.commit(
+                NewStep(
+                    "totals", 1, from_epoch=self.fence, to_epoch=self.epoch, kind="full", files=[], rows=0
+                )
             )
             self.fence = self.epoch
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.eventstore.log.sources import register_topic
-from tailrace.eventstore.metadata.generations import DerivedRun
+from tailrace.eventstore.metadata.projection_steps import DerivedRun
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.eventstore.settings import Settings
@@ -46,7 +46,7 @@ def commit_step(
     ctx: ProjectionContext, projection: Projection, generation: Generation, cut: Cut
 ) -> DerivedRun:
     """Compute the whole result and commit it as the next step, without bringing it to the sink."""
-    last = ctx.store.derived.last_derived(generation.projection, generation.number)
+    last = ctx.store.steps.last(generation.projection, generation.number)
     decided = Full(last.to_epoch if last else 0, cut.epoch, "asked for")
     return take_step(StepInput(ctx, projection, generation, cut), decided).run
 

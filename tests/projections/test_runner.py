@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import event
 
 from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.metadata.generations import NewGeneration
 from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import PostgresTable
@@ -170,10 +171,10 @@ def test_a_position_before_the_log_is_told(shop: ShopLog, deploy: Deploy) -> Non
 @pytest.mark.parametrize("verb", [promote, rollback, gc, generations])
 def test_a_name_that_nobody_knows_is_no_success(store: Store, settings: Settings, verb: Any) -> None:
     ctx = ProjectionContext(store, settings, {})
-    store.derived.create_generation(
+    store.derived.create_generation(NewGeneration(
         "totals", fingerprint="", sink=spec_to_text(PostgresTable("mart", "totals")), key=["id"],
         schema=schema_bytes(pa.schema([("id", pa.int64())])), partitions=2, split=1,
-    )  # fmt: skip
+    ))  # fmt: skip
     with pytest.raises(UsageError, match="there is no projection 'total'") as caught:
         verb(ctx, "total")
     assert caught.value.hint == "did you mean totals?"

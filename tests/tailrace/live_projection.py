@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tailrace.config.load import load_settings
+from tailrace.eventstore.metadata.generations import NewGeneration
 from tailrace.eventstore.store import Store
 from tailrace.projections.generations.generation import spec_to_text
 from tailrace.projections.sinks.open import open_sink
@@ -30,10 +31,10 @@ def make_live(folder: Path) -> None:
         writer = shop.writer(store)
         writer.append(shop.batch(10, customers=[("c", 5)], completes=[shop.CUSTOMERS]))
         writer.append(shop.batch(20, customers=[("u", 5)]))
-        number = store.derived.create_generation(
+        number = store.derived.create_generation(NewGeneration(
             PROJECTION, fingerprint="", sink=spec_to_text(spec), key=["customer_id"],
             schema=COLUMNS.serialize().to_pybytes(), partitions=2, split=1,
-        )  # fmt: skip
+        ))  # fmt: skip
         store.derived.promote(PROJECTION, number, None)
     sink, shown = open_sink(spec, settings), target(schema=COLUMNS)
     fill(sink, shown, [LIVE_ROW])

@@ -9,6 +9,7 @@ import pytest
 
 from tailrace import load_settings, open_reader
 from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.metadata.generations import NewGeneration
 from tailrace.eventstore.store import Store
 from tailrace.projections.sinks.specs import ParquetFolder
 from tests.tailrace.live_projection import LIVE_ROW, PROJECTION, make_live
@@ -64,7 +65,7 @@ def test_a_projection_that_was_built_and_never_promoted_cannot_be_read(
     monkeypatch.chdir(folder)
     with Store.open(load_settings().store) as store:
         store.derived.create_generation(
-            "profile", fingerprint="", sink="{}", key=["id"], schema=b"", partitions=1, split=1
+            NewGeneration("profile", fingerprint="", sink="{}", key=["id"], schema=b"", partitions=1, split=1)
         )
     with pytest.raises(OperatorError, match="no generation of projection 'profile' is live"):
         open_reader("profile")

@@ -16,6 +16,7 @@ from sqlalchemy import update
 from tailrace.eventstore.catalog import leases, tables
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.generations import GenerationState
+from tailrace.eventstore.metadata.projection_steps import NewStep
 from tailrace.eventstore.model.time import now_micros
 from tailrace.eventstore.store import Store
 from tests.eventstore.metadata.test_generations import FILES, generation
@@ -59,9 +60,9 @@ def test_a_driver_of_this_host_is_at_work_until_it_ends_whatever_the_clock_says(
         for ahead in (DAY, -DAY, timedelta()):
             jump(ahead)
             assert attempts.at_work(store.catalog, "totals", number) == {attempt.name}
-        store.derived.commit_derived("totals", number, 0, 1, "full", FILES, 3, lease=attempt.lease)
+        store.steps.commit(NewStep("totals", number, 0, 1, "full", FILES, 3), lease=attempt.lease)
     assert attempts.at_work(store.catalog, "totals", number) == frozenset()
-    assert len(store.derived.derived("totals", number)) == 1
+    assert len(store.steps.list("totals", number)) == 1
 
 
 def test_who_was_taken_for_dead_commits_nothing(new_store: StoreFactory, jump: Jump) -> None:
@@ -79,8 +80,8 @@ def test_who_was_taken_for_dead_commits_nothing(new_store: StoreFactory, jump: J
             jump(ahead)
             assert attempts.at_work(store.catalog, "totals", number) == frozenset()
             with pytest.raises(leases.Ended, match="taken for dead"):
-                store.derived.commit_derived("totals", number, 0, 1, "full", FILES, 3, lease=attempt.lease)
-    assert store.derived.derived("totals", number) == []
+                store.steps.commit(NewStep("totals", number, 0, 1, "full", FILES, 3), lease=attempt.lease)
+    assert store.steps.list("totals", number) == []
 
 
 def test_a_build_is_given_up_when_nobody_is_at_work_on_it_and_its_time_is_over(
@@ -120,7 +121,7 @@ def test_who_is_at_work_on_a_generation_that_is_dropped_commits_nothing(new_stor
         derived.drop_generation("totals", 1)
         assert generation(derived) == 1
         with pytest.raises(leases.Ended):
-            derived.commit_derived("totals", 1, 0, 1, "full", FILES, 3, lease=mine.lease)
+            store.steps.commit(NewStep("totals", 1, 0, 1, "full", FILES, 3), lease=mine.lease)
         for name, other in zip(names[1:], others, strict=True):
-            derived.commit_derived(name, 1, 0, 1, "full", FILES, 3, lease=other.lease)
-    assert [len(derived.derived(name, 1)) for name in names] == [0, 1, 1]
+            store.steps.commit(NewStep(name, 1, 0, 1, "full", FILES, 3), lease=other.lease)
+    assert [len(store.steps.list(name, 1)) for name in names] == [0, 1, 1]

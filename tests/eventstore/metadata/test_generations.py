@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from tailrace.eventstore.errors import Fenced, UsageError
-from tailrace.eventstore.metadata.generations import DerivedCatalog, GenerationState
+from tailrace.eventstore.metadata.generations import DerivedCatalog, GenerationState, NewGeneration
+from tailrace.eventstore.metadata.projection_steps import NewStep
 from tests.fixtures.stores import StoreFactory
 
 FILES = [{"path": "derived/totals/1/a.parquet", "rows": 3}]
@@ -16,7 +17,9 @@ FILES = [{"path": "derived/totals/1/a.parquet", "rows": 3}]
 
 def generation(catalog: DerivedCatalog, projection: str = "totals") -> int:
     return catalog.create_generation(
-        projection, fingerprint="f", sink="mart", key=["id"], schema=b"ipc", partitions=4, split=2
+        NewGeneration(
+            projection, fingerprint="f", sink="mart", key=["id"], schema=b"ipc", partitions=4, split=2
+        )
     )
 
 
@@ -57,24 +60,25 @@ def test_generations_made_at_once_have_different_numbers(new_store: StoreFactory
 
 
 def test_derived_steps_form_one_chain(new_store: StoreFactory) -> None:
-    catalog = new_store().derived
-    generation(catalog)
+    store = new_store()
+    generation(store.derived)
+    steps = store.steps
     moment = datetime(2026, 1, 1, tzinfo=UTC)
-    full = catalog.commit_derived("totals", 1, 0, 10, "full", FILES, 3, moment)
-    delta = catalog.commit_derived("totals", 1, 10, 12, "delta", [], 0)
-    assert catalog.derived("totals", 1) == [full, delta]
+    full = steps.commit(NewStep("totals", 1, 0, 10, "full", FILES, 3, moment))
+    delta = steps.commit(NewStep("totals", 1, 10, 12, "delta", [], 0))
+    assert steps.list("totals", 1) == [full, delta]
     assert (full.files[0]["rows"], full.commit_ts, full.rows) == (3, moment, 3)
     assert full.hash != delta.hash
     # The same step again, by a process that did not hear of its success: the stored one.
-    assert catalog.commit_derived("totals", 1, 0, 10, "full", FILES, 3, moment) == full
+    assert steps.commit(NewStep("totals", 1, 0, 10, "full", FILES, 3, moment)) == full
     for wrong in ((0, 11), (5, 13), (10, 13), (13, 14)):
         with pytest.raises(Fenced):
-            catalog.commit_derived("totals", 1, *wrong, "delta", FILES, 3)
+            steps.commit(NewStep("totals", 1, *wrong, "delta", FILES, 3))
     with pytest.raises(Fenced):  # same step, other content
-        catalog.commit_derived("totals", 1, 0, 10, "full", [], 0)
+        steps.commit(NewStep("totals", 1, 0, 10, "full", [], 0))
     with pytest.raises(UsageError):
-        catalog.commit_derived("totals", 1, 12, 12, "delta", [], 0)
-    assert catalog.derived("totals", 1) == [full, delta]
+        steps.commit(NewStep("totals", 1, 12, 12, "delta", [], 0))
+    assert steps.list("totals", 1) == [full, delta]
 
 
 def test_of_steps_committed_at_once_one_stands(new_store: StoreFactory) -> None:
@@ -85,7 +89,7 @@ def test_of_steps_committed_at_once_one_stands(new_store: StoreFactory) -> None:
     def run(number: int) -> None:
         files = [{"path": f"{number}"}]
         try:
-            stores[number].derived.commit_derived("totals", 1, 0, 10 + number, "full", files, 1)
+            stores[number].steps.commit(NewStep("totals", 1, 0, 10 + number, "full", files, 1))
             outcome.append("committed")
         except Fenced:
             outcome.append("fenced")
@@ -96,7 +100,7 @@ def test_of_steps_committed_at_once_one_stands(new_store: StoreFactory) -> None:
     for thread in threads:
         thread.join()
     assert sorted(outcome) == ["committed", "fenced", "fenced", "fenced"]
-    assert len(stores[0].derived.derived("totals", 1)) == 1
+    assert len(stores[0].steps.list("totals", 1)) == 1
 
 
 def test_promotion_is_compare_and_set(new_store: StoreFactory) -> None:

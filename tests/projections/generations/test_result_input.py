@@ -74,7 +74,7 @@ def stands(ctx: ProjectionContext, name: str) -> int:
     """The epoch its result is of, which is what all functions together give there."""
     generation = ctx.live(name)
     assert generation is not None
-    last = ctx.store.derived.last_derived(name, generation.number)
+    last = ctx.store.steps.last(name, generation.number)
     assert last is not None
     cut = ctx.store.cut(last.to_epoch)
     found = everything(ctx, ctx.projection(name), cut).select(generation.schema.names)
@@ -222,7 +222,7 @@ def test_it_is_verified_where_results_that_it_reads_are_kept_no_more(
     monkeypatch.setattr(refreshes, "_STEPS_KEPT", 1)
     live = diamond.live("diamond")
     assert live is not None
-    last = shop.store.derived.last_derived("diamond", live.number)
+    last = shop.store.steps.last("diamond", live.number)
     assert last is not None
     for _ in range(2):
         shop.work()

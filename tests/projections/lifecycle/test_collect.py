@@ -42,14 +42,14 @@ def before_its_commit(
     ctx: ProjectionContext, monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]
 ) -> None:
     """Have something done when the next step is computed and not committed."""
-    commit = ctx.store.derived.commit_derived
+    commit = ctx.store.steps.commit
 
     def meanwhile(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(ctx.store.derived, "commit_derived", commit)
+        monkeypatch.setattr(ctx.store.steps, "commit", commit)
         do()
         return commit(*args, **kwargs)
 
-    monkeypatch.setattr(ctx.store.derived, "commit_derived", meanwhile)
+    monkeypatch.setattr(ctx.store.steps, "commit", meanwhile)
 
 
 def test_a_jump_of_the_clock_takes_no_files_from_a_driver_at_work_nor_its_build(

@@ -170,7 +170,7 @@ def test_two_appliers_at_once_leave_what_one_would_have_left(
 
     assert rows_of(ctx, name) == shop.expected(name)
     assert verify(ctx, name).equal
-    fence, last = ctx.fence(generation), ctx.store.derived.last_derived(name, 1)
+    fence, last = ctx.fence(generation), ctx.store.steps.last(name, 1)
     assert fence is not None and last is not None and fence.epoch == last.to_epoch
 
 
@@ -198,7 +198,7 @@ def test_a_task_that_is_killed_as_it_writes_leaves_a_build_that_the_next_run_fin
     assert [generation.number for generation in ctx.generations("customer_totals")] == [1]
     assert rows_of(ctx, "customer_totals") == shop.expected("customer_totals")
     gc(ctx, "customer_totals")
-    (step,) = ctx.store.derived.derived("customer_totals", 1)
+    (step,) = ctx.store.steps.list("customer_totals", 1)
     assert set(ctx.store.storage.list(folder_of("customer_totals"))) == files_of(step).paths()
 
 
@@ -212,12 +212,12 @@ def test_a_driver_killed_while_planning_or_after_its_commit_is_resumed(
     epoch = shop.work()
     (planned,) = plans(ctx, ["customer_totals"])
     assert isinstance(planned.plan, Incremental)
-    steps = ctx.store.derived.derived("customer_totals", 1)
+    steps = ctx.store.steps.list("customer_totals", 1)
 
     assert killed(job(file, "refresh", "customer_totals", failpoint="refresh_planned"))
-    assert ctx.store.derived.derived("customer_totals", 1) == steps
+    assert ctx.store.steps.list("customer_totals", 1) == steps
     assert killed(job(file, "refresh", "customer_totals", failpoint="derived_committed"))
-    last = ctx.store.derived.last_derived("customer_totals", 1)
+    last = ctx.store.steps.last("customer_totals", 1)
     assert last is not None and last.to_epoch == epoch
     assert rows_of(ctx, "customer_totals") != shop.expected("customer_totals")
     (planned,) = plans(ctx, ["customer_totals"])
@@ -227,7 +227,7 @@ def test_a_driver_killed_while_planning_or_after_its_commit_is_resumed(
     done = job(file, "refresh", "customer_totals")
 
     assert done.returncode == 0, done.stderr
-    assert ctx.store.derived.last_derived("customer_totals", 1) == last
+    assert ctx.store.steps.last("customer_totals", 1) == last
     assert rows_of(ctx, "customer_totals") == shop.expected("customer_totals")
     fence = ctx.fence(generation)
     assert fence is not None and fence.epoch == epoch

@@ -140,7 +140,7 @@ def test_refresh_and_rebuild_stop_by_name_and_go_on(
     assert process.shows() == (2, newest)
 
     def leftovers(ctx: ProjectionContext) -> set[str]:
-        steps = [step for number in (1, 2) for step in ctx.store.derived.derived("totals", number)]
+        steps = [step for number in (1, 2) for step in ctx.store.steps.list("totals", number)]
         named = set().union(*(files_of(step).paths() for step in steps))
         return set(ctx.store.storage.list("derived")) - named
 

@@ -185,5 +185,5 @@ def require_right(ctx: ProjectionContext, shop: ShopLog, name: str, told: list[s
     assert verify(ctx, name).equal, told[-3:]
     generation = ctx.live(name)
     assert generation is not None
-    fence, last = ctx.fence(generation), ctx.store.derived.last_derived(name, generation.number)
+    fence, last = ctx.fence(generation), ctx.store.steps.last(name, generation.number)
     assert fence is not None and last is not None and fence.epoch == last.to_epoch, told[-3:]

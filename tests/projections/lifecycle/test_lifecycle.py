@@ -107,7 +107,7 @@ def test_building_applying_and_verifying_tell_how_many_buckets_are_done(
     live = ctx.live("totals")
     assert live is not None
     all_of_them = live.partitions * live.split
-    (step,) = ctx.store.derived.derived("totals", live.number)
+    (step,) = ctx.store.steps.list("totals", live.number)
     deltas = len(files_of(step).deltas)
     assert told["computing totals"][-1] == (all_of_them, all_of_them)
     assert told["applying totals"] == [(done, deltas) for done in range(deltas + 1)]
@@ -191,7 +191,7 @@ def test_rows_that_were_erased_are_computed_again_and_steps_from_before_forgotte
     assert (done.status, done.upserts, done.deletes) == ("done", 1, 0)
     (total,) = [row["total"] for row in rows_of(ctx, "totals") if row["customer_id"] == 1]
     assert total == (sum(amounts) if amounts else None)
-    assert len(ctx.store.derived.derived("totals", 1)) == 1
+    assert len(ctx.store.steps.list("totals", 1)) == 1
     assert not before <= set(shop.store.storage.list("derived"))
     assert verify(ctx, "totals").equal
     assert shop.store.verify().findings == ()
@@ -436,7 +436,7 @@ def test_a_generation_is_promoted_at_the_position_of_the_live_one_or_later(
     built = rebuild(new, "totals")
 
     assert grown == [5, 1] and built.promoted is not None
-    before, after = (new.store.derived.last_derived("totals", number) for number in (1, 2))
+    before, after = (new.store.steps.last("totals", number) for number in (1, 2))
     assert before is not None and after is not None
     assert built.promoted.fence.epoch == built.epoch == after.to_epoch >= before.to_epoch
     assert before.to_epoch == new.store.cut().epoch
@@ -554,17 +554,17 @@ def test_a_zombie_driver_is_refused_by_compare_and_set_and_leaves_nothing(
     shop.work()
     storage = ctx.store.storage
     overtaken = ProjectionContext(ctx.store, ctx.settings, ctx.projections)
-    commit = ctx.store.derived.commit_derived
+    commit = ctx.store.steps.commit
     files: list[set[str]] = []
 
     def overtake(*args: Any, **kwargs: Any) -> Any:
         # What a second runner does while this one computes: it goes on to the head.
-        ctx.store.derived.commit_derived = commit  # type: ignore[method-assign]
+        ctx.store.steps.commit = commit  # type: ignore[method-assign]
         refresh(ctx)
         files.append(set(storage.list("derived")))
         return commit(*args, **kwargs)
 
-    ctx.store.derived.commit_derived = overtake  # type: ignore[method-assign]
+    ctx.store.steps.commit = overtake  # type: ignore[method-assign]
     with pytest.raises(Fenced, match="another process went on"):
         commit_step(overtaken, overtaken.projection("totals"), generation, cut)
 

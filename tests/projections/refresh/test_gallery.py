@@ -91,7 +91,7 @@ def followed_or_refused(
 
 def standing(ctx: ProjectionContext, generation: Generation) -> list[str]:
     """What the generation's own result is, sorted."""
-    last = ctx.store.derived.last_derived(generation.projection, generation.number)
+    last = ctx.store.steps.last(generation.projection, generation.number)
     assert last is not None
     files = files_of(last)
     tables = [

@@ -80,7 +80,7 @@ def cut_off(ctx: ProjectionContext, monkeypatch: pytest.MonkeyPatch, name: str =
         raise TransientError("the catalog is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(ctx.store.derived, "commit_derived", away)
+        patched.setattr(ctx.store.steps, "commit", away)
         with pytest.raises(TransientError, match="the catalog is away"):
             rebuild(ctx, name)
     assert listed(ctx, name, RECEIPT)
@@ -91,7 +91,7 @@ def require_right(ctx: ProjectionContext, built: Rebuilt, name: str) -> None:
     assert (built.resumed, built.generation) == (True, 1)
     assert verify(ctx, name).equal
     gc(ctx, name)
-    steps = ctx.store.derived.derived(name, 1)
+    steps = ctx.store.steps.list(name, 1)
     assert set(listed(ctx, name)) == set().union(*(files_of(step).paths() for step in steps))
 
 
@@ -119,7 +119,7 @@ def test_a_driver_killed_as_buckets_are_written_is_gone_on_with_from_those_that_
     built = rebuild(ctx, "order_cache")
 
     assert finished_before(ctx, "order_cache") == finished
-    first, *later = ctx.store.derived.derived("order_cache", 1)
+    first, *later = ctx.store.steps.list("order_cache", 1)
     assert (first.from_epoch, first.to_epoch) == (0, position) and later, "at its position, then caught up"
     assert written <= contents(ctx, "order_cache"), "the very bytes"
     require_right(ctx, built, "order_cache")
@@ -338,6 +338,6 @@ def test_a_first_load_that_was_cut_off_goes_on_behind_the_buckets_that_are_in_th
     monkeypatch.setattr(apply, "read_delta", noted)
     built = rebuild(ctx, name)
 
-    (step,) = ctx.store.derived.derived(name, 1)
+    (step,) = ctx.store.steps.list(name, 1)
     assert read == [file.bucket for file in files_of(step).deltas][3:]
     require_right(ctx, built, name)

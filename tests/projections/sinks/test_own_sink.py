@@ -14,7 +14,7 @@ import pytest
 from examples import sqlite_sink
 from examples.sqlite_sink import SqliteFile
 from tailrace.eventstore.errors import UsageError
-from tailrace.eventstore.metadata.generations import InputNeed
+from tailrace.eventstore.metadata.generations import InputNeed, NewGeneration
 from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import open_reader
@@ -75,14 +75,16 @@ def test_a_projection_goes_into_a_users_own_sink(shop: ShopLog, deploy: Deploy, 
 def build(store: Store, name: str, sink: str) -> int:
     """A generation in the catalog alone."""
     return store.derived.create_generation(
-        name,
-        fingerprint="",
-        sink=sink,
-        key=["id"],
-        schema=pa.schema([("id", pa.int64())]).serialize().to_pybytes(),
-        partitions=1,
-        split=1,
-        inputs=[InputNeed("shop.public.orders", "state", 0)],
+        NewGeneration(
+            name,
+            fingerprint="",
+            sink=sink,
+            key=["id"],
+            schema=pa.schema([("id", pa.int64())]).serialize().to_pybytes(),
+            partitions=1,
+            split=1,
+            inputs=[InputNeed("shop.public.orders", "state", 0)],
+        )
     )
 
 

@@ -292,7 +292,7 @@ def test_an_executor_that_is_killed_as_it_computes_and_as_it_writes_costs_time_a
         {row["customer_id"] for row in shop.state["orders"].values()}
     )
     assert len(folders()) > 2, "others took their place"
-    (step,) = shop.store.derived.derived("totals", 1)
+    (step,) = shop.store.steps.list("totals", 1)
     assert written() == files_of(step).paths()
     assert lost - written(), "what a lost executor wrote was written again, and collected"
 

@@ -22,7 +22,8 @@ from tailrace.eventstore.maintenance.files import seal
 from tailrace.eventstore.maintenance.retention import apply, plan
 from tailrace.eventstore.maintenance.rounds import is_due
 from tailrace.eventstore.metadata import segment_index
-from tailrace.eventstore.metadata.generations import InputNeed
+from tailrace.eventstore.metadata.generations import InputNeed, NewGeneration
+from tailrace.eventstore.metadata.projection_steps import NewStep
 from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.model.retention import Retention
@@ -330,10 +331,19 @@ def test_a_projections_fence_holds_what_comes_behind_it(new_store: StoreFactory,
     fill(store, 1, 30)
     needs = [InputNeed(ORDERS.text, "state", 0), InputNeed(CUSTOMERS.text, "changes", 0)]
     number = store.derived.create_generation(
-        "totals", fingerprint="f", sink="mart", key=["id"], schema=b"", partitions=1, split=1, inputs=needs
+        NewGeneration(
+            "totals",
+            fingerprint="f",
+            sink="mart",
+            key=["id"],
+            schema=b"",
+            partitions=1,
+            split=1,
+            inputs=needs,
+        )
     )
-    store.derived.commit_derived(
-        "totals", number, from_epoch=0, to_epoch=12, kind="full", files=[], rows=0, commit_ts=None
+    store.steps.commit(
+        NewStep("totals", number, from_epoch=0, to_epoch=12, kind="full", files=[], rows=0, commit_ts=None)
     )
     set_clock(30)
     done = store.maintain()

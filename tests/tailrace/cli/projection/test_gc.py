@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tailrace.eventstore.metadata.generations import GenerationState
+from tailrace.eventstore.metadata.generations import GenerationState, NewGeneration
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 from tailrace.projections.generations.generation import spec_to_text
@@ -17,13 +17,15 @@ def test_a_sink_that_was_removed_hinders_what_was_built_in_it_alone(project: Pro
     with Store.open(StoreSettings(), create=True, root=project.folder) as store:
         for name, sink in (("first", "gone"), ("first", "files"), ("second", "files")):
             number = store.derived.create_generation(
-                name,
-                fingerprint="",
-                sink=spec_to_text(ParquetFolder(sink)),
-                key=["id"],
-                schema=pa.schema([("id", pa.int64())]).serialize().to_pybytes(),
-                partitions=1,
-                split=1,
+                NewGeneration(
+                    name,
+                    fingerprint="",
+                    sink=spec_to_text(ParquetFolder(sink)),
+                    key=["id"],
+                    schema=pa.schema([("id", pa.int64())]).serialize().to_pybytes(),
+                    partitions=1,
+                    split=1,
+                )
             )
             store.derived.set_state(name, number, GenerationState.FAILED)
 
