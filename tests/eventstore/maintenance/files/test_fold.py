@@ -29,7 +29,7 @@ FOLDER = """
 import sys
 from pathlib import Path
 from tailrace.eventstore.store import Store
-from tailrace.eventstore.maintenance import fold
+from tailrace.eventstore.maintenance.files import fold
 from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
 fold.CHUNK = 4
 upkeep = UpkeepSettings(keep_seconds=0, keep_epochs=5)

@@ -36,7 +36,7 @@ MAINTAINER = """
 import sys
 from pathlib import Path
 from tailrace.eventstore.store import Store
-from tailrace.eventstore.maintenance import seal, tiers
+from tailrace.eventstore.maintenance.files import seal, tiers
 from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
 seal.CHUNK_EPOCHS, tiers.FAN_IN = 2, 4
 settings = StoreSettings(catalog=sys.argv[1], segments=Path("segments"), upkeep=UpkeepSettings(keep_seconds=0))
