@@ -27,8 +27,10 @@ from pydantic_core import PydanticUndefined
 import tailrace
 from tailrace import projections
 from tailrace.cli.app import app
+from tailrace.config.load import CONFIG_VARIABLE, ENV_VARIABLE
 from tailrace.eventstore import errors
-from tailrace.eventstore.errors import Reaction, TailraceError
+from tailrace.eventstore.disclosure import VARIABLE
+from tailrace.eventstore.errors import DOCS_URL_VARIABLE, Reaction, TailraceError
 from tailrace.eventstore.model.retention import Retention
 from tailrace.eventstore.settings import SINK_ADDRESS, Settings
 from tailrace.eventstore.store import Store
@@ -72,6 +74,13 @@ _SECTIONS: Mapping[str, str] = {
     "sinks": "sinks.NAME",
 }
 """Tables of the file that are written once for each name."""
+_VARIABLES = (
+    (f"`{CONFIG_VARIABLE}`", "The configuration file, where `--config` names none. Default: `tailrace.toml` here."),
+    (f"`{ENV_VARIABLE}`", "The overlay `[env.NAME]`, where `--env` names none."),
+    (f"`{VARIABLE}`", "1: errors and differences quote values of rows, as with `--show-values`."),
+    (f"`{DOCS_URL_VARIABLE}`", "Address of the folder `docs` of this version, where a team serves it. Hints of errors"
+     " then link to its pages; without it they name them."),
+)  # fmt: skip
 _TYPES: Mapping[object, str] = {
     bool: "true or false",
     float: "number",
@@ -97,6 +106,8 @@ def configuration() -> str:
         *_models(Settings, ""),
         "## The address of a sink",
         table(("kind", "setting with its address"), addresses),
+        "## Environment variables",
+        table(("variable", "meaning"), _VARIABLES),
     )
 
 

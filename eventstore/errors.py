@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import re
 from enum import Enum
 from typing import ClassVar
+
+DOCS_URL_VARIABLE = "TAILRACE_DOCS_URL"
+"""Environment variable with the address of the folder ``docs`` of this version, where a team serves it."""
+
+
+def manual_page(page: str, heading: str = "") -> str:
+    """How a hint names a page of the documentation and a heading of it: as an address where ``TAILRACE_DOCS_URL`` is
+    set, else by their names."""
+    base = os.environ.get(DOCS_URL_VARIABLE)
+    if base:
+        return f"{base.rstrip('/')}/{page}" + (f"#{heading_anchor(heading)}" if heading else "")
+    return f"the documentation's page {page}" + (f', "{heading}"' if heading else "")
+
+
+def heading_anchor(heading: str) -> str:
+    """The part of an address that leads to a heading of a Markdown page."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 class Reaction(Enum):

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import pq
 
 from tailrace.eventstore import disclosure
-from tailrace.eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
+from tailrace.eventstore.errors import OperatorError, TailraceError, TransientError, UsageError, manual_page
 
 
 class SlotActive(OperatorError):
@@ -223,7 +223,8 @@ _SMALLER = (
 REPAIR_HINT = (
     "what the slot kept is gone, so changes are missing: run `tailrace source repair`, which makes a new slot and "
     "compares every table with the log; "
-    "raise max_slot_wal_keep_size or idle_replication_slot_timeout so that it does not happen again"
+    "raise max_slot_wal_keep_size or idle_replication_slot_timeout so that it does not happen again; see "
+    + manual_page("capture/repair.md", "Repair")
 )
 
 

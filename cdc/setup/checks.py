@@ -13,7 +13,7 @@ from tailrace.cdc.postgres.publication import Publication, add_statement
 from tailrace.cdc.postgres.tables import Table
 from tailrace.cdc.setup.table_choice import Level, SetupFinding, problem_of
 from tailrace.cdc.topics import Topics
-from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.errors import OperatorError, manual_page
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.topic import TopicId
 
@@ -197,7 +197,7 @@ def ownership_findings(seen: Inspection, tables: Sequence[Table]) -> list[SetupF
             table.text,
             f"user {user} does not own it, so may not publish it",
             f"GRANT {quote(table.owner)} TO {quote(user)}; or let its owner make the publication: see "
-            "docs/capture/setting-up-a-source.md, the user of a source",
+            + manual_page("capture/setting-up-a-source.md", "The user of a source"),
         )
         for table in tables
         if not table.owned

@@ -16,7 +16,7 @@ from sqlalchemy import Column, Connection, MetaData, column, insert, inspect, se
 
 from tailrace.eventstore.catalog import roles, tables
 from tailrace.eventstore.catalog.database import INIT, Catalog
-from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.errors import OperatorError, manual_page
 from tailrace.eventstore.model.time import now_micros
 
 Phase = Literal["pre", "post"]
@@ -69,7 +69,7 @@ def check(catalog: Catalog, family: Family) -> None:
         raise OperatorError(
             f"the {family.name} tables of {catalog.label} have format {has}, "
             f"this version of Tailrace needs {family.least}",
-            hint=f"{_UPGRADE} says what it would do, and does it",
+            hint=f"{_UPGRADE} says what it would do, and does it; see {manual_page('catalog.md', 'Upgrades')}",
         )
     if has > family.revision:
         require_known(catalog, family, has)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.errors import OperatorError, manual_page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,5 +127,6 @@ def _unable(said: str) -> OperatorError:
     )
     return OperatorError(
         f"executors run no Python task: {why}",
-        hint="each needs the same Python packages as the driver: docs/storage.md, Spark on a cluster",
+        hint="each needs the same Python packages as the driver: see "
+        + manual_page("storage.md", "Spark on a cluster"),
     )

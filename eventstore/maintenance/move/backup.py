@@ -21,7 +21,7 @@ from sqlalchemy import create_engine
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import leases
 from tailrace.eventstore.catalog.open import groups_file
-from tailrace.eventstore.errors import IntegrityError, OperatorError, UsageError
+from tailrace.eventstore.errors import IntegrityError, OperatorError, UsageError, manual_page
 from tailrace.eventstore.integrity import catalog_snapshot
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.storage import LocalStorage
@@ -50,7 +50,8 @@ def backup(log: Log, folder: Path, *, report: Callable[[str], None] = lambda _: 
     if source is None:
         raise UsageError(
             "the catalog is on a Postgres server, which copies itself",
-            hint="tailrace store hold -- COMMAND keeps files while COMMAND copies both (docs/operations.md)",
+            hint="tailrace store hold -- COMMAND keeps files while COMMAND copies both: see "
+            + manual_page("operations.md", "A catalog on Postgres"),
         )
     target = LocalStorage(folder / SEGMENTS)
     try:

@@ -19,6 +19,7 @@ from pydantic import (
     ValidationError,
 )
 
+from tailrace.eventstore.errors import manual_page
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.model import Changes, Events, Input, OnUnreadable, Result, State, Through
 from tailrace.projections.definition.sql.own_sink import NoSink, own_sink
@@ -33,7 +34,7 @@ _HEADER = re.compile(
 _PLACE = re.compile(r" \(at line (\d+), column (\d+)\)| \(at end of document\)")
 _TABLE = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([^=#\[\]]+?)\s*=")
-_MORE = "docs/projections.md says how it is written (In SQL)"
+_MORE = f"how it is written says {manual_page('projections.md', 'In SQL')}"
 _EXAMPLE = """begin the file with
 /* projection
 key = "customer_id"

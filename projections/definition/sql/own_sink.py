@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tailrace.eventstore.errors import manual_page
 from tailrace.projections.definition.findings import did_you_mean
 from tailrace.projections.definition.source import user_place
 from tailrace.projections.sinks.specs import OwnSink
@@ -39,7 +40,8 @@ def own_sink(factory: object, options: object) -> OwnSink:
         raise NoSink(
             "factory",
             f"{factory} gives a {type(made).__name__}, which is no sink",
-            "a sink has open_sink and open_reader: docs/projections.md (A sink of your own)",
+            "a sink has open_sink and open_reader: see "
+            + manual_page("projections.md", "A sink of your own"),
         )
     return made
 

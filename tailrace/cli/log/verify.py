@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.invocation import Invocation, invocation_of
-from tailrace.eventstore.errors import DifferenceFound
+from tailrace.eventstore.errors import DifferenceFound, manual_page
 from tailrace.terminal import count, size
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _print_findings(invocation: Invocation, found: Verified) -> None:
         return
     output.line(
         f"{count(len(found.findings), 'finding')}; nothing was changed\n"
-        "  hint: put back what is damaged or missing from a backup (docs/operations.md), then verify again; what the"
-        " source still holds can be read again: tailrace source snapshot",
+        "  hint: put back what is damaged or missing from a backup, then verify again; what the source still holds"
+        f" can be read again: tailrace source snapshot; see {manual_page('operations.md', 'Restoring')}",
         style="bold red",
     )
