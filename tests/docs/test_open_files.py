@@ -54,7 +54,7 @@ def test_other_tools_read_the_files_as_the_page_says(page: dict[str, Any]) -> No
         }
         rows = content(store)
     assert len(page["files"]) > 1
-    assert {tuple(row) for row in page["newest"].fetchall()} == held
+    assert {tuple(row) for row in page["latest"].fetchall()} == held
     assert Counter(page["changes"]["_op"]) == Counter(row["_op"] for row in rows)
     assert page["per_day"].sum() == len(rows)
     assert {row["id"] for row in page["deleted"].collect()} == {

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Scrape = Callable[[ProjectionCollector], dict[str, float]]
 
 LABELS = ("rung", "kind", "cause", "status")
-PAGE = REPOSITORY / "docs" / "operations.md"
+PAGE = REPOSITORY / "docs" / "reference" / "metrics.md"
 BAD = """
     from tailrace.projections import PostgresTable, State, projection
 
@@ -61,7 +61,8 @@ def scrape() -> Scrape:
             end()
         found = {}
         for family in text_string_to_metric_families(text):
-            assert f"`{family.name}`" in PAGE.read_text(), "documented"
+            suffix = "_total" if family.type == "counter" else ""
+            assert f"`{family.name}{suffix}`" in PAGE.read_text(), "documented"
             for sample in family.samples:
                 labels = filter(None, (sample.labels.get(label) for label in LABELS))
                 found[" ".join([sample.name.removeprefix("tailrace_"), *labels])] = sample.value
