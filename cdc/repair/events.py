@@ -12,7 +12,7 @@ from tailrace.cdc.context import Task
 from tailrace.cdc.postgres.slot import Exported
 from tailrace.cdc.postgres.tables import Table
 from tailrace.cdc.repair.report import Found, TopicRepair
-from tailrace.cdc.snapshot.copy import Unit, copy_chunks, share_locks, snapshot_session
+from tailrace.cdc.snapshot.copy import CopyUnit, copy_chunks, share_locks, snapshot_session
 from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.schema import EVENT_SCHEMA
@@ -49,7 +49,7 @@ class EventsRepair:
 
     def run(self) -> list[Found]:
         names = ["category", *(column.name for column in EVENT_SCHEMA.columns)]
-        unit = Unit(
+        unit = CopyUnit(
             self._table,
             *self._table.label,
             order=' ORDER BY "stream", "version"',

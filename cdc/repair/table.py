@@ -18,12 +18,12 @@ from tailrace.cdc.repair.corrections import Correction
 from tailrace.cdc.repair.digests import DigestBuilder, Digests
 from tailrace.cdc.repair.redactions import ErasedCells
 from tailrace.cdc.repair.report import Found, TopicRepair
-from tailrace.cdc.snapshot.chunk_query import Keyset, Piece, read_keyset
+from tailrace.cdc.snapshot.chunk_query import ChunkBounds, KeyedTable, read_keyset
 from tailrace.cdc.snapshot.copy import (
-    Form,
+    CopyForm,
     copy_chunks,
     in_either_form,
-    plan_units,
+    plan_copies,
     share_locks,
     snapshot_session,
 )
@@ -68,7 +68,7 @@ class TableRepair:
         self._complete = topic not in topics.incomplete
         self._micros = micros
         self._lsn = exported.consistent_point - 1
-        self._form = Form.TEXT
+        self._form = CopyForm.TEXT
 
     def run(self) -> Found:
         self._task.require_going()
@@ -86,7 +86,7 @@ class TableRepair:
             return in_either_form(partial(self._found, connection, self._table, schema))
 
     def _found(
-        self, connection: Connection[Row], table: Table, schema: TopicSchema | None, form: Form
+        self, connection: Connection[Row], table: Table, schema: TopicSchema | None, form: CopyForm
     ) -> Found:
         self._form = form
         reason = self._why_whole(schema or self._latest)
@@ -218,7 +218,7 @@ class TableRepair:
     def _source_rows(
         self, connection: Connection[Row], table: Table, schema: TopicSchema
     ) -> Iterator[Sequence[pa.Array]]:
-        for unit in plan_units(connection, self._address, table, 1):
+        for unit in plan_copies(connection, self._address, table, 1):
             for texts in copy_chunks(
                 connection, self._address, unit, [column.name for column in schema.columns], self._form
             ):
@@ -226,13 +226,13 @@ class TableRepair:
                 yield texts
 
     def _existing(
-        self, connection: Connection[Row], keyset: Keyset, keys: Sequence[tuple[str, ...]]
+        self, connection: Connection[Row], keyset: KeyedTable, keys: Sequence[tuple[str, ...]]
     ) -> set[tuple[str, ...]]:
         """Which of some keys the snapshot has."""
         names = [column.name for column in self._latest.columns if column.key]
         found: set[tuple[str, ...]] = set()
         for start in range(0, len(keys), _KEYS_AT_ONCE):
-            piece = Piece(keys=tuple(keys[start : start + _KEYS_AT_ONCE]))
+            piece = ChunkBounds(keys=tuple(keys[start : start + _KEYS_AT_ONCE]))
             for texts in copy_chunks(connection, self._address, piece.unit(keyset), names):
                 found.update(zip(*(cells.to_pylist() for cells in texts), strict=True))
         return found

@@ -29,13 +29,13 @@ from tailrace.cdc.repair.events import not_removed
 from tailrace.cdc.repair.redactions import ErasedCells
 from tailrace.cdc.setup.continuity import check_system, require_source
 from tailrace.cdc.snapshot.copy import (
-    Form,
+    CopyForm,
+    CopyUnit,
     TableChanged,
-    Unit,
     copy_chunks,
     in_either_form,
     lock_tables,
-    plan_units,
+    plan_copies,
     snapshot_session,
 )
 from tailrace.cdc.topics import Topics, is_events
@@ -235,11 +235,11 @@ class _Verification:
             return self._skip(topic, "its key has other columns now")
         columns = [here[number] for number in both]
         hidden = {column.id for column in schema.left_out}
-        units = plan_units(self._snapshot, self._address, table, 1)
+        units = plan_copies(self._snapshot, self._address, table, 1)
         names = [there[number].name for number in both]
         key_at = [at for at, column in enumerate(columns) if column.key]
 
-        def compared(form: Form) -> TopicComparison:
+        def compared(form: CopyForm) -> TopicComparison:
             erased = ErasedCells(columns, key_at)
             side = _Sides(
                 key_at=key_at,
@@ -272,7 +272,7 @@ class _Verification:
         if table is None:
             return self._skip(topic, "the source has no table of domain events any more")
         category = topic.parts[1]
-        units = [Unit(table, *table.label, only=table.kind != "p")]
+        units = [CopyUnit(table, *table.label, only=table.kind != "p")]
         names = ["category", *(column.name for column in EVENT_SCHEMA.columns)]
 
         def of_category() -> Iterator[Sequence[pa.Array]]:
@@ -293,13 +293,13 @@ class _Verification:
         return side.compare(topic, self._lsn, self._samples)
 
     def _source_rows(
-        self, units: Sequence[Unit], names: Sequence[str], form: Form = Form.TEXT
+        self, units: Sequence[CopyUnit], names: Sequence[str], form: CopyForm = CopyForm.TEXT
     ) -> Iterator[Sequence[pa.Array]]:
         for unit in units:
             yield from copy_chunks(self._snapshot, self._address, unit, names, form)
 
     def _protected_rows(
-        self, units: Sequence[Unit], names: Sequence[str], columns: Sequence[Column], form: Form
+        self, units: Sequence[CopyUnit], names: Sequence[str], columns: Sequence[Column], form: CopyForm
     ) -> Iterator[Sequence[pa.Array]]:
         """The source's rows as capture writes them."""
         for texts in self._source_rows(units, names, form):

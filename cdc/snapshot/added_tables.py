@@ -19,7 +19,7 @@ from tailrace.cdc.postgres.connect import connect, connect_replication
 from tailrace.cdc.postgres.slot import Exported, create_exported
 from tailrace.cdc.snapshot.copy import TableChanged
 from tailrace.cdc.snapshot.held_back import Aside
-from tailrace.cdc.snapshot.load import Loaded, SnapshotLoad, Target
+from tailrace.cdc.snapshot.load import LoadResult, LoadTarget, SnapshotLoad
 from tailrace.cdc.topics import TopicsChanged
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.log.writer import SourceWriter
@@ -33,7 +33,7 @@ from tailrace.eventstore.model.topic import TopicId
 _AGAIN_SECONDS = 10.0
 
 
-class AddedLoad:
+class AddedTablesLoad:
     """Loads ``topics`` (with their latest versions) until it succeeds or ``close`` is called."""
 
     def __init__(self, task: Task, writer: SourceWriter, topics: Mapping[TopicId, TopicSchema]) -> None:
@@ -45,7 +45,7 @@ class AddedLoad:
         self._stop = self._task.stop
         self._aside = {topic: Aside(topic, writer.prepare, task.store.storage) for topic in topics}
         self._doubts: dict[TopicId, int] = {}
-        self._result: tuple[Exported, Loaded] | None = None
+        self._result: tuple[Exported, LoadResult] | None = None
         self._point = 0
         self._pool = ThreadPoolExecutor(1, "tailrace-added")
         self._future: Future[None] | None = None
@@ -79,7 +79,7 @@ class AddedLoad:
         self._doubts[topic] = lsn
 
     def ready(self, through_lsn: int) -> bool:
-        """Loaded, and everything that commits below its consistent point is in the log. Raises what ended the load."""
+        """Whether all is read and the log has what commits below the load's point. Raises what ended the load."""
         if self._future is not None and self._future.done():
             self._future.result()
         if self._point:
@@ -120,7 +120,7 @@ class AddedLoad:
             published=list(loaded.published.items()),
         )
 
-    def _emptied(self, topic: TopicId, exported: Exported, loaded: Loaded) -> Iterable[PreparedSegment]:
+    def _emptied(self, topic: TopicId, exported: Exported, loaded: LoadResult) -> Iterable[PreparedSegment]:
         """A truncate in front of rows that are read again: what was known before no longer counts."""
         if not had_rows(self._store.catalog, topic):
             return ()
@@ -154,7 +154,7 @@ class AddedLoad:
     def _names(self) -> str:
         return ", ".join(topic.text for topic in self._topics)
 
-    def _load(self) -> tuple[Exported, Loaded]:
+    def _load(self) -> tuple[Exported, LoadResult]:
         slot = f"{self._writer.state.slot[:40]}_load_{self._writer.term}"
         with connect(self._address, "tailrace load") as control:
             replication = connect_replication(self._address, f"tailrace {slot}")
@@ -172,8 +172,8 @@ class AddedLoad:
                 replication.finish()
         return exported, loaded
 
-    def _read(self, exported: Exported) -> Loaded:
-        target = Target(self._writer.prepare, lambda topic, schema: None)
+    def _read(self, exported: Exported) -> LoadResult:
+        target = LoadTarget(self._writer.prepare, lambda topic, schema: None)
         load = SnapshotLoad(self._task, exported, self._writer.state.publication, target)
         loaded = load.run(self._topics, events=None)
         differing = [

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tailrace.cdc.columnar.decode import ControlMessage
 from tailrace.cdc.columnar.rows import truncate_row
 from tailrace.cdc.context import Stopped
-from tailrace.cdc.snapshot.chunk_merge import Snapshot, Touched, surviving
+from tailrace.cdc.snapshot.chunk_merge import PgSnapshot, TouchedKeys, surviving
 from tailrace.eventstore.metadata import load_progress
 from tailrace.eventstore.metadata.topics import had_rows
 from tailrace.eventstore.model.epoch import Load, LoadRange, LoadStep, TopicRows
@@ -34,12 +34,12 @@ _POLL_SECONDS = 0.2
 
 
 @dataclass(slots=True)
-class LoadedTopic:
+class ChunkedTopic:
     """One topic being loaded. ``begun``: its first mark is in the stream, so rows are appended."""
 
     id: TopicId
     schema: TopicSchema
-    touched: Touched = field(default_factory=Touched)
+    touched: TouchedKeys = field(default_factory=TouchedKeys)
     begun: bool = False
     ranges: dict[int, LoadRange] = field(default_factory=dict)
     expected: int = 0
@@ -51,16 +51,16 @@ class LoadedTopic:
 
 
 @dataclass(slots=True)
-class Attempt:
+class PendingMark:
     """What waits for its mark. ``published``: how the table was published when its load began. ``settled``: None until
     the append that holds it is durable, then whether it counted."""
 
-    topic: LoadedTopic
+    topic: ChunkedTopic
     content: bytes
     begins: Load | None = None
     published: str = ""
     rows: pa.Table | None = None
-    snapshot: Snapshot | None = None
+    snapshot: PgSnapshot | None = None
     step: LoadStep | None = None
     settled: bool | None = None
     done: threading.Event = field(default_factory=threading.Event)
@@ -81,7 +81,7 @@ class Woven:
     begins: list[Load] = field(default_factory=list)
     published: list[tuple[TopicId, str]] = field(default_factory=list)
     steps: list[LoadStep] = field(default_factory=list)
-    verdicts: list[tuple[Attempt, bool]] = field(default_factory=list)
+    verdicts: list[tuple[PendingMark, bool]] = field(default_factory=list)
 
     def durable(self) -> None:
         """To be called when the rows are in the log."""
@@ -97,29 +97,29 @@ def moved(before: LoadRange, step: LoadStep) -> LoadRange:
     return LoadRange(before.number, step.after, before.upto, before.rows + step.rows, step.done)
 
 
-class Weaver:
+class ChunkApplier:
     """Brings the chunks of some topics into the rows of the stream. ``weave`` and what stands with it is called by the
     append thread alone, the rest by any."""
 
     def __init__(self, store: Store, topics: Mapping[TopicId, TopicSchema]) -> None:
         self._store = store
         self._topics = {topic: self._resumed(topic, schema) for topic, schema in topics.items()}
-        self._attempts: dict[bytes, Attempt] = {}
+        self._attempts: dict[bytes, PendingMark] = {}
         # Of chunks under way: the oldest snapshot they may have.
-        self._floors: dict[bytes, Snapshot | None] = {}
-        self._latest: Snapshot | None = None
+        self._floors: dict[bytes, PgSnapshot | None] = {}
+        self._latest: PgSnapshot | None = None
         self._lock = threading.Lock()
 
-    def _resumed(self, topic: TopicId, schema: TopicSchema) -> LoadedTopic:
+    def _resumed(self, topic: TopicId, schema: TopicSchema) -> ChunkedTopic:
         """A topic that an earlier session began to load, in the version it still has, goes on where it was."""
         load = load_progress.read(self._store.catalog, topic)
         if load is None or load.version != schema.version:
-            return LoadedTopic(topic, schema)
+            return ChunkedTopic(topic, schema)
         ranges = {each.number: each for each in load.ranges}
-        return LoadedTopic(topic, schema, begun=True, ranges=ranges, expected=load.expected_rows)
+        return ChunkedTopic(topic, schema, begun=True, ranges=ranges, expected=load.expected_rows)
 
     @property
-    def loading(self) -> Collection[LoadedTopic]:
+    def loading(self) -> Collection[ChunkedTopic]:
         """The topics that are not whole yet."""
         return list(self._topics.values())
 
@@ -159,18 +159,18 @@ class Weaver:
             del self._topics[topic]
         return whole
 
-    def _take(self, topic: LoadedTopic, rows: Sequence[TopicRows], woven: Woven) -> None:
+    def _take(self, topic: ChunkedTopic, rows: Sequence[TopicRows], woven: Woven) -> None:
         for part in rows:
             topic.touched.observe(part)
         if topic.begun:
             woven.rows += rows
 
-    def _apply(self, attempt: Attempt, mark: ControlMessage, woven: Woven) -> None:
+    def _apply(self, attempt: PendingMark, mark: ControlMessage, woven: Woven) -> None:
         topic = attempt.topic
         del self._attempts[mark.content]
         if attempt.begins is not None:
             topic.begun = True
-            topic.touched = Touched()
+            topic.touched = TouchedKeys()
             topic.ranges = {each.number: each for each in attempt.begins.ranges}
             topic.expected = attempt.begins.expected_rows
             woven.begins.append(
@@ -189,13 +189,13 @@ class Weaver:
                 woven.steps.append(attempt.step)
         woven.verdicts.append((attempt, kept is not None))
 
-    def _emptied(self, topic: LoadedTopic, mark: ControlMessage) -> list[TopicRows]:
+    def _emptied(self, topic: ChunkedTopic, mark: ControlMessage) -> list[TopicRows]:
         if not had_rows(self._store.catalog, topic.id):
             return []
         rows = truncate_row(topic.schema, mark.commit_lsn, mark.commit_ts)
         return [TopicRows(topic.id, topic.schema.version, rows)]
 
-    def _forget(self, topic: LoadedTopic, content: bytes) -> None:
+    def _forget(self, topic: ChunkedTopic, content: bytes) -> None:
         """Nobody needs what all chunks under way and to come see."""
         with self._lock:
             self._floors.pop(content, None)
@@ -206,8 +206,8 @@ class Weaver:
 
     # the workers' side
 
-    def attempt(self, topic: LoadedTopic, begins: Load | None = None) -> Attempt:
-        attempt = Attempt(topic, secrets.token_bytes(16), begins)
+    def attempt(self, topic: ChunkedTopic, begins: Load | None = None) -> PendingMark:
+        attempt = PendingMark(topic, secrets.token_bytes(16), begins)
         if begins is not None:
             self._attempts[attempt.content] = attempt
         else:
@@ -215,18 +215,18 @@ class Weaver:
                 self._floors[attempt.content] = self._latest
         return attempt
 
-    def snapshot_taken(self, attempt: Attempt, snapshot: Snapshot) -> None:
+    def snapshot_taken(self, attempt: PendingMark, snapshot: PgSnapshot) -> None:
         attempt.snapshot = snapshot
         with self._lock:
             self._floors[attempt.content] = snapshot
             if self._latest is None or snapshot.xmin > self._latest.xmin:
                 self._latest = snapshot
 
-    def expect(self, attempt: Attempt) -> None:
+    def expect(self, attempt: PendingMark) -> None:
         """Its mark may arrive from now on."""
         self._attempts[attempt.content] = attempt
 
-    def give_up(self, attempt: Attempt) -> None:
+    def give_up(self, attempt: PendingMark) -> None:
         """Its mark may arrive or not: whoever takes it out decides."""
         self._attempts.pop(attempt.content, None)
         with self._lock:

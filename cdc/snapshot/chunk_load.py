@@ -21,7 +21,7 @@ from psycopg import Connection
 
 from tailrace.cdc.context import Stopped, Task, transaction_wait
 from tailrace.cdc.postgres.publication import read_publication
-from tailrace.cdc.snapshot.chunk_apply import BEGIN_PREFIX, LoadedTopic, Weaver
+from tailrace.cdc.snapshot.chunk_apply import BEGIN_PREFIX, ChunkApplier, ChunkedTopic
 from tailrace.cdc.snapshot.chunk_query import (
     commit_mark,
     open_session,
@@ -65,7 +65,7 @@ class ChunkedLoad:
         self._publication = publication
         self._progress = task.progress
         self._rates = rates
-        self.weaver = Weaver(task.store, topics)
+        self.weaver = ChunkApplier(task.store, topics)
         self._stop = self._task.stop
         self._pool = ThreadPoolExecutor(1, "tailrace-load")
         self._future: Future[None] | None = None
@@ -114,7 +114,7 @@ class ChunkedLoad:
             if failed >= len(waiting):
                 self._stop.wait(_AGAIN_SECONDS if failed > 1 else 1.0)
 
-    def _load(self, topic: LoadedTopic) -> None:
+    def _load(self, topic: ChunkedTopic) -> None:
         started, before = time.monotonic(), topic.rows
         with closing(open_session(self._address)) as control:
             if not topic.begun:
@@ -130,7 +130,7 @@ class ChunkedLoad:
             f"loaded {topic.rows - before} rows of {topic.id.text} in {seconds:.1f} s by chunks"
         )
 
-    def _begin(self, topic: LoadedTopic, control: Connection[Row]) -> None:
+    def _begin(self, topic: ChunkedTopic, control: Connection[Row]) -> None:
         keyset = read_keyset(control, self._address, self._publication, topic.schema.relid)
         require_known(topic, keyset, self._task.policies)
         assert keyset is not None
@@ -154,7 +154,7 @@ class ChunkedLoad:
             waiting()
             self._stop.wait(_POLL_SECONDS / 4)
 
-    def _read_ranges(self, topic: LoadedTopic, throttle: Throttle) -> None:
+    def _read_ranges(self, topic: ChunkedTopic, throttle: Throttle) -> None:
         todo = deque(each.number for each in topic.ranges.values() if not each.done)
         workers = min(self._settings.load_workers, len(todo))
         halt = threading.Event()
@@ -167,7 +167,7 @@ class ChunkedLoad:
             finally:
                 halt.set()
 
-    def _watch(self, topic: LoadedTopic, running: Collection[Future[None]]) -> None:
+    def _watch(self, topic: ChunkedTopic, running: Collection[Future[None]]) -> None:
         """Wait for the workers and report; raise what one of them raised, or Stopped."""
         started, before = time.monotonic(), topic.rows
         pending = set(running)
@@ -182,7 +182,7 @@ class ChunkedLoad:
             if pending and self._stop.is_set():
                 raise Stopped
 
-    def _fill_holes(self, topic: LoadedTopic, throttle: Throttle) -> None:
+    def _fill_holes(self, topic: ChunkedTopic, throttle: Throttle) -> None:
         """Read rows again, by key, that the log knows only in part: an update that did not send a TOASTed value came
         in front of a chunk that did not hold the row any more, or was dropped with it."""
         worker = self._reader(topic, throttle, self._stop)
@@ -197,5 +197,5 @@ class ChunkedLoad:
             self._progress.note(f"{len(holes)} rows of {topic.id.text} are read again by key")
             worker.read_keys(holes)
 
-    def _reader(self, topic: LoadedTopic, throttle: Throttle, halt: threading.Event) -> ChunkReader:
+    def _reader(self, topic: ChunkedTopic, throttle: Throttle, halt: threading.Event) -> ChunkReader:
         return ChunkReader(self._task, self._publication, self.weaver, topic, throttle, halt)

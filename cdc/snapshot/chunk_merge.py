@@ -33,7 +33,7 @@ _XID_SPACE = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PgSnapshot:
     """What ``pg_current_snapshot()`` says: transactions below ``xmin`` have ended, from ``xmax`` on have not begun,
     those in ``running`` were running. Ids are 64 bits wide."""
 
@@ -42,7 +42,7 @@ class Snapshot:
     running: frozenset[int]
 
     @classmethod
-    def parse(cls, text: str) -> Snapshot:
+    def parse(cls, text: str) -> PgSnapshot:
         """``'10:20:10,14'``."""
         xmin, xmax, running = text.split(":")
         return cls(int(xmin), int(xmax), frozenset(int(each) for each in running.split(",") if each))
@@ -60,7 +60,7 @@ class Snapshot:
 
 
 @dataclass(slots=True)
-class Touched:
+class TouchedKeys:
     """Keys of one topic (as hashes) that the stream's transactions touched, as long as a snapshot may not see them."""
 
     _xids: list[Ints] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Touched:
         self._xids.append(xids)
         self._hashes.append(table["_hash"].to_numpy())
 
-    def unseen(self, snapshot: Snapshot) -> Ints | None:
+    def unseen(self, snapshot: PgSnapshot) -> Ints | None:
         """Hashes of the keys that transactions touched which the snapshot does not see. None: one of these emptied the
         table, so nothing the snapshot holds is of use."""
         if self._truncates and not snapshot.sees(np.array(self._truncates, np.int64)).all():
@@ -84,7 +84,7 @@ class Touched:
         xids, hashes = self._joined()
         return np.unique(hashes[~snapshot.sees(xids)])
 
-    def forget(self, snapshot: Snapshot) -> None:
+    def forget(self, snapshot: PgSnapshot) -> None:
         """Drop what every snapshot that may still come sees: none is older than ``snapshot``."""
         xids, hashes = self._joined()
         kept = snapshot.widened(xids) >= snapshot.xmin
@@ -102,7 +102,7 @@ class Touched:
         return np.concatenate([empty, *self._xids]), np.concatenate([empty, *self._hashes])
 
 
-def surviving(rows: pa.Table, snapshot: Snapshot, touched: Touched) -> pa.Table | None:
+def surviving(rows: pa.Table, snapshot: PgSnapshot, touched: TouchedKeys) -> pa.Table | None:
     """The rows of a chunk (``change_schema``) that still hold at its mark, when ``touched`` knows all that the stream
     brought before it. None: read the chunk again."""
     unseen = touched.unseen(snapshot)

@@ -16,8 +16,8 @@ from tailrace.cdc.postgres.connect import Address, connect, literal, quote, quot
 from tailrace.cdc.postgres.locks import read_locks_refused
 from tailrace.cdc.postgres.publication import read_publication
 from tailrace.cdc.postgres.tables import TREE, Table, as_published, read_tables
-from tailrace.cdc.snapshot.chunk_merge import Snapshot
-from tailrace.cdc.snapshot.copy import TableChanged, Unit, copy_chunks, in_either_form
+from tailrace.cdc.snapshot.chunk_merge import PgSnapshot
+from tailrace.cdc.snapshot.copy import CopyUnit, TableChanged, copy_chunks, in_either_form
 from tailrace.eventstore.model.epoch import KeyTexts
 from tailrace.eventstore.model.schema import Column
 
@@ -55,7 +55,7 @@ FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.oid WHERE c.relkind = 'r'
 
 
 @dataclass(frozen=True, slots=True)
-class Keyset:
+class KeyedTable:
     """A table and its key columns in the order of their index."""
 
     table: Table
@@ -92,7 +92,7 @@ def _tuple(columns: Sequence[Column], key: KeyTexts) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ChunkBounds:
     """Which rows a chunk takes: up to ``limit`` of those with a key in (``after``, ``upto``] (cells in the order of the
     index), or those with one of ``keys`` (in the order of the table)."""
 
@@ -101,7 +101,7 @@ class Piece:
     limit: int = 0
     keys: tuple[KeyTexts, ...] = ()
 
-    def unit(self, keyset: Keyset) -> Unit:
+    def unit(self, keyset: KeyedTable) -> CopyUnit:
         table = keyset.table
         if self.keys:
             conditions, order = [keyset.among(self.keys)], ""
@@ -109,15 +109,15 @@ class Piece:
             bounds = [(">", self.after), ("<=", self.upto)]
             conditions = [keyset.beyond(sign, key) for sign, key in bounds if key is not None]
             order = f" ORDER BY {keyset.columns} LIMIT {self.limit}"
-        return Unit(table, *table.label, " AND ".join(conditions), order, only=table.kind != "p")
+        return CopyUnit(table, *table.label, " AND ".join(conditions), order, only=table.kind != "p")
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ChunkRows:
     """Rows as texts per column, and what the transaction that read them sees."""
 
     texts: list[pa.Array]
-    snapshot: Snapshot
+    snapshot: PgSnapshot
 
     @property
     def rows(self) -> int:
@@ -141,7 +141,9 @@ def open_session(address: Address) -> Connection[Row]:
     return connection
 
 
-def read_keyset(connection: Connection[Row], address: Address, publication: str, relid: int) -> Keyset | None:
+def read_keyset(
+    connection: Connection[Row], address: Address, publication: str, relid: int
+) -> KeyedTable | None:
     """The table with this oid as it is published, None when it is gone or has no key."""
     # Of this table alone: the row filter of another one would have to wait for that one's lock.
     published = read_publication(connection, publication, address, [relid])
@@ -151,11 +153,11 @@ def read_keyset(connection: Connection[Row], address: Address, publication: str,
     if not found or set(names) != set(found[0].key) or not names:
         return None
     by_name = {column.name: column for column in found[0].columns}
-    return Keyset(found[0], tuple(by_name[name] for name in names))
+    return KeyedTable(found[0], tuple(by_name[name] for name in names))
 
 
 def plan_ranges(
-    connection: Connection[Row], address: Address, keyset: Keyset, parts: int, bytes_min: int
+    connection: Connection[Row], address: Address, keyset: KeyedTable, parts: int, bytes_min: int
 ) -> tuple[int, list[tuple[KeyTexts | None, KeyTexts | None]]]:
     """About how many rows the table has, and ranges of keys of about the same size: one when it is small.
 
@@ -189,8 +191,8 @@ def chunk(
     publication: str,
     relid: int,
     label: tuple[str, str],
-    piece: Piece,
-) -> Iterator[tuple[Keyset, Chunk]]:
+    piece: ChunkBounds,
+) -> Iterator[tuple[KeyedTable, ChunkRows]]:
     """Read a piece of a table inside a transaction that is left open: ``commit_mark`` ends it, anything else undoes it.
 
     The lock comes before the snapshot, so that no TRUNCATE or ALTER TABLE lies between them, and is held up to the
@@ -203,7 +205,7 @@ def chunk(
             _lock(connection, label)
             row = connection.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
             assert row is not None
-            snapshot = Snapshot.parse(str(row[0]))
+            snapshot = PgSnapshot.parse(str(row[0]))
         keyset = read_keyset(connection, address, publication, relid)
         if keyset is None or keyset.table.label != label:
             raise TableChanged(f"table {'.'.join(label)} was dropped, renamed or lost its key")
@@ -215,14 +217,14 @@ def chunk(
         texts = [
             pa.concat_arrays([part[at] for part in parts]) if parts else empty for at in range(len(columns))
         ]
-        yield keyset, Chunk(texts, snapshot)
+        yield keyset, ChunkRows(texts, snapshot)
     finally:
         status = connection.info.transaction_status
         if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):  # else it is of no more use
             connection.execute("ROLLBACK")
 
 
-def _use_operators(connection: Connection[Row], address: Address, keyset: Keyset) -> None:
+def _use_operators(connection: Connection[Row], address: Address, keyset: KeyedTable) -> None:
     names = [column.name for column in keyset.key]
     with translated("reading the catalog", address):
         wanted = {"relid": keyset.table.relid, "names": names}

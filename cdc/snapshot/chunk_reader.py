@@ -13,11 +13,11 @@ from psycopg import Connection
 from tailrace.cdc.columnar.values import table_rows
 from tailrace.cdc.context import Stopped, Task
 from tailrace.cdc.policy.policies import Policies
-from tailrace.cdc.snapshot.chunk_apply import CHUNK_PREFIX, Attempt, LoadedTopic, Weaver
+from tailrace.cdc.snapshot.chunk_apply import CHUNK_PREFIX, ChunkApplier, ChunkedTopic, PendingMark
 from tailrace.cdc.snapshot.chunk_query import (
-    Chunk,
-    Keyset,
-    Piece,
+    ChunkBounds,
+    ChunkRows,
+    KeyedTable,
     chunk,
     commit_mark,
     open_session,
@@ -47,8 +47,8 @@ class ChunkReader:
         self,
         task: Task,
         publication: str,
-        weaver: Weaver,
-        topic: LoadedTopic,
+        weaver: ChunkApplier,
+        topic: ChunkedTopic,
         throttle: Throttle,
         halt: threading.Event,
     ) -> None:
@@ -77,12 +77,12 @@ class ChunkReader:
 
     def _read_range(self, connection: Connection[Row], number: int) -> None:
         here = self._topic.ranges[number]
-        previous: Attempt | None = None
+        previous: PendingMark | None = None
         after, done = here.after, False
         while not done:
             if self._halted:
                 raise Stopped
-            piece = Piece(after, here.upto, self._rows)
+            piece = ChunkBounds(after, here.upto, self._rows)
             try:
                 previous, after, done = self._read_chunk(connection, number, piece, previous)
             except _Void:
@@ -93,8 +93,8 @@ class ChunkReader:
             self._read_range(connection, number)
 
     def _read_chunk(
-        self, connection: Connection[Row], number: int, piece: Piece, previous: Attempt | None
-    ) -> tuple[Attempt, KeyTexts | None, bool]:
+        self, connection: Connection[Row], number: int, piece: ChunkBounds, previous: PendingMark | None
+    ) -> tuple[PendingMark, KeyTexts | None, bool]:
         """Raises _Void when the chunk before must be read again: this one would leave a gap."""
         attempt = self._weaver.attempt(self._topic)
         with self._reading(connection, attempt, piece) as (keyset, found):
@@ -111,7 +111,7 @@ class ChunkReader:
         """Read rows by key; those that are gone were deleted, which the stream tells."""
         with closing(open_session(self._address)) as connection:
             for start in range(0, len(keys), _KEYS_PER_CHUNK):
-                piece = Piece(keys=tuple(keys[start : start + _KEYS_PER_CHUNK]))
+                piece = ChunkBounds(keys=tuple(keys[start : start + _KEYS_PER_CHUNK]))
                 attempt = self._weaver.attempt(self._topic)
                 with self._reading(connection, attempt, piece):
                     self._commit(connection, attempt)
@@ -119,8 +119,8 @@ class ChunkReader:
 
     @contextmanager
     def _reading(
-        self, connection: Connection[Row], attempt: Attempt, piece: Piece
-    ) -> Iterator[tuple[Keyset, Chunk]]:
+        self, connection: Connection[Row], attempt: PendingMark, piece: ChunkBounds
+    ) -> Iterator[tuple[KeyedTable, ChunkRows]]:
         topic = self._topic
         try:
             self._throttle.wait(self._task.stop)
@@ -146,18 +146,18 @@ class ChunkReader:
         assert keyset is not None
         return keyset.table.label
 
-    def _commit(self, connection: Connection[Row], attempt: Attempt) -> None:
+    def _commit(self, connection: Connection[Row], attempt: PendingMark) -> None:
         self._weaver.expect(attempt)
         commit_mark(connection, self._address, CHUNK_PREFIX, attempt.content)
 
-    def _learn(self, found: Chunk) -> None:
+    def _learn(self, found: ChunkRows) -> None:
         """How many rows the next chunk may have."""
         fitting = _CHUNK_BYTES * max(found.rows, 1) // max(found.bytes, 1)
         most = self._task.settings.load_chunk_rows
         self._rows = max(1, min(fitting, _GROWTH * self._rows, most))
 
 
-def require_known(topic: LoadedTopic, keyset: Keyset | None, policies: Policies) -> None:
+def require_known(topic: ChunkedTopic, keyset: KeyedTable | None, policies: Policies) -> None:
     """Raises TopicsChanged when the table is not what this session took it for."""
     if keyset is None:
         raise TopicsChanged(f"no table with a key is left for {topic.id.text}")

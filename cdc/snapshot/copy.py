@@ -58,7 +58,7 @@ class TableChanged(TransientError):
     """A table was truncated, rewritten, altered or renamed between the snapshot and our lock: take a new snapshot."""
 
 
-class Form(Enum):
+class CopyForm(Enum):
     """How rows are asked for. Text is the rule; a row whose text exceeds 1 GiB may still pass in binary."""
 
     TEXT = "text"
@@ -66,7 +66,7 @@ class Form(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class CopyUnit:
     """One COPY: a table (a leaf of a partitioned one), or a range of its blocks."""
 
     table: Table
@@ -191,7 +191,7 @@ def _refused(connection: Connection[Row], address: Address, tables: Sequence[Tab
             ) from None
 
 
-def plan_units(connection: Connection[Row], address: Address, table: Table, workers: int) -> list[Unit]:
+def plan_copies(connection: Connection[Row], address: Address, table: Table, workers: int) -> list[CopyUnit]:
     """The COPYs that read a table: block ranges of a large one, leaf by leaf of a partitioned one."""
     if table.kind != "p":
         return _ranges(table, table.schema, table.name, table.blocks, workers)
@@ -210,33 +210,33 @@ def plan_units(connection: Connection[Row], address: Address, table: Table, work
     ]
 
 
-def _ranges(table: Table, schema: str, name: str, blocks: int, workers: int) -> list[Unit]:
+def _ranges(table: Table, schema: str, name: str, blocks: int, workers: int) -> list[CopyUnit]:
     size = max(_BLOCKS_MIN, -(-blocks // (workers * _RANGES_PER_WORKER)))
     starts = list(range(0, blocks, size)) or [0]
     if len(starts) == 1:
-        return [Unit(table, schema, name)]
+        return [CopyUnit(table, schema, name)]
     units = []
     for start in starts:
         bounds = [f"ctid >= '({start},0)'"]
         if start != starts[-1]:  # the last one is open: the table may have grown since its size was read
             bounds.append(f"ctid < '({start + size},0)'")
-        units.append(Unit(table, schema, name, " AND ".join(bounds)))
+        units.append(CopyUnit(table, schema, name, " AND ".join(bounds)))
     return units
 
 
 def copy_chunks(
     connection: Connection[Row],
     address: Address,
-    unit: Unit,
+    unit: CopyUnit,
     columns: Sequence[str],
-    form: Form = Form.TEXT,
+    form: CopyForm = CopyForm.TEXT,
 ) -> Iterator[list[pa.Array]]:
     """The unit's rows, chunk by chunk: per column an array of texts, null for NULL. Inside a transaction.
 
     Raises RowTooLarge for a row that the server cannot send in this form; the transaction goes on, and what was given
     out may be read again in binary."""
     with _undone_when_too_large(connection, address):
-        if form is Form.BINARY:
+        if form is CopyForm.BINARY:
             yield from _copy_binary(connection, address, unit, columns)
             return
         pgconn = connection.pgconn
@@ -247,12 +247,12 @@ def copy_chunks(
             yield texts
 
 
-def in_either_form(read: Callable[[Form], T]) -> T:
+def in_either_form(read: Callable[[CopyForm], T]) -> T:
     """What ``read`` gives of rows as text, or else in binary. Raises RowTooLarge when the server can send neither."""
     try:
-        return read(Form.TEXT)
+        return read(CopyForm.TEXT)
     except errors.RowTooLarge:
-        return read(Form.BINARY)
+        return read(CopyForm.BINARY)
 
 
 @contextmanager
@@ -271,7 +271,7 @@ def _undone_when_too_large(connection: Connection[Row], address: Address) -> Ite
 
 
 def _copy_binary(
-    connection: Connection[Row], address: Address, unit: Unit, columns: Sequence[str]
+    connection: Connection[Row], address: Address, unit: CopyUnit, columns: Sequence[str]
 ) -> Iterator[list[pa.Array]]:
     """Columns whose binary form is at hand come in it, the others as text inside of it."""
     types = {column.name: column.type_oid for column in (*unit.table.columns, *unit.table.generated)}
@@ -297,7 +297,7 @@ def _texts(render: Render, cells: Iterable[memoryview | None]) -> pa.Array:
     return _text_if_it_is(pa.array(texts, pa.large_binary()))
 
 
-def _copied(pgconn: pq.abc.PGconn, statement: str, unit: Unit, address: Address) -> Iterator[Messages]:
+def _copied(pgconn: pq.abc.PGconn, statement: str, unit: CopyUnit, address: Address) -> Iterator[Messages]:
     """Chunks of whole rows: the server sends one CopyData message per row (copyto.c), which is checked later."""
     doing = f"reading table {unit.schema}.{unit.name}"
     begun = pgconn.exec_(statement.encode())

@@ -21,7 +21,7 @@ from tailrace.cdc.postgres.slot import (
     require_idle,
     require_usable,
 )
-from tailrace.cdc.snapshot.load import Loaded, SnapshotLoad, Target
+from tailrace.cdc.snapshot.load import LoadResult, LoadTarget, SnapshotLoad
 from tailrace.cdc.status import Phase, Progress
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.errors import OperatorError, TransientError
@@ -63,7 +63,7 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
             writer.on_timeline(read_server(control, address).timeline)
             store.collect_orphans()  # of attempts before this one: they may be many, and large
             topics = Topics.read(store, state.name)
-            target = Target(
+            target = LoadTarget(
                 writer.prepare,
                 lambda topic, schema: register_topic(store, topic, schema, reason=""),
             )
@@ -107,7 +107,7 @@ def _published(topics: Topics, publication: Publication) -> dict[TopicId, TopicS
     }
 
 
-def _epoch(source: str, exported: Exported, loaded: Loaded, topics: Topics) -> EpochBatch:
+def _epoch(source: str, exported: Exported, loaded: LoadResult, topics: Topics) -> EpochBatch:
     """Loaded rows carry the LSN just below the consistent point, so streamed transactions come after them."""
     return EpochBatch(
         source=source,

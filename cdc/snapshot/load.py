@@ -25,12 +25,12 @@ from tailrace.cdc.postgres.publication import read_publication
 from tailrace.cdc.postgres.slot import Exported
 from tailrace.cdc.postgres.tables import Table
 from tailrace.cdc.snapshot.copy import (
-    Form,
-    Unit,
+    CopyForm,
+    CopyUnit,
     copy_chunks,
     in_either_form,
     lock_tables,
-    plan_units,
+    plan_copies,
     share_locks,
     snapshot_session,
 )
@@ -47,7 +47,7 @@ _EVENT_COLUMNS = tuple(column.name for column in EVENT_SCHEMA.columns)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LoadTarget:
     """Where loaded rows go: ``prepare`` writes a file, ``register`` makes a topic known that a file may name."""
 
     prepare: Callable[[TopicId, int, pa.Table], PreparedSegment]
@@ -55,7 +55,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadResult:
     """What a snapshot held. ``schemas``: the topic version each table was written in; ``published``: how each table was
     published (``tailrace.cdc.postgres.identity``)."""
 
@@ -74,7 +74,7 @@ class SnapshotLoad:
         task: Task,
         exported: Exported,
         publication: str,
-        target: Target,
+        target: LoadTarget,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
         self._task = task
@@ -93,7 +93,7 @@ class SnapshotLoad:
         self._topics: dict[int, tuple[TopicId, TopicSchema]] = {}
         self._files: dict[tuple[int, int], PreparedSegment] = {}
 
-    def run(self, topics: Mapping[TopicId, TopicSchema], events: int | None) -> Loaded:
+    def run(self, topics: Mapping[TopicId, TopicSchema], events: int | None) -> LoadResult:
         """Load topics (each with the latest version the log has) and the events table with oid ``events``.
 
         Raises TableChanged or another TransientError (try again with a new snapshot), TopicsChanged when a table was
@@ -120,15 +120,17 @@ class SnapshotLoad:
             self._commit_ts = to_micros(commit_ts) or 0
             self._read_all(units, tables, expected)
         files = tuple(self._files[place] for place in sorted(self._files))
-        return Loaded(files, dict(self._topics.values()), self._rows, commit_ts, published)
+        return LoadResult(files, dict(self._topics.values()), self._rows, commit_ts, published)
 
     def _schema(self, table: Table, latest: TopicSchema) -> TopicSchema:
         return changed(table, latest, self._task.policies) or latest
 
-    def _units(self, coordinator: Connection[Row], table: Table) -> list[Unit]:
+    def _units(self, coordinator: Connection[Row], table: Table) -> list[CopyUnit]:
         if is_events(table):  # the order of events is part of what they say: one reader, sorted
-            return [Unit(table, *table.label, order=' ORDER BY "stream", "version"', only=table.kind != "p")]
-        return plan_units(coordinator, self._address, table, self._workers)
+            return [
+                CopyUnit(table, *table.label, order=' ORDER BY "stream", "version"', only=table.kind != "p")
+            ]
+        return plan_copies(coordinator, self._address, table, self._workers)
 
     def _estimate(self, coordinator: Connection[Row], relids: list[int]) -> tuple[datetime, int]:
         """The load's time (later than that of every commit in it, by the server's clock) and about how many rows."""
@@ -144,7 +146,7 @@ class SnapshotLoad:
         assert row is not None and isinstance(row[0], datetime) and isinstance(row[1], int)
         return row[0].astimezone(UTC), row[1]
 
-    def _read_all(self, units: list[Unit], tables: list[Table], expected: int) -> None:
+    def _read_all(self, units: list[CopyUnit], tables: list[Table], expected: int) -> None:
         """Files are kept by the place of their unit: the order of domain events matters."""
         todo = iter(sorted(enumerate(units), key=lambda numbered: -numbered[1].table.blocks))
         workers = min(self._workers, len(units))
@@ -157,7 +159,7 @@ class SnapshotLoad:
             finally:
                 self._halt.set()
 
-    def _work(self, todo: Iterator[tuple[int, Unit]], tables: list[Table]) -> None:
+    def _work(self, todo: Iterator[tuple[int, CopyUnit]], tables: list[Table]) -> None:
         with snapshot_session(self._address, self._snapshot) as connection:
             share_locks(connection, self._address, tables)
             while not self._halt.is_set():
@@ -167,7 +169,7 @@ class SnapshotLoad:
                     return
                 in_either_form(partial(self._read, connection, number, unit))
 
-    def _read(self, connection: Connection[Row], number: int, unit: Unit, form: Form) -> None:
+    def _read(self, connection: Connection[Row], number: int, unit: CopyUnit, form: CopyForm) -> None:
         self._forget(number)
         for count, (topic, schema, texts) in enumerate(self._chunks(connection, unit, form)):
             file = self._write(topic, schema, texts)
@@ -183,7 +185,7 @@ class SnapshotLoad:
                 self._rows -= self._files.pop(place).rows
 
     def _chunks(
-        self, connection: Connection[Row], unit: Unit, form: Form
+        self, connection: Connection[Row], unit: CopyUnit, form: CopyForm
     ) -> Iterator[tuple[TopicId, TopicSchema, list[pa.Array]]]:
         """A unit's rows as texts: of one topic, or of one per category of the events table."""
         if not is_events(unit.table):

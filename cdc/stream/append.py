@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch, error_text
 from tailrace.cdc.columnar.schema_change import ChangeKind, SchemaChange
 from tailrace.cdc.recording.recorder import Recorder
-from tailrace.cdc.snapshot.added_tables import AddedLoad
+from tailrace.cdc.snapshot.added_tables import AddedTablesLoad
 from tailrace.cdc.snapshot.chunk_apply import Woven
 from tailrace.cdc.snapshot.chunk_load import ChunkedLoad
 from tailrace.cdc.status import Progress
@@ -72,7 +72,7 @@ class Appender:
         handover: Handover,
         progress: Progress,
         topics: Topics,
-        load: AddedLoad | None,
+        load: AddedTablesLoad | None,
         doubtful: Callable[[int, int], bool],
         chunked: ChunkedLoad | None = None,
         again: Redecoding | None = None,

@@ -32,7 +32,7 @@ from tailrace.cdc.setup.table_changes import (
     reidentified_topics,
     republished_topics,
 )
-from tailrace.cdc.snapshot.added_tables import AddedLoad
+from tailrace.cdc.snapshot.added_tables import AddedTablesLoad
 from tailrace.cdc.snapshot.chunk_load import ChunkedLoad
 from tailrace.cdc.status import Phase
 from tailrace.cdc.stream import requests as asked
@@ -270,7 +270,7 @@ class Session:
         appender: Appender,
         watcher: Watcher,
         handover: Handover,
-        loads: Sequence[AddedLoad | ChunkedLoad],
+        loads: Sequence[AddedTablesLoad | ChunkedLoad],
         ended: threading.Event,
     ) -> None:
         with ThreadPoolExecutor(2, "tailrace-capture") as pool:
@@ -291,7 +291,9 @@ class Session:
                 for load in loads:
                     load.close()
 
-    def _loads(self, writer: SourceWriter, topics: Topics) -> tuple[AddedLoad | None, ChunkedLoad | None]:
+    def _loads(
+        self, writer: SourceWriter, topics: Topics
+    ) -> tuple[AddedTablesLoad | None, ChunkedLoad | None]:
         """What loads the incomplete topics: chunks walk along a key; a table without one is read in one snapshot."""
         if not topics.incomplete:
             return None, None
@@ -310,7 +312,7 @@ class Session:
         pieces = {topic: schema for topic, schema in wanted.items() if schema.relid in keyed}
         load = chunked = None
         if whole:
-            load = AddedLoad(self._task, writer, whole)
+            load = AddedTablesLoad(self._task, writer, whole)
         if pieces:
             chunked = ChunkedLoad(self._task, name, pieces, asked.rates(self._store, self._name))
         return load, chunked

@@ -15,7 +15,7 @@ from tailrace.cdc.postgres.connect import Address, connect
 from tailrace.cdc.postgres.ddl_trigger import install_trigger
 from tailrace.cdc.postgres.locks import Lock, lock_together
 from tailrace.cdc.setup.prepare import install_events
-from tailrace.cdc.snapshot.chunk_query import Piece, chunk, open_session, plan_ranges, read_keyset
+from tailrace.cdc.snapshot.chunk_query import ChunkBounds, chunk, open_session, plan_ranges, read_keyset
 from tailrace.cdc.snapshot.copy import TableChanged
 from tailrace.eventstore.errors import TransientError
 from tests.support.capturing import RunningCapture, Site, execute, query, wait_until
@@ -145,7 +145,7 @@ def test_a_chunk_is_read_beside_another_table_with_a_row_filter_that_is_truncate
     def read() -> None:
         with (
             open_session(address) as session,
-            chunk(session, address, "pub", relid(database, "a"), ("public", "a"), Piece(limit=10)),
+            chunk(session, address, "pub", relid(database, "a"), ("public", "a"), ChunkBounds(limit=10)),
         ):
             pass
 

@@ -11,8 +11,8 @@ import pytest
 
 from tailrace.cdc.context import Task
 from tailrace.cdc.postgres.slot import Exported
-from tailrace.cdc.snapshot.added_tables import AddedLoad
-from tailrace.cdc.snapshot.load import Loaded
+from tailrace.cdc.snapshot.added_tables import AddedTablesLoad
+from tailrace.cdc.snapshot.load import LoadResult
 from tailrace.cdc.stream.append import Appender
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.stream.queue import Handover
@@ -36,7 +36,7 @@ class Beside:
     """The append side of a session that loads ``public.later`` while ``public.other`` is complete."""
 
     store: Store
-    load: AddedLoad
+    load: AddedTablesLoad
     appender: Appender
     stream: Stream
     assembler: Assembler
@@ -46,7 +46,7 @@ class Beside:
         self.load._point = point
         self.load._result = (
             Exported("slot", point, "snapshot"),
-            Loaded((), {LATER.topic: LATER.topic_schema}, 0, NOW),
+            LoadResult((), {LATER.topic: LATER.topic_schema}, 0, NOW),
         )
 
     def append(self, frames: int | None = None) -> None:
@@ -79,7 +79,7 @@ def beside(store_dir: Path) -> Iterator[Beside]:
         settings = SourceSettings(dsn="postgresql://127.0.0.1:1/nobody")
         wanted = {LATER.topic: LATER.topic_schema}
         task = Task.of(store, SOURCE, settings)
-        load = AddedLoad(task, writer, wanted)
+        load = AddedTablesLoad(task, writer, wanted)
         appender = Appender(
             store,
             writer,

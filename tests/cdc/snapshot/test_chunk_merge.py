@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.cdc.snapshot.chunk_merge import Snapshot, Touched, surviving
+from tailrace.cdc.snapshot.chunk_merge import PgSnapshot, TouchedKeys, surviving
 from tailrace.eventstore.model.epoch import TopicRows
 from tailrace.eventstore.model.topic import TopicId
 
@@ -68,9 +68,9 @@ class Server:
     def step(self) -> None:
         self.random.choice([self.begin, self.commit, self.show])()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> PgSnapshot:
         running = {each.xid for each in self.open}
-        return Snapshot(min(running, default=self.next_xid), self.next_xid, frozenset(running))
+        return PgSnapshot(min(running, default=self.next_xid), self.next_xid, frozenset(running))
 
     def mark(self, name: str) -> None:
         self.next_xid += 1
@@ -101,8 +101,8 @@ class Loading:
     """The append side: the log's state, and chunks that wait for their mark."""
 
     log: dict[int, int] = field(default_factory=dict)
-    touched: Touched = field(default_factory=Touched)
-    waiting: dict[str, tuple[Snapshot, dict[int, int]]] = field(default_factory=dict)
+    touched: TouchedKeys = field(default_factory=TouchedKeys)
+    waiting: dict[str, tuple[PgSnapshot, dict[int, int]]] = field(default_factory=dict)
     again: list[str] = field(default_factory=list)
 
     def read(self, entry: Transaction | str) -> None:
@@ -168,10 +168,10 @@ def test_chunks_beside_the_stream_lead_to_the_table(seed: int, chunk_keys: int, 
 
 def test_a_row_of_a_commit_that_is_in_the_wal_and_not_visible_is_dropped() -> None:
     """Its commit stands before everything the chunk does: a window around the chunk would not see it."""
-    touched = Touched()
+    touched = TouchedKeys()
     touched.observe(as_rows(Transaction(50, [("u", 1, 7)])))
     rows = pa.table({"_hash": pa.array([1, 2], pa.int64())})
-    held_back, shown = Snapshot(50, 60, frozenset({50})), Snapshot(60, 60, frozenset())
+    held_back, shown = PgSnapshot(50, 60, frozenset({50})), PgSnapshot(60, 60, frozenset())
     kept = surviving(rows, held_back, touched)
     assert kept is not None and kept["_hash"].to_pylist() == [2]
     kept = surviving(rows, shown, touched)
@@ -179,24 +179,24 @@ def test_a_row_of_a_commit_that_is_in_the_wal_and_not_visible_is_dropped() -> No
 
 
 def test_a_chunk_that_was_read_before_a_truncate_it_does_not_see_is_read_again() -> None:
-    touched = Touched()
+    touched = TouchedKeys()
     touched.observe(as_rows(Transaction(70, [("t", 0, 0)])))
     rows = pa.table({"_hash": pa.array([1], pa.int64())})
-    assert surviving(rows, Snapshot(60, 60, frozenset()), touched) is None
-    assert surviving(rows, Snapshot(71, 71, frozenset()), touched) is not None
+    assert surviving(rows, PgSnapshot(60, 60, frozenset()), touched) is None
+    assert surviving(rows, PgSnapshot(71, 71, frozenset()), touched) is not None
 
 
 @pytest.mark.parametrize("xmax", [10, SPACE - 1, SPACE, 5 * SPACE + 3])
 def test_transaction_ids_are_widened_across_their_wrap(xmax: int) -> None:
     near = np.array([xmax - 2, xmax - 1, xmax, xmax + 1], np.int64)
-    snapshot = Snapshot(xmax, xmax, frozenset())
+    snapshot = PgSnapshot(xmax, xmax, frozenset())
     assert snapshot.widened(near % SPACE).tolist() == near.tolist()
     assert snapshot.sees(near % SPACE).tolist() == [True, True, False, False]
 
 
 def test_what_all_snapshots_see_is_forgotten() -> None:
-    touched = Touched()
+    touched = TouchedKeys()
     for xid in (10, 20, 30):
         touched.observe(as_rows(Transaction(xid, [("u", xid, 1)])))
-    touched.forget(Snapshot(20, 31, frozenset({20})))
+    touched.forget(PgSnapshot(20, 31, frozenset({20})))
     assert len(touched) == 2

@@ -23,13 +23,13 @@ from tailrace.cdc.postgres.publication import Publication
 from tailrace.cdc.postgres.tables import read_tables
 from tailrace.cdc.setup.continuity import check_start
 from tailrace.cdc.snapshot.copy import (
-    Form,
+    CopyForm,
+    CopyUnit,
     TableChanged,
-    Unit,
     copy_chunks,
     lock_tables,
     parse_rows,
-    plan_units,
+    plan_copies,
     snapshot_session,
 )
 from tailrace.cdc.snapshot.first_load import first_load
@@ -67,9 +67,9 @@ def test_any_text_and_null_survive_copy(database: str, cells: list[tuple[str | N
             cursor.executemany("INSERT INTO two (a, b) VALUES (%s, %s)", cells)
             cursor.executemany("INSERT INTO one VALUES (%s)", [(a,) for a, _ in cells])
         described = {found.name: found for found in read_tables(connection, address)}
-        two = Unit(described["two"], "public", "two", order=" ORDER BY n")
-        one = Unit(described["one"], "public", "one")
-        for form in Form:
+        two = CopyUnit(described["two"], "public", "two", order=" ORDER BY n")
+        one = CopyUnit(described["one"], "public", "one")
+        for form in CopyForm:
             with connection.transaction():
                 found = [
                     row
@@ -150,7 +150,7 @@ def test_a_large_table_is_read_in_ranges_that_cover_it_once(database: str) -> No
     ((relid,),) = query(database, "SELECT 'big'::regclass::oid::bigint")
     with connect(address) as connection, connection.transaction():
         (big,) = lock_tables(connection, address, [relid])
-        units = plan_units(connection, address, big, workers=2)
+        units = plan_copies(connection, address, big, workers=2)
         assert len(units) > 1
         ids = [
             cell

@@ -24,7 +24,7 @@ from psycopg.pq import Format
 from tailrace.cdc.postgres.connect import Address, connect
 from tailrace.cdc.postgres.tables import read_tables
 from tailrace.cdc.postgres.value_text import Renderer
-from tailrace.cdc.snapshot.copy import Form, Unit, copy_chunks
+from tailrace.cdc.snapshot.copy import CopyForm, CopyUnit, copy_chunks
 from tailrace.cdc.stream.binary_mode import TextStream
 from tailrace.cdc.wire import binary
 from tailrace.cdc.wire.pgoutput import Relation, decode
@@ -432,13 +432,13 @@ def test_binary_is_turned_into_the_text_that_the_server_prints(everything: Every
         described = {table.name: table for table in read_tables(connection, address)}
         left: set[str] = set()
         for name, kinds in everything.tables.items():
-            unit = Unit(described[name], "public", name, order=" ORDER BY id")
+            unit = CopyUnit(described[name], "public", name, order=" ORDER BY id")
             own = {f"c{at}": kind for at, kind in enumerate(kinds) if not kind.system}
             columns = ["id", *own]
             with connection.transaction():
                 text, rendered = (
                     [pa.concat_arrays(parts) for parts in zip(*chunks, strict=True)]
-                    for chunks in (copy_chunks(connection, address, unit, columns, form) for form in Form)
+                    for chunks in (copy_chunks(connection, address, unit, columns, form) for form in CopyForm)
                 )
             for column, printed, turned in zip(columns, text, rendered, strict=True):
                 assert printed.equals(turned), column
