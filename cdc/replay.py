@@ -185,7 +185,7 @@ class _Player:
         self._told |= {
             (change.topic, change.current.version)
             for change in decoded.changes
-            if change.told and change.is_version
+            if change.by_trigger and change.is_version
         }
         return decoded
 

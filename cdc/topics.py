@@ -22,7 +22,7 @@ from tailrace.eventstore.store import Store
 
 # Columns whose value in rows from before them is not known. A default that was computed row by row leaves few traces:
 # itself while it stays, an identity, a NOT NULL that held at once, a table written anew since it was made.
-_DOUBTFUL = (
+_FILLED_UNSEEN = (
     TREE
     + """
 SELECT a.attnum::int FROM pg_catalog.pg_attribute a
@@ -47,7 +47,7 @@ class Topics:
     schemas: Mapping[int, tuple[TopicId, TopicSchema]]
     """By table oid, also of incomplete topics. Two topics have had one table when it was renamed to the name of the
     other: it is the table of the one whose version the log got later."""
-    aside: Mapping[TopicId, QuarantinedTopic] = field(default_factory=dict)
+    quarantined: Mapping[TopicId, QuarantinedTopic] = field(default_factory=dict)
 
     @classmethod
     def read(cls, store: Store, source: str) -> Topics:
@@ -70,13 +70,13 @@ class Topics:
 
     @property
     def to_load(self) -> tuple[TopicId, ...]:
-        """The incomplete ones that are (to be) loaded. Those set aside wait until somebody asks."""
-        return tuple(topic for topic in self.incomplete if topic not in self.aside)
+        """The incomplete topics to load. Those in quarantine wait for a request."""
+        return tuple(topic for topic in self.incomplete if topic not in self.quarantined)
 
     def follows(self, topic: TopicId) -> bool:
-        """Whether nothing of it is missing: its changes are in the log, or kept."""
-        aside = self.aside.get(topic)
-        return self.tables[topic].complete_since is not None or (aside is not None and aside.keeps)
+        """Whether no change of the topic is missing: its changes are in the log, or stored undecoded."""
+        entry = self.quarantined.get(topic)
+        return self.tables[topic].complete_since is not None or (entry is not None and entry.keeps)
 
     def schema(self, topic: TopicId) -> TopicSchema:
         return self.latest[topic]
@@ -99,11 +99,11 @@ class Describer:
         self._publication = source.publication
         self._topics = topics
         self._address = address
-        self._doubtful: set[tuple[int, int]] = set()
+        self._filled_unseen: set[tuple[int, int]] = set()
 
-    def is_doubtful(self, relid: int, column: int) -> bool:
+    def filled_unseen(self, relid: int, column: int) -> bool:
         """Whether a column's default may have filled existing rows without the stream saying so."""
-        return (relid, column) in self._doubtful
+        return (relid, column) in self._filled_unseen
 
     def __call__(self, relation: Relation) -> TopicSchema | None:
         """The relation's table as the catalog has it now; None when it is not captured.
@@ -114,8 +114,8 @@ class Describer:
             publication = read_publication(connection, self._publication, self._address)
             found = as_published(read_tables(connection, self._address, [relation.relid]), publication)
             with translated("reading the catalog", self._address):
-                rows = connection.execute(_DOUBTFUL, {"relids": [relation.relid]}).fetchall()
-        self._doubtful |= {(relation.relid, int(str(number))) for (number,) in rows}
+                rows = connection.execute(_FILLED_UNSEEN, {"relids": [relation.relid]}).fetchall()
+        self._filled_unseen |= {(relation.relid, int(str(number))) for (number,) in rows}
         known = self._topics.schemas.get(relation.relid)
         if known is not None:  # dropped since: the stream's word and the version before are all there is
             return found[0].topic_schema(1) if found else known[1]

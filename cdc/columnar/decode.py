@@ -1,12 +1,11 @@
 """Blocks of whole transactions to Arrow rows per topic.
 
-A kernel goes over all messages and finds rows and cells; Arrow columns are gathered from them at the end. What is no
-row, Begin or Commit makes the kernel pause and is handled here, message by message. ``tailrace.cdc.wire.pgoutput``
-is the
-specification of both.
+A kernel goes over all messages and finds rows and cells; Arrow columns are collected from them at the end. At any other
+message than a row, Begin or Commit the kernel pauses, and the message is handled here. ``tailrace.cdc.wire.pgoutput``
+is the specification of both.
 
-Rules: a key change is a delete of the old key and a create that names it (``_moved_from``). A cell that an update did
-not touch and that was not sent comes from the old row when the server sent all of it, else it is marked
+Rules: a key change is a delete of the old key and a create that names it (``_moved_from``). A cell that an update left
+alone and that was not sent comes from the old row when the server sent all of it; otherwise it is marked
 ``_unchanged``. ``_ordinal`` counts the rows of a transaction over all topics, also across parts of a spilled one.
 """
 
@@ -19,7 +18,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tailrace.cdc.columnar import undecoded as kept
 from tailrace.cdc.columnar.protect import is_protected, protect, protected_columns
 from tailrace.cdc.columnar.relations import (
     Conflict,
@@ -33,6 +31,7 @@ from tailrace.cdc.columnar.routes import RouteTable
 from tailrace.cdc.columnar.rows import Places, event_rows, message_rows, table_rows
 from tailrace.cdc.columnar.scan import Found, Scan
 from tailrace.cdc.columnar.schema_change import SchemaChange
+from tailrace.cdc.columnar.undecoded import ORDINAL, UndecodedBlock, truncate_message
 from tailrace.cdc.kernels import rows as kernels
 from tailrace.cdc.kernels import transactions
 from tailrace.cdc.policy.policies import Policies
@@ -53,8 +52,8 @@ CONTROL_PREFIX = "tailrace."  # logical messages of our own: marks, not data
 
 @dataclass(frozen=True, slots=True)
 class ControlMessage:
-    """A logical message of our own. ``ordinal`` rows of its transaction come before it; ``commit_ts`` in µs since 1970
-    UTC."""
+    """A logical message of our own. ``ordinal``: how many rows of its transaction come before it. ``commit_ts``: µs
+    since 1970 UTC."""
 
     prefix: str
     content: bytes
@@ -65,8 +64,8 @@ class ControlMessage:
 
 
 class Undecodable(Exception):
-    """One table's part of a block cannot be decoded; the others' can. ``cause`` is the error, ``lsn`` that of the
-    transaction's commit, ``frame`` the message, where one message is to blame."""
+    """One table's part of a block cannot be decoded. ``cause`` is the error, ``lsn`` the transaction's commit,
+    ``frame`` the message, where one message is to blame."""
 
     def __init__(self, topic: TopicId, cause: Exception, lsn: int, frame: bytes | None) -> None:
         super().__init__(f"{topic}: {cause}")
@@ -87,10 +86,10 @@ def error_text(error: Exception) -> str:
 class DecodedEpoch:
     """Rows of one block. Several ``rows`` of one topic are in commit order (its version changed between them).
 
-    ``new_schemas`` start with this block; ``changes`` say what is different in them, as far as they are of tables.
-    ``ignored`` counts changes that became no row, by reason. ``undecodable`` are the tables that were set aside with
-    this block, ``kept`` what came for all that are; of those in ``unkept`` something came that cannot be kept.
-    """
+    ``new_schemas`` start with this block; ``changes`` say how those of tables differ from the versions before.
+    ``ignored`` counts changes that became no row, by reason. ``undecodable`` are the tables that go into quarantine
+    with this block. ``undecoded`` is what came for tables in quarantine; for those in ``unstorable`` something came
+    that cannot be stored without plain values."""
 
     rows: list[TopicRows]
     new_schemas: list[tuple[TopicId, TopicSchema]]
@@ -98,12 +97,12 @@ class DecodedEpoch:
     ignored: Counter[str]
     control: list[ControlMessage]
     undecodable: list[Undecodable] = field(default_factory=list)
-    kept: dict[TopicId, kept.Kept] = field(default_factory=dict)
-    unkept: set[TopicId] = field(default_factory=set)
+    undecoded: dict[TopicId, UndecodedBlock] = field(default_factory=dict)
+    unstorable: set[TopicId] = field(default_factory=set)
 
 
 def prepare() -> None:
-    """Have the kernels ready: from the cache, or compiled now, so that no stream waits for the compiler."""
+    """Load the kernels from the cache or compile them now, so that no stream waits for the compiler."""
     scan = Scan()
     scan.begin(b"", array("q"))
     scan.run(RouteTable().arrays())
@@ -117,23 +116,23 @@ def prepare() -> None:
 
 @dataclass(slots=True)
 class _Work:
-    """What one call of ``decode`` gathers beside the rows of tables."""
+    """What one call of ``decode`` collects beside the rows of tables."""
 
     messages: list[tuple[bytes, bytes]] = field(default_factory=list)
     message_stamps: list[int] = field(default_factory=list)
     new_topics: list[tuple[TopicId, TopicSchema]] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
     control: list[ControlMessage] = field(default_factory=list)
-    kept: dict[TopicId, kept.Kept] = field(default_factory=dict)
-    unkept: set[TopicId] = field(default_factory=set)
+    undecoded: dict[TopicId, UndecodedBlock] = field(default_factory=dict)
+    unstorable: set[TopicId] = field(default_factory=set)
 
 
 class BlockDecoder:
     """Decodes the blocks of one connection, in order; thrown away with it, and after any error.
 
     ``schemas``: current topic version of each table oid. ``describe``: reads the catalog for a relation that is new or
-    different; None = not captured. ``known``: topics of events and messages that the log has already. ``aside``: topics
-    that are set aside, which are not decoded.
+    different; None = not captured. ``known``: topics of events and messages that the log has already. ``quarantined``:
+    topics that are not decoded.
     """
 
     def __init__(
@@ -144,13 +143,13 @@ class BlockDecoder:
         policies: Policies,
         *,
         known: Collection[TopicId] = (),
-        aside: Collection[TopicId] = (),
+        quarantined: Collection[TopicId] = (),
     ) -> None:
         self._source = source
         self._policies = policies
-        self._aside = set(aside)
+        self._quarantined = set(quarantined)
         self._announced: dict[int, bytes] = {}  # Relation messages as they came
-        self._relations = Relations(source, schemas, describe, policies, self._aside)
+        self._relations = Relations(source, schemas, describe, policies, self._quarantined)
         self._known = set(known)
         self._routes = RouteTable()
         self._scan = Scan()
@@ -163,9 +162,9 @@ class BlockDecoder:
         except Undecodable as failure:
             raise failure.cause from failure.cause.__cause__
 
-    def decode_or_set_aside(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
-        """As ``decode``, but a table that cannot be decoded is set aside, with the whole block and all that follow, and
-        the block decoded without it."""
+    def decode_or_quarantine(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
+        """As ``decode``, but a table that cannot be decoded goes into quarantine, from this block on, and the block is
+        decoded without it."""
         failures: list[Undecodable] = []
         relations, saved = self._relations.copy(), self._scan.save()
         announced, known = dict(self._announced), set(self._known)
@@ -173,10 +172,10 @@ class BlockDecoder:
             try:
                 return replace(self._decode(block), undecodable=failures)
             except Undecodable as failure:
-                if failure.topic in self._aside:
+                if failure.topic in self._quarantined:
                     raise failure.cause from failure.cause.__cause__
                 failures.append(failure)
-                self._aside.add(failure.topic)
+                self._quarantined.add(failure.topic)
             self._relations, self._routes = relations.copy(), RouteTable()
             self._announced, self._known = dict(announced), set(known)
             self._scan.restore(saved)
@@ -192,7 +191,7 @@ class BlockDecoder:
         self._routes.begin()
         while (status := scan.run(self._routes.arrays())) != kernels.DONE:
             if status == kernels.ROUTE:
-                if (topic := self._aside_topic(scan.relid)) is None:
+                if (topic := self._quarantined_topic(scan.relid)) is None:
                     self._resolve(scan.relid)
                 else:
                     self._keep(topic, scan.relid, scan.message)
@@ -210,11 +209,17 @@ class BlockDecoder:
         new_schemas = versions + self._work.new_topics
         work = self._work
         return DecodedEpoch(
-            rows, new_schemas, changes, work.ignored, work.control, kept=work.kept, unkept=work.unkept
+            rows,
+            new_schemas,
+            changes,
+            work.ignored,
+            work.control,
+            undecoded=work.undecoded,
+            unstorable=work.unstorable,
         )
 
     def _error(self, status: int) -> Exception:
-        """Of a row the table is known, so it is its table's alone."""
+        """An error in a row concerns its table alone."""
         error, message = self._scan.error(status), self._scan.message
         if status in _BROKEN or len(message) < _OID_END:
             return error
@@ -226,22 +231,22 @@ class BlockDecoder:
             return None
         return Undecodable(topic, error, self._scan.lsn, self._storable(topic, relid, self._scan.message))
 
-    def _aside_topic(self, relid: int) -> TopicId | None:
-        topic = self._relations.topic(relid) if self._aside else None
-        return topic if topic in self._aside else None
+    def _quarantined_topic(self, relid: int) -> TopicId | None:
+        topic = self._relations.topic(relid) if self._quarantined else None
+        return topic if topic in self._quarantined else None
 
     def _keep(self, topic: TopicId, relid: int, message: bytes) -> None:
-        """A row of a table that is set aside, or a truncate of it."""
-        kept_so_far = self._work.kept.setdefault(topic, kept.Kept())
+        """Store a row of a table in quarantine, or a truncate of it."""
+        block = self._work.undecoded.setdefault(topic, UndecodedBlock())
         found = self._storable(topic, relid, message)
         if found is None:
-            self._work.unkept.add(topic)
+            self._work.unstorable.add(topic)
         relation = self._announced.get(relid, b"")
-        taken = kept_so_far.row(self._transaction, self._scan.ordinal, relid, relation, found or b"")
+        taken = block.row(self._transaction, self._scan.ordinal, relid, relation, found or b"")
         self._scan.skip_ordinals(taken)
 
     def _storable(self, topic: TopicId, relid: int, message: bytes) -> bytes | None:
-        """A row as it may be stored, None when its columns are protected and it cannot be taken apart."""
+        """The row in the form in which it may be stored; None when it has protected columns and cannot be parsed."""
         relation, schema = self._relations.relation(relid), self._relations.schema(topic)
         if not is_protected((topic.parts[1], topic.parts[2]), relation, schema, self._policies):
             return message
@@ -262,7 +267,7 @@ class BlockDecoder:
             failure = self._blamed(self._scan.relid, error) if frame[:1] == b"R" else None
             if failure is None:
                 raise
-            if failure.topic not in self._aside:
+            if failure.topic not in self._quarantined:
                 raise failure from None
             self._announced[self._scan.relid] = frame
             return
@@ -293,8 +298,8 @@ class BlockDecoder:
         if not self._scan.open:
             raise ProtocolError("a truncate outside of a transaction", hint=HINT)
         for relid in relids:
-            if (topic := self._aside_topic(relid)) is not None:
-                self._keep(topic, relid, kept.truncate(relid))
+            if (topic := self._quarantined_topic(relid)) is not None:
+                self._keep(topic, relid, truncate_message(relid))
                 continue
             number = self._resolve(relid)
             match self._routes[number]:
@@ -317,38 +322,39 @@ class BlockDecoder:
                 ControlMessage(message.prefix, message.content, scan.lsn, scan.xid, scan.ordinal, commit_ts)
             )
             if message.prefix == ddl_message.PREFIX:
-                told = ddl_message.parse(message.content)
-                self._keep_told(told, frame)
-                self._tell(told)
+                described = ddl_message.parse(message.content)
+                self._keep_ddl(described, frame)
+                self._apply_ddl(described)
                 self._routes.forget_all()  # tables may have other versions now
-            elif message.prefix == kept.ORDINAL and self._policies.applied:
+            elif message.prefix == ORDINAL and self._policies.applied:
                 scan.set_ordinal(int(message.content))
         else:
             work.messages.append((message.prefix.encode(), b"\\x" + message.content.hex().encode()))
             work.message_stamps.append(scan.next_stamp())
 
-    def _tell(self, told: ddl_message.DdlMessage) -> None:
+    def _apply_ddl(self, described: ddl_message.DdlMessage) -> None:
         try:
-            self._relations.tell(told, self._scan.lsn)
+            self._relations.apply_ddl(described, self._scan.lsn)
         except Conflict as conflict:
-            topic = self._relations.topic(told.relid)
+            topic = self._relations.topic(described.relid)
             assert topic is not None
             # Without the message: defaults of protected columns may stand in it.
             raise Undecodable(topic, conflict.error, self._scan.lsn, None) from None
 
-    def _keep_told(self, told: ddl_message.DdlMessage, frame: bytes) -> None:
-        """A message of the event trigger has the defaults of columns in it: not for the disk where any is protected."""
-        for topic in self._aside:
-            if not self._relations.concerns(told, topic):
+    def _keep_ddl(self, described: ddl_message.DdlMessage, frame: bytes) -> None:
+        """Store a message of the event trigger for topics in quarantine, unless a column is protected: the message
+        holds the defaults of columns in plain text."""
+        for topic in self._quarantined:
+            if not self._relations.concerns(described, topic):
                 continue
             schema = self._relations.schema(topic)
-            names = [column.name for column in told.schema.columns] if told.schema else []
+            names = [column.name for column in described.schema.columns] if described.schema else []
             if any(column.policy for column in schema.sent) or any(
                 self._policies.configured((topic.parts[1], topic.parts[2], name)) for name in names
             ):
-                self._work.unkept.add(topic)
+                self._work.unstorable.add(topic)
             else:
-                self._work.kept.setdefault(topic, kept.Kept()).other(self._transaction, frame)
+                self._work.undecoded.setdefault(topic, UndecodedBlock()).other(self._transaction, frame)
 
     def _table_rows(self, found: Found, at: Places, number: int, route: TableRoute) -> TopicRows:
         try:
@@ -384,7 +390,7 @@ class BlockDecoder:
         return done
 
     def _seen(self, topic: TopicId, schema: TopicSchema) -> None:
-        """A topic that is no table may be seen for the first time."""
+        """A topic of events or messages may be new."""
         if topic not in self._known:
             self._known.add(topic)
             self._work.new_topics.append((topic, schema))

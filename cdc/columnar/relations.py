@@ -80,22 +80,22 @@ class Relations:
         schemas: Mapping[int, tuple[TopicId, TopicSchema]],
         describe: Describe,
         policies: Policies,
-        aside: Container[TopicId] = (),
+        quarantined: Container[TopicId] = (),
     ) -> None:
         self._source = source
-        self._aside = aside  # topics of which nothing is to be known from now on
+        self._quarantined = quarantined  # topics of which nothing is to be known from now on
         self._policies = policies
         self._known = dict(schemas)
         self._describe = describe
         self._announced: dict[int, Relation] = {}
-        self._told: dict[int, TopicSchema] = {}  # what the event trigger said last
+        self._described: dict[int, TopicSchema] = {}  # what the event trigger said last
         self._labels: dict[int, tuple[str, str]] = {}
         self.changes: list[SchemaChange] = []
 
     def copy(self) -> Relations:
         """One that goes on from here by itself."""
-        other = Relations(self._source, self._known, self._describe, self._policies, self._aside)
-        other._announced, other._told = dict(self._announced), dict(self._told)
+        other = Relations(self._source, self._known, self._describe, self._policies, self._quarantined)
+        other._announced, other._described = dict(self._announced), dict(self._described)
         other._labels = dict(self._labels)
         return other
 
@@ -141,7 +141,7 @@ class Relations:
         if known is not None and matches(relation, known[1]):
             return TableRoute(*known)
         label = (relation.schema, relation.table)
-        told = self._told.get(relid) if known else None
+        told = self._described.get(relid) if known else None
         exact = told is not None and covers(told, relation)
         described = told if exact else self._describe(relation)
         if described is None:
@@ -167,11 +167,11 @@ class Relations:
         self.changes.append(SchemaChange(topic, previous, current, kinds, label, commit_lsn, exact, guessed))
         return TableRoute(topic, current)
 
-    def tell(self, message: ddl_message.DdlMessage, commit_lsn: int) -> None:
+    def apply_ddl(self, message: ddl_message.DdlMessage, commit_lsn: int) -> None:
         """What the event trigger said at this place of the stream. Adds to ``changes``; the next row of the table is
         to be resolved again. Raises Conflict."""
         if message.change is ddl_message.Change.FAILED:
-            self._told.clear()  # somewhere there is a table that is not what was said of it
+            self._described.clear()  # somewhere there is a table that is not what was said of it
             return
         notes = {
             ddl_message.Change.REWRITTEN: ChangeKind.REWRITTEN,
@@ -194,12 +194,12 @@ class Relations:
             if relid != message.relid and topic.parts[1:] == message.label:
                 self._note(relid, ChangeKind.TAKEN, message.label, commit_lsn)
         known = self._known.get(message.relid)
-        if known is None or not described.columns or known[0] in self._aside:
+        if known is None or not described.columns or known[0] in self._quarantined:
             return
         if taken_names(described.columns):
             return  # the next row shows it, and cannot be taken
         topic, previous = known
-        self._told[message.relid] = described
+        self._described[message.relid] = described
         kinds = self._moved(topic, message.relid, message.label)
         current = previous
         if not message.partial:
@@ -216,14 +216,16 @@ class Relations:
         self._known[message.relid] = (topic, current)
         if kinds or current is not previous:
             self.changes.append(
-                SchemaChange(topic, previous, current, kinds, message.label, commit_lsn, told=True)
+                SchemaChange(topic, previous, current, kinds, message.label, commit_lsn, by_trigger=True)
             )
 
     def _note(self, relid: int, kind: ChangeKind, label: tuple[str, str], commit_lsn: int) -> None:
-        if relid in self._known and self._known[relid][0] not in self._aside:
+        if relid in self._known and self._known[relid][0] not in self._quarantined:
             topic, schema = self._known[relid]
             kinds = frozenset({kind})
-            self.changes.append(SchemaChange(topic, schema, schema, kinds, label, commit_lsn, told=True))
+            self.changes.append(
+                SchemaChange(topic, schema, schema, kinds, label, commit_lsn, by_trigger=True)
+            )
 
     def _moved(self, topic: TopicId, relid: int, label: tuple[str, str]) -> frozenset[ChangeKind]:
         before = self._labels.get(relid, topic.parts[1:])

@@ -50,7 +50,7 @@ class SchemaChange:
     kinds: frozenset[ChangeKind]
     table: tuple[str, str]
     lsn: int
-    told: bool = False
+    by_trigger: bool = False
     guessed: frozenset[int] = frozenset()
 
     @property

@@ -31,7 +31,7 @@ _TRUNCATE = struct.Struct(">cIBI")
 _MESSAGE = struct.Struct(">cBQ")
 
 
-class Kept:
+class UndecodedBlock:
     """What is kept of one topic in one block."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Kept:
             self._open = None
 
 
-def truncate(relid: int) -> bytes:
+def truncate_message(relid: int) -> bytes:
     """A Truncate of one table."""
     return _TRUNCATE.pack(b"T", 1, 0, relid)
 

@@ -9,17 +9,19 @@ become one epoch, which completes the topics. The stream of all other topics nev
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
+from tailrace.cdc.columnar.decode import ControlMessage
 from tailrace.cdc.columnar.rows import truncate_row
 from tailrace.cdc.context import Stopped, Task, transaction_wait
 from tailrace.cdc.postgres.connect import connect, connect_replication
 from tailrace.cdc.postgres.slot import Exported, create_exported
 from tailrace.cdc.snapshot.copy import TableChanged
-from tailrace.cdc.snapshot.held_back import Aside
+from tailrace.cdc.snapshot.held_back import HeldBackRows
 from tailrace.cdc.snapshot.load import LoadResult, LoadTarget, SnapshotLoad
+from tailrace.cdc.snapshot.topic_load import LoadOutput, Versions
 from tailrace.cdc.topics import TopicsChanged
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.log.writer import SourceWriter
@@ -43,24 +45,18 @@ class AddedTablesLoad:
         self._address = task.address
         self._topics = topics
         self._stop = self._task.stop
-        self._aside = {topic: Aside(topic, writer.prepare, task.store.storage) for topic in topics}
+        self._held_back = {topic: HeldBackRows(topic, writer.prepare, task.store.storage) for topic in topics}
+        self._versions: list[tuple[TopicId, TopicSchema]] = []
         self._doubts: dict[TopicId, int] = {}
         self._result: tuple[Exported, LoadResult] | None = None
-        self._point = 0
+        self._completed = False
+        self._point = 0  # everything that commits below it is in what was read; 0 while that is not known
         self._pool = ThreadPoolExecutor(1, "tailrace-added")
         self._future: Future[None] | None = None
 
     @property
     def topics(self) -> Collection[TopicId]:
-        return self._topics.keys()
-
-    @property
-    def point(self) -> int:
-        """Everything that commits below it is in what was read; 0 while that is not known."""
-        return self._point
-
-    def __contains__(self, topic: TopicId) -> bool:
-        return topic in self._aside
+        return () if self._completed else self._topics.keys()
 
     def start(self) -> None:
         self._future = self._pool.submit(self._run)
@@ -71,43 +67,56 @@ class AddedTablesLoad:
 
     # the append thread's side
 
-    def keep(self, rows: TopicRows) -> None:
-        self._aside[rows.topic].add(rows)
+    def appends(self, topic: TopicId) -> bool:
+        return False
+
+    def take(self, rows: Sequence[TopicRows], control: Sequence[ControlMessage], output: LoadOutput) -> None:
+        for part in rows:
+            if part.topic in self._held_back:
+                self._held_back[part.topic].add(part)
+
+    def take_part(self, rows: TopicRows) -> bool:
+        self._held_back[rows.topic].add(rows)
+        return False
+
+    def keep_version(self, topic: TopicId, schema: TopicSchema) -> None:
+        """The snapshot may be earlier than the version: ``batch`` decides."""
+        self._versions.append((topic, schema))
 
     def doubt(self, topic: TopicId, lsn: int) -> None:
-        """The stream shows with the commit at ``lsn`` that rows may have changed of which it says nothing."""
         self._doubts[topic] = lsn
 
     def ready(self, through_lsn: int) -> bool:
-        """Whether all is read and the log has what commits below the load's point. Raises what ended the load."""
         if self._future is not None and self._future.done():
             self._future.result()
         if self._point:
-            for aside in self._aside.values():
-                aside.forget_below(self._point)
+            for held in self._held_back.values():
+                held.forget_below(self._point)
         return self._result is not None and through_lsn >= self._result[0].consistent_point
 
-    def batch(self, state: SourceState, minted: Mapping[tuple[TopicId, int], TopicSchema]) -> EpochBatch:
-        """The epoch that completes the topics. ``minted`` are versions seen in the stream and not in the log yet.
-
-        Raises TopicsChanged when a table was rewritten since it was read."""
+    def batch(self, state: SourceState, unstored: Versions) -> EpochBatch:
         assert self._result is not None
         exported, loaded = self._result
-        stale = [topic.text for topic, lsn in self._doubts.items() if lsn >= exported.consistent_point]
+        point = exported.consistent_point
+        stale = [topic.text for topic, lsn in self._doubts.items() if lsn >= point]
         if stale:
             raise TopicsChanged(f"{', '.join(stale)} changed while being loaded and must be read again")
         files: list[PreparedSegment] = []
-        used: dict[tuple[TopicId, int], TopicSchema] = {}
+        versions: dict[tuple[TopicId, int], TopicSchema] = {}
         for topic in self._topics:
             schemas = {schema.version: schema for schema in self._store.schemas(topic)}
-            schemas |= {version: schema for (other, version), schema in minted.items() if other == topic}
-            following = self._aside[topic].take(exported.consistent_point, schemas)
-            files += self._emptied(topic, exported, loaded)
+            schemas |= {version: schema for (other, version), schema in unstored.items() if other == topic}
+            following = self._held_back[topic].take(point, schemas)
+            files += self._truncate(topic, exported, loaded)
             files += [file for file in loaded.files if file.topic == topic]
             files += following
             for file in following:
-                if (topic, file.version) in minted:
-                    used[topic, file.version] = minted[topic, file.version]
+                if (topic, file.version) in unstored:
+                    versions[topic, file.version] = unstored[topic, file.version]
+        for topic, schema in self._versions:
+            if schema.from_lsn >= point:
+                versions.setdefault((topic, schema.version), schema)
+        self._completed = True
         return EpochBatch(
             source=state.name,
             commit_lsn=state.commit_lsn,
@@ -115,12 +124,12 @@ class AddedTablesLoad:
             through_lsn=state.through_lsn,
             commit_ts=loaded.commit_ts,
             files=files,
-            new_schemas=[(topic, schema) for (topic, _), schema in used.items()],
+            new_schemas=[(topic, schema) for (topic, _), schema in versions.items()],
             completes=list(self._topics),
             published=list(loaded.published.items()),
         )
 
-    def _emptied(self, topic: TopicId, exported: Exported, loaded: LoadResult) -> Iterable[PreparedSegment]:
+    def _truncate(self, topic: TopicId, exported: Exported, loaded: LoadResult) -> Iterable[PreparedSegment]:
         """A truncate in front of rows that are read again: what was known before no longer counts."""
         if not had_rows(self._store.catalog, topic):
             return ()

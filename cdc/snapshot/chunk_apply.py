@@ -1,9 +1,8 @@
-"""Chunks in the stream: a chunk takes effect where its mark arrives, in the append thread.
+"""Apply chunks to the stream: a chunk takes effect where its mark arrives, in the append thread.
 
 Between its snapshot and its mark the stream may have brought newer states of its rows;
-``tailrace.cdc.snapshot.chunk_merge`` says which of
-them still hold. Worker threads (``tailrace.cdc.snapshot.chunk_reader``) announce what they read here, and wait
-until it is in the log.
+``tailrace.cdc.snapshot.chunk_merge`` says which of them still hold. Worker threads
+(``tailrace.cdc.snapshot.chunk_reader``) announce here what they read, and wait until it is in the log.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import secrets
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from tailrace.cdc.columnar.decode import ControlMessage
 from tailrace.cdc.columnar.rows import truncate_row
 from tailrace.cdc.context import Stopped
 from tailrace.cdc.snapshot.chunk_merge import PgSnapshot, TouchedKeys, surviving
+from tailrace.cdc.snapshot.topic_load import LoadOutput
 from tailrace.eventstore.metadata import load_progress
 from tailrace.eventstore.metadata.topics import had_rows
 from tailrace.eventstore.model.epoch import Load, LoadRange, LoadStep, TopicRows
@@ -35,7 +36,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(slots=True)
 class ChunkedTopic:
-    """One topic being loaded. ``begun``: its first mark is in the stream, so rows are appended."""
+    """One topic that is loaded by chunks. ``begun``: its first mark is in the stream, so rows are appended."""
 
     id: TopicId
     schema: TopicSchema
@@ -52,8 +53,12 @@ class ChunkedTopic:
 
 @dataclass(slots=True)
 class PendingMark:
-    """What waits for its mark. ``published``: how the table was published when its load began. ``settled``: None until
-    the append that holds it is durable, then whether it counted."""
+    """A mark on its way from the source into the stream, with what takes effect where it arrives: the begin of a load
+    (``begins``, ``published``: how the table was published then) or the ``rows`` of a chunk.
+
+        new       until its rows and their snapshot are known
+        expected  committed in the source; ``counted`` waits for it
+        settled   in the log. It counted, or the chunk was dropped and must be read again."""
 
     topic: ChunkedTopic
     content: bytes
@@ -62,56 +67,44 @@ class PendingMark:
     rows: pa.Table | None = None
     snapshot: PgSnapshot | None = None
     step: LoadStep | None = None
-    settled: bool | None = None
-    done: threading.Event = field(default_factory=threading.Event)
+    _counted: bool = False
+    _settled: threading.Event = field(default_factory=threading.Event)
+
+    def settle(self, *, counted: bool) -> None:
+        """The epoch with the mark is in the log."""
+        if counted and self.step is not None:
+            ranges = self.topic.ranges
+            ranges[self.step.number] = _advanced(ranges[self.step.number], self.step)
+        self._counted = counted
+        self._settled.set()
 
     def counted(self, *halts: threading.Event) -> bool:
-        """Wait until its mark is in the log, or an event; whether it counted. Raises Stopped for the latter."""
-        while not self.done.wait(_POLL_SECONDS):
+        """Wait until the mark is in the log; whether it counted. Raises Stopped when one of ``halts`` is set before."""
+        while not self._settled.wait(_POLL_SECONDS):
             if any(halt.is_set() for halt in halts):
                 raise Stopped
-        return bool(self.settled)
+        return self._counted
 
 
-@dataclass(slots=True)
-class Woven:
-    """Rows of a block with those of chunks between them, and the progress they bring."""
-
-    rows: list[TopicRows]
-    begins: list[Load] = field(default_factory=list)
-    published: list[tuple[TopicId, str]] = field(default_factory=list)
-    steps: list[LoadStep] = field(default_factory=list)
-    verdicts: list[tuple[PendingMark, bool]] = field(default_factory=list)
-
-    def durable(self) -> None:
-        """To be called when the rows are in the log."""
-        for attempt, counted in self.verdicts:
-            if counted and attempt.step is not None:
-                before = attempt.topic.ranges[attempt.step.number]
-                attempt.topic.ranges[attempt.step.number] = moved(before, attempt.step)
-            attempt.settled = counted
-            attempt.done.set()
-
-
-def moved(before: LoadRange, step: LoadStep) -> LoadRange:
+def _advanced(before: LoadRange, step: LoadStep) -> LoadRange:
     return LoadRange(before.number, step.after, before.upto, before.rows + step.rows, step.done)
 
 
 class ChunkApplier:
-    """Brings the chunks of some topics into the rows of the stream. ``weave`` and what stands with it is called by the
-    append thread alone, the rest by any."""
+    """Applies chunks of some topics to the stream. Only the append thread calls ``apply``, ``take_part``, ``begun`` and
+    ``take_finished``; any thread may call the rest."""
 
     def __init__(self, store: Store, topics: Mapping[TopicId, TopicSchema]) -> None:
         self._store = store
         self._topics = {topic: self._resumed(topic, schema) for topic, schema in topics.items()}
-        self._attempts: dict[bytes, PendingMark] = {}
-        # Of chunks under way: the oldest snapshot they may have.
+        self._marks: dict[bytes, PendingMark] = {}
+        # The oldest snapshot that each chunk under way may have.
         self._floors: dict[bytes, PgSnapshot | None] = {}
         self._latest: PgSnapshot | None = None
         self._lock = threading.Lock()
 
     def _resumed(self, topic: TopicId, schema: TopicSchema) -> ChunkedTopic:
-        """A topic that an earlier session began to load, in the version it still has, goes on where it was."""
+        """The topic as an earlier session left it, when that began to load the same version."""
         load = load_progress.read(self._store.catalog, topic)
         if load is None or load.version != schema.version:
             return ChunkedTopic(topic, schema)
@@ -128,75 +121,79 @@ class ChunkApplier:
 
     # the append thread's side
 
-    def weave(self, rows: Sequence[TopicRows], control: Sequence[ControlMessage]) -> Woven:
+    def apply(self, rows: Sequence[TopicRows], control: Sequence[ControlMessage], output: LoadOutput) -> None:
         """Rows of a block, in commit order, with the chunks whose marks are in it."""
-        woven = Woven([part for part in rows if part.topic not in self._topics])
         for topic in self._topics.values():
             mine = [part for part in rows if part.topic == topic.id]
-            for mark in control:
-                attempt = self._attempts.get(mark.content) if mark.prefix in _PREFIXES else None
-                if attempt is not None and attempt.topic is topic:
-                    before, mine = _split(mine, mark.commit_lsn)
-                    self._take(topic, before, woven)
-                    self._apply(attempt, mark, woven)
-            self._take(topic, mine, woven)
-        return woven
+            for message in control:
+                mark = self._marks.get(message.content) if message.prefix in _PREFIXES else None
+                if mark is not None and mark.topic is topic:
+                    before, mine = _split(mine, message.commit_lsn)
+                    self._take(topic, before, output)
+                    self._apply(mark, message, output)
+            self._take(topic, mine, output)
 
-    def part(self, rows: TopicRows) -> bool:
-        """Rows of a transaction that has not committed yet. Whether they are to be kept."""
+    def take_part(self, rows: TopicRows) -> bool:
+        """Rows of a transaction that has not committed yet. Whether they are to be written."""
         topic = self._topics[rows.topic]
         topic.touched.observe(rows)
         return topic.begun
 
     def begun(self, topic: TopicId) -> bool:
-        """Whether rows of the topic are being appended, so that what puts them in doubt ends the load."""
+        """Whether rows of the topic are appended, so that a change that puts them in doubt ends the load."""
         return topic in self._topics and self._topics[topic].begun
 
-    def finished(self) -> list[TopicId]:
-        """Topics that are whole; each is told once."""
-        whole = [topic.id for topic in self._topics.values() if topic.finished]
-        for topic in whole:
-            del self._topics[topic]
-        return whole
+    @property
+    def finished(self) -> bool:
+        """Whether the load of any topic is finished."""
+        return any(topic.finished for topic in self._topics.values())
 
-    def _take(self, topic: ChunkedTopic, rows: Sequence[TopicRows], woven: Woven) -> None:
+    def take_finished(self) -> list[TopicId]:
+        """Topics whose load is finished; they are forgotten here."""
+        finished = [topic.id for topic in self._topics.values() if topic.finished]
+        for topic in finished:
+            del self._topics[topic]
+        return finished
+
+    def _take(self, topic: ChunkedTopic, rows: Sequence[TopicRows], output: LoadOutput) -> None:
         for part in rows:
             topic.touched.observe(part)
         if topic.begun:
-            woven.rows += rows
+            output.rows += rows
 
-    def _apply(self, attempt: PendingMark, mark: ControlMessage, woven: Woven) -> None:
-        topic = attempt.topic
-        del self._attempts[mark.content]
-        if attempt.begins is not None:
+    def _apply(self, mark: PendingMark, message: ControlMessage, output: LoadOutput) -> None:
+        topic = mark.topic
+        del self._marks[message.content]
+        if mark.begins is not None:
             topic.begun = True
             topic.touched = TouchedKeys()
-            topic.ranges = {each.number: each for each in attempt.begins.ranges}
-            topic.expected = attempt.begins.expected_rows
-            woven.begins.append(
-                Load(topic.id, topic.schema.version, mark.commit_lsn, topic.expected, attempt.begins.ranges)
+            topic.ranges = {each.number: each for each in mark.begins.ranges}
+            topic.expected = mark.begins.expected_rows
+            output.begins.append(
+                Load(topic.id, topic.schema.version, message.commit_lsn, topic.expected, mark.begins.ranges)
             )
-            woven.published.append((topic.id, attempt.published))
-            woven.rows += self._emptied(topic, mark)
-            woven.verdicts.append((attempt, True))
+            output.published.append((topic.id, mark.published))
+            output.rows += self._truncate(topic, message)
+            output.after_commit.append(partial(mark.settle, counted=True))
             return
-        assert attempt.rows is not None and attempt.snapshot is not None
-        kept = surviving(attempt.rows, attempt.snapshot, topic.touched)
-        self._forget(topic, mark.content)
-        if kept is not None:
-            woven.rows.append(TopicRows(topic.id, topic.schema.version, _stamped(kept, mark)))
-            if attempt.step is not None:
-                woven.steps.append(attempt.step)
-        woven.verdicts.append((attempt, kept is not None))
+        assert mark.rows is not None and mark.snapshot is not None
+        current = surviving(mark.rows, mark.snapshot, topic.touched)
+        self._forget(topic, message.content)
+        if current is not None:
+            output.rows.append(TopicRows(topic.id, topic.schema.version, _stamped(current, message)))
+            if mark.step is not None:
+                output.steps.append(mark.step)
+        output.after_commit.append(partial(mark.settle, counted=current is not None))
 
-    def _emptied(self, topic: ChunkedTopic, mark: ControlMessage) -> list[TopicRows]:
+    def _truncate(self, topic: ChunkedTopic, message: ControlMessage) -> list[TopicRows]:
+        """In front of rows that are read again: the rows before no longer count."""
         if not had_rows(self._store.catalog, topic.id):
             return []
-        rows = truncate_row(topic.schema, mark.commit_lsn, mark.commit_ts)
+        rows = truncate_row(topic.schema, message.commit_lsn, message.commit_ts)
         return [TopicRows(topic.id, topic.schema.version, rows)]
 
     def _forget(self, topic: ChunkedTopic, content: bytes) -> None:
-        """Nobody needs what all chunks under way and to come see."""
+        """Drop the keys that all chunks under way and to come see."""
         with self._lock:
             self._floors.pop(content, None)
             floors = [*self._floors.values()] if self._floors else [self._latest]
@@ -206,31 +203,32 @@ class ChunkApplier:
 
     # the workers' side
 
-    def attempt(self, topic: ChunkedTopic, begins: Load | None = None) -> PendingMark:
-        attempt = PendingMark(topic, secrets.token_bytes(16), begins)
+    def new_mark(self, topic: ChunkedTopic, begins: Load | None = None) -> PendingMark:
+        """A mark for the begin of a load, or for a chunk that is about to be read."""
+        mark = PendingMark(topic, secrets.token_bytes(16), begins)
         if begins is not None:
-            self._attempts[attempt.content] = attempt
+            self._marks[mark.content] = mark
         else:
             with self._lock:
-                self._floors[attempt.content] = self._latest
-        return attempt
+                self._floors[mark.content] = self._latest
+        return mark
 
-    def snapshot_taken(self, attempt: PendingMark, snapshot: PgSnapshot) -> None:
-        attempt.snapshot = snapshot
+    def snapshot_taken(self, mark: PendingMark, snapshot: PgSnapshot) -> None:
+        mark.snapshot = snapshot
         with self._lock:
-            self._floors[attempt.content] = snapshot
+            self._floors[mark.content] = snapshot
             if self._latest is None or snapshot.xmin > self._latest.xmin:
                 self._latest = snapshot
 
-    def expect(self, attempt: PendingMark) -> None:
-        """Its mark may arrive from now on."""
-        self._attempts[attempt.content] = attempt
+    def expect(self, mark: PendingMark) -> None:
+        """The mark may arrive from now on."""
+        self._marks[mark.content] = mark
 
-    def give_up(self, attempt: PendingMark) -> None:
-        """Its mark may arrive or not: whoever takes it out decides."""
-        self._attempts.pop(attempt.content, None)
+    def give_up(self, mark: PendingMark) -> None:
+        """The mark may still arrive; then it has no effect, unless the append thread has taken it already."""
+        self._marks.pop(mark.content, None)
         with self._lock:
-            self._floors.pop(attempt.content, None)
+            self._floors.pop(mark.content, None)
 
 
 def _split(rows: Sequence[TopicRows], lsn: int) -> tuple[list[TopicRows], list[TopicRows]]:

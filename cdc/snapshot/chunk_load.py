@@ -12,13 +12,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import replace
 
 from psycopg import Connection
 
+from tailrace.cdc.columnar.decode import ControlMessage
 from tailrace.cdc.context import Stopped, Task, transaction_wait
 from tailrace.cdc.postgres.publication import read_publication
 from tailrace.cdc.snapshot.chunk_apply import BEGIN_PREFIX, ChunkApplier, ChunkedTopic
@@ -32,10 +33,12 @@ from tailrace.cdc.snapshot.chunk_query import (
 )
 from tailrace.cdc.snapshot.chunk_reader import ChunkReader, Throttle, require_known
 from tailrace.cdc.snapshot.copy import TableChanged
+from tailrace.cdc.snapshot.topic_load import LoadOutput, Versions
 from tailrace.cdc.topics import TopicsChanged
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.metadata import load_progress
-from tailrace.eventstore.model.epoch import Load, LoadRange
+from tailrace.eventstore.model.epoch import EpochBatch, Load, LoadRange, TopicRows
+from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.state.state import unknown_keys
@@ -65,14 +68,14 @@ class ChunkedLoad:
         self._publication = publication
         self._progress = task.progress
         self._rates = rates
-        self.weaver = ChunkApplier(task.store, topics)
+        self._applier = ChunkApplier(task.store, topics)
         self._stop = self._task.stop
         self._pool = ThreadPoolExecutor(1, "tailrace-load")
         self._future: Future[None] | None = None
 
     @property
     def topics(self) -> Collection[TopicId]:
-        return [topic.id for topic in self.weaver.loading]
+        return [topic.id for topic in self._applier.loading]
 
     def start(self) -> None:
         self._future = self._pool.submit(self._run)
@@ -81,17 +84,38 @@ class ChunkedLoad:
         self._stop.set()
         self._pool.shutdown()
 
-    def finished(self) -> list[TopicId]:
-        """Topics that are whole; each is told once. Raises what ended the load."""
+    # the append thread's side
+
+    def appends(self, topic: TopicId) -> bool:
+        return self._applier.begun(topic)
+
+    def take(self, rows: Sequence[TopicRows], control: Sequence[ControlMessage], output: LoadOutput) -> None:
+        self._applier.apply(rows, control, output)
+
+    def take_part(self, rows: TopicRows) -> bool:
+        return self._applier.take_part(rows)
+
+    def keep_version(self, topic: TopicId, schema: TopicSchema) -> None:
+        """The load will read the table as it is then."""
+
+    def doubt(self, topic: TopicId, lsn: int) -> None:
+        """The load will read the rows as they are then."""
+
+    def ready(self, through_lsn: int) -> bool:
         if self._future is not None and self._future.done():
             self._future.result()
-        return self.weaver.finished()
+        return self._applier.finished
+
+    def batch(self, state: SourceState, unstored: Versions) -> EpochBatch:
+        """The rows are in the log already."""
+        topics = self._applier.take_finished()
+        return EpochBatch(state.name, state.commit_lsn, state.end_lsn, state.through_lsn, completes=topics)
 
     # the load's threads
 
     def _run(self) -> None:
         """Topics in turn; one that cannot be loaded now does not hold up the others."""
-        waiting = deque(self.weaver.loading)
+        waiting = deque(self._applier.loading)
         failed = 0
         while waiting and not self._stop.is_set():
             topic = waiting.popleft()
@@ -138,12 +162,12 @@ class ChunkedLoad:
         expected, bounds = plan_ranges(control, self._address, keyset, parts, _RANGED_BYTES_MIN)
         ranges = tuple(LoadRange(number, after, upto) for number, (after, upto) in enumerate(bounds))
         load = Load(topic.id, topic.schema.version, 0, expected, ranges)
-        attempt = self.weaver.attempt(topic, begins=load)
+        mark = self._applier.new_mark(topic, begins=load)
         publication = read_publication(control, self._publication, self._address)
         if publication is not None and topic.schema.relid in publication.entries:
-            attempt.published = publication.entries[topic.schema.relid].identity.to_json()
-        commit_mark(control, self._address, BEGIN_PREFIX, attempt.content)
-        attempt.counted(self._stop)
+            mark.published = publication.entries[topic.schema.relid].identity.to_json()
+        commit_mark(control, self._address, BEGIN_PREFIX, mark.content)
+        mark.counted(self._stop)
 
     def _wait_for_transactions(self, control: Connection[Row]) -> None:
         """Until all that ran when this session's stream and load had begun has ended and is visible: what commits
@@ -198,4 +222,4 @@ class ChunkedLoad:
             worker.read_keys(holes)
 
     def _reader(self, topic: ChunkedTopic, throttle: Throttle, halt: threading.Event) -> ChunkReader:
-        return ChunkReader(self._task, self._publication, self.weaver, topic, throttle, halt)
+        return ChunkReader(self._task, self._publication, self._applier, topic, throttle, halt)

@@ -36,7 +36,7 @@ _GROWTH = 4
 _KEYS_PER_CHUNK = 500
 
 
-class _Void(Exception):
+class _EarlierChunkDropped(Exception):
     """The chunk holds nothing of use any more: it is read again."""
 
 
@@ -47,7 +47,7 @@ class ChunkReader:
         self,
         task: Task,
         publication: str,
-        weaver: ChunkApplier,
+        applier: ChunkApplier,
         topic: ChunkedTopic,
         throttle: Throttle,
         halt: threading.Event,
@@ -55,7 +55,7 @@ class ChunkReader:
         self._task = task
         self._address = task.address
         self._publication = publication
-        self._weaver = weaver
+        self._applier = applier
         self._topic = topic
         self._throttle = throttle
         self._halts = (halt, task.stop)
@@ -85,7 +85,7 @@ class ChunkReader:
             piece = ChunkBounds(after, here.upto, self._rows)
             try:
                 previous, after, done = self._read_chunk(connection, number, piece, previous)
-            except _Void:
+            except _EarlierChunkDropped:
                 previous = None
                 now = self._topic.ranges[number]
                 after, done = now.after, now.done
@@ -95,31 +95,31 @@ class ChunkReader:
     def _read_chunk(
         self, connection: Connection[Row], number: int, piece: ChunkBounds, previous: PendingMark | None
     ) -> tuple[PendingMark, KeyTexts | None, bool]:
-        """Raises _Void when the chunk before must be read again: this one would leave a gap."""
-        attempt = self._weaver.attempt(self._topic)
-        with self._reading(connection, attempt, piece) as (keyset, found):
+        """Raises _EarlierChunkDropped when the chunk before must be read again: this one would leave a gap."""
+        mark = self._applier.new_mark(self._topic)
+        with self._reading(connection, mark, piece) as (keyset, found):
             last = keyset.texts_of(found.texts, found.rows - 1) if found.rows else piece.after
             done = found.rows < piece.limit
-            attempt.step = LoadStep(self._topic.id, number, last, found.rows, done)
+            mark.step = LoadStep(self._topic.id, number, last, found.rows, done)
             self._learn(found)
             if previous is not None and not previous.counted(*self._halts):
-                raise _Void
-            self._commit(connection, attempt)
-        return attempt, last, done
+                raise _EarlierChunkDropped
+            self._commit(connection, mark)
+        return mark, last, done
 
     def read_keys(self, keys: Sequence[KeyTexts]) -> None:
         """Read rows by key; those that are gone were deleted, which the stream tells."""
         with closing(open_session(self._address)) as connection:
             for start in range(0, len(keys), _KEYS_PER_CHUNK):
                 piece = ChunkBounds(keys=tuple(keys[start : start + _KEYS_PER_CHUNK]))
-                attempt = self._weaver.attempt(self._topic)
-                with self._reading(connection, attempt, piece):
-                    self._commit(connection, attempt)
-                attempt.counted(*self._halts)
+                mark = self._applier.new_mark(self._topic)
+                with self._reading(connection, mark, piece):
+                    self._commit(connection, mark)
+                mark.counted(*self._halts)
 
     @contextmanager
     def _reading(
-        self, connection: Connection[Row], attempt: PendingMark, piece: ChunkBounds
+        self, connection: Connection[Row], mark: PendingMark, piece: ChunkBounds
     ) -> Iterator[tuple[KeyedTable, ChunkRows]]:
         topic = self._topic
         try:
@@ -130,14 +130,14 @@ class ChunkReader:
                 found,
             ):
                 require_known(topic, keyset, self._task.policies)
-                self._weaver.snapshot_taken(attempt, found.snapshot)
+                self._applier.snapshot_taken(mark, found.snapshot)
                 texts = [found.texts[at] for at in topic.schema.places]
-                attempt.rows = table_rows(texts, topic.schema, self._task.policies, lsn=0)
+                mark.rows = table_rows(texts, topic.schema, self._task.policies, lsn=0)
                 self._throttle.taken(found.rows)
                 failpoints.hit("chunk_read")
                 yield keyset, found
         except BaseException:
-            self._weaver.give_up(attempt)
+            self._applier.give_up(mark)
             raise
 
     def _read_label(self, connection: Connection[Row]) -> tuple[str, str]:
@@ -146,9 +146,9 @@ class ChunkReader:
         assert keyset is not None
         return keyset.table.label
 
-    def _commit(self, connection: Connection[Row], attempt: PendingMark) -> None:
-        self._weaver.expect(attempt)
-        commit_mark(connection, self._address, CHUNK_PREFIX, attempt.content)
+    def _commit(self, connection: Connection[Row], mark: PendingMark) -> None:
+        self._applier.expect(mark)
+        commit_mark(connection, self._address, CHUNK_PREFIX, mark.content)
 
     def _learn(self, found: ChunkRows) -> None:
         """How many rows the next chunk may have."""

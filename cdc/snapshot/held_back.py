@@ -23,7 +23,7 @@ _FILE_BYTES = 16 << 20
 Prepare = Callable[[TopicId, int, pa.Table], PreparedSegment]
 
 
-class Aside:
+class HeldBackRows:
     """Rows of one topic, in commit order. Used by the append thread alone."""
 
     def __init__(self, topic: TopicId, prepare: Prepare, storage: Storage) -> None:

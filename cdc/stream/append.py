@@ -1,23 +1,25 @@
 """The append side of a session: blocks in, epochs out. One thread, the only one that writes to the source's topics.
 
-Rows of a transaction that is larger than memory come in parts: they are written to files as they come and become
-visible, all of them, with the block that holds its commit.
+A block of whole transactions becomes one epoch. A transaction larger than memory comes in parts: what it brings is
+written to files as it comes and becomes visible, all of it, in the epoch of the block that holds its commit. Between
+two transactions loads are completed and frames in quarantine are decoded again. A topic that must be read again, or
+that newly is in quarantine, ends the session once its epoch is in the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from enum import Enum
 
 from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch, error_text
-from tailrace.cdc.columnar.schema_change import ChangeKind, SchemaChange
+from tailrace.cdc.columnar.schema_change import SchemaChange
 from tailrace.cdc.recording.recorder import Recorder
-from tailrace.cdc.snapshot.added_tables import AddedTablesLoad
-from tailrace.cdc.snapshot.chunk_apply import Woven
-from tailrace.cdc.snapshot.chunk_load import ChunkedLoad
+from tailrace.cdc.snapshot.topic_load import LoadOutput, TopicLoad
 from tailrace.cdc.status import Progress
 from tailrace.cdc.stream.queue import Handover, Item, Through
 from tailrace.cdc.stream.redecode import Redecoding
+from tailrace.cdc.stream.reload_reason import reload_reason
 from tailrace.cdc.topics import Topics, TopicsChanged
 from tailrace.cdc.wire import ddl_message
 from tailrace.cdc.wire.block import FrameBlock, PartialBlock
@@ -31,69 +33,65 @@ from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.store import Store
 
 _POLL_SECONDS = 0.25
-# After these, rows that the stream said nothing about may be different: the topic is read again.
-_READ_AGAIN = {
-    ChangeKind.RETYPED: "a column's type changed",
-    ChangeKind.REKEYED: "its key changed",
-    ChangeKind.REPLACED: "another table took its name",
-    ChangeKind.PROTECTED: "the policy of a column changed",
-    ChangeKind.REWRITTEN: "its rows were rewritten",
-    ChangeKind.REPARTITIONED: "a partition was attached or detached",
-    ChangeKind.REVALUED: "an enum label or a composite type that its values have was changed",
-    ChangeKind.UNTOLD: "its columns changed before the DDL trigger was installed",
-}
+
+
+class TopicState(Enum):
+    """What happens to the changes of a topic. A topic that has no state is LIVE."""
+
+    LIVE = "its rows are appended"
+    LOADING = "its load takes its rows; a load that is still to come will read them"
+    QUARANTINED = "its frames are stored undecoded, to be decoded later"
+    LOST = "nothing is stored: it must be read again"
+
+
+@dataclass(frozen=True, slots=True)
+class AppendContext:
+    """What the append side of one session works with. ``loads`` are the loads beside the stream, ``redecoding`` the
+    decoding of frames in quarantine. ``filled_unseen``: whether an added column's default (oid of the table, attnum)
+    may have filled existing rows without an event."""
+
+    store: Store
+    writer: SourceWriter
+    decoder: BlockDecoder
+    progress: Progress
+    topics: Topics
+    filled_unseen: Callable[[int, int], bool]
+    loads: Sequence[TopicLoad] = ()
+    redecoding: Redecoding | None = None
+    recorder: Recorder | None = None
 
 
 @dataclass(slots=True)
-class _Spilled:
-    """What was written of the open transaction that is larger than memory."""
+class _PendingEpoch:
+    """What the next epoch brings so far, from parts of a transaction and from the block with its commit."""
 
     files: list[PreparedSegment] = field(default_factory=list)
     changes: int = 0
     suspends: list[tuple[TopicId, str]] = field(default_factory=list)
-    told: list[tuple[TopicId, int]] = field(default_factory=list)
-    set_aside: list[QuarantinedTopic] = field(default_factory=list)
-    kept: list[UndecodedFrames] = field(default_factory=list)
+    versions: list[tuple[TopicId, int]] = field(default_factory=list)  # that begin with their DDL
+    quarantined: list[QuarantinedTopic] = field(default_factory=list)
+    undecoded: list[UndecodedFrames] = field(default_factory=list)
 
 
 class Appender:
-    """Runs until the hand-over is closed. Rows of topics that are incomplete go to their load: to ``chunked``, which
-    has them appended once it has begun, or to ``load``, which keeps them aside; or to nobody when their load is still
-    to come and will hold them.
+    """Runs until the hand-over is closed."""
 
-    ``doubtful`` tells whether an added column's default may have filled existing rows unseen.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        writer: SourceWriter,
-        decoder: BlockDecoder,
-        handover: Handover,
-        progress: Progress,
-        topics: Topics,
-        load: AddedTablesLoad | None,
-        doubtful: Callable[[int, int], bool],
-        chunked: ChunkedLoad | None = None,
-        again: Redecoding | None = None,
-        recorder: Recorder | None = None,
-    ) -> None:
-        self._store = store
-        self._writer = writer
-        self._decoder = decoder
+    def __init__(self, context: AppendContext, handover: Handover) -> None:
+        self._store = context.store
+        self._writer = context.writer
+        self._decoder = context.decoder
         self._handover = handover
-        self._progress = progress
-        self._incomplete = set(topics.incomplete)
-        self._load = load
-        self._chunked = chunked
-        self._weaver = None if chunked is None else chunked.weaver
-        self._again = again
-        self._recorder = recorder
-        self._keeping = {topic: aside.keeps for topic, aside in topics.aside.items()}
-        self._doubtful = doubtful
-        self._minted: dict[tuple[TopicId, int], TopicSchema] = {}
-        self._waiting: list[tuple[TopicId, TopicSchema]] = []  # told of, of topics that are being loaded
-        self._spilled = _Spilled()
+        self._progress = context.progress
+        self._recorder = context.recorder
+        self._redecoding = context.redecoding
+        self._filled_unseen = context.filled_unseen
+        self._loads = list(context.loads)
+        self._load_of = {topic: load for load in context.loads for topic in load.topics}
+        self._states = dict.fromkeys(context.topics.incomplete, TopicState.LOADING)
+        for topic, entry in context.topics.quarantined.items():
+            self._states[topic] = TopicState.QUARANTINED if entry.keeps else TopicState.LOST
+        self._unstored: dict[tuple[TopicId, int], TopicSchema] = {}  # versions that no epoch has yet
+        self._pending = _PendingEpoch()
         self._inside = False  # a transaction, of which a part has come
 
     def run(self) -> None:
@@ -105,7 +103,7 @@ class Appender:
                 self._handover.done(self._writer.state.end_lsn)
 
     def take(self, item: Item | None) -> None:
-        """One turn: append what came (None: nothing did), and complete the load when the log has come far enough."""
+        """One turn: append what came (None: nothing did), then complete loads and decode frames in quarantine."""
         if isinstance(item, FrameBlock):
             self._append(item)
         elif isinstance(item, PartialBlock):
@@ -114,21 +112,27 @@ class Appender:
             self._writer.advance(item.lsn, item.lsn)
         if not isinstance(item, Through | None):
             self._inside = isinstance(item, PartialBlock)
-        self._finish_load()
-        if self._again is not None and not self._inside:
-            self._again.turn(self._reason)
+        if self._inside:
+            return
+        for load in self._loads:
+            if load.ready(self._writer.state.through_lsn):
+                self._complete(load)
+        self._loads = [load for load in self._loads if load.topics]
+        if self._redecoding is not None:
+            self._redecoding.turn(self._reload_reason)
+
+    # one block
 
     def _append(self, block: FrameBlock) -> None:
         decoded = self._decode(block)
-        suspends = [*self._spilled.suspends, *self._to_read_again(decoded.changes)]
-        told = [*self._spilled.told, *self._told(decoded.changes)]
-        doubted = {topic for topic, _ in suspends}  # read again in any case
-        set_aside = [*self._spilled.set_aside, *self._newly_aside(decoded)]
-        set_aside = [each for each in set_aside if each.topic not in doubted]
-        kept = [*self._spilled.kept, *self._kept(decoded)]
-        woven = self._woven(decoded)
-        rows = [rows for rows in woven.rows if not self._set_aside(rows)]
-        changes = self._spilled.changes + sum(part.rows.num_rows for part in rows)
+        self._collect(decoded)
+        pending, output = self._pending, LoadOutput()
+        rows = [part for part in decoded.rows if self._state(part.topic) is TopicState.LIVE]
+        for load in self._loads:
+            load.take(decoded.rows, decoded.control, output)
+        rows += output.rows
+        suspended = {topic for topic, _ in pending.suspends}  # these are read again in any case
+        quarantined = [each for each in pending.quarantined if each.topic not in suspended]
         state = self._writer.state
         info = self._writer.append(
             EpochBatch(
@@ -139,184 +143,149 @@ class Appender:
                 commit_ts=block.commit_ts,
                 transactions=block.transactions,
                 rows=rows,
-                files=self._spilled.files,
-                new_schemas=self._needed(
-                    [*((file.topic, file.version) for file in self._spilled.files)],
-                    [(part.topic, part.version) for part in rows],
-                    told,
+                files=pending.files,
+                new_schemas=self._pop_versions(
+                    [
+                        *((file.topic, file.version) for file in pending.files),
+                        *((part.topic, part.version) for part in rows),
+                        *pending.versions,
+                    ]
                 ),
-                suspends=suspends,
-                load_begins=woven.begins,
-                published=woven.published,
-                load_steps=woven.steps,
-                quarantined=set_aside,
-                undecoded=[each for each in kept if self._keeping[each.topic] and each.topic not in doubted],
+                suspends=pending.suspends,
+                load_begins=output.begins,
+                published=output.published,
+                load_steps=output.steps,
+                quarantined=quarantined,
+                undecoded=[
+                    each
+                    for each in pending.undecoded
+                    if self._state(each.topic) is TopicState.QUARANTINED and each.topic not in suspended
+                ],
             )
         )
-        woven.durable()
-        self._spilled = _Spilled()
+        for notify in output.after_commit:
+            notify()
+        self._pending = _PendingEpoch()
         self._progress.appended(
             epochs=int(info is not None),
             transactions=block.transactions,
-            changes=changes,
+            changes=pending.changes + sum(part.rows.num_rows for part in rows),
             commit_ts=block.commit_ts,
         )
-        if suspends:
-            raise TopicsChanged(f"{', '.join(topic.text for topic, _ in suspends)} must be read again")
-        if set_aside:
-            raise TopicsChanged(f"{', '.join(each.topic.text for each in set_aside)} set aside")
+        if pending.suspends:
+            raise TopicsChanged(
+                f"{', '.join(topic.text for topic, _ in pending.suspends)} must be read again"
+            )
+        if quarantined:
+            raise TopicsChanged(f"{', '.join(each.topic.text for each in quarantined)} put in quarantine")
 
     def _spill(self, block: PartialBlock) -> None:
         decoded = self._decode(block)
-        self._spilled.suspends += self._to_read_again(decoded.changes)
-        self._spilled.told += self._told(decoded.changes)
-        self._spilled.set_aside += self._newly_aside(decoded)
-        self._spilled.kept += self._kept(decoded, as_files=True)
-        for rows in decoded.rows:
-            schema = self._minted.get((rows.topic, rows.version))
+        self._collect(decoded, as_files=True)
+        for part in decoded.rows:
+            schema = self._unstored.get((part.topic, part.version))
             if schema is not None and schema.kind is not TopicKind.TABLE:
                 register_topic(
-                    self._store, rows.topic, schema, reason=""
+                    self._store, part.topic, schema, reason=""
                 )  # a file can only name a known topic
-            if self._is_appended(rows):
-                file = self._writer.prepare(rows.topic, rows.version, rows.rows)
-                self._spilled.files.append(file)
-                self._spilled.changes += file.rows
+            if self._takes_part(part):
+                file = self._writer.prepare(part.topic, part.version, part.rows)
+                self._pending.files.append(file)
+                self._pending.changes += file.rows
+
+    def _takes_part(self, part: TopicRows) -> bool:
+        load = self._load_of.get(part.topic)
+        return self._state(part.topic) is TopicState.LIVE if load is None else load.take_part(part)
 
     def _decode(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
         if self._recorder is not None:
             self._recorder.block(block)
-        decoded = self._decoder.decode_or_set_aside(block)
+        decoded = self._decoder.decode_or_quarantine(block)
         block.release()
         failpoints.hit("epoch_decoded")
-        self._minted.update({(topic, schema.version): schema for topic, schema in decoded.new_schemas})
+        self._unstored.update({(topic, schema.version): schema for topic, schema in decoded.new_schemas})
         self._progress.ignored(decoded.ignored)
         for change in decoded.changes:
-            self._progress.tell(_said(change))
+            self._progress.tell(_describe(change))
         for message in decoded.control:
             if message.prefix == ddl_message.PREFIX and (error := ddl_message.parse(message.content).error):
                 self._progress.tell(
-                    f"the DDL trigger could not tell of a command: {error}; compare with `tailrace verify --source`"
+                    f"the DDL trigger could not describe a command: {error}; compare with `tailrace verify --source`"
                 )
         return decoded
 
-    def _newly_aside(self, decoded: DecodedEpoch) -> list[QuarantinedTopic]:
-        """Of one whose load is not whole, what comes is of no use: it must be read again."""
-        found = []
-        for failure in decoded.undecodable:
-            keeps = failure.topic not in self._incomplete and failure.topic not in decoded.unkept
-            self._keeping[failure.topic] = keeps
-            error = error_text(failure.cause)
-            found.append(QuarantinedTopic(failure.topic, error, failure.lsn, failure.frame, keeps))
-            self._tell_aside(failure.topic, error, keeps=keeps)
-        for topic in decoded.unkept:
-            if self._keeping[topic]:
-                self._keeping[topic] = False
-                error = "a row or a change of its columns cannot be kept without plain values"
-                found.append(QuarantinedTopic(topic, error, self._writer.state.commit_lsn, None, keeps=False))
-                self._tell_aside(topic, error, keeps=False)
-        return found
+    def _collect(self, decoded: DecodedEpoch, *, as_files: bool = False) -> None:
+        """Add to the pending epoch what is not rows."""
+        for change in decoded.changes:
+            self._collect_change(change)
+        self._quarantine(decoded)
+        self._pending.undecoded += [
+            self._writer.store_undecoded(topic, frames.pack(), frames.frames, as_file=as_files)
+            for topic, frames in decoded.undecoded.items()
+            if self._state(topic) is TopicState.QUARANTINED
+        ]
 
-    def _tell_aside(self, topic: TopicId, error: str, *, keeps: bool) -> None:
-        retry = f"when the cause is mended `tailrace source retry {topic.text}`, or " if keeps else ""
+    def _collect_change(self, change: SchemaChange) -> None:
+        """A change of a topic whose rows are appended may suspend it; a version that the trigger described begins with
+        its DDL, whether or not rows follow. A load that does not append yet decides later."""
+        topic, load = change.topic, self._load_of.get(change.topic)
+        appends = self._state(topic) is TopicState.LIVE or (load is not None and load.appends(topic))
+        if reason := self._reload_reason(change):
+            if appends:
+                self._pending.suspends.append((topic, reason))
+            elif load is not None:
+                load.doubt(topic, change.lsn)
+        if change.by_trigger and change.is_version:
+            if appends:
+                self._pending.versions.append((topic, change.current.version))
+            elif load is not None:
+                load.keep_version(topic, change.current)
+
+    def _quarantine(self, decoded: DecodedEpoch) -> None:
+        """Put tables that cannot be decoded in quarantine. When a topic was not complete, or its frames cannot be
+        stored, it is lost: what comes for it is of no use."""
+        for failure in decoded.undecodable:
+            keeps = self._state(failure.topic) is TopicState.LIVE and failure.topic not in decoded.unstorable
+            error = error_text(failure.cause)
+            self._enter_quarantine(QuarantinedTopic(failure.topic, error, failure.lsn, failure.frame, keeps))
+        for topic in decoded.unstorable:
+            if self._state(topic) is TopicState.QUARANTINED:
+                error = "a row or a change of its columns cannot be kept without plain values"
+                lsn = self._writer.state.commit_lsn
+                self._enter_quarantine(QuarantinedTopic(topic, error, lsn, None, keeps=False))
+
+    def _enter_quarantine(self, entry: QuarantinedTopic) -> None:
+        name = entry.topic.text
+        self._states[entry.topic] = TopicState.QUARANTINED if entry.keeps else TopicState.LOST
+        self._pending.quarantined.append(entry)
+        retry = f"when the cause is gone `tailrace source retry {name}`, or " if entry.keeps else ""
         self._progress.tell(
-            f"{topic.text} is set aside, the others go on: {error}; {retry}`tailrace source snapshot {topic.text}`",
+            f"{name} is in quarantine, the others go on: {entry.error}; {retry}`tailrace source snapshot {name}`",
             again=True,
         )
 
-    def _kept(self, decoded: DecodedEpoch, *, as_files: bool = False) -> list[UndecodedFrames]:
-        return [
-            self._writer.store_undecoded(topic, kept.pack(), kept.frames, as_file=as_files)
-            for topic, kept in decoded.kept.items()
-            if self._keeping[topic]
-        ]
+    # topics and versions
 
-    def _woven(self, decoded: DecodedEpoch) -> Woven:
-        if self._weaver is None:
-            return Woven(decoded.rows)
-        return self._weaver.weave(decoded.rows, decoded.control)
+    def _state(self, topic: TopicId) -> TopicState:
+        return self._states.get(topic, TopicState.LIVE)
 
-    def _set_aside(self, rows: TopicRows) -> bool:
-        """Whether rows are not to be appended now. What ``chunked`` has let through is."""
-        if rows.topic not in self._incomplete or (self._weaver is not None and rows.topic in self._weaver):
-            return False
-        if self._load is not None and rows.topic in self._load:
-            self._load.keep(rows)
-        return True
+    def _pop_versions(self, named: Iterable[tuple[TopicId, int]]) -> list[tuple[TopicId, TopicSchema]]:
+        """Those of the named versions that no epoch has yet: they start with this one."""
+        used = dict.fromkeys(key for key in named if key in self._unstored)
+        return [(topic, self._unstored.pop((topic, version))) for topic, version in used]
 
-    def _is_appended(self, rows: TopicRows) -> bool:
-        """Of a part of a transaction that has not committed yet."""
-        if self._weaver is not None and rows.topic in self._weaver:
-            return self._weaver.part(rows)
-        return not self._set_aside(rows)
+    def _reload_reason(self, change: SchemaChange) -> str:
+        return reload_reason(change, self._filled_unseen)
 
-    def _needed(self, *named: Iterable[tuple[TopicId, int]]) -> list[tuple[TopicId, TopicSchema]]:
-        """Of the versions seen in the stream, those named (used by rows, told of): they start with this epoch."""
-        used = dict.fromkeys(key for keys in named for key in keys if key in self._minted)
-        return [(topic, self._minted.pop((topic, version))) for topic, version in used]
-
-    def _told(self, changes: Iterable[SchemaChange]) -> list[tuple[TopicId, int]]:
-        """Versions that hold from their DDL on, whether or not rows follow. Those of a topic that is read in one
-        snapshot wait: the snapshot may be later than they are."""
-        found = []
-        for change in changes:
-            if change.told and change.is_version:
-                begun = self._weaver is not None and self._weaver.begun(change.topic)
-                if change.topic not in self._incomplete or begun:
-                    found.append((change.topic, change.current.version))
-                elif self._load is not None and change.topic in self._load:
-                    self._waiting.append((change.topic, change.current))
-        return found
-
-    def _to_read_again(self, changes: Iterable[SchemaChange]) -> list[tuple[TopicId, str]]:
-        found = []
-        for change in changes:
-            reason = self._reason(change)
-            if not reason:
-                continue
-            begun = self._weaver is not None and self._weaver.begun(change.topic)
-            if change.topic not in self._incomplete or begun:
-                found.append((change.topic, reason))
-            elif self._load is not None and change.topic in self._load:
-                self._load.doubt(change.topic, change.lsn)
-        return found
-
-    def _reason(self, change: SchemaChange) -> str:
-        """Why a topic's state is not known after a change, or nothing."""
-        if change.previous is None:
-            return ""
-        if ChangeKind.GONE in change.kinds:
-            return "its table was dropped"
-        kinds = set(change.kinds)
-        if change.told and not _retyped_values(change.previous, change.current):
-            kinds.discard(ChangeKind.RETYPED)
-        reasons = [text for kind, text in _READ_AGAIN.items() if kind in kinds]
-        if not change.told and {ChangeKind.ADDED, ChangeKind.DROPPED} <= kinds:
-            # For a while the one may have borne the other's name, and the stream have shown no difference.
-            reasons.append("a column was dropped and another added")
-        held = {column.id for column in change.previous.columns}
-        if not change.told and any(
-            column.id not in held
-            and column.fill is None
-            and (column.id in change.guessed or self._doubtful(change.current.relid, column.id))
-            for column in change.current.columns
-        ):
-            reasons.append("a column was added with a default that may have changed its rows")
-        return f"read again: {' and '.join(reasons)}" if reasons else ""
-
-    def _finish_load(self) -> None:
-        """Complete the topics being loaded, between two transactions, as soon as the log has come far enough."""
-        if self._chunked is not None and not self._inside:
-            self._complete(self._chunked.finished())
-        if self._load is None or self._inside or not self._load.ready(self._writer.state.through_lsn):
-            return
-        batch = self._load.batch(self._writer.state, self._minted)
-        batch = replace(batch, new_schemas=[*batch.new_schemas, *self._waited(self._load.point, batch)])
+    def _complete(self, load: TopicLoad) -> None:
+        """Append the epoch that completes topics of a load."""
+        batch = load.batch(self._writer.state, self._unstored)
         info = self._writer.append(batch)
         for topic, schema in batch.new_schemas:
-            self._minted.pop((topic, schema.version), None)
-        self._load = None
-        self._incomplete -= set(batch.completes)
+            self._unstored.pop((topic, schema.version), None)
+        for topic in batch.completes:
+            self._states.pop(topic, None)
+            self._load_of.pop(topic, None)
         self._progress.loading(())
         self._progress.appended(
             epochs=int(info is not None),
@@ -326,42 +295,9 @@ class Appender:
         )
         self._progress.note(f"{', '.join(topic.text for topic in batch.completes)} complete")
 
-    def _complete(self, topics: Sequence[TopicId]) -> None:
-        """Topics whose rows are all in the log already."""
-        if not topics:
-            return
-        state = self._writer.state
-        info = self._writer.append(
-            EpochBatch(state.name, state.commit_lsn, state.end_lsn, state.through_lsn, completes=topics)
-        )
-        self._incomplete -= set(topics)
-        self._progress.loading(())
-        self._progress.appended(epochs=int(info is not None), transactions=0, changes=0, commit_ts=None)
-        self._progress.note(f"{', '.join(topic.text for topic in topics)} complete")
 
-    def _waited(self, point: int, batch: EpochBatch) -> list[tuple[TopicId, TopicSchema]]:
-        """Versions told of that came after what the load has read."""
-        waiting, self._waiting = self._waiting, []
-        brought = {(topic, schema.version) for topic, schema in batch.new_schemas}
-        return [
-            (topic, schema)
-            for topic, schema in waiting
-            if topic in batch.completes
-            and schema.from_lsn >= point
-            and (topic, schema.version) not in brought
-        ]
-
-
-def _said(change: SchemaChange) -> str:
+def _describe(change: SchemaChange) -> str:
     kinds = ", ".join(sorted(kind.value for kind in change.kinds))
     if change.is_version:
         return f"{change.topic.text} has schema version {change.current.version}: {kinds}"
     return f"{change.topic.text}: {kinds} ({'.'.join(change.table)})"
-
-
-def _retyped_values(previous: TopicSchema, current: TopicSchema) -> bool:
-    before = {column.id: column for column in previous.columns}
-    return any(
-        column.id in before and not ddl_message.keeps_values(before[column.id], column)
-        for column in current.columns
-    )

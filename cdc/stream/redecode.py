@@ -80,7 +80,7 @@ class Redecoding:
     def _append(self, topic: TopicId, part: UndecodedFrames, decoded: DecodedEpoch, reason: Reason) -> None:
         doubts = [text for change in decoded.changes if (text := reason(change))]
         used = {(rows.topic, rows.version) for rows in decoded.rows}
-        told = {(change.topic, change.current.version) for change in decoded.changes if change.told}
+        told = {(change.topic, change.current.version) for change in decoded.changes if change.by_trigger}
         failpoints.hit("frames_retried")
         info = self._writer.append(
             replace(

@@ -38,7 +38,7 @@ def to_read_again(
         store.requests.answer(unreadable, RequestState.FAILED, "no table is published for it")
     asked = [request for request in asked if request.topic in readable]
     wanted = dict.fromkeys(request.topic for request in asked)
-    standing = [t for t in wanted if topics.tables[t].complete_since is not None or t in topics.aside]
+    standing = [t for t in wanted if topics.tables[t].complete_since is not None or t in topics.quarantined]
     return standing, asked
 
 
@@ -46,7 +46,7 @@ def to_decode_again(store: Store, source: str, topics: Topics) -> list[TopicId]:
     """The topics that are asked for and set aside with all that came since; other requests are answered."""
     found = []
     for request in store.requests.open(source, RETRY):
-        aside = topics.aside.get(request.topic)
+        aside = topics.quarantined.get(request.topic)
         if aside is None:
             store.requests.answer([request.id], *_not_aside(store, request))
         elif not aside.keeps:

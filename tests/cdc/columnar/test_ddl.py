@@ -139,7 +139,7 @@ def test_what_is_not_what_the_trigger_said_is_asked_of_the_catalog() -> None:
     stream = Stream()
     stream.transaction(told(T), added.relation, pg.Insert(500, (b"1", b"x", b"y", b"5")))
     decoded = decoder(T, described=[added]).decode(stream.block())
-    assert [(set(each.kinds), each.told) for each in decoded.changes] == [({ChangeKind.ADDED}, False)]
+    assert [(set(each.kinds), each.by_trigger) for each in decoded.changes] == [({ChangeKind.ADDED}, False)]
 
 
 def test_a_difference_found_at_the_installation_is_in_doubt() -> None:
@@ -207,7 +207,7 @@ def test_a_table_that_cannot_be_what_it_was_told_to_be_is_set_aside_alone() -> N
     rekeyed = replace(T, columns=[("id", INT8, -1, False), ("a", TEXT, -1, True), ("b", TEXT, -1, False)])
     stream = Stream()
     stream.transaction(told(rekeyed), OTHER.relation, pg.Insert(501, (b"1",)))
-    decoded = decoding.decode_or_set_aside(stream.block())
+    decoded = decoding.decode_or_quarantine(stream.block())
     (failure,) = decoded.undecodable
     assert failure.topic == T.topic and "part of the key" in str(failure) and failure.frame is None
     assert [rows.topic for rows in decoded.rows] == [OTHER.topic]
@@ -223,7 +223,7 @@ def test_a_column_named_like_one_of_a_state_sets_its_table_aside(tells: bool) ->
     )  # fmt: skip
     known = {table.relid: (table.topic, table.topic_schema) for table in (T, OTHER)}
     decoding = BlockDecoder(SOURCE, known, lambda relation: clashing.topic_schema, Policies())
-    decoded = decoding.decode_or_set_aside(stream.block())
+    decoded = decoding.decode_or_quarantine(stream.block())
     (failure,) = decoded.undecodable
     assert failure.topic == T.topic and "column _raw of table public.t has the name" in str(failure)
     assert [rows.topic for rows in decoded.rows] == [OTHER.topic]

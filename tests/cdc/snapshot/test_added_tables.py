@@ -13,7 +13,7 @@ from tailrace.cdc.context import Task
 from tailrace.cdc.postgres.slot import Exported
 from tailrace.cdc.snapshot.added_tables import AddedTablesLoad
 from tailrace.cdc.snapshot.load import LoadResult
-from tailrace.cdc.stream.append import Appender
+from tailrace.cdc.stream.append import AppendContext, Appender
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.stream.queue import Handover
 from tailrace.cdc.topics import Topics, TopicsChanged
@@ -80,16 +80,16 @@ def beside(store_dir: Path) -> Iterator[Beside]:
         wanted = {LATER.topic: LATER.topic_schema}
         task = Task.of(store, SOURCE, settings)
         load = AddedTablesLoad(task, writer, wanted)
-        appender = Appender(
-            store,
-            writer,
-            decoder(LATER, OTHER, described=[RETYPED, OTHER]),
-            Handover(HUGE),
-            task.progress,
-            Topics.read(store, SOURCE),
-            load,
-            lambda relid, column: False,
+        context = AppendContext(
+            store=store,
+            writer=writer,
+            decoder=decoder(LATER, OTHER, described=[RETYPED, OTHER]),
+            progress=task.progress,
+            topics=Topics.read(store, SOURCE),
+            filled_unseen=lambda relid, column: False,
+            loads=[load],
         )
+        appender = Appender(context, Handover(HUGE))
         yield Beside(store, load, appender, Stream(), Assembler(HUGE, HUGE, 0))
         load.close()
 

@@ -97,7 +97,7 @@ def test_the_others_go_on_and_what_was_kept_is_decoded_in_order(
         )
         capture.catch_up()
         store = capture.store
-        assert any("shop.public.orders is set aside" in text for text in capture.status.messages)
+        assert any("shop.public.orders is in quarantine" in text for text in capture.status.messages)
         assert is_complete(store, PEOPLE)
         [aside] = quarantined(store.catalog, "shop")
         assert (aside.topic, aside.keeps) == (ORDERS, True)

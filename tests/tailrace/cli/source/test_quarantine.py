@@ -17,7 +17,7 @@ def test_a_table_is_set_aside_and_retried_and_a_recording_is_decoded_without_a_s
     broken = {"TAILRACE_FAILPOINT": "table_decoded=shop.public.orders"}
     set_aside = shop.run("capture", "--until-idle", "--record", "trouble.rec", environment=broken)
     assert set_aside.code == 0
-    assert "shop.public.orders is set aside, the others go on" in set_aside.err + set_aside.out
+    assert "shop.public.orders is in quarantine, the others go on" in set_aside.err + set_aside.out
     (document,) = shop.ok("status", "--json").documents
     (aside,) = document["quarantine"]
     assert aside["topic"] == "shop.public.orders" and aside["undecoded"][0] == 3 and aside["frame"] is None

@@ -1,0 +1,176 @@
+"""Before a session streams: which topics must be read again, with which versions it starts, and what loads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tailrace.cdc.context import Task
+from tailrace.cdc.postgres.check import read_server
+from tailrace.cdc.postgres.connect import connect
+from tailrace.cdc.postgres.ddl_trigger import Trigger, read_trigger
+from tailrace.cdc.postgres.publication import Publication, read_publication
+from tailrace.cdc.postgres.tables import Table, as_published, read_tables
+from tailrace.cdc.setup.table_changes import (
+    LEFT,
+    loadable_tables,
+    lost_topics,
+    reidentified_topics,
+    republished_topics,
+)
+from tailrace.cdc.snapshot.added_tables import AddedTablesLoad
+from tailrace.cdc.snapshot.chunk_load import ChunkedLoad
+from tailrace.cdc.snapshot.topic_load import TopicLoad
+from tailrace.cdc.stream import requests
+from tailrace.cdc.topics import Topics, changed
+from tailrace.eventstore.catalog.requests import RequestState
+from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.log.writer import SourceWriter
+from tailrace.eventstore.model.epoch import EpochBatch
+from tailrace.eventstore.model.schema import TopicSchema
+from tailrace.eventstore.model.topic import TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStart:
+    """A session that has taken over the source, and the publication as it was found."""
+
+    task: Task
+    writer: SourceWriter
+    publication: Publication | None
+
+    def topics(self) -> Topics:
+        """Suspend topics whose state is unknown, whose policies changed, or for which there is a request; then the
+        topics, each to be loaded in the version that its table has now. Raises OperatorError without a publication."""
+        self._suspend_unknown()
+        self._suspend_requested()
+        return self._with_current_versions()
+
+    def loads(self, topics: Topics) -> list[TopicLoad]:
+        """What loads the incomplete topics: chunks walk along a key; a table without one is read in one snapshot."""
+        if not topics.incomplete:
+            return []
+        name = self.writer.state.publication
+        with connect(self.task.address, "tailrace capture") as connection:
+            publication = read_publication(connection, name, self.task.address)
+            tables = read_tables(connection, self.task.address)
+        loadable = loadable_tables(topics, publication, tables)
+        wanted = {
+            topic: topics.schema(topic) for relid, topic in loadable.items() if topics.relid(topic) == relid
+        }
+        keyed = {table.relid for table in tables if table.key and not table.bag}
+        # The catalog stores how far chunks have come as keys in plain text: not those of a protected key.
+        keyed -= {schema.relid for schema in wanted.values() if any(each.policy for each in schema.key)}
+        by_chunks = {topic: schema for topic, schema in wanted.items() if schema.relid in keyed}
+        whole = {topic: schema for topic, schema in wanted.items() if schema.relid not in keyed}
+        loads: list[TopicLoad] = []
+        if by_chunks:
+            rates = requests.rates(self.task.store, self.task.name)
+            loads.append(ChunkedLoad(self.task, name, by_chunks, rates))
+        if whole:
+            loads.append(AddedTablesLoad(self.task, self.writer, whole))
+        return loads
+
+    def _read_topics(self) -> Topics:
+        return Topics.read(self.task.store, self.task.name)
+
+    def _suspend_unknown(self) -> None:
+        """Topics whose table is not published any more, or lost values unseen: their state is unknown from here on."""
+        address, writer, publication = self.task.address, self.writer, self.publication
+        topics = self._read_topics()
+        with connect(address, "tailrace capture") as connection:
+            tables = as_published(read_tables(connection, address), publication)
+            writer.on_timeline(read_server(connection, address).timeline)
+            by_trigger = read_trigger(connection, address) is Trigger.ACTIVE
+        # With the trigger the stream says it where it happened.
+        again = [] if by_trigger else reidentified_topics(topics, tables)
+        reasons = lost_topics(topics, publication) | dict.fromkeys(
+            again, "read again: its columns or its key were replaced"
+        )
+        for reason in sorted(set(reasons.values())):
+            names = ", ".join(topic.text for topic in reasons if reasons[topic] == reason)
+            mend = "; once `tailrace init` has published it, it is read again" if reason == LEFT else ""
+            self.task.progress.tell(f"{names}: {reason}{mend}", again=True)
+        republished = republished_topics(topics, publication)
+        if reasons or republished:
+            self._append(suspends=list(reasons.items()), published=list(republished.items()))
+        self._suspend_changed_policies(topics, tables, known=list(reasons))
+        if publication is None:
+            raise OperatorError(
+                f"there is no publication {writer.state.publication} in {address.text} any more",
+                hint="run `tailrace init`, which makes it again; all topics are then read again",
+            )
+
+    def _suspend_changed_policies(
+        self, topics: Topics, tables: Sequence[Table], known: Sequence[TopicId]
+    ) -> None:
+        """Values under two policies must not stand side by side: such a topic is read again under the new one."""
+        policies, progress = self.task.policies, self.task.progress
+        suspends = []
+        for table in tables:
+            topic, schema = topics.schemas.get(table.relid, (None, None))
+            if topic is None or schema is None:
+                continue
+            kept = policies.kept(table.label, schema)
+            if kept:
+                progress.tell(
+                    f"{topic.text}: {', '.join(kept)} stay protected as they were, though the configuration does"
+                    ' not name them any more; "plain" in [sources.NAME.columns] would lift it'
+                )
+            changes = policies.changed(table.label, schema)
+            if changes and topic not in known and topics.follows(topic):
+                progress.tell(
+                    f"{topic.text} is read again, as column policies changed ({'; '.join(changes)});"
+                    " what the log holds from before stays as it was written"
+                )
+                suspends.append((topic, "read again: column policies changed"))
+        if suspends:
+            self._append(suspends=suspends)
+
+    def _suspend_requested(self) -> None:
+        """Topics that a request wants to be read again: this session loads them."""
+        store, name = self.task.store, self.task.name
+        published = self.publication.tables if self.publication else {}
+        topics, taken_up = requests.to_read_again(store, name, self._read_topics(), published)
+        if topics:
+            self._append(suspends=[(topic, "read again: asked for") for topic in topics])
+        store.requests.answer([request.id for request in taken_up], RequestState.RUNNING, "")
+
+    def _with_current_versions(self) -> Topics:
+        topics = self._read_topics()
+        if not topics.incomplete:
+            return topics
+        with connect(self.task.address, "tailrace capture") as connection:
+            tables = as_published(read_tables(connection, self.task.address), self.publication)
+        relids = loadable_tables(topics, self.publication, tables)
+        newer: list[tuple[TopicId, TopicSchema]] = []
+        for table in tables:
+            topic = relids.get(table.relid)
+            schema = changed(table, topics.schema(topic), self.task.policies) if topic else None
+            if topic is not None and schema is not None:
+                newer.append((topic, schema))
+        if not newer:
+            return topics
+        self._append(new_schemas=newer)
+        return self._read_topics()
+
+    def _append(
+        self,
+        *,
+        new_schemas: Sequence[tuple[TopicId, TopicSchema]] = (),
+        suspends: Sequence[tuple[TopicId, str]] = (),
+        published: Sequence[tuple[TopicId, str]] = (),
+    ) -> None:
+        """An epoch without rows, at the position the log has."""
+        state = self.writer.state
+        self.writer.append(
+            EpochBatch(
+                source=state.name,
+                commit_lsn=state.commit_lsn,
+                end_lsn=state.end_lsn,
+                through_lsn=state.through_lsn,
+                new_schemas=new_schemas,
+                suspends=suspends,
+                published=published,
+            )
+        )
