@@ -81,11 +81,12 @@ soak: $(STAMP) ## The open-ended tests at full scale (two hours or more; ARGS=FI
 	@$(BIN)/python -m pytest --scale full -m "not servers and not benchmarks" --report=docs/soak.md $(SPREAD) $(ARGS)
 
 .PHONY: lint
-lint: $(STAMP) ## Style, format, types and the arrows between packages
+lint: $(STAMP) ## Style, format, types, the arrows between rooms; and the house at a glance
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy $(TYPED)
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tests.support.house
 
 # What each process of the tests would make for itself where it is not there: compiled tests and kernels, and an archive
 # of Spark's classes.
