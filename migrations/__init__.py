@@ -1,2 +1,4 @@
-"""Schema changes, shipped in the wheel: ``catalog`` (the log's own tables) and ``groups`` (those of consumer groups),
-made by ``run``, and ``source`` (objects in a source)."""
+"""How do the schemas of the catalog, of consumer groups and of a source change?
+
+``run`` executes ``catalog`` and ``groups``; ``source`` is SQL that capture executes. Imports nothing of ours.
+"""

@@ -1,6 +1,6 @@
 """Upkeep of a log without a store: the plans that upkeep goes by, over files that are nothing but sizes.
 
-What ``tiers``, ``rundue`` and ``cutoff`` decide is asked of them; what follows from it (which files there are
+What ``tiers``, ``due`` and ``plan`` decide is asked of them; what follows from it (which files there are
 afterwards) is done here as ``rounds.maintain`` does it, in its order. A year of rounds takes minutes, and
 ``tests/benchmarks/test_year.py`` holds a stretch of it against the real thing, table by table.
 

@@ -1,1 +1,4 @@
-"""The catalog's database: connection, tables, formats, roles, leases, terms and requests."""
+"""How is the catalog's database reached, what tables has it, and who holds a lease, a term or a request in it?
+
+May import: model, disclosure, failpoints, errors, settings, and ``migrations``.
+"""

@@ -268,7 +268,7 @@ segments = Table(
     Column("sealed", Boolean, nullable=False),
     Column(
         "content", Text, nullable=False, default=""
-    ),  # ``content.Content``; "" until something is made of it
+    ),  # ``content_hash.Content``; "" until something is made of it
     Column(
         "origin", Text, nullable=False, default=""
     ),  # JSON: what it was made of (``lineage``); "" by capture
@@ -310,7 +310,7 @@ redactions = Table(
     Column("epoch", BigInteger, primary_key=True, autoincrement=False),
     Column("topic_id", Integer, ForeignKey("topics.id"), nullable=False, index=True),
     Column("erased_at", BigInteger, nullable=False),
-    Column("receipt", Text, nullable=False),  # JSON: ``maintain.receipts.Receipt``
+    Column("receipt", Text, nullable=False),  # JSON: ``maintenance.redaction.receipts.Receipt``
 )
 # Files that were copied to an archive before retention removed them. They tile the topic's rows up to its start.
 archived = Table(
@@ -339,7 +339,7 @@ archiving = Table(
     Column("source", Text, nullable=False),  # the log's file
     Column("begun_at", BigInteger, nullable=False),
 )
-# Epochs that are no longer in ``epochs``: a prefix, in files (``timeline``).
+# Epochs that are no longer in ``epochs``: a prefix, in files (``metadata.epochs``).
 epoch_files = Table(
     "epoch_files",
     metadata,

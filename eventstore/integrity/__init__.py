@@ -1,1 +1,4 @@
-"""Is the log what was written? ``verify`` looks; ``findings`` says what is wrong."""
+"""Is the log what was written?
+
+``verify`` goes through it, ``findings`` says what is wrong. May import log and what is below it.
+"""

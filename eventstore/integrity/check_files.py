@@ -13,8 +13,8 @@ from tailrace.eventstore.errors import IntegrityError, MissingFile
 from tailrace.eventstore.integrity import check_catalog
 from tailrace.eventstore.integrity.catalog_snapshot import AnyRow, Named, Topic, blob_place
 from tailrace.eventstore.integrity.findings import Finding, Problem
-from tailrace.eventstore.metadata import epochs as timeline
 from tailrace.eventstore.metadata import segment_index
+from tailrace.eventstore.metadata.epochs import open_file
 from tailrace.eventstore.segment import file_reader, hash_chain, segment
 from tailrace.eventstore.segment.content_hash import Content, content_of
 from tailrace.eventstore.segment.merge import Rows
@@ -150,7 +150,7 @@ def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int
 def epoch_file(storage: Storage, row: AnyRow) -> tuple[list[Finding], int]:
     """A file of epochs whose bytes are whole: what is wrong, and how many rows its epochs brought."""
     try:
-        with timeline.open_file(storage, row) as file:
+        with open_file(storage, row) as file:
             table = file.read(columns=["epoch", "rows"])
     except _UNREADABLE as error:
         text = f"it cannot be read: {str(error).partition(chr(10))[0]}"
@@ -165,7 +165,7 @@ def epoch_file(storage: Storage, row: AnyRow) -> tuple[list[Finding], int]:
 def last_hash(storage: Storage, row: AnyRow) -> str | None:
     """The hash of a file's last epoch; None when it cannot be read, which others tell."""
     try:
-        with timeline.open_file(storage, row) as file:
+        with open_file(storage, row) as file:
             hashes = file.read_row_group(file.num_row_groups - 1, columns=["hash"])["hash"]
             return str(hashes[-1].as_py().hex())
     except _UNREADABLE:

@@ -20,7 +20,7 @@ from tailrace.eventstore.integrity.catalog_snapshot import Named, Picture, Topic
 from tailrace.eventstore.integrity.findings import Finding, Problem, Verified
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import archived
-from tailrace.eventstore.metadata import topics as registry
+from tailrace.eventstore.metadata.topics import head_epoch
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import folder_of
 from tailrace.eventstore.storage.open import MARKER
@@ -113,7 +113,7 @@ class _Verification:
 
     def _blobs(self) -> None:
         with self._log.catalog.read() as connection:
-            head = registry.head_epoch(connection)
+            head = head_epoch(connection)
         after = 0
         while after < head:
             with self._log.catalog.read() as connection:

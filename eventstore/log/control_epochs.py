@@ -1,4 +1,4 @@
-"""Epochs without rows: what somebody other than the source's writer did to a topic, told in the log's order."""
+"""Control epochs: epochs without rows that record what maintenance did to a topic, in the log's order."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from sqlalchemy import Connection, Row, select
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.metadata import segment_index
-from tailrace.eventstore.metadata import topics as registry
+from tailrace.eventstore.metadata.topics import add_epoch, next_epoch
 from tailrace.eventstore.segment import hash_chain
 
 
 def locked_source(connection: Connection, source: str) -> Row[*tuple[Any, ...]]:
-    """A source's row, as its writer takes it first: its epochs come before this transaction's, or after."""
+    """A source's row, locked as its writer locks it first: its epochs come before this transaction's, or after."""
     query = select(tables.sources).where(tables.sources.c.name == source)
     return connection.execute(query.with_for_update()).one()
 
 
-def add_notice(
-    connection: Connection, source: Row[*tuple[Any, ...]], content: str, topics: Collection[int] = ()
+def add_control_epoch(
+    connection: Connection, source: Row[*tuple[Any, ...]], content: str, topic_ids: Collection[int] = ()
 ) -> int:
-    """An epoch of a locked source; its number. ``content``: a hash over what it tells, so that the log's hash tells of
-    it, too. ``topics``: those whose rows read otherwise since."""
-    epoch, before = registry.next_epoch(connection)
+    """Add a control epoch of a locked source and give its number. ``content`` is a hash over what it records, which the
+    log's hash chain covers. ``topic_ids``: the topics whose rows read otherwise from then on."""
+    epoch, before = next_epoch(connection)
     values = {
         "epoch": epoch,
         "append_id": uuid.uuid4().hex,
@@ -41,10 +41,10 @@ def add_notice(
         "transactions": 0,
         "rows": 0,
         "content": content,
-        "topics": segment_index.topics_text(topics),
+        "topics": segment_index.topics_text(topic_ids),
         "parts": "[]",
         "blob_bytes": None,
     }
     values["hash"] = hash_chain.epoch_hash(before, values)
-    registry.add_epoch(connection, values)
+    add_epoch(connection, values)
     return epoch

@@ -56,7 +56,7 @@ def repartition(log: Log, topic: TopicId, partitions: int) -> Repartitioned:
         _add_partitions(connection, topic_id, partitions)
         log.waker.notify_in(connection)
         content = hash_chain.partitioning_hash(topic.text, info.partitioning.total, partitions)
-        epoch = control_epochs.add_notice(connection, source, content)
+        epoch = control_epochs.add_control_epoch(connection, source, content)
         following = info.partitioning.repartitioned(partitions, epoch)
         table = tables.topics
         connection.execute(

@@ -25,13 +25,11 @@ from tailrace.eventstore.maintenance.files.merge import merge
 from tailrace.eventstore.maintenance.files.orphans import collect_orphans
 from tailrace.eventstore.maintenance.files.retired import collect_retired
 from tailrace.eventstore.maintenance.files.seal import seal
-from tailrace.eventstore.maintenance.retention.apply import Removed, retain
-from tailrace.eventstore.maintenance.retention.apply import is_due as retention_is_due
+from tailrace.eventstore.maintenance.retention.apply import Removed, retain, retention_due
 from tailrace.eventstore.maintenance.retention.archive import Unarchived, remove_abandoned
-from tailrace.eventstore.maintenance.retention.plan import Held
-from tailrace.eventstore.maintenance.retention.plan import check as check_retention
-from tailrace.eventstore.maintenance.state_runs import due as rundue
+from tailrace.eventstore.maintenance.retention.plan import Held, check_policies
 from tailrace.eventstore.maintenance.state_runs.compact import Compacted, compact
+from tailrace.eventstore.maintenance.state_runs.due import due_runs
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.model.time import from_micros, now_micros
 
@@ -150,7 +148,7 @@ def maintain(
             seconds=round(time.monotonic() - began, 3),
         )
         _record(log, done)
-        check_retention(log)
+        check_policies(log)
         for error in hindered:
             raise error
     return done
@@ -208,7 +206,7 @@ def is_due(log: Log) -> bool:
         due = connection.scalar(waiting.limit(1))
         last = _last(connection)
     fresh = head - (last[1].head if last is not None else 0)
-    if retention_is_due(log) or next(rundue.due(log), None) is not None:
+    if retention_due(log) or next(due_runs(log), None) is not None:
         return True
     return fresh >= log.settings.upkeep.seal_epochs or size >= SEAL_BYTES or due is not None
 

@@ -1,7 +1,7 @@
 """Attempts at a generation: who computes it at this moment, and may still name the files that it writes.
 
 A driver writes files for long before a step of the generation names them. Their names hold the attempt's, and it has a
-lease (``maintain.leases``) that its commit asks for. So a file that no step names, listed before the leases of the dead
+lease (``catalog.leases``) that its commit asks for. So a file that no step names, listed before the leases of the dead
 were ended, is needed by an attempt that lives, or by nobody ever; no clock is asked how old it is.
 """
 

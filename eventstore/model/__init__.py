@@ -1,1 +1,4 @@
-"""What is a topic, a position, a column, a key, an epoch? Values only."""
+"""What is a topic, a column, a key, a partition, a position, an epoch?
+
+Values only: no file, no database, no clock. May import errors.
+"""

@@ -1,1 +1,4 @@
-"""What is the latest row per key, in the newest version of the schema?"""
+"""What is the latest row of each key at a position, in the newest schema?
+
+May import log and what is below it.
+"""

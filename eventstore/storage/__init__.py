@@ -1,4 +1,7 @@
-"""Where the log's files are: a folder of this machine, or an object store that speaks S3."""
+"""How do bytes get into a folder or an object store, and stay there?
+
+May import settings, and what is below it.
+"""
 
 from tailrace.eventstore.storage.base import Storage, StoredFile
 from tailrace.eventstore.storage.local import PARTIAL, LocalStorage

@@ -1,4 +1,4 @@
-"""Domain events, written in the application's own transactions.
+"""How is a domain event appended in the caller's own transaction, and how is a stream loaded?
 
     @event("deposited")
     class Deposited(BaseModel):
@@ -8,8 +8,8 @@
         connection.execute("UPDATE accounts SET …")
         append(connection, Stream("account", "42"), [Deposited(amount=…)], expected=3)
 
-They reach the log through the write-ahead log like every other change: no second write, no gap, and the row change
-and the event of one transaction stand in one epoch.
+Events reach the log through the write-ahead log like every other change: no second write, no gap, and the row change
+and the event of one transaction are in one epoch. May import model, disclosure and errors.
 """
 
 from tailrace.eventstore.streams.append import (

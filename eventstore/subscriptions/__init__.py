@@ -1,4 +1,6 @@
-"""Consumers of the log: groups whose members share partitions, batches, deliveries.
+"""Which member of a group reads which partitions, and how far is it? Also: reading without a group (``tail``).
+
+May import log, streams, and what is below them; not state or integrity.
 
 with Store.open() as store:
     group = store.group("invoicing", topics=["shop.account"], start="earliest")

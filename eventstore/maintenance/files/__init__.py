@@ -1,1 +1,4 @@
-"""How do many small epochs become few large files, and when do old files go?"""
+"""How do many small epochs become few large files, and when do replaced files go?
+
+May import log and what is below it; no other room of maintenance.
+"""

@@ -23,9 +23,18 @@ from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files import tiers
 from tailrace.eventstore.maintenance.files.retired import retire
-from tailrace.eventstore.metadata import epochs as timeline
 from tailrace.eventstore.metadata import topics
-from tailrace.eventstore.metadata.epochs import SCHEMA, Timeline, Which
+from tailrace.eventstore.metadata.epochs import (
+    SCHEMA,
+    Timeline,
+    Which,
+    joined_spans,
+    open_file,
+    spans_from_json,
+    spans_of,
+    spans_to_json,
+    table_of,
+)
 from tailrace.eventstore.segment import encoding, file_reader, hash_chain
 
 CHUNK = 8192
@@ -79,11 +88,11 @@ def _fold_one(log: Log, first: int, last: int, term: int) -> Folded:
             hint="the catalog was changed from outside; restore it from a backup",
         )
     _require_chain(log, first, last)
-    table = timeline.table_of(rows)
+    table = table_of(rows)
     values = write(log, [table], term)
     failpoints.hit("fold_written")
     values |= {"first_epoch": first, "last_epoch": last}
-    values["spans"] = timeline.spans_to_json(timeline.spans_of(table))
+    values["spans"] = spans_to_json(spans_of(table))
     epochs = tables.epochs
     with log.catalog.write() as connection:
         terms.check(connection, terms.FOLD, term)
@@ -131,9 +140,9 @@ def _groups(log: Log) -> list[list[_Row]]:
 def _merge_one(log: Log, group: Sequence[_Row], term: int) -> Folded:
     values = write(log, _groups_of(log, group), term)
     failpoints.hit("fold_written")
-    spans = [span for row in group for span in timeline.spans_from_json(row.spans)]
+    spans = [span for row in group for span in spans_from_json(row.spans)]
     values |= {"first_epoch": group[0].first_epoch, "last_epoch": group[-1].last_epoch}
-    values["spans"] = timeline.spans_to_json(timeline.joined_spans(spans))
+    values["spans"] = spans_to_json(joined_spans(spans))
     table = tables.epoch_files
     with log.catalog.write() as connection:
         terms.check(connection, terms.FOLD, term)
@@ -150,7 +159,7 @@ def _groups_of(log: Log, group: Sequence[_Row]) -> Iterator[pa.Table]:
     """Row groups of files, small ones put together."""
     pending: list[pa.Table] = []
     for row in group:
-        with timeline.open_file(log.storage, row) as file:
+        with open_file(log.storage, row) as file:
             for at in range(file.num_row_groups):
                 pending.append(file.read_row_group(at))
                 if sum(table.num_rows for table in pending) >= _ROWS_PER_GROUP:

@@ -26,8 +26,8 @@ from tailrace.eventstore.maintenance.files import hash_ledger, tiers
 from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.metadata import segment_index, topics
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.segment import merge as rewrite
 from tailrace.eventstore.segment.content_hash import Content
+from tailrace.eventstore.segment.merge import joined_ranges, require_content, require_recorded, rewrite
 from tailrace.eventstore.segment.segment import folder_of
 
 _Row = Row[*tuple[Any, ...]]
@@ -76,12 +76,12 @@ def _groups(log: Log, topic_id: int) -> list[list[_Row]]:
 
 def _merge_one(log: Log, topic: TopicId, group: Sequence[_Row], term: int, memory_bytes: int) -> Merged:
     inputs = [segment_index.file_ref(topic, row) for row in group]
-    ranges = rewrite.joined_ranges([piece for ref in inputs for piece in ref.ranges], str(topic))
+    ranges = joined_ranges([piece for ref in inputs for piece in ref.ranges], str(topic))
     path = terms.new_parquet(folder_of(topic, group[0].topic_id), terms.MERGE, term)
-    written = rewrite.rewrite(log.storage, inputs, path, memory_bytes)
+    written = rewrite(log.storage, inputs, path, memory_bytes)
     failpoints.hit("merge_written")
     for row, found in zip(group, written.contents, strict=True):
-        rewrite.require_recorded(row, found)
+        require_recorded(row, found)
     content = sum(written.contents, Content())
     lsns = [lsn for row in group for lsn in (row.first_lsn, row.last_lsn) if lsn is not None]
     values = {
@@ -103,7 +103,7 @@ def _merge_one(log: Log, topic: TopicId, group: Sequence[_Row], term: int, memor
     merged = replace(
         inputs[0], rows=values["rows"], ranges=ranges, path=path, sealed=True, checksum=written.checksum
     )
-    rewrite.require_content(log.storage, merged, content, memory_bytes)
+    require_content(log.storage, merged, content, memory_bytes)
     _swap(log, group, values, term)
     failpoints.hit("merge_swapped")
     return Merged(len(group), sum(row.bytes for row in group), written.bytes)

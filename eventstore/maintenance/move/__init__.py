@@ -1,1 +1,4 @@
-"""A store moves to another catalog and another place of its segments, whole or not at all."""
+"""How does a store move to another catalog and another place of its segments, whole or not at all, and how is it copied?
+
+May import retention, files, and the rooms below maintenance.
+"""

@@ -14,8 +14,7 @@ from pathlib import Path
 from sqlalchemy import Connection, select
 
 from tailrace.eventstore import failpoints
-from tailrace.eventstore.catalog import group_tables as group_tables
-from tailrace.eventstore.catalog import relocation, tables
+from tailrace.eventstore.catalog import group_tables, relocation, tables
 from tailrace.eventstore.catalog.database import Catalog
 from tailrace.eventstore.catalog.leases import holders
 from tailrace.eventstore.catalog.open import groups_file, open_catalog, open_groups

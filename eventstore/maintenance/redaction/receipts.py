@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, insert, select
 
 from tailrace.eventstore.catalog import leases, tables
 from tailrace.eventstore.log.log import Log
-from tailrace.eventstore.metadata import topics as registry
+from tailrace.eventstore.metadata.topics import topic_ids
 from tailrace.eventstore.model.time import from_micros
 from tailrace.eventstore.model.topic import TopicId
 
@@ -83,7 +83,7 @@ def erasures(log: Log, topics: Sequence[TopicId]) -> dict[TopicId, int]:
     """Those of these topics that rows were ever erased of, and the epoch that tells of the last time."""
     table = tables.redactions
     with log.catalog.read() as connection:
-        names = {number: topic for topic, number in registry.topic_ids(connection, topics).items()}
+        names = {number: topic for topic, number in topic_ids(connection, topics).items()}
         query = select(table.c.topic_id, func.max(table.c.epoch).label("epoch")).group_by(table.c.topic_id)
         return {
             names[row.topic_id]: row.epoch
@@ -99,7 +99,7 @@ def receipts(log: Log, topics: Sequence[TopicId] = ()) -> list[Receipt]:
         log.topic(topic)
     with log.catalog.read() as connection:
         if topics:
-            ids = registry.topic_ids(connection, topics)
+            ids = topic_ids(connection, topics)
             query = query.where(table.c.topic_id.in_(list(ids.values())))
         rows = connection.execute(query).all()
     return [Receipt.from_json(row.receipt, row.epoch, from_micros(row.erased_at)) for row in rows]

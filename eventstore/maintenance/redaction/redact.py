@@ -1,8 +1,8 @@
 """Redaction: the values of one key's rows are erased, wherever the log holds them; offsets, order and epochs stay.
 
 1. Be the one who keeps the log in order, and seal: no value is in a blob then.
-2. Find the rows (``lifetimes``), and the files of segments and state runs that hold a cell to erase.
-3. Write each of them again with these cells erased (``erase``), and read it back. No lock is held.
+2. Find the rows (``key_history``), and the files of segments and state runs that hold a cell to erase.
+3. Write each of them again with these cells erased (``erase_cells``), and read it back. No lock is held.
 4. One transaction: term still mine, the new files in, the old ones out and retired, an entry for each in the topic's
    chain, a receipt, and an epoch without rows that tells whoever follows the topic, projections above all.
 
@@ -359,7 +359,8 @@ def _swap(log: Log, wanted: _Wanted, made: Sequence[_Made], term: int) -> Receip
             log.waker.notify_in(connection)
             content = hash_chain.receipt_hash(receipt.to_json())
             receipt = replace(
-                receipt, epoch=control_epochs.add_notice(connection, source, content, {wanted.topic_id})
+                receipt,
+                epoch=control_epochs.add_control_epoch(connection, source, content, {wanted.topic_id}),
             )
             receipt = add(connection, wanted.topic_id, receipt)
     return receipt

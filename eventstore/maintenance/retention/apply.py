@@ -1,7 +1,7 @@
 """Retention, carried out: a topic's oldest rows are removed, after what makes its state was written as a state run.
 
-1. ``cutoff`` says where. What goes is in the topic's archive, if it has one (``archive``).
-2. Write the state run there (``staterun``), and what is left of a file that the cut goes through. No lock is held.
+1. ``plan`` says where. What goes is in the topic's archive, if it has one (``archive``).
+2. Write the state run there (``state_runs.write``), and what is left of a file that the cut goes through. No lock is held.
 3. One transaction: term still mine, the start still where it was; the start moves, the files before it and the former
    run go and are retired, the new ones come. Readers resolve within one snapshot, so they find either.
 
@@ -89,7 +89,7 @@ def retain(log: Log, force_past: Collection[str] = ()) -> Iterator[Removed | Hel
             yield _carry_out(log, step, term, kept)
 
 
-def is_due(log: Log) -> bool:
+def retention_due(log: Log) -> bool:
     """Whether a step is to be taken now, perhaps after small epochs were sealed."""
     return any(plan.is_overdue(log, each) or plan.plan(log, each)[0] for each in plan.topics(log))
 

@@ -1,6 +1,6 @@
 """Retention, looked at: where does a topic's policy cut, how far may it, and is a step worth it. Nothing is changed.
 
-Not past a registered reader (``readers``), a load, an epoch that is not sealed. Steps that would rewrite much to remove
+Not past a registered reader (``holds``), a load, an epoch that is not sealed. Steps that would rewrite much to remove
 little wait.
 """
 
@@ -19,9 +19,9 @@ from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.retention import holds
 from tailrace.eventstore.maintenance.retention.holds import Reader
 from tailrace.eventstore.metadata import log_start
-from tailrace.eventstore.metadata import topics as registry
 from tailrace.eventstore.metadata.epochs import Timeline, Which
 from tailrace.eventstore.metadata.log_start import LogStart
+from tailrace.eventstore.metadata.topics import head_epoch, sealed_upto, topic_info, topic_query
 from tailrace.eventstore.model import retention
 from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.time import now_micros
@@ -82,7 +82,7 @@ class Step:
         return [row for row in self.files if row.last_epoch > self.cut]
 
 
-def check(log: Log) -> None:
+def check_policies(log: Log) -> None:
     """Raises UsageError for a policy that a topic cannot have."""
     for info in log.topics():
         chosen = retention.of_topic(log.settings.topics, info.id.text)
@@ -97,9 +97,9 @@ def check(log: Log) -> None:
 def topics(log: Log) -> list[TopicRow]:
     found = []
     with log.catalog.read() as connection:
-        rows = connection.execute(registry.topic_query().order_by(tables.topics.c.id)).all()
+        rows = connection.execute(topic_query().order_by(tables.topics.c.id)).all()
     for row in rows:
-        info = registry.topic_info(row)
+        info = topic_info(row)
         chosen = retention.of_topic(log.settings.topics, info.id.text)
         if chosen is None or chosen.retention.keeps_all:
             continue
@@ -122,7 +122,7 @@ def plan(
     info, topic_id, settings = topic
 
     def look(connection: Connection) -> tuple[LogStart, list[SegmentRow], int, int]:
-        sealed, files = registry.sealed_upto(connection), _files(connection, topic_id)
+        sealed, files = sealed_upto(connection), _files(connection, topic_id)
         deleted = _deleted_upto(connection, log, info, topic_id, settings, files)
         compacted = _compacted_upto(connection, log, info, topic_id, settings)
         return log_start.read(connection, topic_id), files, min(deleted, sealed), min(compacted, sealed)
@@ -194,7 +194,7 @@ def older_than(connection: Connection, log: Log, info: TopicInfo, topic_id: int,
     limit = now_micros() - int(seconds * 1e6)
     which = Which(source=info.id.source, later_than=limit, topics=frozenset({topic_id}))
     younger = Timeline(connection, log.storage).first(which)
-    return registry.head_epoch(connection) if younger is None else int(younger.epoch) - 1
+    return head_epoch(connection) if younger is None else int(younger.epoch) - 1
 
 
 def beyond(files: Sequence[Extent], limit: int) -> int:
@@ -225,7 +225,7 @@ def is_overdue(log: Log, topic: TopicRow) -> bool:
     limit = now_micros() - int(seconds * (1 + OVERDUE) * 1e6)
 
     def look(connection: Connection) -> bool:
-        after = registry.sealed_upto(connection)
+        after = sealed_upto(connection)
         which = Which(source=info.id.source, after=after, dated=True, topics=frozenset({topic_id}))
         waiting = Timeline(connection, log.storage).first(which)
         return waiting is not None and (waiting.last_ts or 0) <= limit

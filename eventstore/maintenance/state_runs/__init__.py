@@ -1,1 +1,4 @@
-"""When is compacted state written beside the rows, and how?"""
+"""When is a table's state written beside its rows, and how?
+
+May import files, and the rooms below maintenance.
+"""

@@ -1,12 +1,13 @@
-"""State runs beside the log, made: whoever reads a table's state need not fold all of its history again.
+"""Making state runs beside the log, so that readers of a table's state need not fold all of its history again.
 
-1. ``rundue`` says of which epochs. 2. The run is written (``staterun``) by this process or by a cluster's workers; no
-lock is held. 3. One transaction: term still mine, the topic's start still where it was; the run comes, those that it
-stands for go and are retired.
+1. ``due`` says for which epochs.
+2. The run is written (``write``) by this process or by a cluster's workers; no lock is held.
+3. One transaction checks the term and that the topic's start has not moved, adds the run, and retires those that it
+   replaces.
 
 A crash before 3 leaves orphans, after it nothing to do. A run is made of rows and says nothing that they do not, so it
-may go at any time; but whoever rewrites rows has to rewrite or remove the topic's runs with them, and to advance the
-term, so that none under way comes of what was.
+may be dropped at any time. Code that rewrites rows must rewrite or drop the topic's runs with them, and advance the
+term, so that no run under way is made of the former rows.
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.errors import Fenced
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files.retired import retire
-from tailrace.eventstore.maintenance.state_runs import due as rundue
-from tailrace.eventstore.maintenance.state_runs.due import Due
+from tailrace.eventstore.maintenance.state_runs.due import WORTH, DueRun, due_runs
 from tailrace.eventstore.maintenance.state_runs.write import Workers, discard, run_values, write_run
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import segment
@@ -34,8 +34,8 @@ from tailrace.eventstore.segment.select import Part
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Of epochs behind ``after`` and up to ``epoch`` of a topic, ``kept`` of ``rows`` rows make the state. ``bytes``:
-    of the run; 0 when it would have saved too little, and was not made."""
+    """``kept`` of ``rows`` rows make the state of a topic's epochs behind ``after`` and up to ``epoch``. ``bytes`` is
+    the run's size; 0 when it would have saved too little, and was not made."""
 
     topic: str
     after: int
@@ -55,18 +55,18 @@ def compact(
     """Make the state runs that are due, of these topics or all; ``at_once``: of all rows that are in files. Raises
     Fenced when another maintainer began, or the topic's start moved."""
     term: int | None = None
-    for each in rundue.due(log, topics, at_once=at_once):
+    for each in due_runs(log, topics, at_once=at_once):
         if term is None:
             term = terms.begin(log.catalog, terms.STATE)
         yield _make(log, each, term, workers)
 
 
-def _make(log: Log, due: Due, term: int, workers: Workers | None) -> Compacted:
+def _make(log: Log, due: DueRun, term: int, workers: Workers | None) -> Compacted:
     topic = due.info.id
     name = partial(terms.new_parquet, segment.folder_of(topic, due.topic_id), terms.STATE, term)
     run = write_run(log, topic, due.epoch, name, after=due.after, workers=workers)
     kept = sum(part.rows for part in run)
-    if kept > rundue.WORTH * due.rows:
+    if kept > WORTH * due.rows:
         discard(log.storage, run)
         run = []
     for part in run:
@@ -80,13 +80,13 @@ def _make(log: Log, due: Due, term: int, workers: Workers | None) -> Compacted:
     return Compacted(topic.text, due.after, due.epoch, due.rows, kept, size)
 
 
-def _swap(connection: Connection, due: Due, run: list[Part]) -> None:
+def _swap(connection: Connection, due: DueRun, run: list[Part]) -> None:
     runs, offsets = tables.state_runs, tables.topic_offsets
-    looks = due.earlier_looks if run else (*due.earlier_looks, due.epoch)
+    inspections = due.earlier_inspections if run else (*due.earlier_inspections, due.epoch)
     looked = connection.execute(
         update(offsets)
         .where(offsets.c.topic_id == due.topic_id, offsets.c.start_epoch == due.start.epoch)
-        .values(looks=json.dumps(looks))
+        .values(looks=json.dumps(inspections))
     )
     if looked.rowcount != 1:
         raise Fenced(

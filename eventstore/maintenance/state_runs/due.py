@@ -1,8 +1,8 @@
 """When a table gets a state run beside its rows, and of which epochs. Nothing is changed here.
 
-A topic's epochs are spans, one after another: of some there is a run, of the others a look found that one would save
-too little. New rows are worth a run when they have ``upkeep.state_bytes``. It begins with the oldest span that it is
-not small against, so there are few spans, each several times as large as the one behind it, and a span is read again
+A topic's epochs are spans, one after another. Some have a run; the others were inspected, and a run would save too
+little. New rows are worth a run when they have ``upkeep.state_bytes``. The run begins with the oldest span that it is
+not small against. So there are few spans, each several times as large as the one behind it, and a span is read again
 only when what came behind it has at least a quarter of its bytes.
 
 After a repartition a key's rows are in several partitions. A run that goes on from another is of one incarnation, so it
@@ -20,10 +20,9 @@ from sqlalchemy import Connection, select
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import log_start
-from tailrace.eventstore.metadata import state_runs as runs
-from tailrace.eventstore.metadata import topics as registry
 from tailrace.eventstore.metadata.log_start import LogStart
-from tailrace.eventstore.metadata.state_runs import Run
+from tailrace.eventstore.metadata.state_runs import Run, at_start, chain, of_topic
+from tailrace.eventstore.metadata.topics import head_epoch, oldest_unsealed, topic_info, topic_query
 from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.position import Cut
@@ -45,9 +44,9 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """A run of one topic's epochs behind ``after`` and up to ``epoch``, which have ``rows`` in the log. ``looks``: what
-    is noted when it would save too little."""
+class DueRun:
+    """A run of one topic's epochs behind ``after`` and up to ``epoch``, which have ``rows`` in the log. ``inspections``
+    are the epochs at which a run was considered and would have saved too little."""
 
     info: TopicInfo
     topic_id: int
@@ -55,11 +54,11 @@ class Due:
     after: int
     epoch: int
     rows: int
-    looks: tuple[int, ...]
+    inspections: tuple[int, ...]
 
     @property
-    def earlier_looks(self) -> tuple[int, ...]:
-        return tuple(epoch for epoch in self.looks if epoch <= self.after)
+    def earlier_inspections(self) -> tuple[int, ...]:
+        return tuple(epoch for epoch in self.inspections if epoch <= self.after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +72,10 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What there is of a topic: its files of sealed epochs, its runs, where looks ended."""
+    """What there is of a topic: its files of sealed epochs, its runs, and where inspections ended."""
 
     start: LogStart
-    looks: tuple[int, ...]
+    inspections: tuple[int, ...]
     files: Sequence[File]
     runs: Sequence[Run]
 
@@ -85,13 +84,13 @@ class Holdings:
         return max((file.last_epoch for file in self.files), default=0)
 
     @property
-    def looked(self) -> int:
-        return max([self.start.epoch, *self.looks, *(run.epoch for run in self.runs)])
+    def inspected(self) -> int:
+        return max([self.start.epoch, *self.inspections, *(run.epoch for run in self.runs)])
 
     @property
     def new_bytes(self) -> int:
-        """Of files with rows that nobody has looked at."""
-        return self.stored(self.looked, self.epoch)
+        """Bytes of files with rows that were not inspected yet."""
+        return self.stored(self.inspected, self.epoch)
 
     def stored(self, after: int, epoch: int) -> int:
         return sum(file.bytes for file in self.files if after < file.last_epoch <= epoch)
@@ -107,8 +106,8 @@ class Stretch:
 
 
 def begin(spans: Sequence[Span], new_bytes: int, at: int = 0) -> int:
-    """Behind which epoch the run of new rows begins that takes the spans with it that it is not small against; ``at``:
-    where there are none."""
+    """The epoch behind which a run of new rows begins: it takes the spans with it that it is not small against.
+    ``at``: the answer when there are no spans."""
     total, after = new_bytes, spans[-1].epoch if spans else at
     for span in reversed(spans):
         if span.bytes > GROWTH * total:
@@ -117,17 +116,19 @@ def begin(spans: Sequence[Span], new_bytes: int, at: int = 0) -> int:
     return after
 
 
-def due(log: Log, topics: Collection[TopicId] | None = None, *, at_once: bool = False) -> Iterator[Due]:
+def due_runs(
+    log: Log, topics: Collection[TopicId] | None = None, *, at_once: bool = False
+) -> Iterator[DueRun]:
     """The runs to be made now, of these topics or all. ``at_once``: however few the new rows are."""
     least = 1 if at_once else log.settings.upkeep.state_bytes
     if not least:
         return
     with log.catalog.read() as connection:
-        oldest = registry.oldest_unsealed(connection)
-        sealed = registry.head_epoch(connection) if oldest is None else oldest - 1
-        found = connection.execute(registry.topic_query().order_by(tables.topics.c.id)).all()
+        oldest = oldest_unsealed(connection)
+        sealed = head_epoch(connection) if oldest is None else oldest - 1
+        found = connection.execute(topic_query().order_by(tables.topics.c.id)).all()
     for row in found:
-        info = registry.topic_info(row)
+        info = topic_info(row)
         if info.kind is TopicKind.TABLE and (topics is None or info.id in topics):
             yield from _of_topic(log, info, row.id, sealed, least)
 
@@ -142,14 +143,14 @@ def _holdings(connection: Connection, topic: TopicId, topic_id: int, sealed: int
     looks = connection.scalar(select(offsets.c.looks).where(offsets.c.topic_id == topic_id))
     return Holdings(
         start=log_start.read(connection, topic_id),
-        looks=tuple(json.loads(looks or "[]")),
+        inspections=tuple(json.loads(looks or "[]")),
         files=[File(row.last_epoch, row.rows, row.bytes) for row in files],
-        runs=runs.of_topic(connection, topic, topic_id),
+        runs=of_topic(connection, topic, topic_id),
     )
 
 
-def _of_topic(log: Log, info: TopicInfo, topic_id: int, sealed: int, least: int) -> Iterator[Due]:
-    """The next one, and when it was made, perhaps one that goes on from it."""
+def _of_topic(log: Log, info: TopicInfo, topic_id: int, sealed: int, least: int) -> Iterator[DueRun]:
+    """The next run; when the caller has made it, perhaps one that goes on from it."""
     latest = log.schemas(info.id)[-1]
     made: Stretch | None = None
     while latest.key:
@@ -158,15 +159,15 @@ def _of_topic(log: Log, info: TopicInfo, topic_id: int, sealed: int, least: int)
         found = stretch(info.id, held, info.partitioning, least, bag=latest.bag)
         if found is None or found == made:
             return
-        yield Due(info, topic_id, held.start, found.after, found.epoch, found.rows, held.looks)
+        yield DueRun(info, topic_id, held.start, found.after, found.epoch, found.rows, held.inspections)
         made = found
 
 
 def stretch(
     topic: TopicId, held: Holdings, partitioning: Partitioning, least: int, *, bag: bool
 ) -> Stretch | None:
-    """Of which epochs a run is to be made now that there are ``least`` bytes that nobody has looked at; None: of
-    none. Rows without a key are counted, so there is no saying what some of them leave without those before."""
+    """The epochs of the next run, once ``least`` bytes were not inspected; None when there is nothing to do. Rows
+    without a key are counted, so what some of them leave cannot be known without those before."""
     if held.new_bytes < least:
         return None
     after, epoch, spans = 0, held.epoch, spans_of(topic, held)
@@ -174,27 +175,27 @@ def stretch(
         after = begin(spans, held.new_bytes)
     behind = partitioning.begun_within(after, epoch)
     if after and behind:
-        if held.stored(held.looked, behind) >= least:
+        if held.stored(held.inspected, behind) >= least:
             epoch = behind
-            after = begin(spans, held.stored(held.looked, behind))
+            after = begin(spans, held.stored(held.inspected, behind))
             behind = partitioning.begun_within(after, epoch)
         if behind:
             within = [span for span in spans if span.after >= behind]
-            after = begin(within, held.stored(max(held.looked, behind), epoch), behind)
+            after = begin(within, held.stored(max(held.inspected, behind), epoch), behind)
     rows = sum(file.rows for file in held.files if after < file.last_epoch <= epoch)
     if not after:
-        rows += sum(ref.rows for ref in runs.at_start(held.runs, held.start))
+        rows += sum(ref.rows for ref in at_start(held.runs, held.start))
     return Stretch(after, epoch, rows)
 
 
 def spans_of(topic: TopicId, held: Holdings) -> list[Span]:
-    """All that was looked at, in order and without gaps."""
+    """All inspected epochs, in order and without gaps."""
     found: list[Span] = []
     at = 0
-    chain = runs.chain(held.runs, topic, held.start, Cut(held.epoch))
-    for run in [*chain, None]:
-        upto = held.looked if run is None else run.after
-        for end in sorted({epoch for epoch in (*held.looks, upto) if at < epoch <= upto}):
+    runs = chain(held.runs, topic, held.start, Cut(held.epoch))
+    for run in [*runs, None]:
+        upto = held.inspected if run is None else run.after
+        for end in sorted({epoch for epoch in (*held.inspections, upto) if at < epoch <= upto}):
             found.append(Span(at, end, held.stored(at, end)))
             at = end
         if run is not None:

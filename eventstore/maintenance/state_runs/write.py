@@ -133,7 +133,7 @@ def write_run(
         replace(ref, last_epoch=min(ref.last_epoch, after)) for ref in wanted.refs if ref.first_epoch <= after
     )
     inside = _behind(wanted, after)
-    assert not (after and inside.partitioning.mixed)  # ``rundue``: such a run begins with the log
+    assert not (after and inside.partitioning.mixed)  # ``due``: such a run begins with the log
     workers = workers or Here()
     count = max(1, min(workers.shares, inside.partitioning.classes))
     shares = [

@@ -131,7 +131,7 @@ def test_the_oldest_files_beyond_a_size_go(new_store: StoreFactory, monkeypatch:
     assert limit <= stored_bytes(store)[0] < limit + largest
     assert removed.epoch == store.log_start(ORDERS).epoch > 0
     assert states(store, removed.epoch, 40) == {epoch: before[epoch] for epoch in (removed.epoch, 40)}
-    assert not apply.is_due(limited)
+    assert not apply.retention_due(limited)
     assert store.verify().findings == ()
 
 
