@@ -1,7 +1,7 @@
 """Retention, carried out: a topic's oldest rows are removed, after what makes its state was written as a state run.
 
 1. ``plan`` says where. What goes is in the topic's archive, if it has one (``archive``).
-2. Write the state run there (``state_runs.write``), and what is left of a file that the cut goes through. No lock is held.
+2. Write the state run there (``state_runs.write``), and the rest of a file that the cut goes through. No lock is held.
 3. One transaction: term still mine, the start still where it was; the start moves, the files before it and the former
    run go and are retired, the new ones come. Readers resolve within one snapshot, so they find either.
 

@@ -23,7 +23,7 @@ from tailrace.eventstore.maintenance.files import retired
 from tailrace.eventstore.maintenance.redaction.erase_cells import erased
 from tailrace.eventstore.maintenance.redaction.receipts import receipts
 from tailrace.eventstore.maintenance.redaction.redact import Request, plan, redact
-from tailrace.eventstore.maintenance.retention import plan
+from tailrace.eventstore.maintenance.retention import plan as retention_plan
 from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.model.redacted import ERASED, Erased
@@ -141,7 +141,7 @@ def test_the_state_run_of_retention_is_rewritten_too(
     chosen = {ORDERS.text: TopicSettings(retention="compact", compact_after="1s")}
     store = new_store(upkeep=AT_ONCE, topics=chosen)
     fill(store, 1, 10)
-    monkeypatch.setattr(plan, "now_micros", lambda: to_micros(at(8)))
+    monkeypatch.setattr(retention_plan, "now_micros", lambda: to_micros(at(8)))
     store.maintain()
     assert store.log_start(ORDERS).epoch
     before = content(store)
@@ -151,7 +151,7 @@ def test_the_state_run_of_retention_is_rewritten_too(
     store.maintain()
     assert notes_in_files(store, 7) == []
     assert store.verify().findings == ()
-    monkeypatch.setattr(plan, "now_micros", lambda: to_micros(at(30)))
+    monkeypatch.setattr(retention_plan, "now_micros", lambda: to_micros(at(30)))
     store.maintain()
     assert state_of(store) == {7: (None, ["note"]), 8: ("10.1", None)}
 
