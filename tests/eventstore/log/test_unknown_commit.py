@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.eventstore.catalog import database as catalogs
 from tailrace.eventstore.errors import Fenced, TransientError
-from tailrace.eventstore.log import writer as writers
+from tailrace.eventstore.log import commit
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import ORDERS, assert_dense, batch, content, writer
@@ -106,7 +106,7 @@ def test_taken_over_while_the_outcome_is_unknown(
 def test_a_catalog_that_stays_away_is_a_transient_error(
     direct: Store, through_proxy: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writers, "RETRY_SECONDS", 0.3)
+    monkeypatch.setattr(commit, "RETRY_SECONDS", 0.3)
     capture = writer(through_proxy)
     capture.append(batch(10, orders=[("c", 1)]))
     proxy.refusing = True
@@ -149,7 +149,7 @@ def test_a_locked_sqlite_catalog_is_a_transient_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalogs, "_BUSY_SECONDS", 0.1)
-    monkeypatch.setattr(writers, "RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(commit, "RETRY_SECONDS", 0.2)
     with Store.open(create=True, root=tmp_path) as store, Store.open(root=tmp_path) as other:
         capture = writer(store)
         with other.catalog.write(), pytest.raises(TransientError, match="another process"):
