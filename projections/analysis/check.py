@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tailrace.eventstore.errors import TailraceError, TransientError
-from tailrace.projections.analysis.analyse import Analysis, Reading, analyse, is_unbuilt, readings_of
+from tailrace.projections.analysis.analyse import Analysis, Upstream, analyse, is_unbuilt, upstream_of
 from tailrace.projections.analysis.check_names import wrong_in_result, wrong_names
 from tailrace.projections.analysis.comparable import columns_of, incomparable
 from tailrace.projections.analysis.guards import declared_against
@@ -77,12 +77,12 @@ def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
     failures: list[ProjectionFailed] = []
     try:
         spark = ctx.spark
-        readings = readings_of(spark, ctx.store, projection, ctx.projections)
-        astray = list(_astray(ctx, projection, readings))
+        upstream = upstream_of(spark, ctx.store, projection, ctx.projections)
+        astray = list(_astray(ctx, projection, upstream))
         sound = _without_unknown(sound, astray) or sound
         findings += [*astray, *_confused(ctx, sound)]
         ctx.report(f"looking at the plan of {projection.name}", 0, None, "")
-        analysis = analyse(spark, ctx.store, sound, failures, readings)
+        analysis = analyse(spark, ctx.store, sound, failures, upstream)
     except TransientError:
         raise  # Spark went away: that is no finding
     except Exception as error:  # noqa: BLE001 of Spark, which does not start, or of the function
@@ -148,13 +148,13 @@ def _unknown(ctx: ProjectionContext, projection: Projection) -> Iterator[Definit
 
 
 def _astray(
-    ctx: ProjectionContext, projection: Projection, readings: Mapping[str, Reading]
+    ctx: ProjectionContext, projection: Projection, upstream: Mapping[str, Upstream]
 ) -> Iterator[DefinitionFinding]:
     """Columns that inputs name of results that were never built, and that these are not going to have."""
-    for name, reading in readings.items():
+    for name, read in upstream.items():
         source = projection.inputs[name]
         if isinstance(source, Result) and is_unbuilt(ctx.store, source):
-            yield from wrong_in_result(projection, name, source, reading.foretold().schema.names)
+            yield from wrong_in_result(projection, name, source, read.expected_result().schema.names)
 
 
 def _confused(ctx: ProjectionContext, projection: Projection) -> Iterator[DefinitionFinding]:
@@ -194,11 +194,11 @@ def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis)
         if failed not in known
     ]
     said = {finding.what for finding in analysis.findings}
-    if said & set(analysis.unsteady):
+    if said & set(analysis.unstable):
         found.append(
             DefinitionFinding("warn", "its result is not the same each time, as said above", "", place)
         )
-    found += [DefinitionFinding("warn", what, "", place) for what in analysis.unsteady if what not in said]
+    found += [DefinitionFinding("warn", what, "", place) for what in analysis.unstable if what not in said]
     return found
 
 

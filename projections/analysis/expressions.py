@@ -13,6 +13,7 @@ from tailrace.projections.analysis.spread import Attribute
 _Part = TypeVar("_Part")
 _INTEGERS = ("byte", "short", "integer", "long")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_FLOAT = re.compile(r"'(float|double)'")
 _NEED_VALUES = frozenset({
     "EqualTo", "GreaterThan", "GreaterThanOrEqual", "IsNotNull", "LessThan", "LessThanOrEqual",
 })  # fmt: skip
@@ -68,6 +69,25 @@ def coalesced(expression: Node) -> list[Attribute] | None:
 
 def _is_loose(kind: str) -> bool:
     return kind in ("float", "double") or has_collation(kind)
+
+
+def is_float(expression: Node) -> bool:
+    """Does it compute with floating-point numbers? By its type where Spark tells it, else by what it is made of."""
+    if expression.kind == "Cast" and expression.children[0].type == "void":
+        return False  # NULL, and nothing else
+    told = _told_type(expression)
+    if told is None:
+        return any(map(is_float, values_of(expression.kind, expression.children)))
+    return told in ("float", "double") or (not isinstance(told, str) and bool(_FLOAT.search(str(told))))
+
+
+def _told_type(expression: Node) -> object:
+    """The data type as Spark's JSON has it, a word or an object; None where it is not told."""
+    if expression.kind != "GetStructField":
+        return expression.fields.get("dataType")
+    struct, place = _told_type(expression.children[0]), expression.fields.get("ordinal")
+    fields = struct.get("fields", ()) if isinstance(struct, dict) else ()
+    return fields[place].get("type") if isinstance(place, int) and place < len(fields) else None
 
 
 def has_collation(kind: str) -> bool:

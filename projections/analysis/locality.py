@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from tailrace.projections.analysis import expressions as carried
 from tailrace.projections.analysis.joins import JoinSides, join_rows, refusal_of
 from tailrace.projections.analysis.plan_tree import Node
-from tailrace.projections.analysis.proof import Again, InputFacts, Obstacle, Proof
+from tailrace.projections.analysis.proof import InputFacts, Obstacle, Proof
 from tailrace.projections.analysis.spread import (
     Attribute,
     Column,
@@ -346,7 +346,7 @@ class _Walk:
         columns = {new.id: old.id for new, old in zip(output, defined.relation.output, strict=True)}
         readings = {reading: self._readings + place for place, reading in enumerate(defined.readings, 1)}
         self._readings += len(readings)
-        self.proof.again[node] = Again(columns, readings)
+        self.proof.again[node] = columns
         found = defined.relation.renamed(output, columns)
         origins = {
             held: replace(origin, reading=readings[origin.reading]) for held, origin in found.origins.items()
@@ -421,20 +421,7 @@ def _marked(node: Node) -> str:
 
 
 def _columns(expressions: Iterable[Node]) -> tuple[Column, ...]:
-    return tuple(
-        Column(each.id, each.name, each.type or _inner_type(each))
-        for each in expressions
-        if "exprId" in each.fields
-    )
-
-
-def _inner_type(expression: Node) -> str:
-    """The type of what an alias names, where it is told."""
-    if expression.kind == "Collate":
-        return "string collate ?"
-    if expression.kind in ("Alias", "Cast", "AttributeReference"):
-        return expression.type or _inner_type(expression.children[0])
-    return ""
+    return tuple(Column(each.id, each.name) for each in expressions if "exprId" in each.fields)
 
 
 def _listed(expressions: Iterable[Node]) -> str:

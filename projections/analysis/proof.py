@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tailrace.projections.analysis.plan_tree import Node
@@ -28,22 +28,26 @@ class Obstacle:
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
-    """A common table expression where it is read: its columns by their new ids, and the readings of inputs in it, which
-    are others at each place: rows of two places are not the same."""
-
-    columns: Mapping[int, int]
-    readings: Mapping[int, int]
-
-
 @dataclass(slots=True)
 class Proof:
-    """What was found. ``relations`` has every node of the plan, ``again`` those that read a common table expression;
-    without ``obstacles`` it is local. ``never_null``: rows whose inputs have NULL where ``affects`` says the key is are
-    left out of the result."""
+    """What was found. ``relations`` has every node of the plan; without ``obstacles`` it is local. ``again``: where a
+    common table expression is read, its columns by their new ids. ``never_null``: rows whose inputs have NULL where
+    ``affects`` says the key is are left out of the result."""
 
     relations: dict[Node, Relation] = field(default_factory=dict)
-    again: dict[Node, Again] = field(default_factory=dict)
+    again: dict[Node, Mapping[int, int]] = field(default_factory=dict)
     obstacles: list[Obstacle] = field(default_factory=list)
     never_null: bool = False
+
+    def renames(self, node: Node) -> Iterator[tuple[int, int]]:
+        """The columns that an operator gives another id, or one of several columns: the new id and the old one."""
+        if node.kind == "Union":
+            for first, *others in zip(*(self.relations[part].output for part in node.children), strict=False):
+                yield from ((first.id, other.id) for other in others)
+        elif node.kind == "Expand":  # rollup and its like: each row once for each list of columns
+            for projected in node.lists("projections"):
+                for made, held in zip(node.expressions("output"), projected, strict=False):
+                    if held.kind == "AttributeReference":
+                        yield made.id, held.id
+        else:
+            yield from self.again.get(node, {}).items()

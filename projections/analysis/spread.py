@@ -100,7 +100,6 @@ class Column:
 
     id: int
     name: str
-    type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +118,20 @@ class Relation:
         """Do these attributes tell all rows apart?"""
         known = frozenset(attributes)
         return any(key <= known for key in self.unique)
+
+    def readings_with_key(
+        self, attributes: Iterable[Attribute], keys: Mapping[str, Sequence[Sequence[str]]]
+    ) -> set[int]:
+        """The readings of inputs whose key is among these attributes. ``keys`` are those of the inputs."""
+        columns: dict[tuple[int, str], set[str]] = {}
+        for attribute in attributes:
+            if (origin := self.origins.get(attribute)) is not None:
+                columns.setdefault((origin.reading, origin.input), set()).add(origin.column)
+        return {
+            reading
+            for (reading, name), held in columns.items()
+            if any(held.issuperset(key) for key in keys.get(name, ()))
+        }
 
     def renamed(self, output: tuple[Column, ...], roots: Mapping[int, Attribute]) -> Relation:
         """The same rows with other columns. ``roots`` are the new columns that hold an old attribute as it is."""

@@ -1,0 +1,238 @@
+"""Where ``numeric`` without a precision goes, which is text in the log: as a number it loses digits, or is none at all;
+as text it sorts wrongly, and 1.0 does not equal 1.00.
+
+Beside the key of its row it does no harm in groups: rows that have the key in common have one text. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tailrace.projections.analysis.expressions import root, values_of
+from tailrace.projections.analysis.plan_tree import Node
+from tailrace.projections.analysis.proof import Proof
+from tailrace.projections.analysis.spread import Attribute, Relation
+
+Origin = tuple[str, str]
+"""An input and its column; ``after.price`` of changes."""
+Held = Mapping[str, frozenset[Origin]]
+"""The numeric text that a value is (under ""), or that its fields are, by their names."""
+Use = tuple[Origin, str, tuple[str, ...]]
+"""What is done with such text that must not be: whose, in words, and the calls in the source that do it."""
+
+_NUMBERS = frozenset({"float", "double", "byte", "short", "integer", "long"})
+_EQUAL = {
+    "EqualTo": "=", "EqualNullSafe": "<=>", "In": "in", "InSubquery": "in", "CollectSet": "collect_set", "Mode": "mode",
+    "HyperLogLogPlusPlus": "approx_count_distinct", "ArrayDistinct": "array_distinct",
+    "ArrayContains": "array_contains", "ArrayPosition": "array_position", "ArrayRemove": "array_remove",
+    "ArraysOverlap": "arrays_overlap", "ArrayUnion": "array_union", "ArrayIntersect": "array_intersect",
+    "ArrayExcept": "array_except",
+}  # fmt: skip
+_ORDER = {
+    "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=", "Max": "max",
+    "Min": "min", "SortOrder": "orderBy", "Greatest": "greatest", "Least": "least", "SortArray": "sort_array",
+    "ArrayMax": "array_max", "ArrayMin": "array_min",
+}  # fmt: skip
+_ORDERED_BY = {"MaxBy": "max_by", "MaxMinByK": "max_by", "MinBy": "min_by"}
+_PASSES_ON = frozenset({
+    "AggregateExpression", "Alias", "AnyValue", "ArrayDistinct", "ArrayFilter", "ArrayMax", "ArrayMin", "ArraySort",
+    "Coalesce", "CollectList", "CollectSet", "CreateArray", "ElementAt", "Explode", "First", "Flatten", "GetArrayItem",
+    "Greatest", "IfNull", "Inline", "KnownNotNull", "KnownNullable", "Lag", "Last", "Lead", "Least", "Max", "Min",
+    "Mode", "NthValue", "NullIf", "NullIfResult", "Nvl", "PosExplode", "Reverse", "Slice", "SortArray", "SortOrder",
+    "StringTrim", "WindowExpression",
+})  # fmt: skip
+"""What gives one of the values that it is given, or a list of them."""
+_GROUPING = {
+    "Aggregate": ("groupingExpressions", "groupBy"),
+    "Window": ("partitionSpec", "partitionBy"),
+    "Deduplicate": ("keys", "dropDuplicates"),
+}
+_GROUPING_CALLS = {
+    "groupBy": ("groupBy", "groupby", "rollup", "cube", "pivot"), "partitionBy": ("partitionBy",),
+    "distinct": ("distinct", "dropDuplicates", "drop_duplicates"), "except": ("subtract", "exceptAll"),
+    "dropDuplicates": ("dropDuplicates", "drop_duplicates"), "intersect": ("intersect", "intersectAll"),
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class NumericTexts:
+    """``told``: columns of each input that are such text; ``keys``: sets of columns that no two rows of an input share.
+    ``numbers`` are the casts that read one as a number."""
+
+    told: Mapping[str, frozenset[str]]
+    keys: Mapping[str, Sequence[Sequence[str]]]
+    proof: Proof
+    numbers: set[Node] = field(default_factory=set)
+    _columns: dict[Attribute, Held] = field(default_factory=dict)
+    _found: list[Use] = field(default_factory=list)
+
+    def uses(self, node: Node, below: Sequence[Relation], relation: Relation) -> list[Use]:
+        """What an operator does with such text that it must not; the columns that it makes are remembered.
+        ``relation`` is all that is ``below`` it."""
+        self._found = []
+        if any(self.told.values()):
+            for expression in node.all_expressions():
+                held = self._held(expression, relation, {})
+                if "exprId" in expression.fields and expression.kind != "AttributeReference":
+                    self._columns[expression.id] = held
+            self._found += self._compared_rows(node, below)
+            for new, old in self.proof.renames(node):
+                self._columns[new] = _together([self._columns.get(new, {}), self._of_column(old, relation)])
+            if node.kind == "Generate" and (generator := node.expression("generator")) is not None:
+                held = self._held(generator, relation, {})
+                for made in node.expressions("generatorOutput"):
+                    self._columns[made.id] = {"": _any_of(held), **held}
+        return list(dict.fromkeys(self._found))
+
+    def columns(self, relation: Relation) -> frozenset[str]:
+        """The columns of a relation that are such text, or lists of it; ``paid.price`` of structs."""
+        return frozenset(
+            f"{column.name}.{inside}" if inside else column.name
+            for column in relation.output
+            for inside, origins in self._of_column(column.id, relation).items()
+            if origins
+        )
+
+    def _held(self, inner: Node, relation: Relation, common: Held) -> Held:
+        """The numeric text that an expression is. ``common``: what BETWEEN and its like say once and use twice."""
+        if inner.kind == "With":
+            defined = [child for child in inner.children if child.kind == "CommonExpressionDef"]
+            common = _together(self._held(each.children[0], relation, common) for each in defined)
+            others = [child for child in inner.children if child.kind != "CommonExpressionDef"]
+            return _together([self._held(each, relation, common) for each in others])
+        lambdas = [child for child in inner.children if child.kind == "LambdaFunction"]
+        below = [{} if child in lambdas else self._held(child, relation, common) for child in inner.children]
+        for each in lambdas:
+            for variable in each.children[1:]:
+                self._columns[variable.id] = _together(below)
+            self._held(each.children[0], relation, common)
+        self._judge(inner, below, relation)
+        return common if inner.kind == "CommonExpressionRef" else self._passed_on(inner, below, relation)
+
+    def _passed_on(self, inner: Node, below: Sequence[Held], relation: Relation) -> Held:
+        match inner.kind:
+            case "AttributeReference" | "NamedLambdaVariable":
+                return self._of_column(inner.id, relation)
+            case "GetStructField":
+                return {"": below[0].get(inner.name, frozenset())}
+            case "CreateNamedStruct":
+                names = [str(name.fields.get("value")) for name in inner.children[::2]]
+                return {name: _any_of(held) for name, held in zip(names, below[1::2], strict=False)}
+            case "Cast":
+                return below[0] if inner.type == "string" else {}
+            case "If" | "CaseWhen":
+                return _together(values_of(inner.kind, below))
+            case "MaxBy" | "MaxMinByK" | "MinBy":
+                return below[0]
+            case "ListQuery" | "ScalarSubquery":
+                plan = inner.expression("plan")
+                query = self.proof.relations.get(plan) if plan is not None else None
+                return _together(self._of_column(each.id, query) for each in query.output) if query else {}
+            case kind:
+                return _together(below) if kind in _PASSES_ON else {}
+
+    def _of_column(self, attribute: Attribute, relation: Relation) -> Held:
+        if attribute in self._columns:
+            return self._columns[attribute]
+        origin = relation.origins.get(attribute)
+        if origin is None:
+            return {}
+        texts = self.told.get(origin.input, frozenset())
+        inside = origin.column + "."
+        found = {text.removeprefix(inside): text for text in texts if text.startswith(inside)}
+        found |= {"": origin.column} if origin.column in texts else {}
+        return {name: frozenset({(origin.input, text)}) for name, text in found.items()}
+
+    def _judge(self, inner: Node, below: Sequence[Held], relation: Relation) -> None:
+        words, used = "", frozenset[Origin]()
+        if inner.kind == "Cast" and inner.type in _NUMBERS:
+            words, used = f"is read as {inner.type}", below[0].get("", frozenset())
+            if used:
+                self.numbers.add(inner)
+        elif inner.kind in _EQUAL:
+            words, used = f"is compared as text ({_EQUAL[inner.kind]})", _any_of(_together(below))
+        elif inner.kind == "AggregateExpression" and inner.fields.get("isDistinct"):
+            words = "is compared as text (distinct)"
+            used = _any_of(_together(self._held(each, relation, {}) for each in inner.children[0].children))
+        elif inner.kind in _ORDER or inner.kind in _ORDERED_BY:
+            words = f"is compared as text ({_ORDER.get(inner.kind) or _ORDERED_BY[inner.kind]})"
+            compared = list(zip(inner.children, below, strict=True))
+            for child, held in compared[1:] if inner.kind in _ORDERED_BY else compared:
+                used |= _ordering(child, held, relation)
+        self._found += [(origin, words, ()) for origin in sorted(used)]
+
+    def _compared_rows(self, node: Node, below: Sequence[Relation]) -> Iterator[Use]:
+        """The numeric text by which an operator tells rows apart."""
+        field, words = _GROUPING.get(node.kind, ("", node.kind.lower()))
+        if node.kind in ("Except", "Intersect"):
+            origins = self._of_sides(*below)
+        elif node.kind == "Distinct":
+            origins = self._of_groups(
+                [(c.id, self._of_column(c.id, below[0])) for c in below[0].output], below[0]
+            )
+        elif field:
+            compared = node.expressions(field)
+            origins = self._of_groups(
+                [(root(each), self._held(each, below[0], {})) for each in compared], below[0]
+            )
+            if node.kind == "Deduplicate" and len(compared) == len(below[0].output):
+                words = "distinct"
+        else:
+            return
+        for origin in origins:
+            yield origin, f"is compared as text ({words})", _GROUPING_CALLS[words]
+
+    def _of_groups(
+        self, compared: Sequence[tuple[Attribute | None, Held]], relation: Relation
+    ) -> Iterator[Origin]:
+        known = [attribute for attribute, _ in compared if attribute is not None]
+        with_key = relation.readings_with_key(known, self.keys)
+        for attribute, held in () if relation.is_unique(known) else compared:
+            origin = relation.origins.get(attribute) if attribute is not None else None
+            if origin is None or origin.reading not in with_key:
+                yield from sorted(_any_of(held))
+
+    def _of_sides(self, left: Relation, right: Relation) -> Iterator[Origin]:
+        """Text that is compared with that of other rows. Rows of one input that have its key in common are the same."""
+        sides = [(one.id, other.id) for one, other in zip(left.output, right.output, strict=False)]
+        same = {
+            one
+            for one, other in sides
+            if (mine := left.origins.get(one))
+            and (theirs := right.origins.get(other))
+            and (mine.input, mine.column) == (theirs.input, theirs.column)
+        }
+        with_key = left.readings_with_key(same, self.keys)
+        for one, other in sides:
+            if one not in same or left.origins[one].reading not in with_key:
+                yield from sorted(
+                    _any_of(self._of_column(one, left)) | _any_of(self._of_column(other, right))
+                )
+
+
+def _ordering(expression: Node, held: Held, relation: Relation) -> frozenset[Origin]:
+    """The numeric text that an order goes by: of a struct the fields up to those that no two rows share."""
+    if expression.kind != "CreateNamedStruct":
+        return _any_of(held)
+    used, known = frozenset[Origin](), list[Attribute]()
+    for name, value in zip(expression.children[::2], expression.children[1::2], strict=True):
+        if relation.is_unique(known):
+            break
+        used |= held.get(str(name.fields.get("value")), frozenset())
+        attribute = root(value)
+        known += [attribute] if attribute is not None else []
+    return used
+
+
+def _together(several: Iterable[Held]) -> Held:
+    found: dict[str, frozenset[Origin]] = {}
+    for held in several:
+        for name, origins in held.items():
+            found[name] = found.get(name, frozenset()) | origins
+    return found
+
+
+def _any_of(held: Held) -> frozenset[Origin]:
+    """All the numeric text that a value holds."""
+    return frozenset[Origin]().union(*held.values())
