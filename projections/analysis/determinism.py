@@ -36,7 +36,7 @@ _DECIDING = frozenset({"condition", "generator", "groupingExpressions", "keys", 
 _READ_AS_VALUES = frozenset({"LateralSubquery", "ListQuery", "ScalarSubquery"})
 _SAME_ELEMENTS = frozenset({
     "AggregateExpression", "Alias", "ArrayCompact", "ArrayDistinct", "ArrayFilter", "ArraySort", "ArrayTransform",
-    "Coalesce", "Flatten", "WindowExpression",
+    "Coalesce", "Concat", "Flatten", "WindowExpression",
 })  # fmt: skip
 """What gives a list of the same elements, or of what is made of each."""
 _USUAL_ORDER = (
@@ -330,7 +330,7 @@ def _behind(fault: Fault, inner: Node, above: tuple[Node, ...]) -> list[Fault]:
     """What is left of a fault of a part of an expression in the whole: nothing where a list is sorted."""
     for outer in above if fault.listed else ():
         own = next((each for each in outer.children if each.kind == "LambdaFunction"), None)
-        if outer.children[0] is not inner and outer.kind != "Coalesce":
+        if outer.children[0] is not inner and outer.kind not in ("Coalesce", "Concat"):
             return [replace(fault, listed=False)]
         usual = own is not None and " ".join(each.kind for each in own.children[0].walk()) == _USUAL_ORDER
         if outer.kind in SORTING and (outer.kind != "ArraySort" or usual):

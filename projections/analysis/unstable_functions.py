@@ -107,7 +107,8 @@ UNSTABLE: Mapping[str, Unstable] = {
 }  # fmt: skip
 """By Spark's class."""
 PLACED = frozenset({
-    "AnyValue", "CollectList", "CollectSet", "First", "Lag", "Last", "Lead", "ListAgg", "NTile", "NthValue", "RowNumber",
+    "AnyValue", "CollectList", "CollectSet", "First", "Lag", "Last", "Lead", "ListAgg", "NTile", "NthValue",
+    "RowNumber",
 })  # fmt: skip
 """What goes by the place of rows in a window, and is cleared by an order in which no two of a partition are equal."""
 SORTING = frozenset({
