@@ -17,7 +17,7 @@ def manual_page(page: str, heading: str = "") -> str:
     base = os.environ.get(DOCS_URL_VARIABLE)
     if base:
         return f"{base.rstrip('/')}/{page}" + (f"#{heading_anchor(heading)}" if heading else "")
-    return f"the documentation's page {page}" + (f', "{heading}"' if heading else "")
+    return f"the documentation's page {page}" + (f" ({heading})" if heading else "")
 
 
 def heading_anchor(heading: str) -> str:

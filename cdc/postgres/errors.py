@@ -218,7 +218,8 @@ def failure(state: str | None, text: str, doing: str, where: str, words: str | N
 _TOO_LARGE = r"invalid memory alloc request size|Cannot enlarge string buffer|string buffer exceeds maximum"
 _SMALLER = (
     "the server sends rows up to 1 GiB: store such values in pieces or outside of the table, or take the column or the "
-    "table out of the publication (a column list; the source's patterns)"
+    "table out of the publication (a column list; the source's patterns); see "
+    + manual_page("capture/loading.md", "Rows over 1 GiB")
 )
 REPAIR_HINT = (
     "what the slot kept is gone, so changes are missing: run `tailrace source repair`, which makes a new slot and "

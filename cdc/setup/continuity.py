@@ -13,7 +13,7 @@ from tailrace.cdc.postgres.errors import REPAIR_HINT, SlotLost
 from tailrace.cdc.postgres.publication import Publication, read_publication
 from tailrace.cdc.postgres.replication import switch_points
 from tailrace.cdc.postgres.slot import SlotInfo, read_slot, require_idle, require_usable
-from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
+from tailrace.eventstore.errors import OperatorError, TransientError, UsageError, manual_page
 from tailrace.eventstore.model.info import SourceState
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.store import Store
@@ -51,7 +51,8 @@ def check_start(store: Store, name: str, address: Address) -> tuple[SourceState,
     if server.wal_level != "logical":
         raise OperatorError(
             f"wal_level of {address.text} is {server.wal_level}; logical decoding needs logical",
-            hint="ALTER SYSTEM SET wal_level = 'logical', then restart the server",
+            hint="ALTER SYSTEM SET wal_level = 'logical', then restart the server; see "
+            + manual_page("capture/setting-up-a-source.md", "What the server needs"),
         )
     if state.loaded:
         require_history(server, state, address)
@@ -70,7 +71,8 @@ def require_system(server: Server, state: SourceState, address: Address) -> None
             f"source {state.name} was prepared on system {state.system_id}, {address.text} is system "
             f"{server.system_id}",
             hint="point the source's dsn back to its server; if this one has taken its place (an upgrade, a dump "
-            f"restored): `tailrace source repair {state.name}`",
+            f"restored): `tailrace source repair {state.name}`; see "
+            + manual_page("capture/network-and-failover.md", "Failover"),
         )
 
 
@@ -89,7 +91,10 @@ def require_history(server: Server, state: SourceState, address: Address) -> Non
     A restored server can be told by its timeline, or by WAL that ends before the log does; one that was copied back as
     files and has written more WAL since than was lost cannot.
     """
-    hint = f"if it was restored from a backup: `tailrace source repair {state.name}` compares every table with it"
+    hint = (
+        f"if it was restored from a backup: `tailrace source repair {state.name}` compares every table with it; see "
+        + manual_page("capture/repair.md", "What capture checks when it starts")
+    )
     if state.repairing:
         raise Mismatch(
             f"a repair of source {state.name} was begun and did not finish",

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Table, delete, insert, select, text, update
 
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.catalog.database import MOVED_STATE, MOVED_TEXT, Catalog
-from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.errors import OperatorError, manual_page
 from tailrace.eventstore.model.time import from_micros, now_micros
 
 _UNGUARDED = {tables.moved.name, tables.leases.name}  # who holds a lease may still give it back
@@ -27,7 +27,10 @@ def check(catalog: Catalog) -> None:
     if row is None:
         return
     place = f"{row.catalog}, segments in {row.segments}"
-    again = "end the move first: `tailrace store move` with the same options goes on with it, or --abandon gives it up"
+    again = (
+        "end the move first: `tailrace store move` with the same options goes on with it, or --abandon gives it up; "
+        "see " + manual_page("storage.md", "Moving a store")
+    )
     if row.arriving:
         raise OperatorError(
             f"{catalog.label}: a log is being moved here from {place}; it is not whole", hint=again

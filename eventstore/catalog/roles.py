@@ -20,7 +20,7 @@ from enum import StrEnum
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
-from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.errors import OperatorError, manual_page
 
 
 class Role(StrEnum):
@@ -138,7 +138,8 @@ def require(connection: Connection, schema: str, what: str, *needed: Role) -> No
         absent, login = [name for name in dict.fromkeys(roles) if name in lacking], {*lacking.values()}.pop()
         raise OperatorError(
             f"{login} may not {what}: it is no member of {' and '.join(absent)}; nothing was changed",
-            hint=f"GRANT {', '.join(absent)} TO {login}, or use a login that is a member",
+            hint=f"GRANT {', '.join(absent)} TO {login}, or use a login that is a member; see "
+            + manual_page("catalog.md", "Roles on Postgres"),
         )
 
 

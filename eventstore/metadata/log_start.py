@@ -14,7 +14,7 @@ from datetime import datetime
 from sqlalchemy import Connection, select
 
 from tailrace.eventstore.catalog import tables
-from tailrace.eventstore.errors import HistoryGone
+from tailrace.eventstore.errors import HistoryGone, manual_page
 from tailrace.eventstore.metadata.epochs import Timeline, Which
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.time import from_micros
@@ -69,7 +69,8 @@ def gone(connection: Connection, storage: Storage, topic: TopicId, start: LogSta
     when = "" if committed is None else f", committed {committed:%Y-%m-%dT%H:%M:%SZ}"
     return HistoryGone(
         f"{topic} begins behind epoch {start.epoch}{when}: retention removed what came before",
-        hint=f"the earliest state is that of epoch {start.epoch}, the earliest row that of the epoch behind it",
+        hint=f"the earliest state is that of epoch {start.epoch}, the earliest row that of the epoch behind it; see "
+        + manual_page("log.md", "Retention"),
     )
 
 

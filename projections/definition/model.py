@@ -74,7 +74,7 @@ class Changes:
     topic: str
     """Name of the topic: ``SOURCE.SCHEMA.TABLE``."""
     affects: Affects = None
-    """As of ``State``."""
+    """As in ``State``."""
 
     @property
     def topic_id(self) -> TopicId:
@@ -90,7 +90,7 @@ class Events:
     topic: str
     """Name of the topic: ``SOURCE.CATEGORY``."""
     affects: Affects = None
-    """As of ``State``."""
+    """As in ``State``."""
 
     @property
     def topic_id(self) -> TopicId:
@@ -104,7 +104,7 @@ class Result:
     projection: str
     """Name of the other projection."""
     affects: Affects = None
-    """As of ``State``."""
+    """As in ``State``."""
 
 
 Input = State | Changes | Events | Result

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.disclosure import reveals
-from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
+from tailrace.eventstore.errors import OperatorError, TransientError, UsageError, manual_page
 from tailrace.projections.spark.java import java_home
 from tailrace.projections.spark.versions import disagreements
 
@@ -210,7 +210,7 @@ def check_master(settings: Settings, where: str | None = None) -> None:
         raise UsageError(
             f"the Spark master is {where!r}, but store.segments is a folder of this machine",
             hint="use local[*], or keep the segments in an object store; when every worker mounts that folder at the "
-            "same path, set store.shared_path = true",
+            "same path, set store.shared_path = true; see " + manual_page("storage.md", "Spark on a cluster"),
         )
 
 

@@ -68,8 +68,7 @@ def test_a_page_is_named_by_an_address_where_a_team_serves_the_documentation(
 ) -> None:
     monkeypatch.delenv(DOCS_URL_VARIABLE, raising=False)
     assert (
-        manual_page("storage.md", "Moving a store")
-        == 'the documentation\'s page storage.md, "Moving a store"'
+        manual_page("storage.md", "Moving a store") == "the documentation's page storage.md (Moving a store)"
     )
     monkeypatch.setenv(DOCS_URL_VARIABLE, "https://docs.example.org/tailrace/")
     assert manual_page("storage.md", "Moving a store").endswith("/tailrace/storage.md#moving-a-store")
