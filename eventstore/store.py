@@ -29,7 +29,8 @@ from tailrace.eventstore.maintenance.state_runs.write import Workers
 from tailrace.eventstore.metadata import topics
 from tailrace.eventstore.model.topic import Op, TopicId
 from tailrace.eventstore.settings import StoreSettings
-from tailrace.eventstore.state.state import OnUnreadable, state
+from tailrace.eventstore.state.input import OnUnreadable
+from tailrace.eventstore.state.state import state
 from tailrace.eventstore.storage import LocalStorage, Storage
 from tailrace.eventstore.storage.open import MARKER, open_storage, read_marker, write_marker
 from tailrace.eventstore.subscriptions.filter import Filter

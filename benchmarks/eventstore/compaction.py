@@ -33,7 +33,8 @@ from benchmarks.options import Size, median, parse
 from benchmarks.results import table, write_section
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.model.schema import TopicSchema
-from tailrace.eventstore.state.state import StateInput, readable_states
+from tailrace.eventstore.state.input import StateInput
+from tailrace.eventstore.state.state import readable_states
 from tailrace.projections.spark.java import java_home
 
 if TYPE_CHECKING:

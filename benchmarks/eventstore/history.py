@@ -21,7 +21,7 @@ from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
 from tailrace.eventstore.model.time import from_micros
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
-from tailrace.eventstore.state.state import StateInput, plan_state
+from tailrace.eventstore.state.input import StateInput, plan_state
 from tailrace.eventstore.store import Store
 
 TOPIC = TopicId.table("shop", "public", "orders")

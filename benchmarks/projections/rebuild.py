@@ -30,7 +30,7 @@ from benchmarks.results import table, write_section
 from tailrace.embedded import PostgresServer, RedisServer
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.settings import Settings, SinkSettings, UpkeepSettings
-from tailrace.eventstore.state.state import StateInput
+from tailrace.eventstore.state.input import StateInput
 from tailrace.projections import ParquetFolder, PostgresTable, RedisCache, SearchIndex, State, projection
 from tailrace.projections.compute.compute import define
 from tailrace.projections.compute.frames import frames

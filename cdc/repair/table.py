@@ -35,7 +35,7 @@ from tailrace.eventstore.model.keys import hash_texts
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.segment_ref import PreparedSegment
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.state.state import plan_state
+from tailrace.eventstore.state.input import plan_state
 from tailrace.eventstore.state.state import state as state_of
 
 Row = tuple[object, ...]

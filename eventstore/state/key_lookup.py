@@ -24,9 +24,11 @@ from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.bucket_passes import passes
 from tailrace.eventstore.state.compaction import Compactor
+from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.moved_cells import MovedCells
+from tailrace.eventstore.state.readable import readable
 from tailrace.eventstore.state.row_layout import DELETE, SILENT, TRUNCATE, Ints, Layout, Mask, Rows, conform
-from tailrace.eventstore.state.state import StateInput, partition_reader, readable, reader_of
+from tailrace.eventstore.state.state import partition_reader, reader_of
 from tailrace.eventstore.storage import Storage
 
 _T = TypeVar("_T")

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tailrace.eventstore.model.schema import NUMERIC
 from tailrace.eventstore.model.topic import TopicKind
-from tailrace.eventstore.state.state import StateInput
+from tailrace.eventstore.state.input import StateInput
 from tailrace.projections.analysis.determinism import Declared
 from tailrace.projections.analysis.proof import InputFacts
 from tailrace.projections.compute.read_plan import Planned

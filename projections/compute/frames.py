@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.assembly import ERASED
-from tailrace.eventstore.state.state import StateInput, readable_states
+from tailrace.eventstore.state.input import StateInput
+from tailrace.eventstore.state.state import readable_states
 from tailrace.eventstore.storage import Storage
 from tailrace.projections.compute.compute import define, keyed
 from tailrace.projections.compute.read_plan import ChangesInput, Planned, ReadPlan

@@ -21,7 +21,7 @@ from tailrace.eventstore.model.schema import TopicSchema, unify
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.segment.segment import POSITION_FIELDS, stored_schema
-from tailrace.eventstore.state.state import StateInput, plan_state
+from tailrace.eventstore.state.input import StateInput, plan_state
 from tailrace.projections.definition.model import Changes, Events, Input, Projection, Result, State
 from tailrace.projections.generations.result_input import ResultInput, described_result, live_of, plan_result
 

@@ -26,8 +26,8 @@ from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import HistoryGone
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import Changed, TooLarge, changed_keys
-from tailrace.eventstore.state.state import StateInput
 from tailrace.projections.analysis.comparable import columns_of, incomparable
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask
 from tailrace.projections.compute.compute import define, refuse_bad_keys, require_schema

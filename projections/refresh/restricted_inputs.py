@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import Column
+from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import Matches, TooLarge, keys_with, state_of_keys
 from tailrace.eventstore.state.row_layout import Ints
-from tailrace.eventstore.state.state import StateInput
 from tailrace.projections.compute.frames import read_changes, shown_columns
 from tailrace.projections.compute.read_plan import ChangesInput, Planned, plan_input
 from tailrace.projections.definition.lineage import Direct, Lineage, Link

@@ -16,7 +16,7 @@ from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.row_order import arrange
 from tailrace.eventstore.segment.segment import encode_part
-from tailrace.eventstore.state.state import StateInput
+from tailrace.eventstore.state.input import StateInput
 
 TOPIC = TopicId.table("shop", "public", "notes")
 ID = Column(1, "id", 20, type_name="bigint", key=True)

@@ -34,9 +34,10 @@ from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.segment.select import Part, filtered
 from tailrace.eventstore.state.assembly import Move
 from tailrace.eventstore.state.bucket_passes import passes
+from tailrace.eventstore.state.input import StateInput, plan_state
 from tailrace.eventstore.state.moved_cells import MovedCells
 from tailrace.eventstore.state.row_layout import SILENT, Ints
-from tailrace.eventstore.state.state import StateInput, partition_reader, plan_state, reader_of
+from tailrace.eventstore.state.state import partition_reader, reader_of
 from tailrace.eventstore.storage import Storage
 
 
@@ -162,7 +163,7 @@ def write_run(
 
 def _behind(wanted: StateInput, after: int) -> StateInput:
     """The rows of epochs behind ``after``. A file of some may hold others, too, of an incarnation that ended before."""
-    inside = wanted.of(
+    inside = wanted.restricted_to(
         replace(ref, first_epoch=max(ref.first_epoch, after + 1))
         for ref in wanted.refs
         if ref.last_epoch > after

@@ -21,8 +21,9 @@ from tailrace.eventstore.segment import row_order, segment
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.bucket_passes import passes
 from tailrace.eventstore.state.compaction import compact
+from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.row_layout import Layout
-from tailrace.eventstore.state.state import StateInput, compute_state, partition_reader, readable_state
+from tailrace.eventstore.state.state import compute_state, partition_reader, readable_state
 from tailrace.eventstore.storage import LocalStorage, Storage
 from tailrace.eventstore.storage.memory import MemoryStorage
 from tests.eventstore.histories import BODY, EXTRA, FIRST, ID, SIZE, History, Row, state_input

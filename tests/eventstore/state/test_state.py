@@ -13,7 +13,8 @@ from tailrace.eventstore.errors import IncompleteTopic, UnknownCell, UnreadableC
 from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import Column, TopicSchema
-from tailrace.eventstore.state.state import OnUnreadable, compute_state, plan_state, readable_state, state
+from tailrace.eventstore.state.input import OnUnreadable, plan_state
+from tailrace.eventstore.state.state import compute_state, readable_state, state
 from tailrace.eventstore.store import Store
 from tests.eventstore import shop
 from tests.fixtures.stores import StoreFactory

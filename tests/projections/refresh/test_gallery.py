@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tailrace.eventstore.model.position import Cut
-from tailrace.eventstore.state.state import plan_state, readable_states
+from tailrace.eventstore.state.input import plan_state
+from tailrace.eventstore.state.state import readable_states
 from tailrace.eventstore.store import Store
 from tailrace.projections import Projection, ProjectionFailed, Result, load_projections
 from tailrace.projections.compute.compute import define, output_schema

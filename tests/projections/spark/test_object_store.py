@@ -12,7 +12,8 @@ import pytest
 
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.settings import Settings, UpkeepSettings
-from tailrace.eventstore.state.state import plan_state, state
+from tailrace.eventstore.state.input import plan_state
+from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
 from tailrace.projections.compute.state_runs import SparkWorkers
 from tailrace.projections.lifecycle.build import rebuild

@@ -25,7 +25,8 @@ from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import TopicSettings, UpkeepSettings
-from tailrace.eventstore.state.state import plan_state, state
+from tailrace.eventstore.state.input import plan_state
+from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, content, writer
 from tests.fixtures.stores import StoreFactory

@@ -1,0 +1,162 @@
+"""What the state of a topic at a cut is computed from: planned with the catalog, then used without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import pyarrow as pa
+
+from tailrace.eventstore.errors import UsageError
+from tailrace.eventstore.log.log import Log
+from tailrace.eventstore.model.partitioning import Partitioning
+from tailrace.eventstore.model.position import Cut
+from tailrace.eventstore.model.schema import Column, TopicSchema, unify
+from tailrace.eventstore.model.segment_ref import SegmentRef
+from tailrace.eventstore.model.topic import TopicId
+from tailrace.eventstore.state.assembly import ERASED, STATE_FIELDS
+from tailrace.eventstore.state.bucket_passes import Buckets
+from tailrace.eventstore.state.row_layout import Layout
+
+# What a reader does with cells that the typed column cannot hold: raise, read them as NULL, or read the whole column
+# as Postgres' text.
+OnUnreadable = Literal["error", "null", "text"]
+
+# A task's share of memory. The kernel folds as it reads, so this bounds the state of a bucket from above.
+BUCKET_BYTES = 256 << 20
+# Stored bytes (zstd, level 1) of change rows decode to about this many times as much (measured: 2.4 on orders).
+_DECODED = 2.5
+_MOST_SPLITS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class StateInput:
+    """All that is needed to compute the state of a topic at a cut. Pickles small, apart from inline segments."""
+
+    topic: TopicId
+    target: TopicSchema
+    versions: Mapping[int, TopicSchema]
+    partitioning: Partitioning  # the incarnations of which there are rows
+    split: int
+    refs: tuple[SegmentRef, ...]
+    columns: tuple[str, ...]
+    on_unreadable: Mapping[str, OnUnreadable]
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the buckets are cut of: those of the last incarnation with rows."""
+        return self.partitioning.current.count
+
+    @property
+    def spread(self) -> Buckets:
+        return Buckets(self.partitions, self.split)
+
+    @property
+    def buckets(self) -> int:
+        """Buckets are numbered 0 ≤ b < buckets; b // split is the partition, counted from the first one of its
+        incarnation (``keys.bucket_of``)."""
+        return self.spread.count
+
+    def restricted_to(self, refs: Iterable[SegmentRef]) -> StateInput:
+        """The input for the state of these rows only."""
+        chosen = tuple(refs)
+        return replace(self, refs=chosen, partitioning=self.partitioning.holding(_partitions(chosen)))
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.target, self.columns)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of readable states: position columns, which cells were erased, then the chosen columns in the
+        topic's order."""
+        return pa.schema([*STATE_FIELDS, ERASED, *(self._field(column) for column in self.chosen)])
+
+    @property
+    def chosen(self) -> tuple[Column, ...]:
+        return tuple(column for column in self.target.columns if column.name in self.columns)
+
+    def _field(self, column: Column) -> pa.Field:
+        as_text = self.on_unreadable.get(column.name, "error") == "text"
+        return column.field.with_type(pa.string()) if as_text else column.field
+
+    def rows(self) -> int:
+        """Changes that will be read: what progress is measured against."""
+        return sum(ref.rows for ref in self.refs)
+
+
+def plan_state(
+    log: Log,
+    topic: TopicId,
+    cut: Cut,
+    *,
+    columns: Sequence[str] | None = None,
+    on_unreadable: OnUnreadable | Mapping[str, OnUnreadable] = "error",
+    split: int | None = None,
+    incomplete: bool = False,
+    every_row: bool = False,
+) -> StateInput:
+    """What to read for the state of ``topic`` at ``cut``.
+
+    ``columns`` defaults to all; ``on_unreadable`` is one policy or one per column. ``split`` (a power of two)
+    defaults to the smallest that keeps a bucket's decoded changes within ``BUCKET_BYTES``; ``incomplete`` plans a state
+    that is not known as far as it is; ``every_row`` one that goes by no state run but that at the topic's start. Raises
+    UsageError for an unknown column or policy, IncompleteTopic when the topic's state is not known at the cut,
+    HistoryGone when retention removed what it was made of.
+    """
+    info = log.topic(topic)
+    if not incomplete:
+        log.require_complete(topic, cut)
+    refs = tuple(log.state_segments(topic, cut, every_row=every_row))
+    versions = {schema.version: schema for schema in log.schemas(topic)}
+    partitioning = info.partitioning.holding(_partitions(refs))
+    target = unify([*(versions[ref.version] for ref in refs), *log.schemas_at(topic, cut)])
+    names = tuple(column.name for column in target.columns) if columns is None else tuple(columns)
+    _check_names(topic, target, names)
+    policies = dict.fromkeys(names, on_unreadable) if isinstance(on_unreadable, str) else on_unreadable
+    _check_names(topic, target, policies)
+    _check_policies(policies)
+    return StateInput(
+        topic=topic,
+        target=target,
+        versions=versions,
+        partitioning=partitioning,
+        split=split or _split(refs, partitioning.current.count),
+        refs=refs,
+        columns=names,
+        on_unreadable=dict(policies),
+    )
+
+
+def _check_names(
+    topic: TopicId, target: TopicSchema, names: Sequence[str] | Mapping[str, OnUnreadable]
+) -> None:
+    held = {column.name for column in target.columns}
+    missing = [name for name in names if name not in held]
+    if missing:
+        raise UsageError(
+            f"{topic} has no column {', '.join(map(repr, missing))}",
+            hint=f"its columns are {', '.join(sorted(held))}",
+        )
+
+
+def _check_policies(policies: Mapping[str, str]) -> None:
+    allowed = get_args(OnUnreadable)
+    for name, policy in policies.items():
+        if policy not in allowed:
+            raise UsageError(
+                f"{policy!r} is no way to read column {name!r}", hint=f"choose one of {', '.join(allowed)}"
+            )
+
+
+def _partitions(refs: Iterable[SegmentRef]) -> set[int]:
+    return {piece.partition for ref in refs for piece in ref.ranges}
+
+
+def _split(refs: Sequence[SegmentRef], partitions: int) -> int:
+    decoded = sum(ref.bytes for ref in refs) * _DECODED / partitions
+    split = 1
+    while decoded > split * BUCKET_BYTES and split < _MOST_SPLITS:
+        split *= 2
+    return split
