@@ -25,10 +25,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 import tailrace
-from tailrace import projections
+from tailrace import errors, projections
 from tailrace.cli.app import app
 from tailrace.config.load import CONFIG_VARIABLE, ENV_VARIABLE
-from tailrace.eventstore import errors
 from tailrace.eventstore.disclosure import VARIABLE
 from tailrace.eventstore.errors import DOCS_URL_VARIABLE, Reaction, TailraceError
 from tailrace.eventstore.model.retention import Retention
@@ -233,13 +232,17 @@ def _usage(path: str, command: Any) -> str:
 
 
 def _argument_name(parameter: Any) -> str:
-    name = (parameter.metavar or parameter.name).upper().strip("[]")
-    return f"{name}…" if parameter.nargs == -1 and not name.endswith(("…", "...")) else name
+    name = re.sub(r"[\[\].…]", "", parameter.metavar or parameter.name).upper()
+    return f"{name}…" if parameter.nargs == -1 else name
 
 
 def _parameters(command: Any) -> str:
     rows = [
-        (f"`{_parameter_name(each)}`", _plain(described(each.help, f"{command.name} {each.name}")))
+        (
+            f"`{_parameter_name(each)}`",
+            _plain(described(each.help, f"{command.name} {each.name}"))
+            + (" Required." if each.required and each.param_type_name == "option" else ""),
+        )
         for each in command.params
     ]
     return table(("option", "meaning"), rows) if rows else ""
@@ -425,12 +428,12 @@ _REACTIONS: Mapping[Reaction, str] = {
 
 
 def public_errors() -> list[type[TailraceError]]:
-    """Those of ``tailrace.eventstore.errors``, and what is exported beside them."""
-    exported = [getattr(module, name) for module in (tailrace, projections) for name in module.__all__]
-    found = [*vars(errors).values(), *exported]
-    return list(
-        dict.fromkeys(kind for kind in found if isinstance(kind, type) and issubclass(kind, TailraceError))
-    )
+    """What is exported by ``tailrace.errors``, then what other public modules add."""
+    exported = [
+        getattr(module, name) for module in (errors, tailrace, projections) for name in module.__all__
+    ]
+    found = (kind for kind in exported if isinstance(kind, type) and issubclass(kind, TailraceError))
+    return sorted(dict.fromkeys(found), key=lambda kind: kind is not TailraceError)
 
 
 def error_list() -> str:
