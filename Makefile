@@ -52,9 +52,14 @@ demo: $(STAMP) ## The main job end to end on embedded servers, explained and che
 	@$(BIN)/tailrace demo $(ARGS)
 
 .PHONY: test
-test: $(STAMP) ## Lint, types, architecture, and all tests at smoke scale
+test: $(STAMP) ## Lint, types, architecture, and the tests at smoke scale
 	@$(MAKE) --no-print-directory -j 2 lint warm
-	@$(BIN)/python -m pytest --scale smoke -m "not servers and not benchmarks" $(SPREAD)
+	@$(BIN)/python -m pytest --scale smoke -m "not servers and not benchmarks and not slow" $(SPREAD)
+
+.PHONY: test-slow
+test-slow: $(STAMP) ## The slow tail: tests whose guarantee a faster one of `make test` stands for
+	@$(MAKE) --no-print-directory warm
+	@$(BIN)/python -m pytest --scale smoke -m "slow and not servers and not benchmarks" $(SPREAD)
 
 .PHONY: test-servers
 test-servers: $(STAMP) ## Tests on other servers: the system's Postgres (root installs it), 14 to 17, pgvector, Valkey, S3Proxy, a Spark cluster

@@ -39,6 +39,7 @@ ABOUT_TESTS = {PROMISES, ROOT / "docs" / "soak.md", ROOT / "CONTRIBUTING.md", RO
 
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 NAMED_PATH = re.compile(rf"`((?:{'|'.join(ROOMS)})/[\w./-]*)`")
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 NAMED_TEST = re.compile(r"`((?:tests|tailrace)/[\w/]+\.py)::(\w+)`")
 NAMED_HERE = re.compile(r"`([\w-]+(?:/[\w-]+)*(?:/|\.py))`")
 DOTTED = re.compile(r"`(tailrace(?:\.\w+)+)(?:\(\S*\))?`")
@@ -125,6 +126,14 @@ def test_every_promise_names_a_test_that_exists() -> None:
         if not (ROOT / file).exists() or f"def {test}(" not in (ROOT / file).read_text()
     ]
     assert not missing
+
+
+def test_no_promise_rests_on_the_slow_tail() -> None:
+    slow = re.compile(r"^@pytest\.mark\.slow\n(?:@.*\n|[ )].*\n)*def (\w+)\(", re.MULTILINE)
+    tail = {f"{file.relative_to(ROOT)}::{name}" for file in TESTS for name in slow.findall(file.read_text())}
+    assert tail
+    named = {f"{file}::{test}" for file, test in NAMED_TEST.findall(PROMISES.read_text())}
+    assert not tail & named
 
 
 @pytest.mark.parametrize("page", pages())

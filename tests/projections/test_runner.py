@@ -51,6 +51,7 @@ BAD = """
 """
 
 
+@pytest.mark.slow
 def test_a_runner_leaves_a_build_alone_until_it_is_ready(shop: ShopLog, deploy: Deploy) -> None:
     runner, builder = deploy(TOTALS), deploy(TOTALS)
     builder.projections = runner.projections
@@ -73,6 +74,7 @@ def test_a_runner_leaves_a_build_alone_until_it_is_ready(shop: ShopLog, deploy: 
     assert verify(runner, "totals").equal
 
 
+@pytest.mark.slow
 def test_a_bad_projection_does_not_slow_the_others(
     shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Path
 ) -> None:
@@ -134,6 +136,7 @@ def test_an_exception_that_nobody_foresaw_is_an_outcome_and_the_others_go_on(
     assert [outcome.status for outcome in refresh(ctx)] == ["failed", "nothing"]
 
 
+@pytest.mark.slow
 def test_a_runner_with_nothing_to_do_asks_for_steps_that_are_not_on_record_once(
     shop: ShopLog, deploy: Deploy
 ) -> None:

@@ -19,6 +19,7 @@ from tailrace.terminal import Output
 from tests.tailrace.conftest import Project
 
 
+@pytest.mark.slow
 def test_the_shop_works_with_events_in_the_same_transactions_and_its_code_can_be_broken() -> None:
     with workspace() as place:
         assert seed(place.source) == 22_500
@@ -63,6 +64,7 @@ def test_a_failed_check_fails_the_demo() -> None:
     assert "2 checks, 1 FAILED" in shown.getvalue()
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_demo_and_leaves_nothing(project: Project, tmp_path: Path) -> None:
     made = tmp_path / "made"
     made.mkdir()

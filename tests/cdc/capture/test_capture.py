@@ -120,6 +120,7 @@ def is_beyond(capture: RunningCapture, transactions: int) -> bool:
     return capture.status.transactions > transactions
 
 
+@pytest.mark.slow
 @pytest.mark.versions
 def test_a_table_created_later_is_told_and_taken_up_by_init_while_writes_go_on(site: Site) -> None:
     site.init()
@@ -230,6 +231,7 @@ def test_a_volatile_default_makes_the_topic_be_read_again(site: Site) -> None:
         assert_equals_source(site)
 
 
+@pytest.mark.slow
 def test_a_column_dropped_and_added_again_makes_the_topic_be_read_again(site: Site) -> None:
     """The stream shows the same names and types; existing rows lost their values without an event."""
     execute(site.dsn, "INSERT INTO public.full_identity SELECT i, 'x' || i, i FROM generate_series(1, 100) i")
@@ -245,6 +247,7 @@ def test_a_column_dropped_and_added_again_makes_the_topic_be_read_again(site: Si
         assert_equals_source(site)
 
 
+@pytest.mark.slow
 def test_a_column_that_took_anothers_name_unseen_makes_the_topic_be_read_again(site: Site) -> None:
     """For a while the stream showed the same names and types, so what rows had in the one was stored as the other."""
     execute(site.dsn, "INSERT INTO public.full_identity SELECT i, 'x' || i, i FROM generate_series(1, 100) i")
@@ -280,6 +283,7 @@ def test_a_renamed_table_stays_in_its_topic(site: Site) -> None:
         assert_equals_source(site, workload.TABLES)
 
 
+@pytest.mark.slow
 def test_a_table_that_left_the_publication_is_read_again_after_init(site: Site) -> None:
     execute(site.dsn, "INSERT INTO public.by_index VALUES (1, 'a', 'x'), (2, 'b', 'y')")
     site.init()
@@ -327,6 +331,7 @@ def test_a_table_dropped_and_made_anew_is_read_again(site: Site) -> None:
         assert_equals_source(site, workload.TABLES)
 
 
+@pytest.mark.slow
 @pytest.mark.versions
 def test_a_transaction_larger_than_memory_is_one_epoch(site: Site) -> None:
     small = site.with_settings(epoch_bytes=65536, queue_bytes=65536)
@@ -352,6 +357,7 @@ def test_a_transaction_larger_than_memory_is_one_epoch(site: Site) -> None:
         assert_sound(capture.store)
 
 
+@pytest.mark.slow
 def test_a_table_dropped_while_its_load_waits_does_not_hold_up_the_others(site: Site) -> None:
     site.init()
     with psycopg.connect(site.dsn) as blocker, RunningCapture(site) as capture:
@@ -392,6 +398,7 @@ def test_a_table_renamed_and_then_rewritten_is_read_again(site: Site) -> None:
         assert_equals_source(site)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "default", ["uuid NOT NULL DEFAULT gen_random_uuid()", "uuid DEFAULT gen_random_uuid()", "bigserial"]
 )

@@ -143,6 +143,7 @@ def test_a_server_restart_is_survived(
         assert_sound(capture.store)
 
 
+@pytest.mark.slow
 def test_a_server_restart_during_the_first_load_begins_it_again(
     postgres_server: Callable[..., PostgresServer], store_dir: Path
 ) -> None:

@@ -166,6 +166,7 @@ def test_a_load_by_chunks_samples_no_partitions_that_are_truncated(database: str
     outlives(database, "TRUNCATE second", plan, "TRUNCATE first")
 
 
+@pytest.mark.slow
 def test_verify_locks_no_table_before_the_log_is_there(site: Site) -> None:
     """A TRUNCATE would wait for it as long, and all who read the table behind that."""
     execute(site.dsn, *TABLES)

@@ -322,6 +322,7 @@ def test_a_first_load_is_one_epoch_and_its_values_are_exact(site: Site) -> None:
         assert_equals_source(site, [("public", "kinds"), ("public", "One"), ("public", "nobody")])
 
 
+@pytest.mark.slow
 def test_a_stopped_first_load_leaves_nothing_visible_and_is_begun_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -402,6 +402,7 @@ def test_progress_says_who_has_what_and_how_far_it_is(store: Store) -> None:
     assert {each.owner for each in group.progress()} == {None}
 
 
+@pytest.mark.slow
 def test_a_reset_goes_anywhere_and_fences_who_is_at_work(store: Store, engine_url: str) -> None:
     fill(store)
     engine = create_engine(engine_url)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.projections import Projection
 from tailrace.projections.analysis.check import examine
@@ -88,6 +90,7 @@ def test_without_a_lineage_every_refresh_is_full_and_that_is_said(empty_shop: Pr
     assert said(found.reasons) == [(str(line("unfollowed")), "no input says what it affects (affects=)")]
 
 
+@pytest.mark.slow
 def test_what_nobody_foresaw_in_one_projection_is_a_finding_of_it(empty_shop: ProjectionContext) -> None:
     (miscast,) = examine(empty_shop, mistaken.miscast).findings
     assert miscast.what.startswith("failed casting orders.status to nonsense")
@@ -213,6 +216,7 @@ def on_broken(broken):
 """
 
 
+@pytest.mark.slow
 def test_results_that_were_never_built_have_the_columns_that_their_definitions_foretell(
     shop: ShopLog, deploy: Deploy
 ) -> None:

@@ -80,6 +80,7 @@ def examined(ctx: ProjectionContext, name: str) -> Examined:
     return examine(ctx, ctx.projection(name))
 
 
+@pytest.mark.slow
 def test_results_with_names_that_spark_does_not_tell_apart_are_said_before_a_row_is_read(
     cased: ProjectionContext,
 ) -> None:
@@ -93,6 +94,7 @@ def test_results_with_names_that_spark_does_not_tell_apart_are_said_before_a_row
         rebuild(cased, "made")
 
 
+@pytest.mark.slow
 def test_an_input_with_such_columns_is_said_with_the_way_to_choose_one(cased: ProjectionContext) -> None:
     chosen, failed = examined(cased, "named").findings
     assert chosen.what == (
@@ -108,6 +110,7 @@ def test_an_input_with_such_columns_is_said_with_the_way_to_choose_one(cased: Pr
     assert verify(cased, "others").equal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "key", "sign"), [("one", "id", 1), ("another", "Id", -1)])
 def test_one_of_such_columns_is_chosen_and_followed_by_key(
     cased: ProjectionContext, shop: ShopLog, name: str, key: str, sign: int

@@ -45,7 +45,7 @@ PROCESS, JVM, EXECUTOR = "driver or worker process", "the driver's JVM", "execut
 COMMANDS = {JVM: "org.apache.spark.deploy.SparkSubmit", EXECUTOR: "CoarseGrainedExecutorBackend"}
 MASTERS = {PROCESS: "local[2]", JVM: "local[2]", EXECUTOR: "local-cluster[2,1,1024]"}
 # A cluster starts three JVMs for each job: at full scale only.
-SMOKE, FULL = {PROCESS: 2, JVM: 1}, {PROCESS: 70, JVM: 15, EXECUTOR: 15}
+SMOKE, FULL = {PROCESS: 1, JVM: 1}, {PROCESS: 70, JVM: 15, EXECUTOR: 15}
 WORKERS = ("pyspark.daemon", "spark_daemon")
 HELD = "derived_written~2000"
 """Tasks wait when a bucket is written, so that the moment can be seen."""

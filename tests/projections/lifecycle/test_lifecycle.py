@@ -92,6 +92,7 @@ def view(settings: Settings, table: str) -> list[tuple[Any, ...]]:
         return connection.execute(query).fetchall()
 
 
+@pytest.mark.slow
 def test_building_applying_and_verifying_tell_how_many_buckets_are_done(
     shop: ShopLog, deploy: Deploy
 ) -> None:
@@ -197,6 +198,7 @@ def test_rows_that_were_erased_are_computed_again_and_steps_from_before_forgotte
     assert shop.store.verify().findings == ()
 
 
+@pytest.mark.slow
 def test_a_function_sees_null_for_what_was_erased_and_the_names_when_it_asks(
     shop: ShopLog, deploy: Deploy
 ) -> None:
@@ -221,6 +223,7 @@ def test_a_function_sees_null_for_what_was_erased_and_the_names_when_it_asks(
     assert verify(ctx, "people").equal
 
 
+@pytest.mark.slow
 def test_a_changed_definition_freezes_the_live_generation_until_it_is_rebuilt_or_comes_back(
     shop: ShopLog, deploy: Deploy
 ) -> None:
@@ -350,6 +353,7 @@ def test_a_promotion_that_a_reader_holds_up_is_told_and_what_readers_see_is_refr
     assert view(settings, "totals") == [tuple(row.values()) for row in rows_of(ctx, "totals", 2)]
 
 
+@pytest.mark.slow
 def test_a_promotion_that_the_sink_refuses_says_why_each_time_and_refreshes_go_on_meanwhile(
     shop: ShopLog, deploy: Deploy, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -642,6 +646,7 @@ def test_rows_that_went_by_themselves_are_no_difference(
         assert (found.equal, found.expired, found.different, len(found.samples)) == (False, 2, 1, 1)
 
 
+@pytest.mark.slow
 def test_a_sink_that_is_not_of_this_log_is_refused(
     shop: ShopLog, deploy: Deploy, settings: Settings, tmp_path: Any
 ) -> None:
@@ -666,6 +671,7 @@ def test_a_sink_that_is_not_of_this_log_is_refused(
         assert failed.status == "failed" and "tailrace rebuild totals" in str(failed.error)
 
 
+@pytest.mark.slow
 def test_a_sink_that_lost_everything_is_told_and_built_again(
     shop: ShopLog, deploy: Deploy, redis_url: str
 ) -> None:
@@ -693,6 +699,7 @@ def test_a_sink_that_lost_everything_is_told_and_built_again(
     assert verify(ctx, "order_cache").equal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_projection_moves_away_from_a_sink_that_is_out_of_reach_or_removed(
     shop: ShopLog, deploy: Deploy, settings: Settings, monkeypatch: pytest.MonkeyPatch, removed: bool
@@ -760,6 +767,7 @@ def test_a_projection_that_fails_leaves_readers_what_they_had(
     assert verify(ctx, "totals").equal
 
 
+@pytest.mark.slow
 def test_gc_keeps_the_live_generation_the_one_to_go_back_to_and_pinned_ones(
     shop: ShopLog, deploy: Deploy
 ) -> None:
@@ -812,6 +820,7 @@ def test_the_runner_follows_the_log_until_it_is_told_to_stop(shop: ShopLog, depl
     assert verify(ctx, "totals").equal
 
 
+@pytest.mark.slow
 def test_events_and_changes_are_read_beside_state_and_the_clock_is_the_logs(
     shop: ShopLog, deploy: Deploy
 ) -> None:
@@ -933,6 +942,7 @@ def test_blobs_beyond_what_tasks_may_carry_are_sealed_first_also_when_upkeep_sea
     assert verify(ctx, "totals").equal
 
 
+@pytest.mark.slow
 def test_an_added_input_column_freezes_nobody_unless_the_output_shows_it(
     shop: ShopLog, deploy: Deploy
 ) -> None:
@@ -1015,6 +1025,7 @@ def test_names_that_the_log_or_the_settings_do_not_have_are_told_before_spark_st
         assert ctx._spark is None
 
 
+@pytest.mark.slow
 def test_what_an_earlier_sink_still_shows_does_not_stop_the_collection(
     shop: ShopLog, deploy: Deploy, settings: Settings
 ) -> None:

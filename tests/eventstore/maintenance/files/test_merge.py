@@ -90,6 +90,7 @@ def test_readers_see_the_same_rows_before_and_after(new_store: StoreFactory) -> 
         assert content(store, partitions=[partition]) == one
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 def test_nothing_is_merged_beside_an_epoch_that_is_not_sealed(new_store: StoreFactory) -> None:
     """A file that spans epochs is taken whole by readers, so no blob may hold rows of the topic between."""
@@ -107,6 +108,7 @@ def test_nothing_is_merged_beside_an_epoch_that_is_not_sealed(new_store: StoreFa
     assert everything(store) == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 def test_a_capture_goes_on_beside_it_and_readers_keep_reading(new_store: StoreFactory) -> None:
     store, reader, upkeep = new_store(), new_store(upkeep=AT_ONCE), new_store(upkeep=AT_ONCE)
@@ -181,6 +183,7 @@ def test_replaced_files_stay_for_a_reader_that_began_before_and_go_when_it_ends(
         assert store.maintain().removed_files == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 def test_a_reader_that_died_holds_files_no_longer_than_its_lease(new_store: StoreFactory) -> None:
     store = new_store(upkeep=AT_ONCE)
@@ -196,6 +199,7 @@ def test_a_reader_that_died_holds_files_no_longer_than_its_lease(new_store: Stor
     died.__exit__(None, None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 def test_replaced_files_stay_for_a_while_for_those_without_a_lease(new_store: StoreFactory) -> None:
     store = new_store()
@@ -231,6 +235,7 @@ def test_killed_upkeep_changes_nothing_and_is_finished_by_the_next(
     assert store.verify().findings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 def test_of_two_mergers_the_earlier_is_fenced(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch

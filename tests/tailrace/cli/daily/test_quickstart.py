@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.folders import REPOSITORY
 
 ROOT = REPOSITORY
 LINES_MAX = 60
 
 
+@pytest.mark.slow
 def test_the_quickstart_runs_and_shows_the_view() -> None:
     script = ROOT / "examples" / "quickstart.py"
     assert len(script.read_text(encoding="utf-8").splitlines()) <= LINES_MAX
@@ -30,6 +33,7 @@ def test_the_quickstart_runs_and_shows_the_view() -> None:
     assert "epochs in the log: [(1, 3), (2, 1)]" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_invoicing_service_writes_every_invoice_once() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "invoicing.py")],

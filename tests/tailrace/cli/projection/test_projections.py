@@ -105,6 +105,7 @@ def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong
     assert projecting.run("verify", "totals", "--seed", "3").code == 2
 
 
+@pytest.mark.slow
 def test_progress_is_buckets_on_a_terminal_and_json_lines_elsewhere_and_a_proof_shows_what_differs(
     projecting: Project, database: str
 ) -> None:
@@ -128,6 +129,7 @@ def test_progress_is_buckets_on_a_terminal_and_json_lines_elsewhere_and_a_proof_
     assert "\n    expected: total=" in proof.out and "\n    actual:   total=1" in proof.out
 
 
+@pytest.mark.slow
 def test_plan_tells_of_a_step_that_the_sink_lacks(projecting: Project, database: str) -> None:
     projecting.ok("rebuild", "totals")
     with psycopg.connect(database) as connection:
@@ -287,6 +289,7 @@ def kept(orders):
 """
 
 
+@pytest.mark.slow
 def test_status_reads_a_sink_of_ones_own_beside_the_configuration_from_any_folder(
     projecting: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
