@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tailrace.eventstore.maintenance.files import fold, seal, tiers
-from tailrace.eventstore.maintenance.files.tiers import File
+from tailrace.eventstore.maintenance.files.tiers import TierFile
 from tailrace.eventstore.maintenance.retention import plan
 from tailrace.eventstore.maintenance.state_runs import due as rundue
 from tailrace.eventstore.metadata.log_start import LogStart
@@ -93,7 +93,7 @@ class Topic:
     load: Load
     sizes: Sizes
     limit_bytes: int | None
-    files: list[File] = field(default_factory=list)
+    files: list[TierFile] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     looks: tuple[int, ...] = ()
     start: int = 0
@@ -110,15 +110,15 @@ class Topic:
         gone += self._compact()
         return gone
 
-    def last_epoch(self, file: File) -> int:
+    def last_epoch(self, file: TierFile) -> int:
         return file.end_row // self.load.rows_per_epoch
 
-    def first_epoch(self, file: File) -> int:
+    def first_epoch(self, file: TierFile) -> int:
         return file.first_row // self.load.rows_per_epoch + 1
 
-    def _file(self, first_row: int, epochs: int) -> File:
+    def _file(self, first_row: int, epochs: int) -> TierFile:
         rows = epochs * self.load.rows_per_epoch
-        return File("", 1, first_row, rows, self.sizes.segment.bytes(rows))
+        return TierFile("", 1, first_row, rows, self.sizes.segment.bytes(rows))
 
     def _retain(self) -> Iterator[int]:
         if self.limit_bytes is None:
@@ -141,7 +141,7 @@ class Topic:
         held = rundue.Holdings(
             LogStart(self.start, (), ()),
             self.looks,
-            [rundue.File(self.last_epoch(file), file.rows, file.bytes) for file in self.files],
+            [rundue.SealedFile(self.last_epoch(file), file.rows, file.bytes) for file in self.files],
             self.runs,
         )
         if not self.load.state_bytes:
@@ -177,7 +177,7 @@ class Forecast:
         self.sizes = sizes
         self.limited = Topic(load, sizes, load.limit_bytes)
         self.whole = Topic(load, sizes, None)
-        self.folded: list[File] = []
+        self.folded: list[TierFile] = []
         self.epoch = 0
         self._round = 0
         self._retired: deque[tuple[int, int, int]] = deque()  # round, files, bytes
@@ -205,7 +205,7 @@ class Forecast:
             self._retire(len(gone) * count, sum(gone) * count)
         while self.epoch - self.load.keep_epochs - self.folded_upto >= fold.CHUNK:
             size = self.sizes.epochs.bytes(fold.CHUNK)
-            self.folded.append(File("", 1, self.folded_upto, fold.CHUNK, size))
+            self.folded.append(TierFile("", 1, self.folded_upto, fold.CHUNK, size))
         self.folded, replaced = merged(self.folded, self.sizes.epochs)
         self._retire(len(replaced), sum(file.bytes for file in replaced))
         while self._retired and self._retired[0][0] <= self._round - self.load.keep_rounds:
@@ -231,15 +231,15 @@ class Forecast:
         return Held(self.epoch, rows, stored)
 
 
-def merged(files: Sequence[File], line: Line) -> tuple[list[File], list[File]]:
+def merged(files: Sequence[TierFile], line: Line) -> tuple[list[TierFile], list[TierFile]]:
     """The files after all is merged that is planned to be, and those that others replaced."""
     left, gone = list(files), []
     while groups := tiers.plan(left):
-        made: dict[int, File | None] = {}
+        made: dict[int, TierFile | None] = {}
         for group in groups:
             rows = sum(file.rows for file in group)
             made |= dict.fromkeys(file.first_row for file in group)
-            made[group[0].first_row] = File("", 1, group[0].first_row, rows, line.bytes(rows))
+            made[group[0].first_row] = TierFile("", 1, group[0].first_row, rows, line.bytes(rows))
             gone += group
         left = [kept for file in left if (kept := made.get(file.first_row, file)) is not None]
     return left, gone

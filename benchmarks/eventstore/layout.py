@@ -20,7 +20,7 @@ from benchmarks.eventstore.forecast import Forecast, Topic
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.maintenance.files import fold
 from tailrace.eventstore.maintenance.files.retired import retire
-from tailrace.eventstore.maintenance.files.tiers import File
+from tailrace.eventstore.maintenance.files.tiers import TierFile
 from tailrace.eventstore.metadata import epochs, segment_index
 from tailrace.eventstore.model.segment_ref import PartitionRange
 from tailrace.eventstore.model.time import to_micros
@@ -58,7 +58,7 @@ def lay_out(store: Store, forecast: Forecast) -> None:
         connection.execute(update(tables.log_head).values(epoch=forecast.epoch, hash=os.urandom(32).hex()))
 
 
-def _fold(store: Store, file: File, forecast: Forecast, topics: str, term: int) -> None:
+def _fold(store: Store, file: TierFile, forecast: Forecast, topics: str, term: int) -> None:
     first, last = file.first_row + 1, file.end_row
     groups = (
         _group(at, min(at + _GROUP - 1, last), forecast, topics) for at in range(first, last + 1, _GROUP)

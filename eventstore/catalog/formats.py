@@ -40,7 +40,7 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MigrationStep:
     """One migration that a database has not seen."""
 
     revision: str
@@ -87,7 +87,7 @@ def require_known(catalog: Catalog, family: Family, has: str) -> None:
         )
 
 
-def plan(catalog: Catalog, family: Family) -> list[Step]:
+def plan(catalog: Catalog, family: Family) -> list[MigrationStep]:
     """What an upgrade to this code's format would do, in order. Raises OperatorError when there are no tables, or they
     are of a format that this code does not know."""
     has = found(catalog, family)
@@ -104,7 +104,7 @@ def plan(catalog: Catalog, family: Family) -> list[Step]:
     return steps[numbers.index(has) + 1 :]
 
 
-def chosen(steps: Sequence[Step], phase: Phase) -> list[Step]:
+def chosen(steps: Sequence[MigrationStep], phase: Phase) -> list[MigrationStep]:
     """Those of a plan that a phase runs: up to the first *post* one, or all."""
     if phase == "post":
         return list(steps)
@@ -118,7 +118,7 @@ def create(catalog: Catalog, family: Family) -> None:
         migrate(catalog, family, _steps(family))
 
 
-def migrate(catalog: Catalog, family: Family, steps: Sequence[Step]) -> None:
+def migrate(catalog: Catalog, family: Family, steps: Sequence[MigrationStep]) -> None:
     """Run migrations that come next to what the database has, and grant the roles. All or nothing; of several callers
     at once the later ones find it done."""
     from tailrace.migrations.run import Tables, upgrade  # Alembic takes long to import, and is rarely needed
@@ -138,11 +138,11 @@ def migrate(catalog: Catalog, family: Family, steps: Sequence[Step]) -> None:
         catalog.engine.dispose()  # connections that were made before the schema existed
 
 
-def _steps(family: Family) -> list[Step]:
+def _steps(family: Family) -> list[MigrationStep]:
     from tailrace.migrations.run import Tables, steps  # as in ``migrate``
 
     return [
-        Step(revision, "post" if phase == "post" else "pre", about)
+        MigrationStep(revision, "post" if phase == "post" else "pre", about)
         for revision, phase, about in steps(Tables(family.name))
     ]
 
@@ -167,7 +167,7 @@ def _begin_log(connection: Connection) -> None:
         connection.execute(insert(tables.log_head).values(id=1, epoch=0, hash=""))
 
 
-def _raise_needs(connection: Connection, family: Family, steps: Sequence[Step]) -> None:
+def _raise_needs(connection: Connection, family: Family, steps: Sequence[MigrationStep]) -> None:
     taken = [step.revision for step in steps if step.phase == "post"]
     if taken:
         connection.execute(update(family.needs.table).values({family.needs.name: taken[-1]}))

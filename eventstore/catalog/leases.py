@@ -67,7 +67,7 @@ class AtWork(Fenced):
     """Somebody else is at work on the same at this moment; nothing was begun."""
 
 
-class Ended(TransientError):
+class LeaseEnded(TransientError):
     """This driver was taken for dead, and what it wrote may be gone."""
 
 
@@ -156,7 +156,7 @@ def require(connection: Connection, name: str) -> None:
     table = tables.leases
     held = connection.execute(update(table).where(table.c.id == name).values(id=name))
     if held.rowcount != 1:
-        raise Ended(
+        raise LeaseEnded(
             "this process was taken for dead, and what it had written was removed; nothing was changed",
             hint="run it again",
         )

@@ -20,7 +20,7 @@ class Tables:
     database: Catalog
     family: formats.Family
     found: str
-    steps: list[formats.Step]
+    steps: list[formats.MigrationStep]
     """What is left to do, oldest first; empty when the format is this code's."""
 
 
@@ -41,7 +41,7 @@ class Upgrade:
             for database, family in databases
         ]
 
-    def pending(self, phase: formats.Phase) -> list[tuple[Tables, list[formats.Step]]]:
+    def pending(self, phase: formats.Phase) -> list[tuple[Tables, list[formats.MigrationStep]]]:
         """What a phase would run."""
         chosen = [(each, formats.chosen(each.steps, phase)) for each in self.tables]
         return [(each, steps) for each, steps in chosen if steps]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from tailrace.eventstore.integrity.catalog_snapshot import AnyRow, Picture, Tile, Topic, blob_place
-from tailrace.eventstore.integrity.findings import Finding, Problem
+from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.projection_steps import step_hash
 from tailrace.eventstore.segment import hash_chain
@@ -26,22 +26,22 @@ def epochs(picture: Picture, last_folded: str | None) -> Iterator[Finding]:
             yield _beside(f"epoch {row.epoch}", number + 1, row.epoch)
         elif previous is not None and hash_chain.epoch_hash(previous, row._asdict()) != row.hash:
             detail = "its hash does not follow from what the catalog says of it and from the epoch before"
-            yield Finding(Problem.CHANGED, f"epoch {row.epoch}", detail)
+            yield Finding(LogProblem.CHANGED, f"epoch {row.epoch}", detail)
         if (row.blob_bytes is None) != (row.append_id not in picture.blobs):
-            problem = Problem.CHANGED if row.blob_bytes is None else Problem.MISSING
+            problem = LogProblem.CHANGED if row.blob_bytes is None else LogProblem.MISSING
             what = (
                 "is there, but its rows are in files" if row.blob_bytes is None else "is not in the catalog"
             )
             yield Finding(problem, blob_place(row.epoch), f"it {what}")
         number, previous = row.epoch, row.hash
     for append_id in sorted(picture.blobs - {row.append_id for row in picture.epochs}):
-        yield Finding(Problem.FOREIGN, f"the blob of append {append_id}", "no epoch names it")
+        yield Finding(LogProblem.FOREIGN, f"the blob of append {append_id}", "no epoch names it")
     if number != picture.epoch:
         yield Finding(
-            Problem.GAP, "the log's head", f"it is epoch {picture.epoch}, the last one there is {number}"
+            LogProblem.GAP, "the log's head", f"it is epoch {picture.epoch}, the last one there is {number}"
         )
     elif previous is not None and previous != picture.hash:
-        yield Finding(Problem.CHANGED, "the log's head", f"its hash is not that of epoch {number}")
+        yield Finding(LogProblem.CHANGED, "the log's head", f"its hash is not that of epoch {number}")
 
 
 def redactions(picture: Picture) -> Iterator[Finding]:
@@ -52,7 +52,7 @@ def redactions(picture: Picture) -> Iterator[Finding]:
             row.receipt
         ):
             detail = "its receipt is not the one that its epoch's hash was made of"
-            yield Finding(Problem.CHANGED, f"the redaction of epoch {row.epoch}", detail)
+            yield Finding(LogProblem.CHANGED, f"the redaction of epoch {row.epoch}", detail)
 
 
 def repartitions(picture: Picture) -> Iterator[Finding]:
@@ -63,13 +63,13 @@ def repartitions(picture: Picture) -> Iterator[Finding]:
             content = hash_chain.partitioning_hash(topic.name.text, each.first, each.count)
             if contents.get(each.behind, content) != content:
                 detail = f"{topic.name}: its partitions from {each.first} on are not those that its hash was made of"
-                yield Finding(Problem.CHANGED, f"epoch {each.behind}", detail)
+                yield Finding(LogProblem.CHANGED, f"epoch {each.behind}", detail)
 
 
 def _beside(place: str, expected: int, found: int) -> Finding:
     if found > expected:
-        return Finding(Problem.GAP, place, f"epochs {expected} to {found - 1} before it are missing")
-    return Finding(Problem.OVERLAP, place, f"epochs {found} to {expected - 1} are there twice")
+        return Finding(LogProblem.GAP, place, f"epochs {expected} to {found - 1} before it are missing")
+    return Finding(LogProblem.OVERLAP, place, f"epochs {found} to {expected - 1} are there twice")
 
 
 def appended_files(picture: Picture) -> Iterator[Finding]:
@@ -95,7 +95,7 @@ def changed_parts(epoch: AnyRow, parts: Sequence[hash_chain.AppendedPart]) -> It
     """Whether these, all that an epoch brought, are what its hash covers."""
     if hash_chain.parts_hash(parts) != epoch.content:
         detail = "its rows are not those that its hash was made of"
-        yield Finding(Problem.CHANGED, f"epoch {epoch.epoch}", detail)
+        yield Finding(LogProblem.CHANGED, f"epoch {epoch.epoch}", detail)
 
 
 def tiles(topic: Topic, head: int) -> Iterator[Finding]:
@@ -110,10 +110,10 @@ def tiles(topic: Topic, head: int) -> Iterator[Finding]:
             found = [Finding(_sign(tile.first_row - row), tile.place, f"{topic.name}: {text}")]
         if tile.rows != sum(piece.rows for piece in tile.ranges):
             text = f"{topic.name}: its {tile.rows} rows are not those of its ranges of offsets"
-            found.append(Finding(Problem.CHANGED, tile.place, text))
+            found.append(Finding(LogProblem.CHANGED, tile.place, text))
         if not epoch <= tile.first_epoch <= tile.last_epoch <= head:
             text = f"epochs {tile.first_epoch} to {tile.last_epoch} do not follow epoch {epoch} of {before}"
-            found.append(Finding(Problem.CHANGED, tile.place, f"{topic.name}: {text}"))
+            found.append(Finding(LogProblem.CHANGED, tile.place, f"{topic.name}: {text}"))
         yield from found
         yield from _astray(topic, tile)
         row, epoch, before = tile.first_row + tile.rows, tile.last_epoch, tile.place
@@ -140,10 +140,10 @@ def _misplaced(topic: Topic, tile: Tile, following: list[int], before: str) -> I
         following[piece.partition] = piece.first_offset + piece.rows
     if gaps:
         text = f"{topic.name}: {', '.join(gaps)} are in no file, between {before} and this"
-        yield Finding(Problem.GAP, tile.place, text)
+        yield Finding(LogProblem.GAP, tile.place, text)
     if overlaps:
         text = f"{topic.name}: {', '.join(overlaps)} are in {before} as well"
-        yield Finding(Problem.OVERLAP, tile.place, text)
+        yield Finding(LogProblem.OVERLAP, tile.place, text)
 
 
 def _astray(topic: Topic, tile: Tile) -> Iterator[Finding]:
@@ -156,33 +156,33 @@ def _astray(topic: Topic, tile: Tile) -> Iterator[Finding]:
             text = (
                 f"epochs {tile.first_epoch} to {tile.last_epoch} have no rows in partition {piece.partition}"
             )
-            yield Finding(Problem.CHANGED, tile.place, f"{topic.name}: {text}")
+            yield Finding(LogProblem.CHANGED, tile.place, f"{topic.name}: {text}")
 
 
 def _offsets(first: int, end: int) -> str:
     return f"offset {first}" if end - first == 1 else f"offsets {first} to {end - 1}"
 
 
-def _sign(rows: int) -> Problem:
-    return Problem.GAP if rows > 0 else Problem.OVERLAP
+def _sign(rows: int) -> LogProblem:
+    return LogProblem.GAP if rows > 0 else LogProblem.OVERLAP
 
 
 def lineage(topic: Topic) -> Iterator[Finding]:
     """The double entry of a topic's files: their contents add up, and their chain of entries holds."""
     book = topic.lineage
     if book is None:
-        yield Finding(Problem.MISSING, topic.name.text, "the topic has no row in lineage")
+        yield Finding(LogProblem.MISSING, topic.name.text, "the topic has no row in lineage")
         return
     known = [row for row in topic.segments if row.content]
     total = sum((Content.parse(row.content) for row in known), Content())
     rows = sum(row.rows for row in known)
     if (rows, total.text) != (book.rows, book.content):
         detail = f"its files hold {rows} rows, sum {total.text}; {book.rows} rows, sum {book.content} were recorded"
-        yield Finding(Problem.CHANGED, topic.name.text, detail)
+        yield Finding(LogProblem.CHANGED, topic.name.text, detail)
     entries = {}
     for row in topic.segments:
         if row.origin:
-            origin = hash_chain.Origin.from_json(row.origin)
+            origin = hash_chain.RewriteOrigin.from_json(row.origin)
             entries[origin.number] = (row, origin, hash_chain.entry_hash(origin, row._asdict()))
     for number, (row, origin, digest) in sorted(entries.items()):
         follower = entries.get(number + 1)
@@ -191,7 +191,7 @@ def lineage(topic: Topic) -> Iterator[Finding]:
             detail = (
                 f"{topic.name}: entry {number} ({origin.by}) of the topic's chain is not what was recorded"
             )
-            yield Finding(Problem.CHANGED, row.path, detail)
+            yield Finding(LogProblem.CHANGED, row.path, detail)
 
 
 def steps(picture: Picture) -> Iterator[Finding]:
@@ -207,5 +207,5 @@ def steps(picture: Picture) -> Iterator[Finding]:
             previous = before.hash if follows and before is not None else ""
             if step_hash(previous, row.from_epoch, row.to_epoch, row.kind, row.files) != row.hash:
                 yield Finding(
-                    Problem.CHANGED, place, "its hash does not follow from what the catalog says of it"
+                    LogProblem.CHANGED, place, "its hash does not follow from what the catalog says of it"
                 )

@@ -12,12 +12,12 @@ from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import IntegrityError, MissingFile
 from tailrace.eventstore.integrity import check_catalog
 from tailrace.eventstore.integrity.catalog_snapshot import AnyRow, Named, Topic, blob_place
-from tailrace.eventstore.integrity.findings import Finding, Problem
+from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.epochs import open_file
 from tailrace.eventstore.segment import file_reader, hash_chain, segment
 from tailrace.eventstore.segment.content_hash import Content, content_of
-from tailrace.eventstore.segment.merge import Rows
+from tailrace.eventstore.segment.merge import SourceRows
 from tailrace.eventstore.storage import Storage
 
 PAGE_EPOCHS = 256
@@ -50,7 +50,7 @@ def blobs(
             plain = segment.unpack_blob(row.data, row.plain_bytes, row.checksum, blob_place(row.epoch))
         except _UNREADABLE:
             detail = "its bytes are not those that were written"
-            found.append(Finding(Problem.DAMAGED, blob_place(row.epoch), detail))
+            found.append(Finding(LogProblem.DAMAGED, blob_place(row.epoch), detail))
             continue
         found += _appended(connection, row, parts, plain, wanted)
     return last, found, size
@@ -93,10 +93,10 @@ def checked(storage: Storage, named: Named) -> Iterator[Finding]:
     try:
         data = storage.open(named.path)
     except MissingFile:
-        yield Finding(Problem.MISSING, named.path, "the catalog names it")
+        yield Finding(LogProblem.MISSING, named.path, "the catalog names it")
         return
     if file_reader.checksum(data) != named.checksum:
-        yield Finding(Problem.DAMAGED, named.path, _damage(data.size, named.bytes))
+        yield Finding(LogProblem.DAMAGED, named.path, _damage(data.size, named.bytes))
 
 
 def _damage(size: int, expected: int | None) -> str:
@@ -111,7 +111,7 @@ def segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int)
         yield from _segment_rows(storage, topic, row, memory_bytes)
     except _UNREADABLE as error:
         text = str(error).partition("\n")[0]
-        yield Finding(Problem.DAMAGED, row.path, f"{topic.name}: it cannot be read: {text}")
+        yield Finding(LogProblem.DAMAGED, row.path, f"{topic.name}: it cannot be read: {text}")
 
 
 def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int) -> Iterator[Finding]:
@@ -120,9 +120,9 @@ def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int
         held = file_reader.open_file(storage, ref).metadata.num_rows
         if held != row.rows:
             text = f"{topic.name}: it holds {held} rows, the catalog says {row.rows}"
-            yield Finding(Problem.CHANGED, row.path, text)
+            yield Finding(LogProblem.CHANGED, row.path, text)
         return
-    rows = Rows(storage, ref, memory_bytes)
+    rows = SourceRows(storage, ref, memory_bytes)
     content, count, misplaced = Content(), 0, False
     expected = segment.positions_of(ref.ranges)
     try:
@@ -141,10 +141,10 @@ def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int
         rows.close()
     if count != row.rows or misplaced:
         text = f"{topic.name}: its rows have other offsets or epochs than the catalog says"
-        yield Finding(Problem.CHANGED, row.path, text)
+        yield Finding(LogProblem.CHANGED, row.path, text)
     elif row.content and content.text != row.content:
         text = f"{topic.name}: its rows are not those that were recorded when it was made"
-        yield Finding(Problem.CHANGED, row.path, text)
+        yield Finding(LogProblem.CHANGED, row.path, text)
 
 
 def epoch_file(storage: Storage, row: AnyRow) -> tuple[list[Finding], int]:
@@ -154,11 +154,11 @@ def epoch_file(storage: Storage, row: AnyRow) -> tuple[list[Finding], int]:
             table = file.read(columns=["epoch", "rows"])
     except _UNREADABLE as error:
         text = f"it cannot be read: {str(error).partition(chr(10))[0]}"
-        return [Finding(Problem.DAMAGED, row.path, text)], 0
+        return [Finding(LogProblem.DAMAGED, row.path, text)], 0
     held = table["epoch"].to_numpy()
     if not np.array_equal(held, np.arange(row.first_epoch, row.last_epoch + 1)):
         text = f"it does not hold epochs {row.first_epoch} to {row.last_epoch}"
-        return [Finding(Problem.CHANGED, row.path, text)], 0
+        return [Finding(LogProblem.CHANGED, row.path, text)], 0
     return [], int(table["rows"].to_numpy().sum())
 
 

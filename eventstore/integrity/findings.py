@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Problem(StrEnum):
+class LogProblem(StrEnum):
     """What is wrong with a place of the log."""
 
     DAMAGED = "damaged"  # bytes are not those that were written
@@ -21,7 +21,7 @@ class Problem(StrEnum):
 class Finding:
     """``place``: a file's path, a blob, an epoch or a topic; ``detail``: what of it, and beside what."""
 
-    problem: Problem
+    problem: LogProblem
     place: str
     detail: str
 

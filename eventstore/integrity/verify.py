@@ -17,7 +17,7 @@ from dataclasses import replace
 from tailrace.eventstore.catalog import leases, terms
 from tailrace.eventstore.integrity import catalog_snapshot, check_catalog, check_files
 from tailrace.eventstore.integrity.catalog_snapshot import Named, Picture, Topic
-from tailrace.eventstore.integrity.findings import Finding, Problem, Verified
+from tailrace.eventstore.integrity.findings import Finding, LogProblem, Verified
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import archived
 from tailrace.eventstore.metadata.topics import head_epoch
@@ -45,10 +45,10 @@ def verify(
     for topic in topics:
         log.topic(topic)
     with leases.pinned(log.catalog, "log verify"):
-        return _Verification(log, frozenset(topics), quick, archives, report).run()
+        return _LogVerification(log, frozenset(topics), quick, archives, report).run()
 
 
-class _Verification:
+class _LogVerification:
     def __init__(
         self, log: Log, topics: frozenset[TopicId], quick: bool, archives: bool, report: Report
     ) -> None:
@@ -102,7 +102,7 @@ class _Verification:
             self._report(f"archived file {each.place}")
             if self._quick:
                 if not archive.exists(each.path):
-                    yield Finding(Problem.MISSING, each.place, "retention archived it")
+                    yield Finding(LogProblem.MISSING, each.place, "retention archived it")
                 continue
             self._bytes += each.bytes
             for finding in check_files.checked(archive, Named(each.path, each.checksum, each.bytes)):
@@ -144,7 +144,7 @@ class _Verification:
                 self._unregistered += 1
             else:
                 detail = "neither the catalog names it nor has it a name that Tailrace gives"
-                self._findings.append(Finding(Problem.FOREIGN, path, detail))
+                self._findings.append(Finding(LogProblem.FOREIGN, path, detail))
 
     def _contents(self, seen: Picture, chosen: Sequence[Topic]) -> None:
         others = [] if self._topics else seen.others
@@ -166,7 +166,7 @@ class _Verification:
         held = sum(sum(topic.ends) for topic in chosen)
         if not self._topics and not self._quick and not self._findings and rows != held:
             detail = f"the epochs brought {rows} rows, the topics hold {held}"
-            self._findings.append(Finding(Problem.CHANGED, "the log", detail))
+            self._findings.append(Finding(LogProblem.CHANGED, "the log", detail))
 
     def _whole_file(self, named: Named, total: int) -> bool:
         """Whether it is worth looking inside."""
@@ -174,7 +174,7 @@ class _Verification:
         storage = self._log.storage
         if self._quick:
             if not storage.exists(named.path):
-                self._findings.append(Finding(Problem.MISSING, named.path, "the catalog names it"))
+                self._findings.append(Finding(LogProblem.MISSING, named.path, "the catalog names it"))
             return False
         found = list(check_files.checked(storage, named))
         self._findings += found
@@ -184,7 +184,7 @@ class _Verification:
 
     def _still(self, findings: Sequence[Finding]) -> Iterator[Finding]:
         """Without files that were let go since the picture was taken (kept frames, derived steps)."""
-        if not any(finding.problem is Problem.MISSING for finding in findings):
+        if not any(finding.problem is LogProblem.MISSING for finding in findings):
             yield from findings
             return
         with self._log.catalog.read() as connection:
@@ -192,6 +192,6 @@ class _Verification:
         named = now.named - now.retired
         before = {path for path in (finding.place for finding in findings) if "/" in path}
         for finding in findings:
-            gone = finding.problem is Problem.MISSING and finding.place in before - named
+            gone = finding.problem is LogProblem.MISSING and finding.place in before - named
             if not gone:
                 yield finding

@@ -18,7 +18,7 @@ from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import file_reader, hash_chain, row_order, segment
 
 
-class Place(Protocol):
+class TopicPlace(Protocol):
     """Where rows of a topic go."""
 
     @property
@@ -30,7 +30,7 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AppendPart:
     """One topic's rows in the append, with their offsets assigned: a file or a part of the blob."""
 
     topic: TopicId
@@ -55,7 +55,7 @@ class Append:
     batch: EpochBatch
     previous: SourceState
     previous_append: str
-    parts: list[Part] = field(default_factory=list)
+    parts: list[AppendPart] = field(default_factory=list)
     blob: bytes | None = None
     blob_plain_bytes: int = 0
     blob_checksum: str = ""
@@ -83,7 +83,7 @@ class Append:
         )
 
     def assign(
-        self, topic: TopicId, place: Place, counts: Sequence[tuple[int, int]]
+        self, topic: TopicId, place: TopicPlace, counts: Sequence[tuple[int, int]]
     ) -> tuple[int, tuple[PartitionRange, ...]]:
         """Offsets of the next rows of a topic: the number of its stored rows before them, and their ranges."""
         following = self.next_offsets.setdefault(topic, list(place.next_offsets))
@@ -95,11 +95,11 @@ class Append:
         return first_row, tuple(ranges)
 
 
-def add_file(append: Append, file: PreparedSegment, topic: Place) -> None:
+def add_file(append: Append, file: PreparedSegment, topic: TopicPlace) -> None:
     """A prepared file, with its offsets."""
     first_row, ranges = append.assign(file.topic, topic, file.counts)
     append.parts.append(
-        Part(
+        AppendPart(
             topic=file.topic,
             topic_id=topic.id,
             version=file.version,
@@ -115,7 +115,7 @@ def add_file(append: Append, file: PreparedSegment, topic: Place) -> None:
     )
 
 
-def add_blob(append: Append, small: Sequence[TopicRows], place: Callable[[TopicId], Place]) -> None:
+def add_blob(append: Append, small: Sequence[TopicRows], place: Callable[[TopicId], TopicPlace]) -> None:
     """All rows of a small epoch as the parts of one blob."""
     buffers: list[pa.Buffer] = []
     start = 0
@@ -125,7 +125,7 @@ def add_blob(append: Append, small: Sequence[TopicRows], place: Callable[[TopicI
         data = segment.encode_part(arranged.table)
         first_row, ranges = append.assign(rows.topic, topic, arranged.counts)
         append.parts.append(
-            Part(
+            AppendPart(
                 topic=rows.topic,
                 topic_id=topic.id,
                 version=rows.version,
@@ -189,7 +189,7 @@ def epoch_values(append: Append, epoch: int, previous: str, content: str) -> dic
     return {**values, "hash": hash_chain.epoch_hash(previous, values)}
 
 
-def segment_values(part: Part, epoch: int) -> dict[str, Any]:
+def segment_values(part: AppendPart, epoch: int) -> dict[str, Any]:
     first_lsn, last_lsn = part.lsns or (None, None)
     return {
         "path": part.path,

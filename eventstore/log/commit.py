@@ -1,6 +1,6 @@
 """The commit of an append: one fenced transaction of the catalog, tried until its outcome is known.
 
-The order of statements is the design (``Commit._commit``):
+The order of statements is the design (``EpochCommit._commit``):
 
 1. ``UPDATE sources … WHERE term = mine AND commit_lsn = previous AND last_append = previous`` is both fence and new
    position. A writer that lost its term changes zero rows, whatever it believed before.
@@ -66,7 +66,7 @@ class KnownTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class EpochCommit:
     """Commits appends of one source; ``topic`` finds what its writer knows about a topic."""
 
     catalog: Catalog
@@ -178,7 +178,7 @@ class Commit:
                 row = topics.topic_row(connection, topic)
                 known = self.topic(topic)
                 if row is None or Partitioning.from_json(row.partitioning).current != known.incarnation:
-                    raise Repartitioned
+                    raise StalePartitioning
             raise IntegrityError(
                 f"the offsets of topics of {plan.previous.name!r} in the catalog are not those its only writer left",
                 hint="the catalog was changed from outside; restore it from a backup",
@@ -217,7 +217,7 @@ def fenced(state: SourceState) -> Fenced:
     )
 
 
-class Repartitioned(Exception):
+class StalePartitioning(Exception):
     """The rows were arranged over partitions that get no more of them; nothing was written."""
 
 

@@ -112,19 +112,19 @@ def _remove(path: Path) -> None:
 
 
 @contextmanager
-def _addresses(folder: Path) -> Iterator[_Address]:
+def _addresses(folder: Path) -> Iterator[_SocketAddress]:
     """Socket addresses in a folder whose path may be longer than an address holds: then through its descriptor."""
     if len(os.fsencode(folder)) + 40 <= _LONGEST_SOCKET_PATH:
-        yield _Address(str(folder))
+        yield _SocketAddress(str(folder))
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield _Address(f"/proc/self/fd/{descriptor}")
+        yield _SocketAddress(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
 
 
-class _Address:
+class _SocketAddress:
     def __init__(self, folder: str) -> None:
         self._folder = folder
 

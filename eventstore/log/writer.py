@@ -27,9 +27,9 @@ from tailrace.eventstore.log.append_plan import (
     add_file,
 )
 from tailrace.eventstore.log.commit import (
-    Commit,
+    EpochCommit,
     KnownTopic,
-    Repartitioned,
+    StalePartitioning,
     fenced,
     retry_while_away,
     state_after,
@@ -59,7 +59,7 @@ class SourceWriter:
         self._topics: dict[TopicId, KnownTopic] = {}
         self._topics_lock = threading.Lock()
         self._append_lock = threading.Lock()
-        self._commit = Commit(log.catalog, log.waker, self._topic)
+        self._commit = EpochCommit(log.catalog, log.waker, self._topic)
 
     @property
     def state(self) -> SourceState:
@@ -147,7 +147,7 @@ class SourceWriter:
             plan = self._plan(batch)
             try:
                 info = self._commit.settle(plan)
-            except Repartitioned:
+            except StalePartitioning:
                 self._forget(plan.made)
                 with self._topics_lock:
                     for topic in plan.next_offsets:

@@ -27,7 +27,7 @@ from tailrace.eventstore.maintenance.files.retired import collect_retired
 from tailrace.eventstore.maintenance.files.seal import seal
 from tailrace.eventstore.maintenance.retention.apply import Removed, retain, retention_due
 from tailrace.eventstore.maintenance.retention.archive import Unarchived, remove_abandoned
-from tailrace.eventstore.maintenance.retention.plan import Held, check_policies
+from tailrace.eventstore.maintenance.retention.plan import HeldRows, check_policies
 from tailrace.eventstore.maintenance.state_runs.compact import Compacted, compact
 from tailrace.eventstore.maintenance.state_runs.due import due_runs
 from tailrace.eventstore.metadata import topics
@@ -52,7 +52,7 @@ class Round:
     removed_bytes: int = 0
     orphans: int = 0
     removed: tuple[Removed, ...] = ()
-    held: tuple[Held, ...] = ()
+    held: tuple[HeldRows, ...] = ()
     runs: tuple[Compacted, ...] = ()
     seconds: float = 0.0
 
@@ -66,7 +66,7 @@ class Round:
     def from_json(cls, text: str) -> Round:
         values = json.loads(text)
         values["removed"] = tuple(Removed(**each) for each in values["removed"])
-        values["held"] = tuple(Held(**each) for each in values["held"])
+        values["held"] = tuple(HeldRows(**each) for each in values["held"])
         values["runs"] = tuple(Compacted(**each) for each in values["runs"])
         return cls(**values)
 
@@ -165,13 +165,13 @@ def _each(made: Iterable[_T], tell: Callable[[list[_T]], None]) -> list[_T]:
 
 def _retained(
     log: Log, force_past: Collection[str], report: Callable[[str], None]
-) -> tuple[list[Removed], list[Held], list[TailraceError]]:
+) -> tuple[list[Removed], list[HeldRows], list[TailraceError]]:
     """What retention removed, what holds it back, and what keeps topics from their archives."""
     removed: list[Removed] = []
-    held: list[Held] = []
+    held: list[HeldRows] = []
     hindered: list[TailraceError] = []
     for outcome in retain(log, force_past):
-        if isinstance(outcome, Held):
+        if isinstance(outcome, HeldRows):
             held.append(outcome)
         elif isinstance(outcome, Unarchived):
             hindered.append(outcome.error)

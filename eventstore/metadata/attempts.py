@@ -53,7 +53,7 @@ def build(catalog: Catalog, projection: str, generation: int) -> Iterator[None]:
         with catalog.write() as connection:
             state = connection.scalar(select(table.c.state).where(*mine).with_for_update())
         if state != GenerationState.BUILDING.value:
-            raise leases.Ended(
+            raise leases.LeaseEnded(
                 f"generation {generation} of {projection} was given up as a build that nobody goes on with",
                 hint=f"tailrace rebuild {projection} begins another one",
             )

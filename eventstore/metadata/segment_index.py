@@ -115,7 +115,7 @@ def page(connection: Connection, topic: TopicId, topic_id: int, cut: Cut, after:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _PageEntry:
     ref: SegmentRef
     first_row: int
     first_lsn: int | None
@@ -163,8 +163,8 @@ def _blob_rows(
     return rows, rows[-1].epoch if len(rows) == _PAGE_EPOCHS else upto
 
 
-def _of_file(topic: TopicId, row: Row[*tuple[Any, ...]]) -> _Entry:
-    return _Entry(file_ref(topic, row), row.first_row, row.first_lsn, row.last_lsn)
+def _of_file(topic: TopicId, row: Row[*tuple[Any, ...]]) -> _PageEntry:
+    return _PageEntry(file_ref(topic, row), row.first_row, row.first_lsn, row.last_lsn)
 
 
 def file_ref(topic: TopicId, row: Row[*tuple[Any, ...]]) -> SegmentRef:
@@ -185,7 +185,7 @@ def file_ref(topic: TopicId, row: Row[*tuple[Any, ...]]) -> SegmentRef:
 
 def _of_blobs(
     connection: Connection, topic: TopicId, topic_id: int, rows: Sequence[Row[*tuple[Any, ...]]]
-) -> list[_Entry]:
+) -> list[_PageEntry]:
     blobs = plain_blobs(connection, {row.append_id: row.epoch for row in rows})
     return [
         _blob_entry(topic, row.epoch, part, blobs[row.append_id])
@@ -195,10 +195,10 @@ def _of_blobs(
     ]
 
 
-def _blob_entry(topic: TopicId, epoch: int, part: BlobPart, blob: bytes) -> _Entry:
+def _blob_entry(topic: TopicId, epoch: int, part: BlobPart, blob: bytes) -> _PageEntry:
     ref = blob_ref(topic, epoch, part, blob)
     first_lsn, last_lsn = part.lsns or (None, None)
-    return _Entry(ref, part.first_row, first_lsn, last_lsn)
+    return _PageEntry(ref, part.first_row, first_lsn, last_lsn)
 
 
 def blob_ref(topic: TopicId, epoch: int, part: BlobPart, blob: bytes) -> SegmentRef:

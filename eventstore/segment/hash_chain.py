@@ -69,7 +69,7 @@ def epoch_hash(previous: str, values: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RewriteOrigin:
     """An entry of a topic's chain. ``by``: seal, merge, …; ``inputs``: what was replaced, each with its checksum, or,
     where there were too many to name, one line for all with a hash over them."""
 
@@ -82,12 +82,12 @@ class Origin:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> Origin:
+    def from_json(cls, text: str) -> RewriteOrigin:
         data = json.loads(text)
         return cls(**{**data, "inputs": tuple((name, digest) for name, digest in data["inputs"])})
 
 
-def entry_hash(origin: Origin, output: Mapping[str, Any]) -> str:
+def entry_hash(origin: RewriteOrigin, output: Mapping[str, Any]) -> str:
     """The hash of an entry; ``output``: the row of ``segments`` that it made ({} when it made none)."""
     made = [output.get(name) for name in ("path", "checksum", "content", "rows", "ranges")]
     return _sha256([origin.number, origin.previous, origin.by, origin.inputs, made])

@@ -41,7 +41,7 @@ Change = Callable[[pa.Table], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class MergedFile:
     """``counts`` and ``kept``: of the rows that were written, their number by partition and their content."""
 
     bytes: int
@@ -57,11 +57,11 @@ def rewrite(
     path: str,
     memory_bytes: int,
     change: Change | None = None,
-) -> Written:
+) -> MergedFile:
     """Write the rows of ``inputs`` (in the topic's order) as the durable file ``path``, as they are or what ``change``
     makes of them, piece by piece. Raises IntegrityError when an input is damaged or has other columns than the
     first."""
-    files = [Rows(storage, ref, memory_bytes // _PARTS) for ref in inputs]
+    files = [SourceRows(storage, ref, memory_bytes // _PARTS) for ref in inputs]
     contents = [Content()] * len(files)
     counts: dict[int, int] = {}
     kept = Content()
@@ -73,7 +73,7 @@ def rewrite(
                     f"{each.ref.path} has other columns than {files[0].ref.path} of the same version"
                 )
         with storage.create(path) as raw:
-            sink = _Checked(raw)
+            sink = _CheckedRows(raw)
             with (
                 pa.PythonFile(sink, mode="w") as out,
                 _Groups(out, schema, memory_bytes // _PARTS) as groups,
@@ -89,7 +89,7 @@ def rewrite(
                             groups.add(chosen)
                     groups.end_partition()
         failpoints.hit("segment_written")
-        return Written(sink.bytes, sink.hash.hexdigest(), tuple(contents), counts, kept)
+        return MergedFile(sink.bytes, sink.hash.hexdigest(), tuple(contents), counts, kept)
     finally:
         for each in files:
             each.close()
@@ -106,7 +106,7 @@ def require_recorded(row: Row[*tuple[Any, ...]], found: Content) -> None:
 
 def require_content(storage: Storage, written: SegmentRef, expected: Content, memory_bytes: int) -> None:
     """Read a file that is about to replace others. Raises IntegrityError when it does not hold what they hold."""
-    rows = Rows(storage, written, memory_bytes // _PARTS)
+    rows = SourceRows(storage, written, memory_bytes // _PARTS)
     try:
         found = sum((content_of(piece) for piece in rows.every()), Content())
     finally:
@@ -118,7 +118,7 @@ def require_content(storage: Storage, written: SegmentRef, expected: Content, me
         )
 
 
-class Rows:
+class SourceRows:
     """The rows of one file with their positions, a bounded piece at a time."""
 
     def __init__(self, storage: Storage, ref: SegmentRef, piece_bytes: int) -> None:
@@ -225,7 +225,7 @@ class _Groups:
         return self.writer
 
 
-class _Checked:
+class _CheckedRows:
     """A file that knows the checksum of what was written to it."""
 
     def __init__(self, file: BinaryIO) -> None:

@@ -19,7 +19,7 @@ from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import encoding, file_reader, segment
 from tailrace.eventstore.segment.content_hash import Content, content_of
-from tailrace.eventstore.segment.merge import Keep, Rows
+from tailrace.eventstore.segment.merge import Keep, SourceRows
 from tailrace.eventstore.storage import Storage
 
 # Of the bytes that may be held: the rows of a file, as many while they are put in order and encoded, and a piece.
@@ -72,7 +72,7 @@ def filtered(
         if pending.version not in (None, ref.version):
             yield from pending.written()
         pending.version = ref.version
-        file = Rows(storage, ref, memory_bytes // _PARTS)
+        file = SourceRows(storage, ref, memory_bytes // _PARTS)
         try:
             found = {piece.partition for piece in ref.ranges}
             for partition in sorted(found if partitions is None else found.intersection(partitions)):

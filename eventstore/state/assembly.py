@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tailrace.eventstore.model.schema import Column
 from tailrace.eventstore.state.latest_rows import Newest, exact_keys
-from tailrace.eventstore.state.row_layout import Ints, Layout, Marks, Rows, concat_marks
+from tailrace.eventstore.state.row_layout import Ints, Layout, Marks, StateRows, concat_marks
 
 # Arrow's string and list offsets are 32 bits wide; pieces of the result stay well below.
 PIECE_BYTES = 512 << 20
@@ -37,7 +37,7 @@ def state_schema(layout: Layout) -> pa.Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class CellMove:
     """A cell that only the history of another key knows.
 
     The create half of a key change at (epoch, lsn, ordinal) did not carry ``column``; its value is that of the old
@@ -51,7 +51,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MovedCell:
     """The value of a moved cell: one cell of the column's type, and its entry in ``_raw`` when that is ``marked``: the
     text that the type cannot hold, or None when it was erased."""
 
@@ -60,17 +60,19 @@ class Found:
     marked: bool = False
 
 
-def hidden_cells(parts: Sequence[Rows], newest: Newest, layout: Layout) -> dict[tuple[int, int], Move]:
+def hidden_cells(
+    parts: Sequence[StateRows], newest: Newest, layout: Layout
+) -> dict[tuple[int, int], CellMove]:
     """Cells hidden behind a key change: (column id, row) -> where."""
     epochs, lsns, ordinals = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("epochs", "lsns", "ordinals")
     )
     columns = {column.id: column for column in layout.columns}
-    moves: dict[tuple[int, int], Move] = {}
+    moves: dict[tuple[int, int], CellMove] = {}
     for column_id, (rows, _, bases) in newest.sources.items():
         for at in np.flatnonzero(bases >= 0).tolist():
             base = int(bases[at])
-            moves[column_id, int(rows[at])] = Move(
+            moves[column_id, int(rows[at])] = CellMove(
                 int(epochs[base]), int(lsns[base]), int(ordinals[base]), columns[column_id]
             )
     return moves
@@ -84,15 +86,15 @@ class _Gather:
     column: Column
     rows: Ints
     total: int
-    found: tuple[Found, ...] = ()
+    found: tuple[MovedCell, ...] = ()
 
 
 def assemble(
-    parts: Sequence[Rows],
+    parts: Sequence[StateRows],
     layout: Layout,
     newest: Newest,
-    moves: Mapping[tuple[int, int], Move],
-    found: Mapping[Move, Found],
+    moves: Mapping[tuple[int, int], CellMove],
+    found: Mapping[CellMove, MovedCell],
 ) -> pa.Table:
     """The state table: one gather per column, in pieces that no column overflows."""
     rows = _in_key_order(parts, layout, newest.rows)
@@ -100,7 +102,7 @@ def assemble(
     gathers = []
     for column in layout.columns:
         chosen = rows
-        extra: list[Found] = []
+        extra: list[MovedCell] = []
         if column.id in newest.sources:
             owners, sources, _ = newest.sources[column.id]
             replaced = np.arange(total)
@@ -125,7 +127,7 @@ def assemble(
 _STATE_NARROW = ("hashes", "lsns", "offsets", "epochs")  # STATE_FIELDS, in their order
 
 
-def _in_key_order(parts: Sequence[Rows], layout: Layout, rows: Ints) -> Ints:
+def _in_key_order(parts: Sequence[StateRows], layout: Layout, rows: Ints) -> Ints:
     """Rows sorted by (hash, key)."""
     hashes: Ints = np.concatenate([part.hashes for part in parts])[rows]
     order = np.argsort(hashes)
@@ -144,7 +146,7 @@ def _in_key_order(parts: Sequence[Rows], layout: Layout, rows: Ints) -> Ints:
 
 
 def _piece(
-    parts: Sequence[Rows],
+    parts: Sequence[StateRows],
     layout: Layout,
     narrow: Mapping[str, Ints],
     gathers: Sequence[_Gather],

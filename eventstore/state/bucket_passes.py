@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.state.compaction import FOLD_ROWS, Compactor
-from tailrace.eventstore.state.row_layout import TRUNCATE, Layout, Mask, Rows
+from tailrace.eventstore.state.row_layout import TRUNCATE, Layout, Mask, StateRows
 
 # A pass holds as much again that is not folded yet, and a copy of a part while it folds.
 KEPT_BYTES = 128 << 20
 
-ReadPartition = Callable[[int], Iterator[Rows]]
+ReadPartition = Callable[[int], Iterator[StateRows]]
 """All rows of a partition in offset order, in the layout."""
 
 
@@ -38,7 +38,7 @@ class Buckets:
     def of_partition(self, partition: int) -> range:
         return range(partition * self.split, (partition + 1) * self.split)
 
-    def mask(self, rows: Rows, chosen: range) -> Mask:
+    def mask(self, rows: StateRows, chosen: range) -> Mask:
         """Rows of the chosen buckets, of all that a partition has; a truncate belongs to every one."""
         mine = keys.buckets_of(pa.array(rows.hashes), self.partitions, self.split)
         mask: Mask = ((mine >= chosen.start) & (mine < chosen.stop)) | (rows.ops == TRUNCATE)

@@ -25,15 +25,22 @@ import pyarrow as pa
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.model.schema import TopicSchema
-from tailrace.eventstore.state.assembly import PIECE_BYTES, Found, Move, assemble, hidden_cells, state_schema
+from tailrace.eventstore.state.assembly import (
+    PIECE_BYTES,
+    CellMove,
+    MovedCell,
+    assemble,
+    hidden_cells,
+    state_schema,
+)
 from tailrace.eventstore.state.latest_rows import newest_rows
-from tailrace.eventstore.state.row_layout import Ints, Layout, Mask, Rows, concat_rows, conform
+from tailrace.eventstore.state.row_layout import Ints, Layout, Mask, StateRows, concat_rows, conform
 
 # Fold when this much is pending: large enough that vector operations pay, small enough for a task's memory.
 FOLD_ROWS = 1 << 20
 FOLD_BYTES = 128 << 20
 
-ResolveMoved = Callable[[Sequence[Move]], Mapping[Move, Found]]
+ResolveMoved = Callable[[Sequence[CellMove]], Mapping[CellMove, MovedCell]]
 
 
 def compact(
@@ -90,11 +97,11 @@ class Compactor:
         self._fold_rows = fold_rows
         self._fold_bytes = fold_bytes
         self._later = later
-        self._parts: list[Rows] = []
+        self._parts: list[StateRows] = []
         self._kept = (0, 0)  # rows and bytes that survived the last fold
         self._pending = (0, 0)  # rows and bytes since
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: StateRows) -> None:
         self._parts.append(rows)
         self._pending = (self._pending[0] + len(rows), self._pending[1] + rows.nbytes)
         if self._pending[0] > max(self._fold_rows, self._kept[0]) or self._pending[1] > max(
@@ -107,7 +114,7 @@ class Compactor:
         """Of the rows that survived the last fold."""
         return self._kept[1]
 
-    def leave(self, wanted: Callable[[Rows], Mask]) -> None:
+    def leave(self, wanted: Callable[[StateRows], Mask]) -> None:
         """Only rows that are ``wanted`` stay. They are all rows of their keys, so nobody misses the others."""
         parts = [part.take(np.flatnonzero(wanted(part))) for part in self._parts]
         self._parts = [part for part in parts if len(part)]
@@ -132,7 +139,7 @@ class Compactor:
         ]
         self._parts = _joined(parts, PIECE_BYTES)
 
-    def kept(self) -> tuple[Kept, list[Move]]:
+    def kept(self) -> tuple[Kept, list[CellMove]]:
         """Instead of ``finish``: the rows that must be kept to know the state, now and under whatever comes later, and
         the cells that only rows of other keys know."""
         if not self._parts:
@@ -163,14 +170,14 @@ class Compactor:
         return assemble(parts, self._layout, newest, moves, found)
 
 
-def _position(move: Move) -> tuple[int, int, int, int]:
+def _position(move: CellMove) -> tuple[int, int, int, int]:
     return (move.epoch, move.lsn, move.ordinal, move.column.id)
 
 
-def _joined(parts: Sequence[Rows], limit: int) -> list[Rows]:
+def _joined(parts: Sequence[StateRows], limit: int) -> list[StateRows]:
     """Neighbours made one while they stay below ``limit`` bytes."""
-    joined: list[Rows] = []
-    run: list[Rows] = []
+    joined: list[StateRows] = []
+    run: list[StateRows] = []
     size = 0
     for part in parts:
         if run and size + part.nbytes > limit:

@@ -27,7 +27,16 @@ from tailrace.eventstore.state.compaction import Compactor
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.moved_cells import MovedCells
 from tailrace.eventstore.state.readable import readable
-from tailrace.eventstore.state.row_layout import DELETE, SILENT, TRUNCATE, Ints, Layout, Mask, Rows, conform
+from tailrace.eventstore.state.row_layout import (
+    DELETE,
+    SILENT,
+    TRUNCATE,
+    Ints,
+    Layout,
+    Mask,
+    StateRows,
+    conform,
+)
 from tailrace.eventstore.state.state import partition_reader, reader_of
 from tailrace.eventstore.storage import Storage
 
@@ -79,7 +88,7 @@ def keys_with(storage: Storage, wanted: StateInput, names: Sequence[str], matche
     layout = Layout(wanted.target, columns, 0)
     ids = np.array([column.id for column in columns])
 
-    def candidates(rows: Rows) -> Ints:
+    def candidates(rows: StateRows) -> Ints:
         mask = matches(rows.cells)
         for marks in (rows.unchanged, rows.raw):
             if not marks.empty:
@@ -107,14 +116,14 @@ def state_of_keys(
         return wanted.schema.empty_table()
     layout = wanted.layout
 
-    def mine(rows: Rows, chosen: pa.Array) -> Rows:
+    def mine(rows: StateRows, chosen: pa.Array) -> StateRows:
         kept = pc.is_in(pa.array(rows.hashes), value_set=chosen).to_numpy(zero_copy_only=False)
         rows = rows.take(np.flatnonzero(kept | (rows.ops == TRUNCATE)))
         if keys is None or not len(rows):
             return rows
         return rows.take(np.flatnonzero(keys(rows.cells[: layout.keys]) | (rows.ops == TRUNCATE)))
 
-    def read(refs: Sequence[SegmentRef], chosen: Ints) -> Iterator[list[Rows]]:
+    def read(refs: Sequence[SegmentRef], chosen: Ints) -> Iterator[list[StateRows]]:
         values = pa.array(chosen)
         return _decoded(storage, refs, wanted.versions, layout, lambda rows: mine(rows, values), coded=True)
 
@@ -128,7 +137,7 @@ def state_of_keys(
         # It stands in each partition, so only there does its place say what it ends.
         whole, chosen = partition_reader(storage, wanted, layout), pa.array(hashes)
 
-        def read_partition(partition: int) -> Iterator[Rows]:
+        def read_partition(partition: int) -> Iterator[StateRows]:
             return (rows for each in whole(partition) if len(rows := mine(each, chosen)))
 
         folded = passes(read_partition, layout, wanted.spread, range(wanted.buckets))
@@ -142,13 +151,13 @@ def state_of_keys(
 
 
 def _newest_first(
-    read: Callable[[Sequence[SegmentRef], Ints], Iterator[list[Rows]]],
+    read: Callable[[Sequence[SegmentRef], Ints], Iterator[list[StateRows]]],
     refs: Sequence[SegmentRef],
     hashes: Ints,
     limit_bytes: int,
-) -> list[Rows] | None:
+) -> list[StateRows] | None:
     """The rows of each key, at least since its last whole one; None when a truncate is among those that were read."""
-    parts: list[Rows] = []
+    parts: list[StateRows] = []
     for some in _back(refs, len(hashes)):
         found = _held(read(some, hashes), limit_bytes, sum(rows.nbytes for rows in parts))
         if _has_truncate(found):
@@ -161,7 +170,7 @@ def _newest_first(
     return parts
 
 
-def _whole_in(rows: Rows) -> Ints:
+def _whole_in(rows: StateRows) -> Ints:
     """Hashes of the keys whose last row among these says everything: no cell of it was not sent, or has no value."""
     unique, last = np.unique(rows.hashes[::-1], return_index=True)
     last = len(rows) - 1 - last
@@ -170,7 +179,7 @@ def _whole_in(rows: Rows) -> Ints:
     return whole
 
 
-def _has_truncate(parts: Iterable[Rows]) -> bool:
+def _has_truncate(parts: Iterable[StateRows]) -> bool:
     return any((rows.ops == TRUNCATE).any() for rows in parts)
 
 
@@ -185,9 +194,9 @@ def _back(refs: Sequence[SegmentRef], keys: int) -> Iterator[list[SegmentRef]]:
             end, rows, wanted = at, 0, 4 * wanted
 
 
-def _held(units: Iterable[Sequence[Rows]], limit_bytes: int, held: int = 0) -> list[Rows]:
+def _held(units: Iterable[Sequence[StateRows]], limit_bytes: int, held: int = 0) -> list[StateRows]:
     """All of them, when with the bytes already ``held`` they are not too many."""
-    parts: list[Rows] = []
+    parts: list[StateRows] = []
     for unit in units:
         for rows in unit:
             if len(rows):
@@ -203,7 +212,7 @@ def _decoded(
     refs: Sequence[SegmentRef],
     versions: Mapping[int, TopicSchema],
     layout: Layout,
-    take: Callable[[Rows], _T],
+    take: Callable[[StateRows], _T],
     *,
     coded: bool = False,
 ) -> Iterator[list[_T]]:

@@ -20,7 +20,7 @@ from tailrace.eventstore.state.row_layout import (
     Ints,
     Layout,
     Mask,
-    Rows,
+    StateRows,
     concat_marks,
 )
 
@@ -50,7 +50,7 @@ class Newest:
         return Newest(within(self.rows), sources)
 
 
-def newest_rows(parts: Sequence[Rows], layout: Layout, *, later: bool = False) -> Newest:
+def newest_rows(parts: Sequence[StateRows], layout: Layout, *, later: bool = False) -> Newest:
     """Which rows make the state: steps 1 to 3 of the module's account. ``later``: there are rows before these, so the
     last truncate and the deletes of keys that ended deleted are among ``rows``."""
     ops: Codes = np.concatenate([part.ops for part in parts])
@@ -124,7 +124,7 @@ class ByKey:
         return codes
 
 
-def by_key(parts: Sequence[Rows], layout: Layout, start: int = 0) -> ByKey:
+def by_key(parts: Sequence[StateRows], layout: Layout, start: int = 0) -> ByKey:
     """The rows from ``start`` on (at least one), counted from there, by their keys."""
     hashes: Ints = np.concatenate([part.hashes for part in parts])[start:]
     # The number of a row takes the place of the hash's lowest bits. So plain integers are sorted, which processors do
@@ -145,7 +145,7 @@ def by_key(parts: Sequence[Rows], layout: Layout, start: int = 0) -> ByKey:
     return _exactly(parts, layout, start, ByKey(rows, first), doubtful, sorted_hashes)
 
 
-def _key_cells(parts: Sequence[Rows], at: int) -> pa.Array:
+def _key_cells(parts: Sequence[StateRows], at: int) -> pa.Array:
     cells = [part.cells[at] for part in parts]
     if pa.types.is_string(cells[0].type):
         cells = [cell.cast(pa.large_string()) for cell in cells]  # keys of many rows may pass 2 GiB
@@ -171,7 +171,7 @@ def _same_as_next(cells: pa.Array, rows: Ints, *, nulls_are_equal: bool) -> Mask
 
 
 def _exactly(
-    parts: Sequence[Rows], layout: Layout, start: int, found: ByKey, doubtful: Mask, sorted_hashes: Ints
+    parts: Sequence[StateRows], layout: Layout, start: int, found: ByKey, doubtful: Mask, sorted_hashes: Ints
 ) -> ByKey:
     """The same, where the keys themselves decide in groups that hold a doubtful row: hashes agree in the bits that were
     sorted, or altogether, or a key cell is only in ``_raw``."""
@@ -196,7 +196,7 @@ def _exactly(
     return ByKey(rows, first)
 
 
-def exact_keys(parts: Sequence[Rows], layout: Layout, rows: Ints) -> list[tuple[object, ...]]:
+def exact_keys(parts: Sequence[StateRows], layout: Layout, rows: Ints) -> list[tuple[object, ...]]:
     """Keys of some rows as comparable Python values; a cell that the type cannot hold is its raw text."""
     picks = pa.array(rows)
     columns = [_key_cells(parts, at).take(picks).to_pylist() for at in range(layout.keys)]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.eventstore.model.schema import Column, TopicSchema
-from tailrace.eventstore.state.assembly import Found, Move
+from tailrace.eventstore.state.assembly import CellMove, MovedCell
 from tailrace.eventstore.state.latest_rows import exact_keys
 from tailrace.eventstore.state.row_layout import (
     CREATE,
@@ -24,7 +24,7 @@ from tailrace.eventstore.state.row_layout import (
     TRUNCATE,
     Ints,
     Layout,
-    Rows,
+    StateRows,
     concat_rows,
     conform,
 )
@@ -51,19 +51,19 @@ class MovedCells:
     target: TopicSchema
     read: ReadAll
 
-    def resolve(self, moves: Sequence[Move], seen: Seen = _unseen) -> Mapping[Move, Found]:
+    def resolve(self, moves: Sequence[CellMove], seen: Seen = _unseen) -> Mapping[CellMove, MovedCell]:
         """The cells that are known. Each round goes one key change further back, so there is an end. ``seen`` is told
         key hash, epoch and offset of every row that an answer rests on, apart from the creates themselves."""
-        found: dict[Move, Found] = {}
+        found: dict[CellMove, MovedCell] = {}
         waiting = {move: (move.epoch, move.lsn, move.ordinal) for move in moves}
         while waiting:
             hashes = self._old_hashes(set(waiting.values()))
             columns = {move.column.id: move.column for move in waiting}
             history = self._history(hashes, tuple(columns.values()))
-            further: dict[Move, Place] = {}
+            further: dict[CellMove, Place] = {}
             for move, place in waiting.items():
                 answer = None if history is None else history.before(place, move.column, seen)
-                if isinstance(answer, Found):
+                if isinstance(answer, MovedCell):
                     found[move] = answer
                 elif answer is not None:
                     further[move] = answer
@@ -91,7 +91,7 @@ class MovedCells:
         parts = list(self._rows_of(hashes, layout))
         return _History(parts, layout) if parts else None
 
-    def _rows_of(self, hashes: Ints, layout: Layout) -> Iterator[Rows]:
+    def _rows_of(self, hashes: Ints, layout: Layout) -> Iterator[StateRows]:
         wanted = pa.array(hashes)
         for version, table in self.read(None, lambda v: [*layout.needs(v), "_epoch", "_offset"]):
             mask = pc.or_(pc.is_in(table["_hash"], value_set=wanted), pc.equal(table["_op"], "t"))
@@ -103,7 +103,7 @@ class MovedCells:
 class _History:
     """The rows of some hashes, in the order of their partitions."""
 
-    def __init__(self, parts: Sequence[Rows], layout: Layout) -> None:
+    def __init__(self, parts: Sequence[StateRows], layout: Layout) -> None:
         self._rows = rows = concat_rows(parts)
         self._cells = {column.id: cell for column, cell in zip(layout.columns, rows.cells, strict=True)}
         self._keys = exact_keys([rows], layout, np.arange(len(rows)))
@@ -126,7 +126,7 @@ class _History:
                 self._deletes[self._places[at]] = at
             self._by_hash.setdefault(key_hash, []).append(at)
 
-    def before(self, create: Place, column: Column, seen: Seen) -> Found | Place | None:
+    def before(self, create: Place, column: Column, seen: Seen) -> MovedCell | Place | None:
         """The cell as it was below the key change whose create half is at ``create``: the value, the place of the
         key change to look behind next, or None when nobody knows."""
         epoch, lsn, ordinal = create
@@ -153,6 +153,6 @@ class _History:
     def _tell(self, seen: Seen, row: int) -> None:
         seen(int(self._rows.hashes[row]), int(self._rows.epochs[row]), int(self._rows.offsets[row]))
 
-    def _found(self, row: int, column: Column) -> Found:
+    def _found(self, row: int, column: Column) -> MovedCell:
         place = (row, column.id)
-        return Found(self._cells[column.id].slice(row, 1), self._raw.get(place), place in self._raw)
+        return MovedCell(self._cells[column.id].slice(row, 1), self._raw.get(place), place in self._raw)

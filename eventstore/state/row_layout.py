@@ -121,7 +121,7 @@ def concat_marks(parts: Sequence[tuple[Marks, int]]) -> Marks:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class StateRows:
     """Change rows of one bucket in offset order, in a layout. ``cells`` has one array per layout column."""
 
     hashes: Ints
@@ -138,12 +138,12 @@ class Rows:
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def take(self, wanted: Ints) -> Rows:
+    def take(self, wanted: Ints) -> StateRows:
         """Rows at ``wanted`` (ascending, unique), their texts as texts."""
         if len(wanted) == len(self):
             return replace(self, cells=tuple(map(_plain, self.cells)))
         picks = pa.array(wanted)
-        return Rows(
+        return StateRows(
             self.hashes[wanted],
             self.ops[wanted],
             self.epochs[wanted],
@@ -165,11 +165,11 @@ def _plain(cell: pa.Array) -> pa.Array:
     return cell.dictionary_decode() if pa.types.is_dictionary(cell.type) else cell
 
 
-def concat_rows(parts: Sequence[Rows]) -> Rows:
+def concat_rows(parts: Sequence[StateRows]) -> StateRows:
     """Parts laid one behind the other; together below 2 GiB of text in each column."""
     if len(parts) == 1:
         return parts[0]
-    return Rows(
+    return StateRows(
         hashes=np.concatenate([part.hashes for part in parts]),
         ops=np.concatenate([part.ops for part in parts]),
         epochs=np.concatenate([part.epochs for part in parts]),
@@ -183,7 +183,7 @@ def concat_rows(parts: Sequence[Rows]) -> Rows:
     )
 
 
-def conform(table: pa.Table, version: TopicSchema, layout: Layout) -> Iterator[Rows]:
+def conform(table: pa.Table, version: TopicSchema, layout: Layout) -> Iterator[StateRows]:
     """The table's rows in the layout, batch by batch.
 
     ``table`` has the columns of ``layout.needs(version)`` and ``_offset``, ``_epoch``. Those of ``SILENT`` may be
@@ -194,7 +194,7 @@ def conform(table: pa.Table, version: TopicSchema, layout: Layout) -> Iterator[R
             yield _conform_batch(batch, version, layout)
 
 
-def _conform_batch(batch: pa.RecordBatch, version: TopicSchema, layout: Layout) -> Rows:
+def _conform_batch(batch: pa.RecordBatch, version: TopicSchema, layout: Layout) -> StateRows:
     held = {column.id: column for column in version.columns}
     raw = _raw_marks(batch)
     cells = []
@@ -213,7 +213,7 @@ def _conform_batch(batch: pa.RecordBatch, version: TopicSchema, layout: Layout) 
                 else:
                     cell = _texts_in_place(cast, column, raw)
         cells.append(cell)
-    return Rows(
+    return StateRows(
         hashes=_int64(batch, "_hash"),
         ops=op_codes(batch.column("_op")),
         epochs=_int64(batch, "_epoch"),

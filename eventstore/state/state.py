@@ -31,7 +31,7 @@ from tailrace.eventstore.state.readable import (
     refuse_unknown,
     source_cells,
 )
-from tailrace.eventstore.state.row_layout import SILENT, Layout, Rows, conform
+from tailrace.eventstore.state.row_layout import SILENT, Layout, StateRows, conform
 from tailrace.eventstore.storage import LocalStorage, Storage
 
 
@@ -134,7 +134,7 @@ def partition_reader(storage: Storage, wanted: StateInput, layout: Layout) -> Re
     first = wanted.partitioning.current.first
     refs = list(wanted.refs)
 
-    def read(partition: int) -> Iterator[Rows]:
+    def read(partition: int) -> Iterator[StateRows]:
         number = first + partition
         for at, ref in enumerate(refs):
             if all(piece.partition != number for piece in ref.ranges):
@@ -159,7 +159,7 @@ def _mixed_reader(storage: Storage, wanted: StateInput, layout: Layout) -> ReadP
     partition, are carried out here. What the last one emptied is left out, and so are they."""
     current = wanted.partitioning.current
 
-    def read(partition: int) -> Iterator[Rows]:
+    def read(partition: int) -> Iterator[StateRows]:
         chosen = wanted.partitioning.sharing(current.first + partition)
         emptied = _last_truncate(storage, wanted)
         for ref in wanted.refs:

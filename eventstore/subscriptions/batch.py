@@ -55,7 +55,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TopicTable:
     """Rows of one topic: ``rows`` has ``segment.stored_schema`` of the version in its metadata."""
 
     topic: TopicId
@@ -92,7 +92,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch(Rows):
+class Batch(TopicTable):
     """Rows of ``topic``/``partition`` with offsets from ``first_offset`` up to ``end_offset``, exclusive, without those
     that a filter left out. ``dropped`` rows before ``first_offset`` were left out because the consumer was too slow."""
 

@@ -24,7 +24,7 @@ from tailrace.eventstore.subscriptions.delivery import Delivery, Handler, Retrie
 from tailrace.eventstore.subscriptions.effects import Effects, went_back
 from tailrace.eventstore.subscriptions.group_progress import Bounds, GroupPartitions
 from tailrace.eventstore.subscriptions.join_options import Options
-from tailrace.eventstore.subscriptions.membership import Holding, Start, Watch
+from tailrace.eventstore.subscriptions.membership import BeatWatch, Holding, Start
 from tailrace.eventstore.subscriptions.read_ahead import AheadCursor, ReadAhead
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _NEVER = 1 << 62
 
 
 @dataclass
-class _Held:
+class _HeldPartition:
     """A partition of ours: the consumer was ``given`` rows up to an offset; what is ``committed`` survives us."""
 
     holding: Holding
@@ -65,8 +65,8 @@ class Member:
         self._options = options
         self._effects: Effects | None = None
         self._ahead: ReadAhead | None = None
-        self._held: dict[Slot, _Held] = {}
-        self._watch = Watch(options.lease)
+        self._held: dict[Slot, _HeldPartition] = {}
+        self._watch = BeatWatch(options.lease)
         self._turn: list[Slot] = []
         self._bounds: Mapping[TopicId, Bounds] = {}
         self._shared_at = float("-inf")
@@ -246,7 +246,7 @@ class Member:
         self._shared_at = now
         self._take(mine)
 
-    def _ended(self) -> list[_Held]:
+    def _ended(self) -> list[_HeldPartition]:
         """Partitions that get no more rows, and whose last one is done."""
         return [
             held
@@ -269,7 +269,7 @@ class Member:
         return now if now in self._held and self._held[now].open else None
 
     def _take(self, mine: list[Holding]) -> None:
-        held: dict[Slot, _Held] = {}
+        held: dict[Slot, _HeldPartition] = {}
         for holding in mine:
             known = self._held.get(holding.slot)
             if known is not None and known.holding.generation == holding.generation:
@@ -279,7 +279,9 @@ class Member:
             at = Start(holding.next_offset, holding.epoch)
             if self._effects is not None:
                 at = self._take_effects(self._effects, holding)
-            held[holding.slot] = _Held(holding, self._cursor(holding.slot, at), at, given=at.next_offset)
+            held[holding.slot] = _HeldPartition(
+                holding, self._cursor(holding.slot, at), at, given=at.next_offset
+            )
             if at.next_offset != holding.next_offset:
                 self._record(held[holding.slot], Start(holding.next_offset, holding.epoch), at)
         for slot, gone in self._held.items():
@@ -351,7 +353,7 @@ class Member:
             first = bounds[slot.topic].partitioning.of_partition(slot.partition).first
             held.open = not any(each.topic == slot.topic and each.partition < first for each in left)
 
-    def _fetch(self, held: _Held, end: int) -> Batch | None:
+    def _fetch(self, held: _HeldPartition, end: int) -> Batch | None:
         while True:
             batch = held.cursor.next(end)
             if batch is None:
@@ -394,11 +396,11 @@ class Member:
         self._effects.commit(transaction, held.holding, held.committed.next_offset, following)
         held.committed, held.in_effects = following, True
 
-    def _commit_to(self, held: _Held, following: Start) -> None:
+    def _commit_to(self, held: _HeldPartition, following: Start) -> None:
         self._record(held, held.committed, following)
         held.committed = following
 
-    def _record(self, held: _Held, previous: Start, following: Start) -> None:
+    def _record(self, held: _HeldPartition, previous: Start, following: Start) -> None:
         with self.database.write() as connection:
             membership.commit(
                 connection, self.group.name, self.name, held.holding, previous.next_offset, following

@@ -42,7 +42,7 @@ class Holding:
 
 
 @dataclass
-class Watch:
+class BeatWatch:
     """What one member has seen of the others' beats. ``lease`` in seconds of its own monotonic clock."""
 
     lease: float
@@ -105,7 +105,7 @@ def share_out(
     token: str,
     starts: Mapping[Slot, Start],
     closed: Mapping[Slot, int],
-    watch: Watch,
+    watch: BeatWatch,
     now: float,
 ) -> list[Holding]:
     """Beat, remove who is silent, add partitions that are new, and give every partition its owner. What is mine.
@@ -285,7 +285,7 @@ def _owners(connection: Connection, group: str) -> dict[Slot, str | None]:
     return {Slot(TopicId.parse(row.topic), row.partition): row.owner for row in connection.execute(query)}
 
 
-def _remove_silent(connection: Connection, group: str, watch: Watch, now: float) -> None:
+def _remove_silent(connection: Connection, group: str, watch: BeatWatch, now: float) -> None:
     table = group_tables.members
     rows = connection.execute(select(table).where(table.c.group_name == group)).all()
     for member, seen in watch.silent({row.member: (row.token, row.beat) for row in rows}, now).items():

@@ -22,7 +22,7 @@ from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.topic import TopicId
-from tailrace.eventstore.subscriptions.batch import Rows
+from tailrace.eventstore.subscriptions.batch import TopicTable
 from tailrace.eventstore.subscriptions.filter import Filter, check_topics, matching
 from tailrace.eventstore.subscriptions.offsets import end_of
 
@@ -32,7 +32,7 @@ _BEHIND_ALL = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Followed(Rows):
+class Followed(TopicTable):
     """Rows of one topic in one ``epoch``, by (partition, offset). ``ends_epoch``: no more of that epoch come, so it is
     a position to go on from."""
 

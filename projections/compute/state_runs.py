@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tailrace.eventstore.maintenance.state_runs.write import Share, Written
+from tailrace.eventstore.maintenance.state_runs.write import Share, WrittenShare
 from tailrace.projections.spark.errors import explained_upkeep
 from tailrace.projections.spark.session import master, open_session, parallelism_of
 
@@ -33,7 +33,7 @@ class SparkWorkers:
         session = open_session(settings)
         return cls(session, parallelism_of(master(settings), settings.spark.shuffle_partitions))
 
-    def write(self, shares: Sequence[Share]) -> Sequence[Written]:
+    def write(self, shares: Sequence[Share]) -> Sequence[WrittenShare]:
         units = pa.table(
             {
                 "at": pa.array(range(len(shares)), pa.int32()),

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tailrace.eventstore.catalog.leases import Ended
+from tailrace.eventstore.catalog.leases import LeaseEnded
 from tailrace.eventstore.errors import Fenced, TransientError
 from tailrace.eventstore.metadata import attempts
 from tailrace.eventstore.metadata.projection_steps import DerivedRun, NewStep
@@ -110,7 +110,7 @@ def take_step(
             if step.results() != results:
                 raise InputsChanged(projection.name)
             run = _commit(step, last, _step_files(step, before, computed, results), attempt.lease)
-        except (Fenced, Ended, InputsChanged):  # any other may come of a COMMIT that was done
+        except (Fenced, LeaseEnded, InputsChanged):  # any other may come of a COMMIT that was done
             task.discard()
             raise
         task.forget_receipts()

@@ -14,7 +14,7 @@ from tailrace.terminal import duration, size, when
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.eventstore.maintenance.retention.plan import Held
+    from tailrace.eventstore.maintenance.retention.plan import HeldRows
     from tailrace.eventstore.subscriptions.group import Group
     from tailrace.eventstore.subscriptions.group_progress import PartitionProgress
 
@@ -176,7 +176,7 @@ def delete(context: typer.Context, group: Name, force: Force = False) -> None:
         invocation.output.document({"group": group, "deleted": True})
 
 
-def _summary(group: Group, progress: Sequence[PartitionProgress], held: Sequence[Held]) -> dict[str, Any]:
+def _summary(group: Group, progress: Sequence[PartitionProgress], held: Sequence[HeldRows]) -> dict[str, Any]:
     return {
         "group": group.name,
         "topics": list(group.patterns),

@@ -131,7 +131,7 @@ def _groups(log: Log) -> list[list[_Row]]:
     with log.catalog.read() as connection:
         rows = {row.path: row for row in connection.execute(select(table).order_by(table.c.first_epoch))}
     files = [
-        tiers.File(row.path, 1, row.first_epoch, row.last_epoch - row.first_epoch + 1, row.bytes)
+        tiers.TierFile(row.path, 1, row.first_epoch, row.last_epoch - row.first_epoch + 1, row.bytes)
         for row in rows.values()
     ]
     return [[rows[file.path] for file in group] for group in tiers.plan(files)]

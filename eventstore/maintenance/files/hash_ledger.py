@@ -38,7 +38,7 @@ def record(
             rows, content = rows - each["rows"], content - Content.parse(each["content"])
     if made is not None and made["content"]:
         rows, content = rows + made["rows"], content + Content.parse(made["content"])
-    origin = hash_chain.Origin(row.entries + 1, row.hash, by, tuple(inputs))
+    origin = hash_chain.RewriteOrigin(row.entries + 1, row.hash, by, tuple(inputs))
     found = {**(made or {}), "origin": origin.to_json()}
     connection.execute(
         update(table)

@@ -70,7 +70,9 @@ def _groups(log: Log, topic_id: int) -> list[list[_Row]]:
         if unsealed is not None:
             query = query.where(table.c.last_epoch < unsealed)
         rows = {row.path: row for row in connection.execute(query)}
-    files = [tiers.File(row.path, row.version, row.first_row, row.rows, row.bytes) for row in rows.values()]
+    files = [
+        tiers.TierFile(row.path, row.version, row.first_row, row.rows, row.bytes) for row in rows.values()
+    ]
     return [[rows[file.path] for file in group] for group in tiers.plan(files)]
 
 

@@ -37,7 +37,7 @@ CHUNK_EPOCHS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Epoch:
+class _SmallEpoch:
     epoch: int
     append_id: str
     rows: int
@@ -89,7 +89,7 @@ def seal(log: Log, up_to_epoch: int | None = None) -> int:
         sealed += len(chunk)
 
 
-def _chunk(connection: Connection, end: int) -> list[_Epoch]:
+def _chunk(connection: Connection, end: int) -> list[_SmallEpoch]:
     """The oldest unsealed epochs up to ``end``, as many as one chunk holds."""
     table = tables.epochs
     query = (
@@ -105,11 +105,11 @@ def _chunk(connection: Connection, end: int) -> list[_Epoch]:
         .order_by(table.c.epoch)
         .limit(CHUNK_EPOCHS)
     )
-    chunk: list[_Epoch] = []
+    chunk: list[_SmallEpoch] = []
     held = 0
     for row in connection.execute(query):
         parts = tuple(segment_index.parts_from_json(row.parts))
-        chunk.append(_Epoch(row.epoch, row.append_id, row.rows, row.content, parts))
+        chunk.append(_SmallEpoch(row.epoch, row.append_id, row.rows, row.content, parts))
         held += row.blob_bytes
         if held >= CHUNK_BYTES:
             break
@@ -151,7 +151,7 @@ def _topic_names(connection: Connection, topic_ids: set[int]) -> dict[int, Topic
     return {row.id: TopicId.parse(row.name) for row in connection.execute(query)}
 
 
-def _runs(chunk: Sequence[_Epoch]) -> Iterator[list[_Piece]]:
+def _runs(chunk: Sequence[_SmallEpoch]) -> Iterator[list[_Piece]]:
     """Parts of one topic and version that follow one another in the topic's order with nothing between."""
     by_topic: dict[int, list[_Piece]] = {}
     for epoch in chunk:
@@ -214,7 +214,7 @@ def _ref(
     )
 
 
-def _swap(log: Log, chunk: Sequence[_Epoch], files: Sequence[_Sealed], term: int) -> None:
+def _swap(log: Log, chunk: Sequence[_SmallEpoch], files: Sequence[_Sealed], term: int) -> None:
     numbers = [epoch.epoch for epoch in chunk]
     table = tables.epochs
     with log.catalog.write() as connection:

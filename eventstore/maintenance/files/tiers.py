@@ -20,7 +20,7 @@ _SMALLEST_TIER = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class TierFile:
     path: str
     version: int
     first_row: int
@@ -32,19 +32,19 @@ class File:
         return self.first_row + self.rows
 
 
-def plan(files: Sequence[File]) -> list[list[File]]:
+def plan(files: Sequence[TierFile]) -> list[list[TierFile]]:
     """Groups to be merged, in order, each into one; empty when nothing is to be done. ``files`` in the topic's order.
     Merging them may make new groups."""
     sections = list(_sections(files))
-    groups: list[list[File]] = []
+    groups: list[list[TierFile]] = []
     for at, section in enumerate(sections):
         groups += _closed(section) if at < len(sections) - 1 else _growing(section)
     return groups
 
 
-def _sections(files: Sequence[File]) -> Iterator[list[File]]:
+def _sections(files: Sequence[TierFile]) -> Iterator[list[TierFile]]:
     """Neighbours that are not full. Each full file ends one, as does the last file when nothing can follow it."""
-    section: list[File] = []
+    section: list[TierFile] = []
     for at, file in enumerate(files):
         if at and (files[at - 1].end_row != file.first_row or files[at - 1].version != file.version):
             yield section
@@ -57,8 +57,8 @@ def _sections(files: Sequence[File]) -> Iterator[list[File]]:
     yield section
 
 
-def _closed(section: Sequence[File]) -> Iterator[list[File]]:
-    group: list[File] = []
+def _closed(section: Sequence[TierFile]) -> Iterator[list[TierFile]]:
+    group: list[TierFile] = []
     held = 0
     for file in section:
         group.append(file)
@@ -70,13 +70,13 @@ def _closed(section: Sequence[File]) -> Iterator[list[File]]:
         yield group
 
 
-def _growing(section: Sequence[File]) -> Iterator[list[File]]:
+def _growing(section: Sequence[TierFile]) -> Iterator[list[TierFile]]:
     start = 0
     while start < len(section):
         highest = max(_tier(file.bytes) for file in section[start:])
         upto = max(at for at, file in enumerate(section) if at >= start and _tier(file.bytes) == highest)
         while start <= upto:
-            group: list[File] = []
+            group: list[TierFile] = []
             held = 0
             for file in section[start : upto + 1]:
                 group.append(file)

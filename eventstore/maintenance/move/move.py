@@ -37,7 +37,7 @@ Rate = Callable[[int, int, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorePlace:
     """A store's two halves, opened without asking whether they are in use."""
 
     catalog: Catalog
@@ -61,7 +61,7 @@ class Moved:
 class Move:
     """One move between two places. ``source`` must be a store, ``target`` empty or what an earlier run left."""
 
-    def __init__(self, source: Place, target: Place) -> None:
+    def __init__(self, source: StorePlace, target: StorePlace) -> None:
         self.source, self.target = source, target
         self._closed_at: int | None = None
 
@@ -267,14 +267,14 @@ def moving(settings: StoreSettings, target: StoreSettings, root: Path) -> Iterat
         yield Move(source, _open(target, root, opened, create=True))
 
 
-def _open(settings: StoreSettings, root: Path, opened: ExitStack, *, create: bool) -> Place:
+def _open(settings: StoreSettings, root: Path, opened: ExitStack, *, create: bool) -> StorePlace:
     storage = open_storage(settings, root)
     catalog = open_catalog(settings.catalog, store_name=settings.name, root=root, create=create)
     opened.callback(catalog.close)
     if catalog.kind == "postgres":
         open_groups(catalog)
     with catalog.read() as connection:
-        return Place(catalog, storage, str(connection.scalar(select(tables.log.c.log_id))))
+        return StorePlace(catalog, storage, str(connection.scalar(select(tables.log.c.log_id))))
 
 
 @contextmanager

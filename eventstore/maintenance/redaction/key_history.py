@@ -37,7 +37,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class KeyRows:
     """Offsets of the rows by partition, ascending; ``keys``: of the rows, the one that was asked for first."""
 
     offsets: dict[int, list[int]]
@@ -55,7 +55,7 @@ class _Row:
     moved: bool
 
 
-def rows_of(read: Read, key_hash: int, key: Key) -> Found:
+def rows_of(read: Read, key_hash: int, key: Key) -> KeyRows:
     """The rows of a key; none when there is none. Reads as often as key changes make it necessary."""
     wanted = {key_hash}
     places: set[Place] = set()
@@ -123,7 +123,7 @@ def _texts(table: pa.Table) -> list[Key]:
     return list(zip(*columns, strict=True)) if columns else [()] * len(structs)
 
 
-def _joined(rows: Sequence[_Row], wanted: set[int], key_hash: int, key: Key) -> Found:
+def _joined(rows: Sequence[_Row], wanted: set[int], key_hash: int, key: Key) -> KeyRows:
     """The rows of the lifetimes that are joined to those of the key."""
     lifetimes = _lifetimes(rows, wanted)
     of_row = {(row.partition, row.offset): life for life, members in lifetimes.items() for row in members}
@@ -149,7 +149,7 @@ def _joined(rows: Sequence[_Row], wanted: set[int], key_hash: int, key: Key) -> 
             offsets[row.partition].append(row.offset)
     others = sorted({life[1] for life in reached if life[1] not in exact}, key=str)
     keys = (*sorted(exact, key=str), *others) if offsets else ()
-    return Found({partition: sorted(found) for partition, found in offsets.items()}, keys)
+    return KeyRows({partition: sorted(found) for partition, found in offsets.items()}, keys)
 
 
 def _lifetimes(rows: Sequence[_Row], wanted: set[int]) -> dict[tuple[int, Key, int], list[_Row]]:

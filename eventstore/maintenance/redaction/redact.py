@@ -34,7 +34,7 @@ from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.maintenance.files.seal import seal
 from tailrace.eventstore.maintenance.redaction import remaining_copies
 from tailrace.eventstore.maintenance.redaction.erase_cells import Mask, erased
-from tailrace.eventstore.maintenance.redaction.key_history import COLUMNS, Found, Key, rows_of
+from tailrace.eventstore.maintenance.redaction.key_history import COLUMNS, Key, KeyRows, rows_of
 from tailrace.eventstore.maintenance.redaction.receipts import Receipt, Remnant, Rewritten, add
 from tailrace.eventstore.metadata import log_start, segment_index, topics
 from tailrace.eventstore.model import keys
@@ -45,7 +45,7 @@ from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.segment import hash_chain
 from tailrace.eventstore.segment.content_hash import row_hashes
-from tailrace.eventstore.segment.merge import Rows, require_content, require_recorded, rewrite
+from tailrace.eventstore.segment.merge import SourceRows, require_content, require_recorded, rewrite
 from tailrace.eventstore.segment.segment import folder_of, read_segment
 
 Offsets = Mapping[int, Sequence[int]]
@@ -56,7 +56,7 @@ _PIECES = 6  # of the memory for upkeep: one for a piece that is looked at
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RedactionRequest:
     """What is to be erased. ``key``: texts of its columns as the source prints them, in order; ``columns``: names, or
     None for all that are not part of the key."""
 
@@ -66,18 +66,18 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Target:
     info: TopicInfo
     topic_id: int
     versions: Mapping[int, TopicSchema]
     ids: frozenset[int]  # of columns
     names: tuple[str, ...]
-    found: Found
+    found: KeyRows
     upto: int
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _ErasedFile:
     """A file with cells to erase: its row of ``segments``, or of ``state_runs``. ``beside``: its rows are in other
     files, too."""
 
@@ -90,11 +90,11 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    file: _File
+    file: _ErasedFile
     values: dict[str, Any]
 
 
-def plan(log: Log, request: Request) -> Receipt:
+def plan(log: Log, request: RedactionRequest) -> Receipt:
     """What ``redact`` would do now; nothing is written. Raises UsageError for a topic, column or key that is not there
     or cannot be erased."""
     wanted = _wanted(log, request, log.cut().epoch)
@@ -110,7 +110,7 @@ def plan(log: Log, request: Request) -> Receipt:
 
 def redact(
     log: Log,
-    request: Request,
+    request: RedactionRequest,
     *,
     patience: float = 60.0,
     report: Callable[[str], None] = lambda _: None,
@@ -161,7 +161,7 @@ def _alone(log: Log, patience: float) -> Iterator[None]:
         yield
 
 
-def _wanted(log: Log, request: Request, upto: int) -> _Wanted:
+def _wanted(log: Log, request: RedactionRequest, upto: int) -> _Target:
     info, versions, names, ids = _columns(log, request)
     key: Key = tuple(request.key)
     key_hash = keys.hash_texts(key)
@@ -179,11 +179,11 @@ def _wanted(log: Log, request: Request, upto: int) -> _Wanted:
         )
     with log.catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [info.id])[info.id]
-    return _Wanted(info, topic_id, versions, ids, names, found, upto)
+    return _Target(info, topic_id, versions, ids, names, found, upto)
 
 
 def _columns(
-    log: Log, request: Request
+    log: Log, request: RedactionRequest
 ) -> tuple[TopicInfo, dict[int, TopicSchema], tuple[str, ...], frozenset[int]]:
     """The columns to erase, by name and identity: of a name, that of the latest version, and dropped ones."""
     info = log.topic(request.topic)
@@ -232,7 +232,7 @@ def _check_key(info: TopicInfo, schema: TopicSchema, key: Sequence[str]) -> None
         )
 
 
-def _files(log: Log, wanted: _Wanted, report: Callable[[str], None]) -> Iterator[_File]:
+def _files(log: Log, wanted: _Target, report: Callable[[str], None]) -> Iterator[_ErasedFile]:
     """What holds a cell that is not erased yet."""
     segments = tables.segments
     with log.catalog.read() as connection:
@@ -256,15 +256,15 @@ def _files(log: Log, wanted: _Wanted, report: Callable[[str], None]) -> Iterator
         found = _rows_to_erase(log, wanted, ref)
         if found:
             is_run = at <= len(runs)
-            yield _File(ref, row, is_run, is_run and row.epoch != start.epoch, found)
+            yield _ErasedFile(ref, row, is_run, is_run and row.epoch != start.epoch, found)
 
 
-def _different(files: Sequence[_File]) -> int:
+def _different(files: Sequence[_ErasedFile]) -> int:
     """How many rows of the log they hold."""
     return sum(file.rows for file in files if not file.beside)
 
 
-def _rows_to_erase(log: Log, wanted: _Wanted, ref: SegmentRef) -> int:
+def _rows_to_erase(log: Log, wanted: _Target, ref: SegmentRef) -> int:
     partitions = {piece.partition for piece in ref.ranges if piece.partition in wanted.found.offsets}
     return sum(
         _count(piece, wanted.versions[ref.version], wanted) for piece in _pieces(log, ref, sorted(partitions))
@@ -277,7 +277,7 @@ def _pieces(log: Log, ref: SegmentRef, partitions: Sequence[int]) -> Iterator[pa
         return
     if not partitions:
         return
-    rows = Rows(log.storage, ref, log.settings.upkeep.memory_bytes // _PIECES)
+    rows = SourceRows(log.storage, ref, log.settings.upkeep.memory_bytes // _PIECES)
     try:
         for partition in partitions:
             yield from rows.of_partition(partition)
@@ -285,7 +285,7 @@ def _pieces(log: Log, ref: SegmentRef, partitions: Sequence[int]) -> Iterator[pa
         rows.close()
 
 
-def _count(table: pa.Table, version: TopicSchema, wanted: _Wanted) -> int:
+def _count(table: pa.Table, version: TopicSchema, wanted: _Target) -> int:
     """How many of the rows have a cell to erase."""
     mine = table.filter(pa.array(_among(table, wanted.found.offsets)))
     if not mine.num_rows:
@@ -294,7 +294,7 @@ def _count(table: pa.Table, version: TopicSchema, wanted: _Wanted) -> int:
     return 0 if gone is mine else int(np.count_nonzero(row_hashes(gone) != row_hashes(mine)))
 
 
-def _of(version: TopicSchema, wanted: _Wanted) -> Collection[int]:
+def _of(version: TopicSchema, wanted: _Target) -> Collection[int]:
     """Of the columns to erase, those that are not part of this version's key."""
     return wanted.ids - {column.id for column in version.key}
 
@@ -307,7 +307,7 @@ def _among(table: pa.Table, offsets: Offsets) -> Mask:
     return mask
 
 
-def _rewritten(log: Log, wanted: _Wanted, file: _File, term: int) -> _Made:
+def _rewritten(log: Log, wanted: _Target, file: _ErasedFile, term: int) -> _Made:
     version = wanted.versions[file.ref.version]
     path = terms.new_parquet(folder_of(wanted.info.id, wanted.topic_id), terms.REDACT, term)
     memory = log.settings.upkeep.memory_bytes
@@ -329,7 +329,7 @@ def _rewritten(log: Log, wanted: _Wanted, file: _File, term: int) -> _Made:
     return _Made(file, values)
 
 
-def _receipt(wanted: _Wanted, rows: int, files: Sequence[Rewritten], left: Sequence[Remnant]) -> Receipt:
+def _receipt(wanted: _Target, rows: int, files: Sequence[Rewritten], left: Sequence[Remnant]) -> Receipt:
     return Receipt(
         topic=wanted.info.id.text,
         keys=wanted.found.keys,
@@ -341,7 +341,7 @@ def _receipt(wanted: _Wanted, rows: int, files: Sequence[Rewritten], left: Seque
     )
 
 
-def _swap(log: Log, wanted: _Wanted, made: Sequence[_Made], term: int) -> Receipt:
+def _swap(log: Log, wanted: _Target, made: Sequence[_Made], term: int) -> Receipt:
     """Nothing is recorded when there was nothing to erase."""
     files = [Rewritten(each.file.row.path, each.values["path"], each.file.rows) for each in made]
     rows = _different([each.file for each in made])
@@ -366,7 +366,7 @@ def _swap(log: Log, wanted: _Wanted, made: Sequence[_Made], term: int) -> Receip
     return receipt
 
 
-def _replace(connection: Connection, wanted: _Wanted, made: Sequence[_Made]) -> None:
+def _replace(connection: Connection, wanted: _Target, made: Sequence[_Made]) -> None:
     for table, is_run in ((tables.segments, False), (tables.state_runs, True)):
         mine = [each for each in made if each.file.is_run == is_run]
         if not mine:

@@ -27,8 +27,8 @@ from tailrace.eventstore.maintenance.files import hash_ledger
 from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.maintenance.retention import archive, holds, plan
 from tailrace.eventstore.maintenance.retention.archive import Unarchived
-from tailrace.eventstore.maintenance.retention.holds import Reader
-from tailrace.eventstore.maintenance.retention.plan import Held, SegmentRow, Step
+from tailrace.eventstore.maintenance.retention.holds import RegisteredReader
+from tailrace.eventstore.maintenance.retention.plan import HeldRows, RetentionStep, SegmentRow
 from tailrace.eventstore.maintenance.state_runs.write import run_values, write_run
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.log_start import LogStart
@@ -62,7 +62,7 @@ class Removed:
     archive: str = ""
 
 
-def retain(log: Log, force_past: Collection[str] = ()) -> Iterator[Removed | Held | Unarchived]:
+def retain(log: Log, force_past: Collection[str] = ()) -> Iterator[Removed | HeldRows | Unarchived]:
     """One step for each topic that has one, and what holds back or hinders the others. Raises UsageError when
     ``force_past`` names no registered reader, Fenced when another maintainer began."""
     plans = [plan.plan(log, each, force_past) for each in plan.topics(log)]
@@ -94,11 +94,11 @@ def retention_due(log: Log) -> bool:
     return any(plan.is_overdue(log, each) or plan.plan(log, each)[0] for each in plan.topics(log))
 
 
-def _everybody(log: Log) -> list[Reader]:
+def _everybody(log: Log) -> list[RegisteredReader]:
     return [reader for info, *_ in plan.topics(log) for reader in holds.registered(log, info.id)]
 
 
-def _carry_out(log: Log, step: Step, term: int, kept: Sequence[Mapping[str, Any]]) -> Removed:
+def _carry_out(log: Log, step: RetentionStep, term: int, kept: Sequence[Mapping[str, Any]]) -> Removed:
     name = partial(terms.new_parquet, folder_of(step.info.id, step.topic_id), terms.RETAIN, term)
     run: list[Part] = []
     if _has_state(log, step.info):
@@ -132,7 +132,7 @@ def _has_state(log: Log, info: TopicInfo) -> bool:
     return info.kind is TopicKind.TABLE and bool(latest.key)
 
 
-def _rest(log: Log, step: Step, row: SegmentRow, path: str) -> dict[str, Any]:
+def _rest(log: Log, step: RetentionStep, row: SegmentRow, path: str) -> dict[str, Any]:
     """The row of ``segments`` for what a file has behind the cut, written as a file of its own."""
     ref = segment_index.file_ref(step.info.id, row)
     written = rewrite(
@@ -167,7 +167,7 @@ def _rest(log: Log, step: Step, row: SegmentRow, path: str) -> dict[str, Any]:
     }
 
 
-def _moved(log: Log, step: Step, run: Sequence[Part]) -> LogStart:
+def _moved(log: Log, step: RetentionStep, run: Sequence[Part]) -> LogStart:
     """The start behind the cut. Of a compacted topic, readers get what the run holds of epochs behind
     ``readable_after``."""
     whole = offsets_at(log, step.info.id, Cut(step.cut))
@@ -179,7 +179,7 @@ def _moved(log: Log, step: Step, run: Sequence[Part]) -> LogStart:
     return LogStart(step.cut, tuple(offsets), tuple(whole))
 
 
-def _first_behind(log: Log, step: Step, run: Sequence[Part], whole: Sequence[int]) -> list[int]:
+def _first_behind(log: Log, step: RetentionStep, run: Sequence[Part], whole: Sequence[int]) -> list[int]:
     first = list(whole)
     for part in run:
         if part.last_epoch <= step.readable_after:
@@ -194,7 +194,7 @@ def _first_behind(log: Log, step: Step, run: Sequence[Part], whole: Sequence[int
 
 def _swap(
     log: Log,
-    step: Step,
+    step: RetentionStep,
     term: int,
     moved: LogStart,
     run: Sequence[Part],
@@ -246,7 +246,7 @@ def _swap(
             connection.execute(insert(runs), run_values(step.topic_id, 0, step.cut, run))
 
 
-def _changed(step: Step) -> Fenced:
+def _changed(step: RetentionStep) -> Fenced:
     return Fenced(
         f"files of {step.info.id} changed while its first rows were removed; nothing was changed",
         hint="the next round does it",
@@ -254,7 +254,10 @@ def _changed(step: Step) -> Fenced:
 
 
 def _recorded(
-    connection: Connection, step: Step, gone: Sequence[SegmentRow], rests: Sequence[Mapping[str, Any]]
+    connection: Connection,
+    step: RetentionStep,
+    gone: Sequence[SegmentRow],
+    rests: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """The rows of ``segments`` for what is left of files, as entries in the topic's chain; and one for what is gone."""
     split = dict(zip((row.path for row in step.split), rests, strict=True))
@@ -277,7 +280,7 @@ def _recorded(
     return made
 
 
-def _look_again(log: Log, step: Step) -> None:
+def _look_again(log: Log, step: RetentionStep) -> None:
     """Who was forced past is left a position to find that out by. A group that is made after this look begins at the
     new start, or is told. Raises Fenced when somebody needs by now what is to go."""
     names = {reader.name for reader in step.passed if reader.kind == "group"}

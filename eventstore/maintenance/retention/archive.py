@@ -22,7 +22,7 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.errors import Fenced, IntegrityError, TailraceError, UsageError
 from tailrace.eventstore.log.log import Log
-from tailrace.eventstore.maintenance.retention.plan import SegmentRow, Step
+from tailrace.eventstore.maintenance.retention.plan import RetentionStep, SegmentRow
 from tailrace.eventstore.metadata import segment_index
 from tailrace.eventstore.metadata.archived import require
 from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
@@ -48,7 +48,7 @@ class Unarchived:
     error: TailraceError
 
 
-def keep(log: Log, step: Step, term: int) -> list[dict[str, Any]]:
+def keep(log: Log, step: RetentionStep, term: int) -> list[dict[str, Any]]:
     """Put the rows that a step removes into its topic's archive, if it has one; gives what ``archived`` is to hold.
 
     Raises OperatorError or TransientError for an archive that is out of reach or another log's, IntegrityError for a
@@ -101,7 +101,7 @@ class _Archive:
     """Where a step's files go. ``place`` names it, ``storage`` is it."""
 
     log: Log
-    step: Step
+    step: RetentionStep
     term: int
     place: str
     storage: Storage
@@ -121,7 +121,7 @@ def _kept(archive: _Archive, row: SegmentRow) -> dict[str, Any]:
         log.storage.delete(path)
 
 
-def _going(log: Log, step: Step, row: SegmentRow, ref: SegmentRef, path: str) -> SegmentRef:
+def _going(log: Log, step: RetentionStep, row: SegmentRow, ref: SegmentRef, path: str) -> SegmentRef:
     """A file of the rows that go, beside the log's own for the moment."""
     memory = log.settings.upkeep.memory_bytes
     written = rewrite(
@@ -233,12 +233,12 @@ def _remove(log: Log, place: str, rows: Sequence[Row[*tuple[Any, ...]]]) -> None
                 connection.execute(delete(table).where(table.c.place == place, table.c.path == row.path))
 
 
-def _folder(step: Step) -> str:
+def _folder(step: RetentionStep) -> str:
     text = step.info.id.text
     return text if _NAME.fullmatch(text) else f"topic-{step.topic_id}"
 
 
-def _values(step: Step, row: SegmentRow, ref: SegmentRef, place: str, name: str) -> dict[str, Any]:
+def _values(step: RetentionStep, row: SegmentRow, ref: SegmentRef, place: str, name: str) -> dict[str, Any]:
     return {
         "place": place,
         "path": name,

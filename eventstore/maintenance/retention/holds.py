@@ -20,7 +20,7 @@ _FOLLOWING = (GenerationState.BUILDING, GenerationState.READY, GenerationState.L
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class RegisteredReader:
     """``epoch``: rows up to it may be removed, for all it cares. ``kind``: group, projection, or what is no reader but
     holds rows all the same: load. ``why``: for people."""
 
@@ -41,19 +41,19 @@ class Reader:
         return self.forceable and name in (self.name, f"{self.kind}:{self.name}")
 
 
-def registered(log: Log, topic: TopicId) -> list[Reader]:
+def registered(log: Log, topic: TopicId) -> list[RegisteredReader]:
     """All who need rows of the topic."""
     return [*_groups(log, topic), *_projections(log, topic)]
 
 
-def _groups(log: Log, topic: TopicId) -> Iterator[Reader]:
+def _groups(log: Log, topic: TopicId) -> Iterator[RegisteredReader]:
     for group in all_groups(log):
         need = group.need(topic)
         if need is not None:
-            yield Reader("group", group.name, need.epoch, need.why)
+            yield RegisteredReader("group", group.name, need.epoch, need.why)
 
 
-def _projections(log: Log, topic: TopicId) -> Iterator[Reader]:
+def _projections(log: Log, topic: TopicId) -> Iterator[RegisteredReader]:
     generations, derived = tables.generations, tables.derived
     standing = (
         select(func.max(derived.c.to_epoch))
@@ -74,12 +74,14 @@ def _projections(log: Log, topic: TopicId) -> Iterator[Reader]:
                 continue
             label = f"generation {generation}"
             if need.kind == "changes":
-                yield Reader("projection", projection, need.start, f"{label} is computed of all changes")
+                yield RegisteredReader(
+                    "projection", projection, need.start, f"{label} is computed of all changes"
+                )
             elif fence is not None:
-                yield Reader("projection", projection, fence, f"{label} stands at epoch {fence}")
+                yield RegisteredReader("projection", projection, fence, f"{label} stands at epoch {fence}")
 
 
-def loading(log: Log, topic_id: int) -> Reader | None:
+def loading(log: Log, topic_id: int) -> RegisteredReader | None:
     """A load, or any other time in which the topic's state is not known: what came since is put together of rows."""
     table = tables.incomplete
     query = select(table.c.from_epoch, table.c.reason).where(
@@ -87,4 +89,4 @@ def loading(log: Log, topic_id: int) -> Reader | None:
     )
     with log.catalog.read() as connection:
         row = connection.execute(query.order_by(table.c.from_epoch).limit(1)).one_or_none()
-    return None if row is None else Reader("load", "", max(row.from_epoch - 1, 0), row.reason)
+    return None if row is None else RegisteredReader("load", "", max(row.from_epoch - 1, 0), row.reason)

@@ -17,7 +17,7 @@ from tailrace.eventstore.catalog.database import retry_on_missing_file
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.retention import holds
-from tailrace.eventstore.maintenance.retention.holds import Reader
+from tailrace.eventstore.maintenance.retention.holds import RegisteredReader
 from tailrace.eventstore.metadata import log_start
 from tailrace.eventstore.metadata.epochs import Timeline, Which
 from tailrace.eventstore.metadata.log_start import LogStart
@@ -38,7 +38,7 @@ TopicRow = tuple[TopicInfo, int, TopicSettings]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldRows:
     """Who keeps a topic's rows from being removed, and how much that is: from the oldest row on that they need to
     where the policy would have cut. ``bytes`` as stored; ``seconds``: how old the oldest of it is."""
 
@@ -60,7 +60,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RetentionStep:
     """What is to be done with one topic. ``files`` are those with rows up to ``cut``, ``readable_after`` the epoch up
     to which readers get nothing, even of what the run holds."""
 
@@ -71,7 +71,7 @@ class Step:
     cut: int
     readable_after: int
     files: tuple[SegmentRow, ...]
-    passed: tuple[Reader, ...]
+    passed: tuple[RegisteredReader, ...]
 
     @property
     def whole(self) -> list[SegmentRow]:
@@ -109,14 +109,14 @@ def topics(log: Log) -> list[TopicRow]:
     return found
 
 
-def held_back(log: Log) -> list[Held]:
+def held_back(log: Log) -> list[HeldRows]:
     """What registered readers and loads keep from being removed now."""
     return [each for topic in topics(log) for each in plan(log, topic)[1]]
 
 
 def plan(
     log: Log, topic: TopicRow, force_past: Collection[str] = ()
-) -> tuple[Step | None, list[Held], set[str]]:
+) -> tuple[RetentionStep | None, list[HeldRows], set[str]]:
     """The topic's step, None when there is none or it is not worth it yet; who holds back rows beyond it; and the
     names of all who do."""
     info, topic_id, settings = topic
@@ -137,7 +137,7 @@ def plan(
     cut = min([wanted, *(reader.epoch for reader in blocking)])
     held = [_held(log, info.id, topic_id, reader, wanted, files) for reader in blocking]
     names = {reader.label for reader in blocking}
-    step = Step(
+    step = RetentionStep(
         info=info,
         topic_id=topic_id,
         settings=settings,
@@ -151,7 +151,7 @@ def plan(
     return (step if due else None), [each for each in held if each.events], names
 
 
-def needing(log: Log, topic: TopicId, topic_id: int) -> list[Reader]:
+def needing(log: Log, topic: TopicId, topic_id: int) -> list[RegisteredReader]:
     load = holds.loading(log, topic_id)
     return [*holds.registered(log, topic), *([load] if load is not None else [])]
 
@@ -233,7 +233,7 @@ def is_overdue(log: Log, topic: TopicRow) -> bool:
     return retry_on_missing_file(log.catalog, look)
 
 
-def _is_worth(log: Log, step: Step) -> bool:
+def _is_worth(log: Log, step: RetentionStep) -> bool:
     gain = sum(row.bytes for row in step.whole)
     gain += sum(
         row.bytes * (step.cut - row.first_epoch + 1) // (row.last_epoch - row.first_epoch + 1)
@@ -253,15 +253,20 @@ def _is_worth(log: Log, step: Step) -> bool:
 
 
 def _held(
-    log: Log, topic: TopicId, topic_id: int, reader: Reader, wanted: int, files: Sequence[SegmentRow]
-) -> Held:
+    log: Log,
+    topic: TopicId,
+    topic_id: int,
+    reader: RegisteredReader,
+    wanted: int,
+    files: Sequence[SegmentRow],
+) -> HeldRows:
     between = [row for row in files if row.last_epoch > reader.epoch and row.first_epoch <= wanted]
     which = Which(after=reader.epoch, dated=True, topics=frozenset({topic_id}))
     first = retry_on_missing_file(
         log.catalog, lambda connection: Timeline(connection, log.storage).first(which)
     )
     age = 0.0 if first is None or first.commit_ts is None else (now_micros() - first.commit_ts) / 1e6
-    return Held(
+    return HeldRows(
         topic=topic.text,
         reader=reader.label,
         why=reader.why,

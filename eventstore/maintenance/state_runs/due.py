@@ -35,7 +35,7 @@ WORTH = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class InspectedSpan:
     """Epochs behind ``after`` and up to ``epoch``; ``bytes`` are read for their part of the state."""
 
     after: int
@@ -62,7 +62,7 @@ class DueRun:
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class SealedFile:
     """A file of the log, as much of it as matters here."""
 
     last_epoch: int
@@ -76,7 +76,7 @@ class Holdings:
 
     start: LogStart
     inspections: tuple[int, ...]
-    files: Sequence[File]
+    files: Sequence[SealedFile]
     runs: Sequence[Run]
 
     @property
@@ -105,7 +105,7 @@ class Stretch:
     rows: int
 
 
-def begin(spans: Sequence[Span], new_bytes: int, at: int = 0) -> int:
+def begin(spans: Sequence[InspectedSpan], new_bytes: int, at: int = 0) -> int:
     """The epoch behind which a run of new rows begins: it takes the spans with it that it is not small against.
     ``at``: the answer when there are no spans."""
     total, after = new_bytes, spans[-1].epoch if spans else at
@@ -144,7 +144,7 @@ def _holdings(connection: Connection, topic: TopicId, topic_id: int, sealed: int
     return Holdings(
         start=log_start.read(connection, topic_id),
         inspections=tuple(json.loads(looks or "[]")),
-        files=[File(row.last_epoch, row.rows, row.bytes) for row in files],
+        files=[SealedFile(row.last_epoch, row.rows, row.bytes) for row in files],
         runs=of_topic(connection, topic, topic_id),
     )
 
@@ -188,17 +188,17 @@ def stretch(
     return Stretch(after, epoch, rows)
 
 
-def spans_of(topic: TopicId, held: Holdings) -> list[Span]:
+def spans_of(topic: TopicId, held: Holdings) -> list[InspectedSpan]:
     """All inspected epochs, in order and without gaps."""
-    found: list[Span] = []
+    found: list[InspectedSpan] = []
     at = 0
     runs = chain(held.runs, topic, held.start, Cut(held.epoch))
     for run in [*runs, None]:
         upto = held.inspected if run is None else run.after
         for end in sorted({epoch for epoch in (*held.inspections, upto) if at < epoch <= upto}):
-            found.append(Span(at, end, held.stored(at, end)))
+            found.append(InspectedSpan(at, end, held.stored(at, end)))
             at = end
         if run is not None:
-            found.append(Span(at, run.epoch, run.bytes))
+            found.append(InspectedSpan(at, run.epoch, run.bytes))
             at = run.epoch
     return found

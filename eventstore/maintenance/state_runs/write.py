@@ -32,7 +32,7 @@ from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.segment.select import Part, filtered
-from tailrace.eventstore.state.assembly import Move
+from tailrace.eventstore.state.assembly import CellMove
 from tailrace.eventstore.state.bucket_passes import passes
 from tailrace.eventstore.state.input import StateInput, plan_state
 from tailrace.eventstore.state.moved_cells import MovedCells
@@ -57,7 +57,7 @@ class Share:
     tombstones_after: int | None = None
     more: Mapping[int, Ints] = field(default_factory=dict)
 
-    def write(self) -> Written:
+    def write(self) -> WrittenShare:
         """Its files; nothing names them yet."""
         refs = self.wanted.refs
         unsent = unsent_columns(self.storage, refs, self.partitions)
@@ -82,11 +82,11 @@ class Share:
 
         parts = filtered(self.storage, refs, keep, self.name, self.memory_bytes, self.partitions)
         elsewhere = {at: offsets for at, offsets in surviving.items() if at not in self.partitions}
-        return Written(tuple(parts), elsewhere)
+        return WrittenShare(tuple(parts), elsewhere)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenShare:
     """``elsewhere``: offsets of rows in other partitions that cells of these ones rest on (keys that changed)."""
 
     parts: tuple[Part, ...]
@@ -99,7 +99,7 @@ class Workers(Protocol):
     @property
     def shares(self) -> int: ...
 
-    def write(self, shares: Sequence[Share]) -> Sequence[Written]: ...
+    def write(self, shares: Sequence[Share]) -> Sequence[WrittenShare]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Here:
 
     shares: int = 1
 
-    def write(self, shares: Sequence[Share]) -> Sequence[Written]:
+    def write(self, shares: Sequence[Share]) -> Sequence[WrittenShare]:
         return [share.write() for share in shares]
 
 
@@ -171,7 +171,7 @@ def _behind(wanted: StateInput, after: int) -> StateInput:
     return replace(inside, partitioning=inside.partitioning.behind(after))
 
 
-def _asked_of(share: Share, written: Sequence[Written]) -> dict[int, Ints]:
+def _asked_of(share: Share, written: Sequence[WrittenShare]) -> dict[int, Ints]:
     asked: dict[int, Ints] = {}
     for each in written:
         for partition, offsets in each.elsewhere.items():
@@ -232,7 +232,7 @@ def survivors(
     these rest on. ``before``: rows up to the epoch ``after``, where those of ``wanted`` begin behind it."""
     layout, current = wanted.layout, wanted.partitioning.current
     found: dict[int, list[Ints]] = {partition: [] for partition in partitions}
-    moves: list[Move] = []
+    moves: list[CellMove] = []
     read, spread = partition_reader(storage, wanted, layout), wanted.spread
     for at, partition in enumerate(current.numbers):
         if partition not in found:

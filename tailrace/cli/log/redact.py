@@ -59,7 +59,7 @@ def redact(
     if wait and now:
         raise UsageError("--wait and --now exclude each other", hint="choose one")
     invocation = invocation_of(context)
-    request = redaction.Request(TopicId.parse(topic), key, _names(columns))
+    request = redaction.RedactionRequest(TopicId.parse(topic), key, _names(columns))
     with invocation.store() as store:
         asks = invocation.settings.protected and not invocation.yes
         if dry_run or asks:

@@ -14,7 +14,7 @@ from tailrace.cli.store.upgrade import upgrade
 from tailrace.terminal import count, duration, size, when
 
 if TYPE_CHECKING:
-    from tailrace.eventstore.maintenance.retention.plan import Held
+    from tailrace.eventstore.maintenance.retention.plan import HeldRows
     from tailrace.eventstore.maintenance.rounds import Round
     from tailrace.eventstore.maintenance.state_runs.compact import Compacted
 
@@ -169,7 +169,7 @@ def _describe_compacted(each: Compacted) -> str:
     return f"state run of {upto}: {each.kept:,} of {count(each.rows, 'row')} ({size(each.bytes)})"
 
 
-def _describe_hold(each: Held) -> str:
+def _describe_hold(each: HeldRows) -> str:
     return (
         f"{each.topic}: {each.reader} holds back {count(each.events, 'row')} ({size(each.bytes)}, the oldest "
         f"{duration(each.seconds)} old): {each.why}"

@@ -10,7 +10,7 @@ import typer
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, invocation_of
 
 if TYPE_CHECKING:
-    from tailrace.eventstore.catalog.formats import Step
+    from tailrace.eventstore.catalog.formats import MigrationStep
     from tailrace.eventstore.catalog.upgrade import Tables, Upgrade
 
 
@@ -55,7 +55,9 @@ def upgrade(
     return NOTHING_TO_DO if detailed_exitcode and not pending else 0
 
 
-def _print_pending(invocation: Invocation, found: Upgrade, pending: list[tuple[Tables, list[Step]]]) -> None:
+def _print_pending(
+    invocation: Invocation, found: Upgrade, pending: list[tuple[Tables, list[MigrationStep]]]
+) -> None:
     output = invocation.output
     for each in found.tables:
         to = f" to {each.steps[-1].revision}" if each.steps else ", this version's"
@@ -77,7 +79,9 @@ def _print_pending(invocation: Invocation, found: Upgrade, pending: list[tuple[T
         )
 
 
-def _document(found: Upgrade, pending: list[tuple[Tables, list[Step]]], *, done: bool) -> dict[str, object]:
+def _document(
+    found: Upgrade, pending: list[tuple[Tables, list[MigrationStep]]], *, done: bool
+) -> dict[str, object]:
     run = {each.family.name: [step.revision for step in steps] for each, steps in pending}
     return {
         "tables": [

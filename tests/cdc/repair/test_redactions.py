@@ -17,7 +17,7 @@ import pytest
 from tailrace.cdc.repair.repair import repair_source
 from tailrace.cdc.repair.report import TopicRepair
 from tailrace.eventstore.maintenance.redaction.receipts import Receipt
-from tailrace.eventstore.maintenance.redaction.redact import Request, redact
+from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, redact
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import UpkeepSettings
 from tailrace.eventstore.state.state import state
@@ -50,7 +50,7 @@ def people(store: Store) -> dict[int, tuple[Any, Any, Any]]:
 
 
 def erase(store: Store, key: int, *columns: str) -> Receipt:
-    return redact(store, Request(PEOPLE, [str(key)], columns or None))
+    return redact(store, RedactionRequest(PEOPLE, [str(key)], columns or None))
 
 
 def test_verify_leaves_erased_cells_out_and_says_where_the_source_still_has_them(site: Site) -> None:
@@ -63,7 +63,7 @@ def test_verify_leaves_erased_cells_out_and_says_where_the_source_still_has_them
         erase(capture.store, 1, "name")
         erase(capture.store, 2, "name")
         account = TopicId.events(SOURCE, "account")
-        redact(capture.store, Request(account, ["ada"]))
+        redact(capture.store, RedactionRequest(account, ["ada"]))
         found = {each.topic: each for each in site.verify()}
         assert all(each.equal for each in found.values())
         assert (found[PEOPLE].erased, found[PEOPLE].erased_held) == (2, 1)

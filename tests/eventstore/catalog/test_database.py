@@ -24,7 +24,7 @@ from tailrace.embedded import PostgresServer
 from tailrace.eventstore.catalog import formats, tables
 from tailrace.eventstore.catalog import group_tables as group_tables
 from tailrace.eventstore.catalog.database import Catalog
-from tailrace.eventstore.catalog.formats import Step
+from tailrace.eventstore.catalog.formats import MigrationStep
 from tailrace.eventstore.catalog.open import GROUPS
 from tailrace.eventstore.errors import (
     IntegrityError,
@@ -177,10 +177,10 @@ def test_tables_of_which_a_later_version_took_something_away_are_refused(
 
 def test_the_first_phase_of_an_upgrade_ends_before_something_is_taken_away() -> None:
     steps = [
-        Step("0002", "pre", "a"),
-        Step("0003", "pre", "b"),
-        Step("0004", "post", "c"),
-        Step("0005", "pre", "d"),
+        MigrationStep("0002", "pre", "a"),
+        MigrationStep("0003", "pre", "b"),
+        MigrationStep("0004", "post", "c"),
+        MigrationStep("0005", "pre", "d"),
     ]
     assert formats.chosen(steps, "pre") == steps[:2]
     assert formats.chosen(steps, "post") == steps

@@ -20,7 +20,7 @@ from tailrace.eventstore.catalog.roles import PRIVILEGES, Role
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.maintenance.files.tiers import FAN_IN
 from tailrace.eventstore.maintenance.redaction.receipts import receipts
-from tailrace.eventstore.maintenance.redaction.redact import Request, plan, redact
+from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, plan, redact
 from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.state.state import state
@@ -136,7 +136,7 @@ def test_a_maintainer_keeps_the_log_in_order_and_cannot_append(owner: Store, as_
 def test_erasing_takes_writer_and_maintainer_and_whoever_is_not_both_is_told_before(
     owner: Store, as_: AS
 ) -> None:
-    request = Request(ORDERS, ["1"])
+    request = RedactionRequest(ORDERS, ["1"])
     names = {role: role.of(owner.catalog.schema) for role in Role}
     for role, lacking in (
         (Role.READER, [Role.WRITER, Role.MAINTAINER]),

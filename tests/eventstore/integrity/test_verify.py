@@ -16,7 +16,7 @@ from sqlalchemy import delete, select, update
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.integrity import catalog_snapshot
-from tailrace.eventstore.integrity.findings import Finding, Problem
+from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.maintenance.files import fold, seal, tiers
 from tailrace.eventstore.segment import merge
 from tailrace.eventstore.settings import UpkeepSettings
@@ -51,7 +51,7 @@ def store(new_store: StoreFactory) -> Store:
     return opened
 
 
-def problems(store: Store) -> dict[str, Problem]:
+def problems(store: Store) -> dict[str, LogProblem]:
     """What is wrong, by place."""
     return {finding.place: finding.problem for finding in store.verify().findings}
 
@@ -120,7 +120,7 @@ def test_a_byte_that_is_another_is_found_wherever_it_is(store: Store, scale: Sca
             )
         else:
             overwrite(store, path, whole)
-        assert places == {place: Problem.DAMAGED}
+        assert places == {place: LogProblem.DAMAGED}
 
     found()
     assert problems(store) == {}
@@ -136,17 +136,17 @@ def test_files_that_are_missing_foreign_or_exchanged_are_named(store: Store) -> 
     one, other = (row.path for row in segments(store, sealed=True)[:2])
     contents = {path: store.storage.open(path).to_pybytes() for path in (one, other)}
     (segments_folder(store) / one).unlink()
-    assert problems(store) == {one: Problem.MISSING}
+    assert problems(store) == {one: LogProblem.MISSING}
     assert {f.place for f in store.verify(quick=True).findings} == {one}
     overwrite(store, one, contents[other])
     overwrite(store, other, contents[one])
-    assert problems(store) == {one: Problem.DAMAGED, other: Problem.DAMAGED}
+    assert problems(store) == {one: LogProblem.DAMAGED, other: LogProblem.DAMAGED}
     for path, data in contents.items():
         overwrite(store, path, data)
     for path in ("log/shop/1/copy.parquet", "notes.txt", "log/bank/7/t1-00.parquet"):
         (segments_folder(store) / path).parent.mkdir(parents=True, exist_ok=True)
         overwrite(store, path, b"something")
-        assert problems(store) == {path: Problem.FOREIGN}
+        assert problems(store) == {path: LogProblem.FOREIGN}
         (segments_folder(store) / path).unlink()
     left_behind = "log/shop/1/t1-00ff.parquet"  # by a capture that was killed
     overwrite(store, left_behind, b"something")
@@ -159,7 +159,7 @@ def test_offsets_that_were_edited_in_the_catalog_are_a_gap_or_an_overlap(store: 
     row = segments(store, sealed=True)[1]
     table = tables.segments
     mine = table.c.path == row.path
-    for by, problem in ((2, Problem.GAP), (-1, Problem.OVERLAP)):
+    for by, problem in ((2, LogProblem.GAP), (-1, LogProblem.OVERLAP)):
         moved = [[partition, first + by, rows] for partition, first, rows in json.loads(row.ranges)]
         change(store, update(table).where(mine).values(ranges=json.dumps(moved)))
         told = [finding for finding in store.verify(quick=True).findings if finding.place == row.path]
@@ -183,7 +183,7 @@ def test_a_file_that_is_taken_out_with_its_row_is_found_also_when_the_rest_is_mo
     (segments_folder(store) / gone.path).unlink()
     change(store, delete(table).where(table.c.path == gone.path))
     found = store.verify(quick=True).findings
-    gap = next(finding for finding in found if finding.problem is Problem.GAP)
+    gap = next(finding for finding in found if finding.problem is LogProblem.GAP)
     assert before.path in gap.detail
     removed = {partition: rows for partition, _, rows in json.loads(gone.ranges)}
     for row in following:
@@ -192,7 +192,7 @@ def test_a_file_that_is_taken_out_with_its_row_is_found_also_when_the_rest_is_mo
         change(store, update(table).where(table.c.path == row.path).values(values))
     found = store.verify().findings
     places = {finding.place: finding.problem for finding in found}
-    assert places[CUSTOMERS.text] is Problem.CHANGED or places[CUSTOMERS.text] is Problem.GAP
+    assert places[CUSTOMERS.text] is LogProblem.CHANGED or places[CUSTOMERS.text] is LogProblem.GAP
     assert any(finding.place == CUSTOMERS.text and "were recorded" in finding.detail for finding in found)
 
 
@@ -212,7 +212,7 @@ def test_an_older_state_of_a_file_with_its_row_is_found(new_store: StoreFactory)
     for row in inside:
         change(store, table.insert().values(**row._asdict()))
         change(store, delete(tables.retired).where(tables.retired.c.path == row.path))
-    assert problems(store) == {ORDERS.text: Problem.CHANGED}
+    assert problems(store) == {ORDERS.text: LogProblem.CHANGED}
 
 
 @one_catalog
@@ -225,7 +225,7 @@ def test_what_capture_wrote_is_what_its_epochs_hash_covers(store: Store) -> None
     overwrite(store, path, store.storage.open(other.path).to_pybytes())
     values = {"path": path, "checksum": other.checksum, "bytes": other.bytes}
     change(store, update(table).where(table.c.path == fresh.path).values(values))
-    assert problems(store)[f"epoch {fresh.first_epoch}"] is Problem.CHANGED
+    assert problems(store)[f"epoch {fresh.first_epoch}"] is LogProblem.CHANGED
     values = {"path": fresh.path, "checksum": fresh.checksum, "bytes": fresh.bytes}
     change(store, update(table).where(table.c.path == path).values(values))
     (segments_folder(store) / path).unlink()
@@ -234,15 +234,15 @@ def test_what_capture_wrote_is_what_its_epochs_hash_covers(store: Store) -> None
         epoch = connection.execute(select(epochs).where(epochs.c.append_id == one.append_id)).one()
     content = {"data": two.data, "checksum": two.checksum, "plain_bytes": two.plain_bytes}
     change(store, update(blobs).where(blobs.c.append_id == one.append_id).values(content))
-    assert problems(store) == {f"epoch {epoch.epoch}": Problem.CHANGED}
+    assert problems(store) == {f"epoch {epoch.epoch}": LogProblem.CHANGED}
     with pytest.raises(IntegrityError, match=f"epoch {epoch.epoch}"):
         store.seal()  # the last chance to notice
     content = {"data": one.data, "checksum": one.checksum, "plain_bytes": one.plain_bytes}
     change(store, update(blobs).where(blobs.c.append_id == one.append_id).values(content))
     change(store, update(epochs).where(epochs.c.epoch == 18).values(commit_ts=epochs.c.commit_ts + 1))
-    assert problems(store) == {"epoch 18": Problem.CHANGED}
+    assert problems(store) == {"epoch 18": LogProblem.CHANGED}
     change(store, delete(epochs).where(epochs.c.epoch == 18))
-    assert problems(store)["epoch 19"] is Problem.GAP
+    assert problems(store)["epoch 19"] is LogProblem.GAP
 
 
 @one_catalog
@@ -269,7 +269,7 @@ def test_nothing_is_replaced_by_a_file_with_other_rows(
             store.merge()  # the next merge would take what the first one made
     made = {row.path for row in segments(store)} - set(before)
     assert {place: problem for place, problem in problems(store).items() if place in made} == dict.fromkeys(
-        made, Problem.CHANGED
+        made, LogProblem.CHANGED
     )
 
 
@@ -309,4 +309,4 @@ def test_beside_a_capture_and_upkeep_it_finds_nothing(new_store: StoreFactory) -
 def test_a_damaged_catalog_row_of_lineage_is_found(store: Store) -> None:
     table = tables.lineage
     change(store, update(table).where(table.c.topic_id == 1).values(content="0" * 32))
-    assert problems(store) == {ORDERS.text: Problem.CHANGED}
+    assert problems(store) == {ORDERS.text: LogProblem.CHANGED}

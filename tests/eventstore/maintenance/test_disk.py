@@ -14,7 +14,7 @@ from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.maintenance.files import fold, merge, seal, tiers
 from tailrace.eventstore.maintenance.move.backup import backup
 from tailrace.eventstore.maintenance.redaction.receipts import receipts
-from tailrace.eventstore.maintenance.redaction.redact import Request, redact
+from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, redact
 from tailrace.eventstore.maintenance.retention import apply
 from tailrace.eventstore.settings import StoreSettings, TopicSettings, UpkeepSettings
 from tailrace.eventstore.storage import PARTIAL
@@ -157,7 +157,7 @@ def test_a_redaction_stops_by_name_has_erased_nothing_and_goes_on(
 ) -> None:
     settings = settings_of(tmp_path if part == "segments" else disk, tmp_path if part == "catalog" else disk)
     make(settings)
-    request = Request(CUSTOMERS, ["10"])
+    request = RedactionRequest(CUSTOMERS, ["10"])
     with Store.open(settings) as store:
         store.seal()
         before = content(store, CUSTOMERS)

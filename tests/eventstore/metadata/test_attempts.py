@@ -79,7 +79,7 @@ def test_who_was_taken_for_dead_commits_nothing(new_store: StoreFactory, jump: J
             held_by(store, holder)
             jump(ahead)
             assert attempts.at_work(store.catalog, "totals", number) == frozenset()
-            with pytest.raises(leases.Ended, match="taken for dead"):
+            with pytest.raises(leases.LeaseEnded, match="taken for dead"):
                 store.steps.commit(NewStep("totals", number, 0, 1, "full", FILES, 3), lease=attempt.lease)
     assert store.steps.list("totals", number) == []
 
@@ -104,7 +104,7 @@ def test_a_build_is_given_up_when_nobody_is_at_work_on_it_and_its_time_is_over(
     assert attempts.give_up(store.catalog, "totals", number, DAY) == ""
     assert state() is GenerationState.FAILED
     with (
-        pytest.raises(leases.Ended, match="tailrace rebuild totals"),
+        pytest.raises(leases.LeaseEnded, match="tailrace rebuild totals"),
         attempts.build(store.catalog, "totals", number),
     ):
         pass
@@ -120,7 +120,7 @@ def test_who_is_at_work_on_a_generation_that_is_dropped_commits_nothing(new_stor
         mine, *others = [held.enter_context(attempts.attempt(store.catalog, name, 1, "1")) for name in names]
         derived.drop_generation("totals", 1)
         assert generation(derived) == 1
-        with pytest.raises(leases.Ended):
+        with pytest.raises(leases.LeaseEnded):
             store.steps.commit(NewStep("totals", 1, 0, 1, "full", FILES, 3), lease=mine.lease)
         for name, other in zip(names[1:], others, strict=True):
             store.steps.commit(NewStep(name, 1, 0, 1, "full", FILES, 3), lease=other.lease)

@@ -29,7 +29,7 @@ from tailrace.eventstore.errors import (
 )
 from tailrace.eventstore.log.row_counts import Counted
 from tailrace.eventstore.log.sources import register_topic
-from tailrace.eventstore.maintenance.redaction.redact import Request, redact
+from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, redact
 from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.metadata.generations import Behind, GenerationState
 from tailrace.eventstore.model.schema import Column, TopicSchema
@@ -182,7 +182,7 @@ def test_rows_that_were_erased_are_computed_again_and_steps_from_before_forgotte
     shop.commit({"orders": [("c", shop.order(900, customer_id=1))]})
     refresh(ctx)
     before = set(shop.store.storage.list("derived"))
-    redact(shop.store, Request(TopicId.parse("shop.public.orders"), ["900"], ["amount"]))
+    redact(shop.store, RedactionRequest(TopicId.parse("shop.public.orders"), ["900"], ["amount"]))
     (planned,) = plans(ctx)
     (done,) = refresh(ctx)
     amounts = [
@@ -215,7 +215,7 @@ def test_a_function_sees_null_for_what_was_erased_and_the_names_when_it_asks(
             return people.select("id", F.when(gone, "(erased)").otherwise(people.name).alias("name"), "city")
         """
     )
-    redact(shop.store, Request(TopicId.parse("shop.public.customers"), ["2"], ["name", "city"]))
+    redact(shop.store, RedactionRequest(TopicId.parse("shop.public.customers"), ["2"], ["name", "city"]))
     rebuild(ctx, "people")
     known = {row["id"]: (row["name"], row["city"]) for row in shop.state["customers"].values()}
     found = {row["id"]: (row["name"], row["city"]) for row in rows_of(ctx, "people")}

@@ -18,7 +18,7 @@ from sqlalchemy import update
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.errors import HistoryGone, TailraceError, TransientError
-from tailrace.eventstore.maintenance.redaction.redact import Request, redact
+from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, redact
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import Settings, StoreSettings, TopicSettings, UpkeepSettings
 from tailrace.eventstore.storage import Storage
@@ -178,11 +178,11 @@ def test_nothing_is_taken_over_that_holds_what_was_erased_since(
     ctx = deploy(TOTALS)
     shop.commit({"orders": [("c", shop.order(number, customer_id=1)) for number in (900, 901)]})
     cut_off(ctx, monkeypatch)
-    redact(shop.store, Request(ORDERS, ["900"], ["amount"]))
+    redact(shop.store, RedactionRequest(ORDERS, ["900"], ["amount"]))
     gc(ctx, "totals")
     assert not listed(ctx, "totals")
     cut_off(ctx, monkeypatch)
-    redact(shop.store, Request(ORDERS, ["901"], ["amount"]))
+    redact(shop.store, RedactionRequest(ORDERS, ["901"], ["amount"]))
     before = set(listed(ctx, "totals"))
 
     require_right(ctx, rebuild(ctx, "totals"), "totals")

@@ -328,15 +328,15 @@ def test_memory_is_bounded_whatever_the_files_hold(new_store: StoreFactory, scal
     assert sum(batch.num_rows for batch in store.read(ORDERS, columns=["_lsn"])) == tiers.FAN_IN * 4000
 
 
-def simulated(sizes: list[int]) -> list[tiers.File]:
+def simulated(sizes: list[int]) -> list[tiers.TierFile]:
     files, row = [], 0
     for size in sizes:
-        files.append(tiers.File(f"f{row}", 1, row, 10, size))
+        files.append(tiers.TierFile(f"f{row}", 1, row, 10, size))
         row += 10
     return files
 
 
-def merged_away(files: list[tiers.File]) -> tuple[list[tiers.File], int]:
+def merged_away(files: list[tiers.TierFile]) -> tuple[list[tiers.TierFile], int]:
     """The files after all groups are merged as planned, and the bytes that were written."""
     written = 0
     while groups := tiers.plan(files):
@@ -346,18 +346,18 @@ def merged_away(files: list[tiers.File]) -> tuple[list[tiers.File], int]:
             size = sum(file.bytes for file in group)
             assert size <= tiers.MAX_BYTES
             rows = sum(file.rows for file in group)
-            files[at : at + len(group)] = [tiers.File(group[0].path, 1, group[0].first_row, rows, size)]
+            files[at : at + len(group)] = [tiers.TierFile(group[0].path, 1, group[0].first_row, rows, size)]
             written += size
     return files, written
 
 
 def test_files_are_few_and_each_row_is_rewritten_once_per_tier() -> None:
     """A topic that gets 10 KB a minute, for 100 days: 1.4 GB."""
-    files: list[tiers.File] = []
+    files: list[tiers.TierFile] = []
     written = 0
     most = 0
     for minute in range(144_000):
-        files.append(tiers.File(f"f{minute}", 1, minute, 1, 10_000 + minute % 7))
+        files.append(tiers.TierFile(f"f{minute}", 1, minute, 1, 10_000 + minute % 7))
         if len(files) >= tiers.FAN_IN and minute % tiers.FAN_IN == 0:
             files, more = merged_away(files)
             written += more
@@ -382,6 +382,6 @@ def test_what_stands_before_a_full_file_is_merged_whatever_there_is() -> None:
 
 
 def test_versions_and_gaps_are_never_merged() -> None:
-    one = [tiers.File("a", 1, 0, 10, 5), tiers.File("b", 2, 10, 10, 5)]
-    gap = [tiers.File("a", 1, 0, 10, 5), tiers.File("b", 1, 20, 10, 5)]
+    one = [tiers.TierFile("a", 1, 0, 10, 5), tiers.TierFile("b", 2, 10, 10, 5)]
+    gap = [tiers.TierFile("a", 1, 0, 10, 5), tiers.TierFile("b", 1, 20, 10, 5)]
     assert tiers.plan(one) == tiers.plan(gap) == []

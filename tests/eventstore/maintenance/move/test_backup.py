@@ -12,7 +12,7 @@ import pytest
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import IntegrityError, UsageError
-from tailrace.eventstore.integrity.findings import Problem
+from tailrace.eventstore.integrity.findings import LogProblem
 from tailrace.eventstore.maintenance.files import tiers
 from tailrace.eventstore.maintenance.move.backup import backup
 from tailrace.eventstore.model.position import Cut
@@ -160,7 +160,7 @@ def test_a_catalog_that_goes_back_misses_files_that_were_replaced_since(
     )
     with Store.open(settings) as restored:
         found = restored.verify()
-        assert {f.place for f in found.findings if f.problem is Problem.MISSING} == gone
+        assert {f.place for f in found.findings if f.problem is LogProblem.MISSING} == gone
         assert found.unregistered
         with pytest.raises(IntegrityError, match="missing"):
             content(restored, ORDERS)

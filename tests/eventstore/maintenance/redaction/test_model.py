@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.log.sources import register_source, register_topic
-from tailrace.eventstore.maintenance.redaction.redact import Request, redact
+from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, redact
 from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.schema import change_schema
@@ -147,10 +147,10 @@ def test_readers_see_the_history_with_the_cells_erased_and_its_state(
                 store.merge()
                 store.compact([logged.topic])
             if history.erase(key, columns):
-                redact(store, Request(logged.topic, [str(key)], columns))
+                redact(store, RedactionRequest(logged.topic, [str(key)], columns))
             else:
                 with pytest.raises(UsageError, match="no row with key"):
-                    redact(store, Request(logged.topic, [str(key)], columns))
+                    redact(store, RedactionRequest(logged.topic, [str(key)], columns))
         for name, *arguments in last:
             getattr(history, name)(*arguments)
         logged.catch_up(history)

@@ -22,7 +22,7 @@ from tailrace.eventstore.errors import Fenced, UsageError
 from tailrace.eventstore.maintenance.files import retired
 from tailrace.eventstore.maintenance.redaction.erase_cells import erased
 from tailrace.eventstore.maintenance.redaction.receipts import receipts
-from tailrace.eventstore.maintenance.redaction.redact import Request, plan, redact
+from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, plan, redact
 from tailrace.eventstore.maintenance.retention import plan as retention_plan
 from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.keys import hash_texts
@@ -41,7 +41,7 @@ from tests.support import forking
 
 AT_ONCE = UpkeepSettings(keep_seconds=0)
 one_catalog = pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
-SEVEN = Request(ORDERS, ["7"])
+SEVEN = RedactionRequest(ORDERS, ["7"])
 
 
 def fill(store: Store, first: int, last: int) -> None:
@@ -254,12 +254,18 @@ def test_what_cannot_be_erased_is_refused_before_anything_is_written(new_store: 
     store = new_store()
     fill(store, 1, 2)
     for request, message in (
-        (Request(TopicId.parse("shop.public.order"), ["7"]), "no topic shop.public.order in the log"),
-        (Request(ORDERS, ["77"]), "has no row with key 77"),
-        (Request(ORDERS, ["seven"]), "has no row with key seven"),
-        (Request(ORDERS, ["7", "8"]), r"the key of shop.public.orders is \(id\), but 2 value"),
-        (Request(ORDERS, ["7"], ["email"]), "has no column 'email'"),
-        (Request(ORDERS, ["7"], ["note", "id"]), "column 'id' of shop.public.orders is part of the key"),
+        (
+            RedactionRequest(TopicId.parse("shop.public.order"), ["7"]),
+            "no topic shop.public.order in the log",
+        ),
+        (RedactionRequest(ORDERS, ["77"]), "has no row with key 77"),
+        (RedactionRequest(ORDERS, ["seven"]), "has no row with key seven"),
+        (RedactionRequest(ORDERS, ["7", "8"]), r"the key of shop.public.orders is \(id\), but 2 value"),
+        (RedactionRequest(ORDERS, ["7"], ["email"]), "has no column 'email'"),
+        (
+            RedactionRequest(ORDERS, ["7"], ["note", "id"]),
+            "column 'id' of shop.public.orders is part of the key",
+        ),
     ):
         for function in (plan, redact):
             with pytest.raises(UsageError, match=message):
@@ -335,8 +341,8 @@ def test_of_domain_events_data_and_metadata_are_erased_and_consumers_see_which_t
         given = [TopicRows(people, 1, _moved_in(lsn, stream))]
         capture.append(EpochBatch("shop", lsn, lsn + 1, lsn + 1, at(lsn), 1, given, new_schemas=new))
     with pytest.raises(UsageError, match=r"column 'event_id' of shop.person says which"):
-        redact(store, Request(people, ["ada"], ["event_id"]))
-    receipt = redact(store, Request(people, ["ada"]))
+        redact(store, RedactionRequest(people, ["ada"], ["event_id"]))
+    receipt = redact(store, RedactionRequest(people, ["ada"]))
     assert (receipt.rows, receipt.columns) == (2, ("data", "metadata"))
     tables_ = [pa.Table.from_batches([each]) for each in store.read(people)]
     batches = [

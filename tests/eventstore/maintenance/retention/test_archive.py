@@ -14,8 +14,8 @@ import pytest
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import Fenced, IntegrityError, OperatorError, UsageError
-from tailrace.eventstore.integrity.findings import Problem
-from tailrace.eventstore.maintenance.redaction.redact import Request, redact
+from tailrace.eventstore.integrity.findings import LogProblem
+from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, redact
 from tailrace.eventstore.maintenance.retention import apply, plan
 from tailrace.eventstore.model.time import to_micros
 from tailrace.eventstore.segment import segment
@@ -137,7 +137,7 @@ def test_an_archive_in_an_object_store(root: Path, bucket: str, at_last: None) -
 
 def test_erasing_rows_names_the_archive_that_still_has_them(store: Store, at_last: None) -> None:
     store.maintain()
-    receipt = redact(store, Request(ORDERS, ["1"]))
+    receipt = redact(store, RedactionRequest(ORDERS, ["1"]))
     (left,) = [each for each in receipt.remnants if each.place == "archive cold"]
     assert left.detail.startswith(f"{len(store.archived(ORDERS))} file")
 
@@ -179,7 +179,7 @@ def test_a_copy_that_rows_were_erased_behind_is_named_by_the_receipt_and_removed
     receipts = []
 
     def erase() -> None:
-        receipts.append(redact(store, Request(ORDERS, ["1"])))
+        receipts.append(redact(store, RedactionRequest(ORDERS, ["1"])))
 
     with Store.open(settings("cold", "1d"), root=root) as upkeep:
         upkeep.seal()
@@ -274,10 +274,10 @@ def test_what_is_wrong_in_an_archive_is_found(store: Store, root: Path, at_last:
     second.unlink()
     found = store.verify([ORDERS], archives=True).findings
     assert [(each.problem, each.place) for each in found] == [
-        (Problem.DAMAGED, str(first)), (Problem.MISSING, str(second)),
+        (LogProblem.DAMAGED, str(first)), (LogProblem.MISSING, str(second)),
     ]  # fmt: skip
     (only,) = store.verify([ORDERS], quick=True, archives=True).findings
-    assert (only.problem, only.place) == (Problem.MISSING, str(second))
+    assert (only.problem, only.place) == (LogProblem.MISSING, str(second))
 
 
 def test_a_file_under_the_name_of_one_to_archive_is_not_trusted(

@@ -16,7 +16,7 @@ from tailrace.eventstore.errors import Fenced
 from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.maintenance.rounds import is_due
 from tailrace.eventstore.maintenance.state_runs import due
-from tailrace.eventstore.maintenance.state_runs.due import Span
+from tailrace.eventstore.maintenance.state_runs.due import InspectedSpan
 from tailrace.eventstore.maintenance.state_runs.write import Here
 from tailrace.eventstore.metadata import state_runs
 from tailrace.eventstore.metadata.log_start import LogStart
@@ -98,16 +98,16 @@ def test_upkeep_makes_runs_that_say_what_all_rows_say(new_store: StoreFactory) -
 def test_a_run_goes_on_from_the_one_before_when_it_is_small_against_it() -> None:
     """So what is read again for runs is a few times what is new."""
     assert due.begin([], 10) == 0
-    assert due.begin([Span(0, 9, 1000)], 10) == 9
-    assert due.begin([Span(0, 9, 1000), Span(9, 12, 40)], 10) == 9
-    assert due.begin([Span(0, 9, 200), Span(9, 12, 40)], 10) == 0
-    spans: list[Span] = []
+    assert due.begin([InspectedSpan(0, 9, 1000)], 10) == 9
+    assert due.begin([InspectedSpan(0, 9, 1000), InspectedSpan(9, 12, 40)], 10) == 9
+    assert due.begin([InspectedSpan(0, 9, 200), InspectedSpan(9, 12, 40)], 10) == 0
+    spans: list[InspectedSpan] = []
     read = 0
     for step in range(1, 2001):  # nothing is ever overwritten: the most that there can be to read
         after = due.begin(spans, 1)
         gone = [span for span in spans if span.after >= after]
         size = 1 + sum(span.bytes for span in gone)
-        spans = [span for span in spans if span.after < after] + [Span(after, step, size)]
+        spans = [span for span in spans if span.after < after] + [InspectedSpan(after, step, size)]
         read += size
         assert len(spans) <= 8
     assert read < 2000 * 40
@@ -231,7 +231,7 @@ def test_a_run_that_would_reach_across_a_repartition_begins_there() -> None:
             for after, end, size in made
         ]
         start = LogStart(0, (), ())
-        held = due.Holdings(start, (), [due.File(end, 10, 10) for end in files], ran)
+        held = due.Holdings(start, (), [due.SealedFile(end, 10, 10) for end in files], ran)
         found = due.stretch(ORDERS, held, partitioning, least, bag=False)
         return None if found is None else (found.after, found.epoch)
 
