@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tailrace.eventstore.errors import IncompleteTopic, TailraceError, TransientError
-from tailrace.projections.analysis.determinism import Declared, Fault, faults
+from tailrace.projections.analysis.determinism import Declaration, Fault, faults
 from tailrace.projections.analysis.empty_inputs import (
     ACTIONS,
     LOOKS,
@@ -26,7 +26,7 @@ from tailrace.projections.analysis.empty_inputs import (
     empty_inputs,
     with_unknown_columns,
 )
-from tailrace.projections.analysis.input_facts import bare_decimals, declared_of
+from tailrace.projections.analysis.input_facts import bare_decimals, declaration_of
 from tailrace.projections.analysis.locality import prove
 from tailrace.projections.analysis.plan_tree import literals, read
 from tailrace.projections.analysis.proof import Proof
@@ -148,7 +148,7 @@ def analyse(
     texts = {
         name: each.analysis.numeric_texts for name, each in upstream.items() if each.analysis is not None
     }
-    declared = declared_of(projection, inputs, texts)
+    declared = declaration_of(projection, inputs, texts)
     return replace(
         _analysed(projection, empty_inputs(spark, projection, inputs), declared, failures), inputs=inputs
     )
@@ -157,7 +157,7 @@ def analyse(
 def _analysed(
     projection: Projection,
     frames: dict[str, DataFrame],
-    declared: Declared,
+    declared: Declaration,
     failures: list[ProjectionFailed] | None,
 ) -> Analysis:
     from py4j.protocol import Py4JError

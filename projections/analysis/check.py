@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class CheckReport:
     """``incremental`` is None where something before the plan is wrong. ``reasons`` speak against incremental
     refreshes; ``whole`` are inputs whose changes have everything computed although others are followed by key.
     ``remarks`` are the sink's."""
@@ -57,56 +57,46 @@ class Examined:
         return next((found.exit_code for found in self.findings if found.level == "fail"), 0)
 
 
-def of_mistakes(mistakes: Sequence[Mistake]) -> list[Examined]:
+def mistake_reports(mistakes: Sequence[Mistake]) -> list[CheckReport]:
     """What is wrong before anything can be examined, projection by projection; of modules by their names."""
-    found: dict[str, Examined] = {}
+    found: dict[str, CheckReport] = {}
     for mistake in mistakes:
         known = found.get(mistake.place)
         findings = (*known.findings, mistake.finding) if known else (mistake.finding,)
-        found[mistake.place] = Examined(mistake.name, mistake.place, findings)
+        found[mistake.place] = CheckReport(mistake.name, mistake.place, findings)
     return list(found.values())
 
 
-def examine(ctx: ProjectionContext, projection: Projection) -> Examined:
+def examine(ctx: ProjectionContext, projection: Projection) -> CheckReport:
     """Look at one projection as far as its mistakes, and a Spark that does not start, let one see."""
-    findings = [*wrong_names(ctx.store, projection), *_unknown(ctx, projection)]
+    report = CheckReport(projection.name, projection.place, ())
+    findings = [*wrong_names(ctx.store, projection), *_unknown_projections(ctx, projection)]
     sound = _without_unknown(projection, findings)
-    sink = _opened(ctx, projection, findings)
+    sink = _open_sink(ctx, projection, findings)
     if sound is None:
-        return Examined(projection.name, projection.place, tuple(findings))
+        return replace(report, findings=tuple(findings))
     failures: list[ProjectionFailed] = []
     try:
-        spark = ctx.spark
-        upstream = upstream_of(spark, ctx.store, projection, ctx.projections)
-        astray = list(_astray(ctx, projection, upstream))
-        sound = _without_unknown(sound, astray) or sound
-        findings += [*astray, *_confused(ctx, sound)]
+        upstream = upstream_of(ctx.spark, ctx.store, projection, ctx.projections)
+        unknown = list(_unknown_in_results(ctx, projection, upstream))
+        sound = _without_unknown(sound, unknown) or sound
+        findings += [*unknown, *_ambiguous_columns(ctx, sound)]
         ctx.report(f"looking at the plan of {projection.name}", 0, None, "")
-        analysis = analyse(spark, ctx.store, sound, failures, upstream)
+        analysis = analyse(ctx.spark, ctx.store, sound, failures, upstream)
     except TransientError:
         raise  # Spark went away: that is no finding
     except Exception as error:  # noqa: BLE001 of Spark, which does not start, or of the function
-        findings += [_failure(projection, failure) for failure in failures]
-        findings.append(_failure(projection, error))
-        return Examined(projection.name, projection.place, tuple(findings))
+        findings += [_failure(projection, failure) for failure in (*failures, error)]
+        return replace(report, findings=tuple(findings))
     findings += [_failure(projection, failure) for failure in failures]
-    remarks: tuple[str, ...] = ()
     if sink is not None and analysis.schema is not None:
-        remarks = _asked(ctx, projection, sink, analysis.schema, findings)
+        report = replace(report, remarks=_check_sink(ctx, projection, sink, analysis.schema, findings))
+    report = replace(report, findings=(*findings, *analysis.findings))
     if failures or sound is not projection:
-        return Examined(
-            projection.name, projection.place, (*findings, *analysis.findings), None, remarks=remarks
-        )
-    reasons = _reasons(ctx, projection, analysis)
-    return Examined(
-        projection.name,
-        projection.place,
-        (*findings, *analysis.findings),
-        not reasons,
-        tuple(reasons),
-        () if reasons else lineage_of(projection).unknown,
-        remarks,
-    )
+        return report
+    reasons = tuple(_reasons(ctx, projection, analysis))
+    whole = () if reasons else lineage_of(projection).unknown
+    return replace(report, incremental=not reasons, reasons=reasons, whole=whole)
 
 
 def _without_unknown(projection: Projection, findings: Sequence[DefinitionFinding]) -> Projection | None:
@@ -134,7 +124,7 @@ def _without_unknown(projection: Projection, findings: Sequence[DefinitionFindin
     return replace(projection, inputs=inputs)
 
 
-def _unknown(ctx: ProjectionContext, projection: Projection) -> Iterator[DefinitionFinding]:
+def _unknown_projections(ctx: ProjectionContext, projection: Projection) -> Iterator[DefinitionFinding]:
     """Projections that it reads and that nobody knows."""
     lines = SourceLines.of(projection)
     for name, source in projection.inputs.items():
@@ -147,7 +137,7 @@ def _unknown(ctx: ProjectionContext, projection: Projection) -> Iterator[Definit
             yield DefinitionFinding("fail", what, hint, lines.of_input(name), name)
 
 
-def _astray(
+def _unknown_in_results(
     ctx: ProjectionContext, projection: Projection, upstream: Mapping[str, Upstream]
 ) -> Iterator[DefinitionFinding]:
     """Columns that inputs name of results that were never built, and that these are not going to have."""
@@ -157,7 +147,7 @@ def _astray(
             yield from wrong_in_result(projection, name, source, read.expected_result().schema.names)
 
 
-def _confused(ctx: ProjectionContext, projection: Projection) -> Iterator[DefinitionFinding]:
+def _ambiguous_columns(ctx: ProjectionContext, projection: Projection) -> Iterator[DefinitionFinding]:
     """Inputs with columns that Spark does not tell apart: no mistake, as long as the function names none of them."""
     lines = SourceLines.of(projection)
     for name, source in projection.inputs.items():
@@ -175,31 +165,21 @@ def _confused(ctx: ProjectionContext, projection: Projection) -> Iterator[Defini
 
 def _reasons(ctx: ProjectionContext, projection: Projection, analysis: Analysis) -> list[DefinitionFinding]:
     """What speaks against incremental refreshes. Without a lineage there is no key that a plan could keep apart."""
-    place = projection.place
     declared = declared_against(projection)
-    found = (
-        [DefinitionFinding("warn", declared, _DECLARED_HINT, place)] if declared else list(analysis.not_local)
-    )
+    found = [] if declared else list(analysis.not_local)
+    words = [(declared, _DECLARED_HINT)] if declared else []
     if not declared and analysis.schema is not None:
-        lineage = lineage_of(projection)
         columns = {name: columns_of(planned) for name, planned in analysis.inputs.items()}
-        other = incomparable(projection, lineage, columns.__getitem__, analysis.schema)
-        found += (
-            [DefinitionFinding("warn", other, "have both in one type in the source", place)] if other else []
-        )
-    known = {finding.what for finding in found}
-    found += [
-        DefinitionFinding("warn", failed, "", place)
-        for failed in _failed_samples(ctx, projection)
-        if failed not in known
-    ]
+        other = incomparable(projection, lineage_of(projection), columns.__getitem__, analysis.schema)
+        words += [(other, "have both in one type in the source")] if other else []
+    known = {*(finding.what for finding in found), *(what for what, _ in words)}
+    words += [(failed, "") for failed in _failed_samples(ctx, projection) if failed not in known]
     said = {finding.what for finding in analysis.findings}
-    if said & set(analysis.unstable):
-        found.append(
-            DefinitionFinding("warn", "its result is not the same each time, as said above", "", place)
-        )
-    found += [DefinitionFinding("warn", what, "", place) for what in analysis.unstable if what not in said]
-    return found
+    words += (
+        [("its result is not the same each time, as said above", "")] if said & set(analysis.unstable) else []
+    )
+    words += [(what, "") for what in analysis.unstable if what not in said]
+    return [*found, *(DefinitionFinding("warn", what, hint, projection.place) for what, hint in words)]
 
 
 def _failed_samples(ctx: ProjectionContext, projection: Projection) -> list[str]:
@@ -223,7 +203,9 @@ def _failure(projection: Projection, error: Exception) -> DefinitionFinding:
     return DefinitionFinding("fail", message, error.hint, projection.place, exit_code=error.exit_code)
 
 
-def _opened(ctx: ProjectionContext, projection: Projection, findings: list[DefinitionFinding]) -> Sink | None:
+def _open_sink(
+    ctx: ProjectionContext, projection: Projection, findings: list[DefinitionFinding]
+) -> Sink | None:
     try:
         return open_sink(projection.sink, ctx.settings)
     except Exception as error:  # noqa: BLE001 a sink of one's own may raise anything
@@ -231,7 +213,7 @@ def _opened(ctx: ProjectionContext, projection: Projection, findings: list[Defin
         return None
 
 
-def _asked(
+def _check_sink(
     ctx: ProjectionContext,
     projection: Projection,
     sink: Sink,

@@ -68,7 +68,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class Declaration:
     """What the projection says of its result and inputs. ``numeric_texts``: columns of each input that are numeric in
     Postgres and text in the log; ``states``: the inputs that can be given a ``cast``; ``results``: the projections
     that others are the results of."""
@@ -91,7 +91,7 @@ class Faults:
 
 
 def faults(
-    plan: Node, proof: Proof, declared: Declared, floats: Iterable[str], random: Iterable[str]
+    plan: Node, proof: Proof, declared: Declaration, floats: Iterable[str], random: Iterable[str]
 ) -> Faults:
     """``floats`` are the result's columns of a floating-point type, ``random`` the classes of expressions that Spark
     says are not deterministic."""
@@ -108,7 +108,7 @@ def faults(
 @dataclass(slots=True)
 class _Search:
     proof: Proof
-    declared: Declared
+    declared: Declaration
     texts: NumericTexts
     random: frozenset[str]
     found: list[Fault] = field(default_factory=list)
@@ -233,7 +233,7 @@ class _Search:
                 return bool(inner.fields.get("reverseOpt")) or any(map(inner.expressions, orders))
             case "a unique order":
                 return relation.is_unique([*groups, *roots(inner.children[1])])
-            case "exact numbers":  # of numeric text it is told as what it is
+            case "exact numbers":  # numeric text is a fault of its own
                 floats = any(map(is_float, inner.children))
                 return not floats or not self.texts.numbers.isdisjoint(inner.walk())
             case _:
@@ -377,7 +377,7 @@ def _read(expression: Node) -> str:
 
 
 def _combined(relations: Iterable[Relation]) -> Relation:
-    """Of an operator's inputs together: what its expressions may look at."""
+    """What an operator's expressions may look at: its inputs together."""
     parts = list(relations)
     if len(parts) == 1:
         return parts[0]

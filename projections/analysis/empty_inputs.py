@@ -89,9 +89,9 @@ def _unknown_column(error: ProjectionFailed) -> tuple[str, tuple[str, ...]]:
         "UNRESOLVED_COLUMN"
     ):
         return "", ()
-    told = cause.getMessageParameters() or {}
-    parts = _QUOTED.findall(told.get("objectName", ""))
-    return (parts[-1] if parts else ""), (*parts[:-1], *_QUOTED.findall(told.get("proposal", "")))
+    parameters = cause.getMessageParameters() or {}
+    parts = _QUOTED.findall(parameters.get("objectName", ""))
+    return (parts[-1] if parts else ""), (*parts[:-1], *_QUOTED.findall(parameters.get("proposal", "")))
 
 
 _QUOTED = re.compile(r"`([^`]+)`")

@@ -58,7 +58,7 @@ def coalesced(expression: Node) -> list[Attribute] | None:
     match expression.kind:
         case "Alias":
             return coalesced(expression.children[0])
-        case "Nvl" | "IfNull":  # told with what they are replaced by
+        case "Nvl" | "IfNull":  # the plan has what they are replaced by beside them
             return coalesced(expression.children[0])
         case "Coalesce":
             roots = [root(child) for child in expression.children]
@@ -72,20 +72,20 @@ def _is_loose(kind: str) -> bool:
 
 
 def is_float(expression: Node) -> bool:
-    """Does it compute with floating-point numbers? By its type where Spark tells it, else by what it is made of."""
+    """Does it compute with floating-point numbers? By its type where Spark gives one, else by what it is made of."""
     if expression.kind == "Cast" and expression.children[0].type == "void":
         return False  # NULL, and nothing else
-    told = _told_type(expression)
-    if told is None:
+    kind = _json_type(expression)
+    if kind is None:
         return any(map(is_float, values_of(expression.kind, expression.children)))
-    return told in ("float", "double") or (not isinstance(told, str) and bool(_FLOAT.search(str(told))))
+    return kind in ("float", "double") or (not isinstance(kind, str) and bool(_FLOAT.search(str(kind))))
 
 
-def _told_type(expression: Node) -> object:
-    """The data type as Spark's JSON has it, a word or an object; None where it is not told."""
+def _json_type(expression: Node) -> object:
+    """The data type as Spark's JSON has it, a word or an object; None where it has none."""
     if expression.kind != "GetStructField":
         return expression.fields.get("dataType")
-    struct, place = _told_type(expression.children[0]), expression.fields.get("ordinal")
+    struct, place = _json_type(expression.children[0]), expression.fields.get("ordinal")
     fields = struct.get("fields", ()) if isinstance(struct, dict) else ()
     return fields[place].get("type") if isinstance(place, int) and place < len(fields) else None
 
@@ -96,7 +96,7 @@ def has_collation(kind: str) -> bool:
 
 
 def _type_of(expression: Node) -> str:
-    """A column's type; of other expressions it is not told, except of casts."""
+    """A column's type; Spark gives none of other expressions than casts."""
     return _type_of(expression.children[0]) if expression.kind == "Alias" else expression.type
 
 

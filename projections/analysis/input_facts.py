@@ -10,7 +10,7 @@ import pyarrow as pa
 from tailrace.eventstore.model.schema import NUMERIC
 from tailrace.eventstore.model.topic import TopicKind
 from tailrace.eventstore.state.input import StateInput
-from tailrace.projections.analysis.determinism import Declared
+from tailrace.projections.analysis.determinism import Declaration
 from tailrace.projections.analysis.proof import InputFacts
 from tailrace.projections.compute.read_plan import Planned
 from tailrace.projections.definition.findings import DefinitionFinding
@@ -22,11 +22,11 @@ _PLACE = ("_partition", "_offset")
 _BARE_DECIMAL = re.compile(r"\s*(decimal|dec|numeric)\s*", re.I)
 
 
-def declared_of(
+def declaration_of(
     projection: Projection, inputs: Mapping[str, Planned], texts_of_results: Mapping[str, frozenset[str]]
-) -> Declared:
+) -> Declaration:
     """``texts_of_results``: the columns of other projections' results that are numeric text."""
-    return Declared(
+    return Declaration(
         frozenset(projection.tolerance),
         projection.trust,
         {name: _facts(projection, name, planned) for name, planned in inputs.items()},

@@ -1,4 +1,4 @@
-"""What a join leaves of the rows that are asked for: which of them, and what holds their key."""
+"""Which rows a join leaves when its inputs are restricted to some keys, and which columns hold their key."""
 
 from __future__ import annotations
 

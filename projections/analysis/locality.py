@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tailrace.projections.analysis import expressions as carried
+from tailrace.projections.analysis.expressions import (
+    Equality,
+    coalesced,
+    equalities,
+    names_in,
+    not_null,
+    root,
+    subqueries,
+)
 from tailrace.projections.analysis.joins import JoinSides, join_rows, refusal_of
 from tailrace.projections.analysis.plan_tree import Node
 from tailrace.projections.analysis.proof import InputFacts, Obstacle, Proof
@@ -123,9 +131,11 @@ class _Walk:
             return Lost()
         given = dict(zip(domain.columns, own, strict=True))
         never = {
-            told for told, column in given.items() if facts.nested or column in set().union(*facts.unique)
+            name_of_key
+            for name_of_key, column in given.items()
+            if facts.nested or column in set().union(*facts.unique)
         }
-        return Spread.of(domain, {told: places[column] for told, column in given.items()}, never)
+        return Spread.of(domain, {name: places[column] for name, column in given.items()}, never)
 
     def _limit(self, node: Node) -> Relation:
         below = self.relation(node.children[0])
@@ -158,11 +168,11 @@ class _Walk:
         roots = {
             column.id: held
             for column, expression in zip(output, expressions, strict=True)
-            if (held := carried.root(expression)) is not None
+            if (held := root(expression)) is not None
         }
         found = below.renamed(output, roots)
         for column, expression in zip(output, expressions, strict=True):
-            first_of = carried.coalesced(expression)
+            first_of = coalesced(expression)
             if first_of:
                 found = found.with_rows(joint(below.rows, found.rows, first_of, column.id))
         return found
@@ -171,15 +181,15 @@ class _Walk:
         (child,) = node.children
         condition = node.expression("condition")
         if child.kind == "Join" and child.named("joinType") in ("Inner", "Cross"):
-            below = self._join_on(child, [*carried.equalities(child.expression("condition")),
-                                          *carried.equalities(condition)])  # fmt: skip
+            below = self._join_on(child, [*equalities(child.expression("condition")),
+                                          *equalities(condition)])  # fmt: skip
             self._look_into_subqueries(child, below)
             self.proof.relations[child] = below
         else:
             below = self.relation(child)
         rows = below.rows
         if isinstance(rows, Spread):
-            below = below.with_rows(narrowed(rows, carried.not_null(condition)))
+            below = below.with_rows(narrowed(rows, not_null(condition)))
         return below
 
     def _aggregate(self, node: Node) -> Relation:
@@ -187,13 +197,11 @@ class _Walk:
         grouping = node.expressions("groupingExpressions")
         expressions = node.expressions("aggregateExpressions")
         named = self._named(below, expressions)
-        grouped = [carried.root(each) for each in grouping]
+        grouped = [root(each) for each in grouping]
         held = [each for each in grouped if each is not None]
         unique: frozenset[frozenset[Attribute]] = frozenset()
         outputs = {
-            carried.root(each): each.id
-            for each in expressions
-            if each.kind in ("Alias", "AttributeReference")
+            root(each): each.id for each in expressions if each.kind in ("Alias", "AttributeReference")
         }
         if None not in grouped and all(each in outputs for each in held):
             unique = frozenset({frozenset(outputs[each] for each in held)})
@@ -211,7 +219,7 @@ class _Walk:
     def _deduplicate(self, node: Node) -> Relation:
         below = self.relation(node.children[0])
         keys = node.expressions("keys")
-        held = [each for each in map(carried.root, keys) if each is not None]
+        held = [each for each in map(root, keys) if each is not None]
         everything = {column.id for column in below.output} <= set(held)  # distinct() of a DataFrame
         words = (
             "distinct compares rows without their key"
@@ -225,7 +233,7 @@ class _Walk:
         below = self.relation(node.children[0])
         added = node.expressions("windowExpressions")
         partition = node.expressions("partitionSpec")
-        held = [each for each in map(carried.root, partition) if each is not None]
+        held = [each for each in map(root, partition) if each is not None]
         words = (
             f"a window partitioned by {_listed(partition)} spans rows of different keys"
             if partition
@@ -307,12 +315,12 @@ class _Walk:
         return kept.with_rows(Lost())
 
     def _join(self, node: Node) -> Relation:
-        return self._join_on(node, carried.equalities(node.expression("condition")))
+        return self._join_on(node, equalities(node.expression("condition")))
 
-    def _join_on(self, node: Node, equalities: Sequence[carried.Equality]) -> Relation:
+    def _join_on(self, node: Node, matched: Sequence[Equality]) -> Relation:
         left, right = (self.relation(child) for child in node.children)
         kind = node.named("joinType")
-        sides = JoinSides.of(left, right, equalities)
+        sides = JoinSides.of(left, right, matched)
         rows = join_rows(kind, sides, self.lineage)
         if rows is None:
             what, hint = refusal_of(kind, sides, self.lineage)
@@ -355,7 +363,7 @@ class _Walk:
 
     def _look_into_subqueries(self, node: Node, found: Relation) -> None:
         for expression in node.all_expressions():
-            for plan in carried.subqueries(expression):
+            for plan in subqueries(expression):
                 inner = self.relation(plan)
                 if not isinstance(inner.rows, Whole | Lost) and not isinstance(found.rows, Lost):
                     self._refuse(node, found, "a subquery looks at rows of all keys",
@@ -425,7 +433,7 @@ def _columns(expressions: Iterable[Node]) -> tuple[Column, ...]:
 
 
 def _listed(expressions: Iterable[Node]) -> str:
-    return ", ".join(name for each in expressions for name in carried.names_in(each)[:1]) or "nothing"
+    return ", ".join(name for each in expressions for name in names_in(each)[:1]) or "nothing"
 
 
 def _groups(grouping: Sequence[Node]) -> str:
@@ -434,26 +442,20 @@ def _groups(grouping: Sequence[Node]) -> str:
     return f"it groups by {_listed(grouping)}, so that rows of different keys fall into one group"
 
 
+_ANY_KEY = "may give rows any key", "say trust=True when it keeps the key"
+_MANY_KEYS = "sees rows of different keys", "say trust=True when it looks at rows one by one"
+_FILES = "it reads files or tables beside its inputs", "declare them as inputs"
 _UNPROVABLE = {
-    "FlatMapGroupsInPandas": ("applyInPandas may give rows any key", "say trust=True when it keeps the key"),
-    "FlatMapGroupsInArrow": ("applyInArrow may give rows any key", "say trust=True when it keeps the key"),
-    "FlatMapCoGroupsInPandas": (
-        "applyInPandas may give rows any key",
-        "say trust=True when it keeps the key",
-    ),
-    "FlatMapCoGroupsInArrow": ("applyInArrow may give rows any key", "say trust=True when it keeps the key"),
-    "MapInPandas": (
-        "mapInPandas sees rows of different keys",
-        "say trust=True when it looks at rows one by one",
-    ),
-    "MapInArrow": (
-        "mapInArrow sees rows of different keys",
-        "say trust=True when it looks at rows one by one",
-    ),
+    "FlatMapGroupsInPandas": (f"applyInPandas {_ANY_KEY[0]}", _ANY_KEY[1]),
+    "FlatMapGroupsInArrow": (f"applyInArrow {_ANY_KEY[0]}", _ANY_KEY[1]),
+    "FlatMapCoGroupsInPandas": (f"applyInPandas {_ANY_KEY[0]}", _ANY_KEY[1]),
+    "FlatMapCoGroupsInArrow": (f"applyInArrow {_ANY_KEY[0]}", _ANY_KEY[1]),
+    "MapInPandas": (f"mapInPandas {_MANY_KEYS[0]}", _MANY_KEYS[1]),
+    "MapInArrow": (f"mapInArrow {_MANY_KEYS[0]}", _MANY_KEYS[1]),
     "Sample": ("it takes a sample of the rows", "choose rows by a condition on their values"),
-    "LogicalRelation": ("it reads files or tables beside its inputs", "declare them as inputs"),
-    "DataSourceV2Relation": ("it reads files or tables beside its inputs", "declare them as inputs"),
-    "HiveTableRelation": ("it reads files or tables beside its inputs", "declare them as inputs"),
+    "LogicalRelation": _FILES,
+    "DataSourceV2Relation": _FILES,
+    "HiveTableRelation": _FILES,
 }
 
 _Rule = Callable[[_Walk, Node], Relation]

@@ -57,10 +57,10 @@ _GROUPING_CALLS = {
 
 @dataclass(slots=True)
 class NumericTexts:
-    """``told``: columns of each input that are such text; ``keys``: sets of columns that no two rows of an input share.
+    """``inputs``: the columns of each input that are such text; ``keys``: sets of columns that none of its rows share.
     ``numbers`` are the casts that read one as a number."""
 
-    told: Mapping[str, frozenset[str]]
+    inputs: Mapping[str, frozenset[str]]
     keys: Mapping[str, Sequence[Sequence[str]]]
     proof: Proof
     numbers: set[Node] = field(default_factory=set)
@@ -71,7 +71,7 @@ class NumericTexts:
         """What an operator does with such text that it must not; the columns that it makes are remembered.
         ``relation`` is all that is ``below`` it."""
         self._found = []
-        if any(self.told.values()):
+        if any(self.inputs.values()):
             for expression in node.all_expressions():
                 held = self._held(expression, relation, {})
                 if "exprId" in expression.fields and expression.kind != "AttributeReference":
@@ -138,7 +138,7 @@ class NumericTexts:
         origin = relation.origins.get(attribute)
         if origin is None:
             return {}
-        texts = self.told.get(origin.input, frozenset())
+        texts = self.inputs.get(origin.input, frozenset())
         inside = origin.column + "."
         found = {text.removeprefix(inside): text for text in texts if text.startswith(inside)}
         found |= {"": origin.column} if origin.column in texts else {}

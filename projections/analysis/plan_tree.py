@@ -16,8 +16,8 @@ from typing import Any
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """An operator of a plan or an expression in one. ``kind`` is Spark's class without its package
-    (``Aggregate``, ``AttributeReference``); ``fields`` are its arguments as Spark told them. The expressions in them
-    are the same nodes each time they are asked for."""
+    (``Aggregate``, ``AttributeReference``); ``fields`` are its arguments as Spark gives them. The expressions in them
+    are the same nodes each time."""
 
     kind: str
     fields: Mapping[str, Any]
@@ -31,31 +31,31 @@ class Node:
             yield from child.walk()
 
     def expressions(self, field: str) -> tuple[Node, ...]:
-        """The expressions of a field; none when Spark told none."""
+        """The expressions of a field; none when Spark gives none."""
         if field not in self._read:
             self._read[field] = self._expressions(field)
         return self._read[field]
 
     def _expressions(self, field: str) -> tuple[Node, ...]:
-        told = self.fields.get(field)
-        if not isinstance(told, list) or not told:
+        value = self.fields.get(field)
+        if not isinstance(value, list) or not value:
             return ()
-        if isinstance(told[0], dict):
-            return (_tree(told),)
-        if isinstance(told[0], int):
-            return tuple(self.children[at] for at in told)
-        return tuple(_tree(nodes) for nodes in told if nodes)
+        if isinstance(value[0], dict):
+            return (_tree(value),)
+        if isinstance(value[0], int):
+            return tuple(self.children[at] for at in value)
+        return tuple(_tree(nodes) for nodes in value if nodes)
 
     def lists(self, field: str) -> tuple[tuple[Node, ...], ...]:
         """The expressions of a field that is a list of lists of them."""
-        told = self.fields.get(field)
-        return tuple(tuple(map(_tree, each)) for each in told) if isinstance(told, list) else ()
+        value = self.fields.get(field)
+        return tuple(tuple(map(_tree, each)) for each in value) if isinstance(value, list) else ()
 
     def expression(self, field: str) -> Node | None:
         """The one expression of a field."""
-        told = self.fields.get(field)
-        if isinstance(told, int) and not isinstance(told, bool):
-            return self.children[told] if 0 <= told < len(self.children) else None
+        value = self.fields.get(field)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return self.children[value] if 0 <= value < len(self.children) else None
         found = self.expressions(field)
         return found[0] if found else None
 
@@ -66,11 +66,11 @@ class Node:
 
     def expressions_by_field(self) -> Iterator[tuple[str, Node]]:
         """The same with the names of the fields."""
-        for name, told in self.fields.items():
+        for name, value in self.fields.items():
             if (
-                isinstance(told, list)
-                and told
-                and _is_tree(told[0][0] if isinstance(told[0], list) else told[0])
+                isinstance(value, list)
+                and value
+                and _is_tree(value[0][0] if isinstance(value[0], list) else value[0])
             ):
                 yield from ((name, each) for each in self.expressions(name))
 
@@ -86,52 +86,52 @@ class Node:
     @property
     def type(self) -> str:
         """The data type as Spark writes it (``long``, ``decimal(12,2)``), ``struct`` and so on for nested ones."""
-        told = self.fields.get("dataType")
-        return str(told.get("type", "")) if isinstance(told, dict) else str(told or "")
+        value = self.fields.get("dataType")
+        return str(value.get("type", "")) if isinstance(value, dict) else str(value or "")
 
     def named(self, field: str) -> str:
         """The name of a Scala object in a field: ``LeftOuter`` for a join's type."""
-        told = self.fields.get(field)
-        if isinstance(told, dict):
-            return _short(str(told.get("object") or told.get("product-class") or ""))
-        return str(told or "")
+        value = self.fields.get(field)
+        if isinstance(value, dict):
+            return _short(str(value.get("object") or value.get("product-class") or ""))
+        return str(value or "")
 
 
-def _is_tree(told: object) -> bool:
-    return isinstance(told, dict) and "num-children" in told
+def _is_tree(value: object) -> bool:
+    return isinstance(value, dict) and "num-children" in value
 
 
 def read(text: str) -> Node:
     """The tree that ``TreeNode.toJSON`` gave. Raises ValueError for anything else."""
-    told = json.loads(text)
-    if not isinstance(told, list) or not told:
+    value = json.loads(text)
+    if not isinstance(value, list) or not value:
         raise ValueError("a plan is a list of nodes in preorder")
-    return _tree(told)
+    return _tree(value)
 
 
 def literals(text: str) -> list[str]:
-    """The constants of a plan that ``TreeNode.toJSON`` told, also of those inside it, in its order."""
+    """The constants of a plan that ``TreeNode.toJSON`` gives, also of those inside it, in its order."""
     found: list[str] = []
     todo: list[Any] = [json.loads(text)]
     while todo:
-        told = todo.pop()
-        if isinstance(told, dict):
-            if str(told.get("class", "")).endswith(".Literal"):
-                found.append(str(told.get("value")))
-            todo += told.values()
-        elif isinstance(told, list):
-            todo += told
+        value = todo.pop()
+        if isinstance(value, dict):
+            if str(value.get("class", "")).endswith(".Literal"):
+                found.append(str(value.get("value")))
+            todo += value.values()
+        elif isinstance(value, list):
+            todo += value
     return found
 
 
 def _tree(nodes: Sequence[Mapping[str, Any]]) -> Node:
     """Nodes in preorder, as a tree. Deep plans have thousands of levels, so that this is no recursion."""
     done: list[Node] = []
-    for told in reversed(nodes):
-        count = int(told["num-children"])
+    for value in reversed(nodes):
+        count = int(value["num-children"])
         children = tuple(done.pop() for _ in range(count))
-        fields = {name: value for name, value in told.items() if name not in ("class", "num-children")}
-        done.append(Node(_short(str(told["class"])), fields, children))
+        fields = {name: argument for name, argument in value.items() if name not in ("class", "num-children")}
+        done.append(Node(_short(str(value["class"])), fields, children))
     if len(done) != 1:
         raise ValueError(f"{len(done)} trees in one plan")
     return done[0]

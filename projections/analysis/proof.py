@@ -1,4 +1,4 @@
-"""What a walk of a plan is told of the inputs, and what it finds. Pure."""
+"""What a walk of a plan has to know of the inputs, and what it finds. Pure."""
 
 from __future__ import annotations
 

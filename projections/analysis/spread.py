@@ -23,7 +23,7 @@ _MOST_KEYS = 16  # unique keys followed per node: joins multiply them, and more 
 @dataclass(frozen=True, slots=True)
 class Domain:
     """What rows are told apart by: the projection's key (``of`` is empty), or the columns ``columns`` of the rows that
-    the input ``of`` has at the keys asked for."""
+    the input ``of`` has at the requested keys."""
 
     of: str
     columns: tuple[str, ...]
@@ -31,7 +31,7 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """All rows, whatever keys are asked for."""
+    """All rows, whatever keys are requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Exactly the rows whose key is asked for.
+    """Exactly the rows of the requested keys.
 
     ``holders`` are, for each column of the domain, attributes that hold its value or NULL. ``covers`` are sets of
     holders of which at least one is not NULL in every row: ``{customers.id}`` below a left join, and

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from tailrace.cli.invocation import Invocation
 
 if TYPE_CHECKING:
-    from tailrace.projections.analysis.check import Examined
+    from tailrace.projections.analysis.check import CheckReport
     from tailrace.projections.definition.findings import DefinitionFinding
     from tailrace.projections.refresh.plan import Plan
 
 
-def print_examined(invocation: Invocation, examined: Examined, planned: Plan | None) -> None:
+def print_examined(invocation: Invocation, examined: CheckReport, planned: Plan | None) -> None:
     """One projection. ``planned`` is what its next refresh would do."""
     if invocation.output.json:
         invocation.output.document(_document(examined, planned))
@@ -38,7 +38,7 @@ def print_examined(invocation: Invocation, examined: Examined, planned: Plan | N
 _STYLES = {"fail": "red", "warn": "yellow"}
 
 
-def _verdict(examined: Examined) -> str:
+def _verdict(examined: CheckReport) -> str:
     if examined.incremental is None:
         return ""
     if not examined.incremental:
@@ -47,7 +47,7 @@ def _verdict(examined: Examined) -> str:
     return f": incremental, but full when {whole} changes (no affects=)" if whole else ": incremental"
 
 
-def _with_place(found: DefinitionFinding, examined: Examined) -> str:
+def _with_place(found: DefinitionFinding, examined: CheckReport) -> str:
     """With its place, where that is not the projection's own."""
     return found.what if found.place == examined.place else f"{found.place}: {found.what}"
 
@@ -57,7 +57,7 @@ def _print_hint(invocation: Invocation, found: DefinitionFinding) -> None:
         invocation.output.line(f"        → {found.hint}")
 
 
-def _document(examined: Examined, planned: Plan | None) -> dict[str, object]:
+def _document(examined: CheckReport, planned: Plan | None) -> dict[str, object]:
     verdict = {True: "incremental", False: "full", None: None}[examined.incremental]
     return {
         "projection": examined.projection,

@@ -127,13 +127,13 @@ def check_definitions(
     names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
 ) -> int:
     """Say everything that is wrong with definitions, and how each can be refreshed. Reads no rows."""
-    from tailrace.projections.analysis.check import examine, of_mistakes
+    from tailrace.projections.analysis.check import examine, mistake_reports
     from tailrace.projections.refresh.plan_all import plans
 
     invocation = invocation_of(context)
     code = 0
     with projection_context(invocation, "check") as projections:
-        broken = {each.projection: each for each in of_mistakes(projections.broken.mistakes)}
+        broken = {each.projection: each for each in mistake_reports(projections.broken.mistakes)}
         wanted = include_inputs(projections, names) if names else list(broken)
         note_broken(invocation, [name for name in broken if name not in wanted])
         for examined in [broken[name] for name in wanted if name in broken]:

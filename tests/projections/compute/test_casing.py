@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.projections import ProjectionFailed
-from tailrace.projections.analysis.check import Examined, examine
+from tailrace.projections.analysis.check import CheckReport, examine
 from tailrace.projections.analysis.check_names import check
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.lifecycle.build import rebuild
@@ -76,7 +76,7 @@ def customer(number: int) -> tuple[str, dict[str, Any]]:
     return "c", {"id": number, "name": f"Cas {number}", "city": None, "Id": -number, "ID": 1000 + number}
 
 
-def examined(ctx: ProjectionContext, name: str) -> Examined:
+def examined(ctx: ProjectionContext, name: str) -> CheckReport:
     return examine(ctx, ctx.projection(name))
 
 

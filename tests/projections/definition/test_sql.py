@@ -22,7 +22,7 @@ from tailrace.projections import (
     Through,
     load_projections,
 )
-from tailrace.projections.analysis.check import Examined, examine, of_mistakes
+from tailrace.projections.analysis.check import CheckReport, examine, mistake_reports
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.fingerprint import fingerprint
 from tailrace.projections.definition.load import gathering
@@ -289,13 +289,13 @@ SELECT o.id FROM ordres o JOIN shop.customers USING (id)
 """
 
 
-def examined(folder: Path, **files: str) -> list[Examined]:
+def examined(folder: Path, **files: str) -> list[CheckReport]:
     """What a check says of files before it looks at plans."""
     for name, text in files.items():
         (folder / f"{name}.sql").write_text(textwrap.dedent(text).lstrip())
     with gathering() as mistakes:
         load_projections([], folder, ["."])
-    return of_mistakes(mistakes)
+    return mistake_reports(mistakes)
 
 
 def test_all_that_is_wrong_with_a_file_is_said_at_once_with_its_place(
