@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,23 @@ def source_of(parts: list[str]) -> str:
         if path.exists():
             return path.read_text() or "empty"
     return ""
+
+
+@pytest.mark.parametrize("package", ["tailrace", "cdc", "projections", "eventstore"])
+def test_the_order_of_rooms_is_the_one_that_lint_checks(package: str) -> None:
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    (line,) = re.findall(rf"^{package}/ +(\S.* > .*)$", page, re.MULTILINE)
+    container = package if package == "tailrace" else f"tailrace.{package}"
+    (layers,) = (
+        contract["layers"]
+        for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+            "contracts"
+        ]
+        if contract.get("containers") == [container] and contract.get("exhaustive")
+    )
+    places = {room: at for at, layer in enumerate(layers) for room in re.split(r" [|:] ", layer)}
+    shown = [[places[room] for room in rooms.split(", ")] for rooms in line.split(" > ")]
+    assert all(max(upper) < min(lower) for upper, lower in pairwise(shown))
 
 
 def test_every_promise_names_a_test_that_exists() -> None:
