@@ -1,1 +1,4 @@
-"""The command line; ``main.run`` is the console script."""
+"""What does a user type, and what is printed? One room a noun; the daily verbs are in ``daily``.
+
+May import every room of ``tailrace``. A command parses, calls the room below and prints; nothing imports this one.
+"""

@@ -1,1 +1,4 @@
-"""From tailrace.toml and the environment to settings."""
+"""What does ``tailrace.toml`` say? It is read, overlaid, expanded and checked; errors name the file and the key.
+
+May import the ground alone: the settings' model is ``tailrace.eventstore.settings``.
+"""

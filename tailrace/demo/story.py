@@ -5,19 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import datetime
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from tailrace.demo import keeping
+from tailrace.demo.answers import (
+    Moment,
+    flush_lsn,
+    generation_totals,
+    live_totals,
+    shipped_order,
+    source_moment,
+    sum_of,
+)
+from tailrace.demo.playground import wait_for_interrupt
 from tailrace.demo.screen import Screen
 from tailrace.demo.workload import Workload, seed, wait_for
 from tailrace.demo.workspace import Workspace, workspace
 from tailrace.eventstore.errors import OperatorError, TailraceError
-from tailrace.eventstore.model.position import parse_lsn
 from tailrace.eventstore.store import Store
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.load import load_projections
@@ -38,32 +43,14 @@ WHILE_DEAD = 150  # transactions while no capture runs
 PROBES = 20
 POLL_SECONDS = 0.005
 
-_TOTALS = """
-    SELECT c.id, count(o.id), coalesce(sum(o.amount), 0)
-    FROM customers c LEFT JOIN orders o ON o.customer_id = c.id AND o.status <> 'cancelled' GROUP BY c.id
-"""
 # A column can be renamed and a filter lost: the code runs, its tests for shape pass, its figures are wrong.
 _GOOD_LINE = 'counted = orders.where(orders.status != "cancelled")'
 _BAD_LINE = "counted = orders"
 BAD_MODULE = "shop.projections_of_friday"
 
-Totals = dict[int, tuple[int, Decimal]]
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """What the database itself said at one moment between two transactions."""
-
-    at: datetime
-    totals: Totals
-
-    @property
-    def total(self) -> Decimal:
-        return sum((amount for _, amount in self.totals.values()), Decimal(0))
-
 
 def run_demo(output: Output, *, keep: bool) -> None:
-    """Run the story. Raises DifferenceFound when a check failed; with ``keep`` waits for Ctrl-C before it ends."""
+    """Run the story. With ``keep`` it waits for Ctrl-C before it ends. Raises DifferenceFound when a check failed."""
     screen = Screen(output)
     with ExitStack() as stack:
         screen.step(
@@ -92,7 +79,7 @@ def run_demo(output: Output, *, keep: bool) -> None:
         story.settle(keep=keep)
         screen.line_of_result()
         if keep:
-            keeping.wait(output, place)
+            wait_for_interrupt(output, place)
     screen.verdict()
 
 
@@ -181,11 +168,8 @@ class Story:
 
     def remember(self) -> Moment:
         """The totals by the database's own arithmetic, at a moment when no transaction runs."""
-        with self.workload.paused(), psycopg.connect(self.place.source) as connection:
-            totals = _totals(connection)
-            row = connection.execute("SELECT clock_timestamp()").fetchone()
-        assert row is not None
-        return Moment(row[0], totals)
+        with self.workload.paused():
+            return source_moment(self.place.source)
 
     # projections
 
@@ -228,13 +212,12 @@ class Story:
             screen.figure(f"{outcome.projection}: {rows} to epoch {outcome.epoch:,}, {outcome.seconds:.1f} s")
 
     def read(self) -> None:
-        from tailrace.projections.sinks.open import open_reader
+        from tailrace.reader import open_reader
 
         screen = self.screen
         screen.step("Read them", "As an application does: through small readers, without Spark.")
-        store = self.settings.store.name
-        for name, definition in self.context.projections.items():
-            with open_reader(self.settings, store, name, definition.sink) as reader:
+        for name in self.context.projections:
+            with open_reader(name, config=self.place.config) as reader:
                 began = time.monotonic()
                 if name == "product_search":
                     hits = reader.search("oak chair", limit=3)
@@ -266,7 +249,7 @@ class Story:
 
     def one_row(self) -> None:
         screen = self.screen
-        order = self._shipped_order()
+        order = shipped_order(self.place.source)
         screen.step(
             "One row's history, and why",
             "Each change with the domain event that the same transaction recorded.",
@@ -293,13 +276,13 @@ class Story:
         screen.command(f"tailrace rebuild customer_totals --as-of {position}")
         began = time.monotonic()
         built = rebuild(self.context, "customer_totals", as_of=moment.at)
-        found = self._generation_totals(built.generation)
-        total = sum((amount for _, amount in found.values()), Decimal(0))
+        found = generation_totals(self.context, built.generation)
+        total = sum_of(found)
         screen.figure(f"{count(built.rows, 'row')} as of {position} in {time.monotonic() - began:.1f} s")
         screen.check(
             found == moment.totals, f"sum then {total:,} = what the database said then, customer by customer"
         )
-        now = _sum(self._live_totals())
+        now = sum_of(live_totals(self.place.mart))
         screen.check(now != total, f"the live view has gone on: {now:,}")
 
     def bad_deploy(self) -> None:
@@ -308,9 +291,9 @@ class Story:
             "A bad deploy is rolled back",
             "Somebody lost the filter on cancelled orders; the new code runs and is wrong.",
         )
-        before = _sum(self._live_totals())
+        before = sum_of(live_totals(self.place.mart))
         bad = rebuild(self._with_bad_code(), "customer_totals")
-        wrong = _sum(self._live_totals())
+        wrong = sum_of(live_totals(self.place.mart))
         screen.check(
             wrong > before,
             f"generation {bad.generation} went live: the total jumps from {before:,} to {wrong:,}",
@@ -318,7 +301,7 @@ class Story:
         screen.command("tailrace projection rollback customer_totals --stale-ok")
         began = time.monotonic()
         (done,) = self.place.run("projection", "rollback", "customer_totals", "--stale-ok")
-        back = _sum(self._live_totals())
+        back = sum_of(live_totals(self.place.mart))
         screen.figure(
             f"back at generation {done['generation']} in {time.monotonic() - began:.1f} s, the start of the command"
             f" included; {count(done['behind'], 'epoch')} behind, and said so"
@@ -339,9 +322,8 @@ class Story:
         with workload.paused() if keep else _stopped(workload):
             self._catch_up()
             outcomes = self._refreshed()
-            with psycopg.connect(self.place.source) as connection:
-                expected = _totals(connection)
-            found = self._live_totals()
+            expected = source_moment(self.place.source).totals
+            found = live_totals(self.place.mart)
         slowest = max((outcome.seconds for outcome in outcomes), default=0.0)
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in workload.committed.most_common())
         screen.figure(f"{count(workload.transactions, 'transaction')}: {kinds}")
@@ -379,18 +361,15 @@ class Story:
 
     def _server_lsn(self) -> int:
         with psycopg.connect(self.place.source, autocommit=True) as connection:
-            row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
-        assert row is not None
-        return parse_lsn(row[0])
+            return flush_lsn(connection)
 
     def _delay(self) -> float:
         """Seconds from a commit of our own until the log holds it."""
         with psycopg.connect(self.place.source, autocommit=True) as connection:
             connection.execute("UPDATE customers SET city = city WHERE id = 1")
             committed = time.monotonic()
-            row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
-        assert row is not None
-        self._until(lambda: self._through() >= parse_lsn(row[0]), "a single change")
+            target = flush_lsn(connection)
+        self._until(lambda: self._through() >= target, "a single change")
         return time.monotonic() - committed
 
     def _catch_up(self) -> None:
@@ -418,39 +397,6 @@ class Story:
         bad.write_text(good.replace(_GOOD_LINE, _BAD_LINE), encoding="utf-8")
         definitions = load_projections([BAD_MODULE], root=self.place.folder)
         return ProjectionContext(self.store, self.settings, definitions)
-
-    def _shipped_order(self) -> int:
-        """An order that was placed, paid and shipped while we watched."""
-        with psycopg.connect(self.place.source, autocommit=True) as connection:
-            row = connection.execute(
-                "SELECT stream::bigint FROM tailrace.events JOIN orders o ON o.id = stream::bigint"
-                " WHERE category = 'order' GROUP BY 1 HAVING count(*) = 3 ORDER BY 1 LIMIT 1"
-            ).fetchone()
-        if row is None:
-            raise OperatorError("no order was shipped in all that time", hint="is the machine very busy?")
-        return int(row[0])
-
-    def _live_totals(self) -> Totals:
-        with psycopg.connect(self.place.mart) as connection:
-            rows = connection.execute("SELECT customer_id, orders, total FROM customer_totals").fetchall()
-        return {customer: (orders, total) for customer, orders, total in rows}
-
-    def _generation_totals(self, number: int) -> Totals:
-        """A generation that is not live, read from its sink."""
-        generation = self.context.generation("customer_totals", number)
-        found: Totals = {}
-        for batch in self.context.sink(generation).scan(self.context.target(generation)):
-            for row in batch.to_pylist():
-                found[row["customer_id"]] = (row["orders"], row["total"])
-        return found
-
-
-def _totals(connection: psycopg.Connection[Any]) -> Totals:
-    return {customer: (orders, total) for customer, orders, total in connection.execute(_TOTALS).fetchall()}
-
-
-def _sum(totals: Totals) -> Decimal:
-    return sum((amount for _, amount in totals.values()), Decimal(0))
 
 
 def _short(row: Mapping[str, Any]) -> str:

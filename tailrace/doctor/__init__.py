@@ -1,1 +1,4 @@
-"""What is missing on this machine or in this configuration, and what to do about it?"""
+"""Is everything there that init, capture and run will need, and what is to be done if not?
+
+May import capture, projections and the ground. It changes nothing.
+"""

@@ -1,1 +1,4 @@
-"""The daily commands: init, capture, status, plan, run, replay, verify, doctor, demo."""
+"""Which commands are used every day: init, doctor, capture, status, plan, run, rebuild, verify, replay, demo?
+
+May import the rooms of the nouns beside it; no noun imports a daily verb.
+"""

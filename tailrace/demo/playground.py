@@ -1,4 +1,4 @@
-"""``tailrace demo --keep``: everything stays, and what one can do with it is said."""
+"""``tailrace demo --keep``: everything stays, and what to try is printed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PLAY = (
 )
 
 
-def wait(output: Output, place: Workspace) -> None:
-    """Say how to play and how to stop, then wait for Ctrl-C."""
+def wait_for_interrupt(output: Output, place: Workspace) -> None:
+    """Print what to try and how to stop, then wait for Ctrl-C."""
     if output.json:
         output.document(
             {
