@@ -60,13 +60,17 @@ def topic_row(connection: Connection, topic: TopicId) -> Row[*tuple[Any, ...]] |
 
 
 def unknown_topic(connection: Connection, topic: TopicId) -> UsageError:
-    """What to say of one that the log does not have, with names that come close."""
+    """The error for a topic that the log does not have, with names that come close."""
     names = sorted(connection.scalars(select(tables.topics.c.name)))
     close = difflib.get_close_matches(topic.text, names, n=3)
-    shown = ", ".join(names[:10]) or "none yet"
+    known = (
+        f"its topics are: {', '.join(names[:10])}"
+        if names
+        else "it has no topics yet: tailrace init makes them"
+    )
     return UsageError(
         f"no topic {topic} in the log",
-        hint=f"did you mean {' or '.join(close)}?" if close else f"its topics are: {shown}",
+        hint=f"did you mean {' or '.join(close)}?" if close else known,
     )
 
 

@@ -34,7 +34,7 @@ EPILOG = (
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode="markdown",
 )  # fmt: skip
 
 

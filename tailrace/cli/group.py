@@ -1,4 +1,4 @@
-"""``tailrace group``: consumer groups, how far each is and what it put aside."""
+"""``tailrace group``: consumer groups, how far each is, and its parked events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tailrace.eventstore.subscriptions.group import Group
     from tailrace.eventstore.subscriptions.group_progress import PartitionProgress
 
-group_commands = typer.Typer(help="Consumer groups: how far they are, what they put aside.")
+group_commands = typer.Typer(help="Consumer groups: how far they are, and their parked events.")
 
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Although it has members: they lose their partitions.")]
@@ -90,7 +90,7 @@ def reset(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Set a group back, or forward: it goes on from there."""
+    """Move a group back, or forward: it goes on from there."""
     invocation = invocation_of(context)
     with invocation.store() as store:
         found = store.group(group)
@@ -135,7 +135,7 @@ Ids = Annotated[
 
 @group_commands.command()
 def replay(context: typer.Context, group: Name, ids: Ids = None) -> None:
-    """Have parked events tried again, each with all of its key: these, or all. The group's members do it."""
+    """Try parked events again, each with all later ones of its key: these, or all. The group's members do it."""
     invocation = invocation_of(context)
     with invocation.store() as store:
         count = store.group(group).replay(ids)
@@ -165,7 +165,7 @@ def discard(
 
 @group_commands.command()
 def delete(context: typer.Context, group: Name, force: Force = False) -> None:
-    """Forget a group: its positions, and what it parked."""
+    """Forget a group, its positions and its parked events."""
     invocation = invocation_of(context)
     with invocation.store() as store:
         found = store.group(group)

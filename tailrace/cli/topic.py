@@ -31,7 +31,7 @@ def list_topics(
         str | None, typer.Argument(help="Only those of this source.", show_default=False)
     ] = None,
 ) -> None:
-    """List topics, with what their state is known since."""
+    """List topics, and since when the state of each is known."""
     invocation = invocation_of(context)
     name = invocation.source(source)[0] if source else None
     with invocation.store() as store:
@@ -93,10 +93,11 @@ def files(
     context: typer.Context,
     topic: TopicArgument,
     archived: Annotated[
-        bool, typer.Option("--archived", help="Also, and first, those that retention put into an archive.")
+        bool,
+        typer.Option("--archived", help="Also files that retention put into an archive; they come first."),
     ] = False,
 ) -> None:
-    """List a topic's Parquet files, for DuckDB, pandas, Spark and others. `tailrace store seal` brings what is new."""
+    """List a topic's Parquet files, for DuckDB, pandas, Spark and others. `tailrace store seal` adds new rows."""
 
     invocation = invocation_of(context)
     with invocation.store() as store:

@@ -70,7 +70,7 @@ def capture(
         typer.Option(
             "--record",
             metavar="FILE",
-            help="Also keep what the stream brings in a new file (`tailrace source replay` decodes it).",
+            help="Also record the stream in a new file (`tailrace source replay` decodes it).",
             show_default=False,
         ),
     ] = None,

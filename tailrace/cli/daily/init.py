@@ -38,7 +38,7 @@ def init(
         bool | None,
         typer.Option(
             "--ddl/--no-ddl",
-            help="Install (or remove) the event trigger that tells of schema changes; needs a superuser.",
+            help="Install (or remove) the event trigger that reports schema changes; needs a superuser.",
             show_default=False,
         ),
     ] = None,
@@ -87,7 +87,7 @@ def prepare(
     events: bool,
     ddl: bool | None = None,
 ) -> list[Preparation]:
-    """Prepare the named sources in turn, and tell of each. Nothing is made on a dry run, no store either."""
+    """Prepare the named sources in turn, and print each. A dry run makes nothing, not even a store."""
     from tailrace.cdc.setup.prepare import prepare_source
 
     chosen = invocation.sources(names)
@@ -133,7 +133,7 @@ def _print(invocation: Invocation, preparation: Preparation, *, events: bool, dd
     for statement in preparation.statements:
         output.line(f"  {would}run  {statement}")
     if preparation.trigger:
-        output.line(f"  {would}{'install' if ddl else 'remove'} the trigger that tells of schema changes")
+        output.line(f"  {would}{'install' if ddl else 'remove'} the trigger that reports schema changes")
     if preparation.trigger and preparation.dry_run:
         output.line(preparation.trigger.rstrip("\n"))
     for topic in preparation.new:

@@ -19,10 +19,10 @@ def plan(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
 ) -> int:
-    """Show what a refresh would do now: nothing, the keys that changes affect, or all of it, why, and about how much.
+    """Show what a refresh would do now and why: nothing, the affected keys, or everything, and about how much.
 
-    What shows only in the rows (a truncated table, more keys than are worth following) is said by run and kept by
-    projection runs.
+    Some causes show only in the rows: a truncated table, too many changed keys. `tailrace run` reports those, and
+    `projection runs` keeps them.
     """
     from tailrace.projections.refresh.plan_all import plans
 
@@ -41,9 +41,9 @@ def plan(
             if each.waiting:
                 steps = count(each.waiting, "computed step")
                 sink = sinks[each.projection]
-                invocation.output.line(f"  {steps} not in {sink} yet: brought there first")
+                invocation.output.line(f"  {steps} not in {sink} yet: applied first")
             if each.problem:
-                invocation.output.line(f"  what its sink has is not known: {each.problem}")
+                invocation.output.line(f"  the position of its sink is unknown: {each.problem}")
     return wanted.report(invocation)
 
 

@@ -18,14 +18,14 @@ def archives(
         typer.Option(
             "--gone",
             metavar="ARCHIVE",
-            help="That archive is no more: forget what was in it, and what was begun there.",
+            help="Forget an archive that no longer exists, with its files and unfinished copies.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """List the archives that retention copied rows to, with copies that it began and did not finish.
+    """List the archives that retention copied rows to, with unfinished copies.
 
-    Upkeep removes such copies when their archive is in reach, whether or not settings still name it.
+    Upkeep removes unfinished copies once their archive is in reach, whether or not settings still name it.
     """
     from tailrace.eventstore.maintenance.retention import archives as archived
 

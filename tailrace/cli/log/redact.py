@@ -38,20 +38,16 @@ def redact(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be erased; erase nothing.")
     ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Return when the replaced files are gone, too.")
-    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the replaced files are gone.")] = False,
     now: Annotated[
         bool,
-        typer.Option(
-            "--now", help="Remove the replaced files at once; readers in the middle of them begin again."
-        ),
+        typer.Option("--now", help="Remove the replaced files at once; readers that use them start again."),
     ] = False,
 ) -> None:
     """Erase the values of a row for good, in all of its history: they read as Erased from then on.
 
-    All rows under the key, and those that the row had under earlier or later keys. Offsets, order and epochs stay;
-    consumers go on. What comes later stays as it is. Prints a receipt, which `log redactions` shows again.
+    This covers all rows under the key, and rows that the same row had under earlier or later keys. Offsets, order and
+    epochs stay, and consumers go on. Later changes are not erased. Prints a receipt; `log redactions` shows it again.
     """
     from tailrace.eventstore.maintenance.redaction import redact as redaction
     from tailrace.eventstore.model.topic import TopicId

@@ -1,4 +1,4 @@
-"""``tailrace log tail``: rows of topics, the newest or from a position on, and what comes."""
+"""``tailrace log tail``: rows of topics, the latest or from a position on, and new ones as they come."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tail(
             "-n",
             min=0,
             show_default=False,
-            help=f"How many rows: the newest (default {LATEST}), or with --from the first (default: all).",
+            help=f"How many rows: the latest (default {LATEST}), or with --from the first (default: all).",
         ),
     ] = None,
     start: Annotated[
@@ -66,7 +66,7 @@ def tail(
     until: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="EPOCH|LSN|TIME", show_default=False, help="Up to there. Default: the head."
+            "--to", metavar="EPOCH|LSN|TIME", show_default=False, help="Last position. Default: the head."
         ),
     ] = None,
     keys: Annotated[
@@ -82,13 +82,13 @@ def tail(
         ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as new epochs come.")] = False,
-    form: Annotated[Format, typer.Option("--format", help="What a row looks like; --json has all of it.")] = (
+    form: Annotated[Format, typer.Option("--format", help="Form of a row; --json has all of it.")] = (
         Format.LINE
     ),
 ) -> None:
-    """Print rows of topics in commit order: the newest, or from a position on."""
+    """Print rows of topics in commit order: the latest, or from a position on."""
     if follow and until is not None:
-        raise UsageError("--to ends it and --follow goes on", hint="use one of them")
+        raise UsageError("--to ends it and --follow goes on", hint="leave one of them out")
     invocation = invocation_of(context)
     with invocation.store() as store:
         patterns = _patterns(store, topics, follow=follow)
@@ -105,8 +105,8 @@ def tail(
 
 
 def _patterns(store: Store, given: Sequence[str] | None, *, follow: bool) -> list[str]:
-    """What was asked for, as patterns. Raises UsageError for a name that is no topic, and when nothing matches and
-    nothing will."""
+    """The given names and patterns. Raises UsageError for a name that is no topic, and when nothing matches and
+    nothing can come."""
     from tailrace.eventstore.subscriptions.filter import is_pattern, matches
 
     wanted = [text if is_pattern(text) else store.topic(text).id.text for text in given or ["*"]]
@@ -159,7 +159,7 @@ def _key(store: Store, infos: Sequence[TopicInfo], text: str) -> list[tuple[str,
             forms.add(parts)
     if not forms:
         raise UsageError(
-            f"no topic that was asked for has a key like {text!r}",
+            f"none of these topics has a key like {text!r}",
             hint=f"as it is, or its columns with commas between; {'; '.join(widths.values()) or 'no topics yet'}",
         )
     return sorted(forms)

@@ -27,7 +27,7 @@ def verify(
 ) -> int:
     """Check the log itself: every checksum, hash and sum, every file and offset. 4 when something is wrong.
 
-    Safe beside a running capture and upkeep. What is damaged is named; nothing is changed.
+    Safe while capture and upkeep run. It names what is damaged and changes nothing.
     """
     from tailrace.eventstore.model.topic import TopicId
 
@@ -40,7 +40,7 @@ def verify(
 
 
 def _print_findings(invocation: Invocation, found: Verified) -> None:
-    """The findings, then what was looked at."""
+    """The findings, then what was checked."""
     output = invocation.output
     if output.json:
         output.document({**asdict(found), "clean": found.clean})

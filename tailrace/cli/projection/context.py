@@ -34,7 +34,7 @@ MasterOption = Annotated[
 ]
 
 StaleOption = Annotated[
-    bool, typer.Option("--stale-ok", help="Also when readers then see older data than now.")
+    bool, typer.Option("--stale-ok", help="Allow it although readers then see older data than now.")
 ]
 
 

@@ -116,9 +116,9 @@ def _why(record: RunRecord) -> str:
 def runs(
     context: typer.Context,
     name: NameArgument,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most this many, latest first.")] = 20,
 ) -> None:
-    """List what refreshes and comparisons of a projection did, newest first, and those that failed; who is at work."""
+    """List refreshes and comparisons of a projection, latest first, with their failures, and who is at work now."""
     from tailrace.projections.refresh.lock import workers
 
     invocation = invocation_of(context)

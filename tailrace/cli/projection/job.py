@@ -42,7 +42,7 @@ def job(
         typer.Option(
             metavar="FILE",
             show_default=False,
-            help="tailrace/__main__.py where the driver runs. Default: that of this installation.",
+            help="`tailrace/__main__.py` where the driver runs. Default: that of this installation.",
         ),
     ] = None,
     config_at: Annotated[
@@ -55,9 +55,7 @@ def job(
     ] = None,
     image: Annotated[
         str | None,
-        typer.Option(
-            metavar="IMAGE", show_default=False, help="kubernetes: what its containers are made of."
-        ),
+        typer.Option(metavar="IMAGE", show_default=False, help="kubernetes: the image of its containers."),
     ] = None,
 ) -> None:
     """Print a command as a job: a line for spark-submit, a task for Airflow, a SparkApplication for Kubernetes."""

@@ -38,7 +38,7 @@ def list_generations(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
 ) -> None:
-    """List generations: which is live, where each stands, which are frozen."""
+    """List generations: which is live, the epoch of each, which are frozen."""
     from tailrace.projections.lifecycle.list import generations
 
     invocation = invocation_of(context)
@@ -86,7 +86,7 @@ def _state(view: GenerationView) -> str:
 
 
 def _remark(view: GenerationView) -> str:
-    """What the words of its state mean here."""
+    """What the state of a generation means."""
     name = f"{view.generation.projection} g{view.generation.number}"
     if view.problem:
         return f"{name}: {view.problem}"
@@ -126,7 +126,7 @@ def check_definitions(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="Default: all.", show_default=False)] = None,
 ) -> int:
-    """Say everything that is wrong with definitions, and how each can be refreshed. Reads no rows."""
+    """Report everything that is wrong with definitions, and how each can be refreshed. Reads no rows."""
     from tailrace.projections.analysis.check import examine, mistake_reports
     from tailrace.projections.refresh.plan_all import plans
 
@@ -155,7 +155,7 @@ def promote(
     generation: Annotated[
         int | None,
         typer.Option(
-            "--generation", help="Default: the newest ready one after the live one.", show_default=False
+            "--generation", help="Default: the latest ready one after the live one.", show_default=False
         ),
     ] = None,
     stale_ok: StaleOption = False,

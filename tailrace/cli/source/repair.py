@@ -22,10 +22,10 @@ def repair(
     context: typer.Context,
     source: Annotated[str | None, typer.Argument(help="Default: the only one.", show_default=False)] = None,
 ) -> int:
-    """Go on after a lost slot, a restored or an upgraded server: compare every table with the log and correct it.
+    """Go on after a lost slot, or a restored or upgraded server: compare every table with the log and correct the log.
 
-    Makes a new slot in place of the old one. What differs is appended as one epoch, with which a new incarnation of the
-    source begins; what the log held before stays readable. Does nothing when the stream can go on.
+    Makes a new slot in place of the old one, and appends the differences as one epoch, which begins a new incarnation
+    of the source. Earlier history stays readable. Does nothing when the stream can go on.
     """
     from tailrace.cdc.context import Stopped
     from tailrace.cdc.postgres.connect import Address

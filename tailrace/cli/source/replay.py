@@ -23,7 +23,7 @@ def replay(
 ) -> int:
     """Decode a recording again, into a new store in FOLDER. Needs no server.
 
-    The store holds the recorded changes under the schemas of their day; rows from before the recording are not known.
+    The store holds the recorded changes under the schemas of their day, and no rows from before the recording.
     """
     from tailrace.cdc.recording.file import Recording
     from tailrace.cdc.replay import play

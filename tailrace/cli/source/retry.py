@@ -29,7 +29,7 @@ def retry(
     ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until they are decoded.")] = True,
 ) -> int:
-    """Decode quarantined tables again, in order, once the cause is mended.
+    """Decode quarantined tables again, in order, once the cause is fixed.
 
     The running capture does it, or the next one that is started. A topic whose messages can all be decoded is complete
     again. `tailrace status` shows what is quarantined, and why.
@@ -73,5 +73,5 @@ DECODING = TableWork(
     "decodes",
     "decoded",
     _report_bytes_left,
-    lambda topic: f"mend the cause, or read it from the source: tailrace source snapshot {topic.text}",
+    lambda topic: f"fix the cause, or read it from the source: tailrace source snapshot {topic.text}",
 )

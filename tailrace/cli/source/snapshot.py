@@ -33,8 +33,8 @@ def snapshot(
 ) -> int:
     """Read tables again, in chunks beside the stream, while the source goes on writing.
 
-    The capture that runs does it, or the next one that is started; it goes on where it was after a crash. Until a table
-    is read, its state is refused to readers.
+    The running capture does it, or the next one that is started; after a crash it goes on where it was. Until a table
+    is read, its state cannot be read.
     """
     invocation = invocation_of(context)
     with invocation.store() as store:
@@ -47,7 +47,7 @@ def snapshot(
 
 
 def _warn_of_redactions(invocation: Invocation, store: Store, topics: Sequence[TopicId]) -> None:
-    """What was erased from the log, and is in the table still, comes with the other rows."""
+    """Values that were erased from the log and are still in the table come back with the other rows."""
     from tailrace.eventstore.maintenance.redaction.receipts import receipts
 
     found = receipts(store, topics)
@@ -67,7 +67,7 @@ def _warn_of_redactions(invocation: Invocation, store: Store, topics: Sequence[T
             note(f"  {redact_command(each)}")
         if len(mine) > _SHOWN:
             note(f"  and {len(mine) - _SHOWN:,} before: tailrace log redactions {topic.text}")
-    invocation.confirm("read tables again of which rows were erased")
+    invocation.confirm("read tables again although rows of them were erased")
 
 
 def tables_of(invocation: Invocation, store: Store, names: Sequence[str]) -> list[TopicId]:

@@ -16,11 +16,13 @@ from tailrace.terminal import count, size
 
 def backup(
     context: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="Where the copy goes; one of before is brought up to date.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Where the copy goes; an earlier copy there is brought up to date.")
+    ],
 ) -> None:
-    """Copy the log into a folder: catalog, groups and every file that they need, beside a running capture and upkeep.
+    """Copy the log into a folder: catalog, groups and every file that they need, while capture and upkeep run.
 
-    For a catalog on Postgres: store hold.
+    For a catalog on Postgres use `store hold`.
     """
     from tailrace.eventstore.maintenance.move.backup import backup as copy
 
@@ -40,10 +42,11 @@ def backup(
 def hold(
     context: typer.Context,
     command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND…", help="What copies the catalog, then the segments.")
+        list[str],
+        typer.Argument(metavar="-- COMMAND…", help="A program that copies the catalog, then the segments."),
     ],
 ) -> None:
-    """Run a command; as long as it runs, no file that the catalog names is removed."""
+    """Run a command; until it ends, no file that the catalog names is removed."""
     invocation = invocation_of(context)
     with invocation.store() as store, store.pinned("store hold"):
         try:

@@ -43,7 +43,7 @@ def info(context: typer.Context) -> None:
     if invocation.output.json:
         invocation.output.document(document)
         return
-    document["commit_ts"] = when(head.commit_ts) if head else None
+    document["commit_ts"] = when(head.commit_ts if head else None)
     invocation.output.table(("", ""), [(name, str(value)) for name, value in document.items()])
 
 
@@ -51,7 +51,7 @@ def info(context: typer.Context) -> None:
 def seal(
     context: typer.Context,
     up_to: Annotated[
-        int | None, typer.Option("--up-to", metavar="EPOCH", help="Default: the newest.")
+        int | None, typer.Option("--up-to", metavar="EPOCH", help="Default: the latest.")
     ] = None,
     detailed_exitcode: Annotated[
         bool, typer.Option("--detailed-exitcode", help="3 when there was nothing to seal.")
@@ -82,8 +82,8 @@ def maintain(
     """Keep the log in order: seal, merge small files, remove rows by the topics' retention, move old epochs to files,
     remove files that nobody needs.
 
-    A running capture does it by itself (store.upkeep.every_seconds). Safe at any time, beside everything; when it is
-    stopped or killed, the next one goes on.
+    A running capture does it by itself (store.upkeep.every_seconds). It is safe at any time, while everything runs. A
+    stopped or killed round is finished by the next one.
     """
     invocation = invocation_of(context)
     if force_past:
@@ -111,9 +111,9 @@ def compact(
         bool, typer.Option("--detailed-exitcode", help="3 when no run was made.")
     ] = False,
 ) -> int:
-    """Make state runs now: of a table's rows those that make its state, so that reading it need not fold all history.
+    """Make state runs now: the latest row of each key in a file, so that reading a state need not fold all history.
 
-    Upkeep makes them when there is enough that is new (store.upkeep.state_bytes). Rows stay as they are.
+    Upkeep makes them when enough rows are new (store.upkeep.state_bytes). The rows themselves stay.
     """
 
     invocation = invocation_of(context)
@@ -178,7 +178,7 @@ def _describe_hold(each: HeldRows) -> str:
 
 @store_commands.command()
 def collect(context: typer.Context) -> None:
-    """Remove files that ended captures and loads left unregistered."""
+    """Remove files that captures and loads wrote and never registered."""
     invocation = invocation_of(context)
     with invocation.store() as store, invocation.output.progress("collecting"):
         removed = store.collect_orphans()

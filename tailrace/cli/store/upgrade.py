@@ -24,7 +24,7 @@ def upgrade(
     phase: Annotated[
         Phase,
         typer.Option(
-            help="pre: what older processes can live with. post: all, when none of them runs any more."
+            help="pre: only what older processes can work with. post: everything, once none of them runs."
         ),
     ] = Phase.PRE,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
@@ -34,7 +34,7 @@ def upgrade(
 ) -> int:
     """Bring the store's tables to this version's format, in two phases.
 
-    First `--phase pre`, beside processes of the version before; then replace those; then `--phase post`. It
+    First run `--phase pre` while processes of the version before still run; then replace them; then `--phase post`. It
     also grants the roles of a catalog on Postgres again.
     """
     from tailrace.eventstore.catalog.upgrade import upgrading

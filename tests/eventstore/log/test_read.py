@@ -201,7 +201,7 @@ def test_a_long_log_is_read_page_by_page(new_store: StoreFactory, monkeypatch: p
 
 def test_unknown_topics_are_named_with_what_comes_close(new_store: StoreFactory) -> None:
     store = new_store()
-    with pytest.raises(UsageError, match="none yet"):
+    with pytest.raises(UsageError, match="no topics yet"):
         store.topic(ORDERS)
     register(store)
     assert [info.id for info in store.topics()] == [CUSTOMERS, ORDERS]

@@ -75,7 +75,7 @@ def test_what_cannot_be_asked_is_said_with_what_can(project: Project, store: Sto
         (("shop.sales.*",), "no topic matches shop.sales.*"),
         (("--op", "upsert"), "u or update"),
         (("--from", "0:1"), "2 topics match"),
-        (("--follow", "--to", "3"), "use one of them"),
+        (("--follow", "--to", "3"), "leave one of them out"),
     ):
         refused = project.run("log", "tail", *arguments)
         assert refused.code == 2 and said in refused.err, (arguments, refused.err)

@@ -141,7 +141,7 @@ def test_plan_tells_of_a_step_that_the_sink_lacks(projecting: Project, database:
     assert cut_off.code == -9, cut_off.err
     planned = projecting.ok("plan", "totals").out.splitlines()
     assert planned[0].startswith("totals g1: nothing: it stands at epoch ")
-    assert planned[1] == "  1 computed step not in mart yet: brought there first"
+    assert planned[1] == "  1 computed step not in mart yet: applied first"
     assert json.loads(projecting.ok("plan", "totals", "--json").out)["steps_not_in_sink"] == 1
     assert "totals g1" in projecting.ok("run", "--once", "totals").out
     assert projecting.ok("plan", "totals").out.count("\n") == 1
