@@ -43,7 +43,7 @@ def test_it_says_what_would_go_what_went_and_where_values_may_still_be(
 
     done = project.ok(*ERASE, "--now").out
     assert done.startswith(f"erased 5 rows: note of {ORDERS.text}, key 8\n")
-    assert "epoch 6 says so to whoever follows" in done and "rows of epochs after 5 stay as they are" in done
+    assert "epoch 6 tells readers that follow" in done and "rows of epochs after 5 stay as they are" in done
     for place in ("the catalog's database", "source shop", "copies"):
         assert f"\n  {place}: " in done
     assert "replaced file" not in done, "--now removed them"
