@@ -18,6 +18,7 @@ from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.integrity import catalog_snapshot
 from tailrace.eventstore.integrity.findings import Finding, LogProblem
 from tailrace.eventstore.maintenance.files import fold, seal, tiers
+from tailrace.eventstore.maintenance.files import merge as maintenance_merge
 from tailrace.eventstore.segment import merge
 from tailrace.eventstore.settings import UpkeepSettings
 from tailrace.eventstore.store import Store
@@ -264,7 +265,7 @@ def test_nothing_is_replaced_by_a_file_with_other_rows(
         with pytest.raises(IntegrityError, match="does not hold the rows"):
             store.merge()
         assert [row.path for row in segments(store)] == before
-        faulty.setattr(merge, "require_content", lambda *_: None)
+        faulty.setattr(maintenance_merge, "require_content", lambda *_: None)
         with pytest.raises(IntegrityError, match="does not hold the content"):
             store.merge()  # the next merge would take what the first one made
     made = {row.path for row in segments(store)} - set(before)
