@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from itertools import pairwise
@@ -153,6 +154,21 @@ def test_no_promise_rests_on_the_slow_tail() -> None:
     assert tail
     named = {f"{file}::{test}" for file, test in NAMED_TEST.findall(PROMISES.read_text())}
     assert not tail & named
+
+
+def test_every_promise_has_a_test_that_is_not_slow() -> None:
+    lines = [NAMED_TEST.findall(line) for line in PROMISES.read_text().splitlines()]
+    assert not [named for named in lines if named and all(is_slow(*each) for each in named)]
+
+
+def is_slow(file: str, test: str) -> bool:
+    tree = ast.parse((ROOT / file).read_text())
+    return any(
+        "mark.slow" in ast.unparse(decorator)
+        for each in ast.walk(tree)
+        if isinstance(each, ast.FunctionDef) and each.name == test
+        for decorator in each.decorator_list
+    )
 
 
 @pytest.mark.parametrize("page", pages())
