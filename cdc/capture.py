@@ -113,7 +113,7 @@ class Capture:
         if end.note:
             self._progress.note(end.note.format(error.message))
         if end.message:
-            self._progress.tell(end.message.format(error.message), again=True)
+            self._progress.report(end.message.format(error.message), again=True)
         if not end.reconnects:
             self._stop.wait(FIRST_PAUSE)
             return True
@@ -176,7 +176,7 @@ class Capture:
         if other is None:
             raise error
         if other is TransferMode.BINARY:
-            self._progress.tell(
+            self._progress.report(
                 "a row is too large for the server to send it as text; its transaction is fetched in binary, which "
                 "needs several times the row's size of memory",
                 again=True,

@@ -1,4 +1,4 @@
-"""What capture and repair are given: one source, its log and its server, and how others follow and stop the work."""
+"""What capture and repair work on: one source, its log and its server, and how others follow and stop the work."""
 
 from __future__ import annotations
 
@@ -98,4 +98,4 @@ class _WaitReport:
         if time.monotonic() >= self._report_at:
             self._report_at = float("inf")
             if text := describe():
-                self._task.progress.tell(text, again=True)
+                self._task.progress.report(text, again=True)

@@ -1,8 +1,7 @@
-"""A recording decoded into a log of its own, without a server: the same decoder, the same writer.
+"""Decode a recording into a log of its own, without a server, by the same decoder and the same writer.
 
-What the log holds afterwards are the recorded changes; rows from before the recording are not known, so its topics stay
-incomplete: they can be read, and have no state.
-"""
+The log then holds the recorded changes. Rows from before the recording are not known, so its topics stay incomplete:
+they can be read, and have no state."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ _LIMITS = SourceSettings(dsn="")
 
 
 @dataclass(slots=True)
-class Played:
-    """What came of a recording."""
+class ReplayResult:
+    """What was decoded from a recording."""
 
     source: str
     transactions: int = 0
@@ -43,22 +42,22 @@ class Played:
     topics: set[TopicId] = field(default_factory=set)
 
 
-def play(recording: Recording, store: Store) -> Played:
+def replay(recording: Recording, store: Store) -> ReplayResult:
     """Decode a recording into a store that does not have its source. Raises ProtocolError on a message that cannot be
     decoded, with its place in the WAL."""
-    return _Player(recording, store).run()
+    return _Replay(recording, store).run()
 
 
-class _Ended(Exception):
-    """The recording ends in front of what the source's catalog said of a relation: so does what can be decoded."""
+class _DescriptionMissing(Exception):
+    """The recording ends before the catalog's description of a relation, so the rest cannot be decoded."""
 
 
-class _Player:
+class _Replay:
     def __init__(self, recording: Recording, store: Store) -> None:
         self._recording = recording
         self._store = store
         header = recording.header
-        self._played = Played(header.source)
+        self._result = ReplayResult(header.source)
         self._policies = header.policies
         state = register_source(
             store.catalog, header.source, slot="", publication=header.publication, system_id=header.system_id
@@ -68,13 +67,13 @@ class _Player:
         self._assembler: Assembler | None = None
         self._decoder: BlockDecoder | None = None
         self._files: list[PreparedSegment] = []
-        self._minted: dict[tuple[TopicId, int], TopicSchema] = {}
-        self._told: set[tuple[TopicId, int]] = set()
+        self._unstored: dict[tuple[TopicId, int], TopicSchema] = {}
+        self._reported: set[tuple[TopicId, int]] = set()
 
-    def run(self) -> Played:
-        with suppress(_Ended):
+    def run(self) -> ReplayResult:
+        with suppress(_DescriptionMissing):
             self._records()
-        return self._played
+        return self._result
 
     def _records(self) -> None:
         for record in self._recording.records():
@@ -84,11 +83,11 @@ class _Player:
             elif record.kind == FRAME:
                 self._feed(record.data)
             elif record.kind == WITHHELD:
-                self._played.withheld += 1
+                self._result.withheld += 1
         self._cut()
 
     def _read_descriptions(self) -> dict[str, TopicSchema | None]:
-        """By relation: a catalog was asked when the relation was new, and its answer follows its block."""
+        """The catalog's descriptions by relation. Each was read when the relation was new, and follows its block."""
         found = {}
         for record in self._recording.records():
             if record.kind == DESCRIPTION:
@@ -100,7 +99,7 @@ class _Player:
     def _describe(self, relation: Relation) -> TopicSchema | None:
         key = str(as_json(relation))
         if key not in self._descriptions:
-            raise _Ended
+            raise _DescriptionMissing
         return self._descriptions[key]
 
     def _begin(self, record: Record) -> None:
@@ -123,8 +122,8 @@ class _Player:
                 new_schemas=newer,
             )
         )
-        self._minted.clear()
-        self._told.clear()
+        self._unstored.clear()
+        self._reported.clear()
         self._files.clear()
         self._decoder = BlockDecoder(state.name, schemas, self._describe, self._policies)
         self._assembler = Assembler(
@@ -143,7 +142,7 @@ class _Player:
         block = self._assembler.cut() if self._assembler is not None else None
         if block is None:
             return
-        decoded = self._decoded(block)
+        decoded = self._decode(block)
         named = [(rows.topic, rows.version) for rows in decoded.rows]
         named += [(file.topic, file.version) for file in self._files]
         info = self._writer.append(
@@ -156,24 +155,24 @@ class _Player:
                 transactions=block.transactions,
                 rows=decoded.rows,
                 files=list(self._files),
-                new_schemas=self._needed([*named, *self._told]),
+                new_schemas=self._pop_versions([*named, *self._reported]),
             )
         )
         self._files.clear()
-        self._told.clear()
-        self._played.epochs += info is not None
-        self._played.transactions += block.transactions
+        self._reported.clear()
+        self._result.epochs += info is not None
+        self._result.transactions += block.transactions
         self._count((rows.topic, rows.rows.num_rows) for rows in decoded.rows)
 
     def _spill(self, block: PartialBlock) -> None:
-        for rows in self._decoded(block).rows:
-            schema = self._minted.get((rows.topic, rows.version))
+        for rows in self._decode(block).rows:
+            schema = self._unstored.get((rows.topic, rows.version))
             if schema is not None and schema.kind is not TopicKind.TABLE:
                 register_topic(self._store, rows.topic, schema, reason="")
             self._files.append(self._writer.prepare(rows.topic, rows.version, rows.rows))
             self._count([(rows.topic, rows.rows.num_rows)])
 
-    def _decoded(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
+    def _decode(self, block: FrameBlock | PartialBlock) -> DecodedEpoch:
         assert self._decoder is not None
         try:
             decoded = self._decoder.decode(block)
@@ -181,19 +180,19 @@ class _Player:
             raise ProtocolError(
                 f"in transactions up to {format_lsn(block.commit_lsn)}: {error.message}", hint=error.hint
             ) from error
-        self._minted.update({(topic, schema.version): schema for topic, schema in decoded.new_schemas})
-        self._told |= {
+        self._unstored.update({(topic, schema.version): schema for topic, schema in decoded.new_schemas})
+        self._reported |= {
             (change.topic, change.current.version)
             for change in decoded.changes
             if change.by_trigger and change.is_version
         }
         return decoded
 
-    def _needed(self, named: Iterable[tuple[TopicId, int]]) -> list[tuple[TopicId, TopicSchema]]:
-        used = [key for key in dict.fromkeys(named) if key in self._minted]
-        return [(topic, self._minted.pop((topic, version))) for topic, version in used]
+    def _pop_versions(self, named: Iterable[tuple[TopicId, int]]) -> list[tuple[TopicId, TopicSchema]]:
+        used = [key for key in dict.fromkeys(named) if key in self._unstored]
+        return [(topic, self._unstored.pop((topic, version))) for topic, version in used]
 
     def _count(self, counted: Iterable[tuple[TopicId, int]]) -> None:
         for topic, rows in counted:
-            self._played.topics.add(topic)
-            self._played.changes += rows
+            self._result.topics.add(topic)
+            self._result.changes += rows

@@ -1,4 +1,4 @@
-"""What a running capture says about itself: counters written by its threads, read as one frozen value."""
+"""The status of a running capture: counters that its threads write, read as one frozen value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Phase(StrEnum):
 class CaptureStatus:
     """One moment of a capture. LSNs are 0 before they are known; ``lag_bytes`` is WAL the server has and the log has
     not; ``pending_tables`` match the patterns but are not captured; ``loading`` are topics whose first load runs or
-    waits. ``messages`` are the latest things told, oldest first."""
+    waits. ``messages`` are the latest reports, oldest first."""
 
     source: str
     phase: Phase
@@ -68,7 +68,7 @@ class Progress:
         self._pending: tuple[str, ...] = ()
         self._ignored: Counter[str] = Counter()
         self._messages: list[str] = []
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def phase(self, phase: Phase) -> None:
         with self._lock:
@@ -114,19 +114,19 @@ class Progress:
             new = [reason for reason in counts if reason not in self._ignored]
             self._ignored.update(counts)
         for reason in new:
-            self.tell(f"not captured: {reason}")
+            self.report(f"not captured: {reason}")
 
-    def tell(self, text: str, *, again: bool = False) -> None:
-        """Say something once (``again``: each time) in the log and in the status. No values of rows, no secrets."""
+    def report(self, text: str, *, again: bool = False) -> None:
+        """Report something once (``again``: each time) in the log and in the status. No values of rows, no secrets."""
         with self._lock:
-            if text in self._told and not again:
+            if text in self._reported and not again:
                 return
-            self._told.add(text)
+            self._reported.add(text)
             self._messages = [*self._messages, text][-_MESSAGES_MAX:]
         log.warning("source %s: %s", self._source, text)
 
     def note(self, text: str) -> None:
-        """Say what goes as planned."""
+        """Log what goes as planned."""
         log.info("source %s: %s", self._source, text)
 
     def status(self) -> CaptureStatus:

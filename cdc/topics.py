@@ -1,4 +1,4 @@
-"""The topics of a source as one session knows them, and what the catalog says of a relation that differs."""
+"""The topics of a source as one session knows them, and the catalog's description of a relation that differs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WHERE a.attrelid = ANY (%(relids)s::bigint[]::oid[]) AND a.attnum > 0 AND NOT a.
 
 
 class TopicsChanged(TransientError):
-    """The catalog has a topic that this session was begun without; a new session takes it in. Nothing is lost."""
+    """The topics are no longer those that this session began with; a new session takes them in. Nothing is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Describer:
         self._filled_unseen: set[tuple[int, int]] = set()
 
     def filled_unseen(self, relid: int, column: int) -> bool:
-        """Whether a column's default may have filled existing rows without the stream saying so."""
+        """Whether a column's default may have filled existing rows without an event."""
         return (relid, column) in self._filled_unseen
 
     def __call__(self, relation: Relation) -> TopicSchema | None:

@@ -13,13 +13,12 @@ from tailrace.eventstore.model.schema import Column, TopicSchema
 def identify(relation: Relation, described: TopicSchema, older: TopicSchema | None) -> list[Column]:
     """The relation's columns with their attnums.
 
-    By name from the catalog; by name from the version before (renamed or dropped since); by place and type from
-    either (renamed, and again since). A name of another type is the last that is believed: the column may have been
-    dropped since, and its name given to another. Attnums rise from column to column; where they would not, the
-    catalog is that much ahead, and the version before is asked first; those that break the order even then are not the
-    columns that bore their names (dropped and added again since). A column of which nobody knows any more was dropped
-    since: its attnum is one of the gaps after its left neighbour, and no other column will ever have it.
-    """
+    By name from the catalog; by name from the version before (renamed or dropped since); by place and type from either
+    (renamed, and again since). A name with another type counts last: the column may have been dropped and its name
+    given to another. Attnums rise from column to column; where they would not, the catalog is that much ahead, and the
+    version before is asked first; those that break the order even then are other columns of the same name (dropped and
+    added again since). A column that neither knows was dropped since: its attnum is one of the gaps after its left
+    neighbour, and no other column will ever have it."""
     catalog_first = _found(relation, described, older)
     if older is None:
         found = _rising(catalog_first)
@@ -96,7 +95,7 @@ def _by_place(relation: Relation, schema: TopicSchema | None) -> list[Column | N
 
 
 def _as_sent(column: Column, sent: RelationColumn) -> Column:
-    """The stream's word on name and type. The fill of another type's column is no value of this one."""
+    """The column with the stream's name and type. The fill of a column of another type is no value of this one."""
     if (column.type_oid, column.typmod) == (sent.type_oid, sent.typmod):
         return replace(column, name=sent.name)
     return Column(column.id, sent.name, sent.type_oid, sent.typmod, key=column.key, policy=column.policy)

@@ -29,7 +29,7 @@ from tailrace.cdc.columnar.relations import (
 )
 from tailrace.cdc.columnar.routes import RouteTable
 from tailrace.cdc.columnar.rows import Places, event_rows, message_rows, table_rows
-from tailrace.cdc.columnar.scan import Found, Scan
+from tailrace.cdc.columnar.scan import Scan, ScanResult
 from tailrace.cdc.columnar.schema_change import SchemaChange
 from tailrace.cdc.columnar.undecoded import ORDINAL, UndecodedBlock, truncate_message
 from tailrace.cdc.kernels import rows as kernels
@@ -356,7 +356,7 @@ class BlockDecoder:
             else:
                 self._work.undecoded.setdefault(topic, UndecodedBlock()).other(self._transaction, frame)
 
-    def _table_rows(self, found: Found, at: Places, number: int, route: TableRoute) -> TopicRows:
+    def _table_rows(self, found: ScanResult, at: Places, number: int, route: TableRoute) -> TopicRows:
         try:
             failpoints.refuse("table_decoded", route.topic.text)
             return table_rows(found, at, route, self._policies, unsent=self._routes.has_unsent(number))
@@ -368,7 +368,7 @@ class BlockDecoder:
             raise Undecodable(route.topic, error, lsn, None) from error
 
     def _rows(self) -> list[TopicRows]:
-        found, done = self._scan.found(), []
+        found, done = self._scan.result(), []
         for number, route in enumerate(self._routes):
             counted = self._routes.counted(number)
             self._work.ignored.update(counted)
@@ -379,17 +379,17 @@ class BlockDecoder:
                 done.append(self._table_rows(found, at, number, route))
             elif isinstance(route, EventsRoute):
                 for part in event_rows(found, at, route, self._source):
-                    self._seen(part.topic, EVENT_SCHEMA)
+                    self._add_topic(part.topic, EVENT_SCHEMA)
                     done.append(part)
         if self._work.messages:
             topic = TopicId.messages(self._source)
-            self._seen(topic, MESSAGE_SCHEMA)
+            self._add_topic(topic, MESSAGE_SCHEMA)
             done.append(
                 message_rows(topic, self._work.messages, self._work.message_stamps, found.transactions)
             )
         return done
 
-    def _seen(self, topic: TopicId, schema: TopicSchema) -> None:
+    def _add_topic(self, topic: TopicId, schema: TopicSchema) -> None:
         """A topic of events or messages may be new."""
         if topic not in self._known:
             self._known.add(topic)

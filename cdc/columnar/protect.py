@@ -1,9 +1,7 @@
-"""Column policies on pgoutput messages: rows are written anew with the protected form of their cells. Pure.
+"""Column policies on pgoutput messages: rows are rewritten with the protected form of their cells. Pure.
 
-The same as ``tailrace.cdc.policy.policies`` does to columns of decoded rows, for frames that are stored before
-anybody decodes them. Who
-decodes them later must not apply the policies again (``Policies.as_applied``).
-"""
+It does to frames that are stored undecoded what ``tailrace.cdc.policy.policies`` does to columns of decoded rows. The
+decoder that reads them later must not apply the policies again (``Policies.as_applied``)."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ def is_protected(
 def protected_columns(relation: Relation, schema: TopicSchema, policies: Policies) -> list[Column] | None:
     """The columns of a relation, place by place, with their policies; ``schema`` is the topic's latest version.
 
-    None when that cannot be told: a protected column of the topic is not among them, so it may have another name.
+    None when a protected column of the topic is not among them: it may have another name, so nobody knows which.
     """
     if matches(relation, schema):
         return list(schema.sent)
@@ -53,7 +51,7 @@ def protected_columns(relation: Relation, schema: TopicSchema, policies: Policie
 def protect(message: bytes, columns: Sequence[Column], policies: Policies) -> bytes:
     """An Insert, Update or Delete with the protected form of its cells; any other message as it is.
 
-    Raises ProtocolError on a row that cannot be taken apart as one of these columns, or with a protected cell in
+    Raises ProtocolError on a row that cannot be parsed as one of these columns, or with a protected cell in
     binary, OperatorError without the key that values are hashed with.
     """
     if message[:1] not in (b"I", b"U", b"D"):
@@ -93,7 +91,7 @@ def _tuple(reader: Reader, out: bytearray, columns: Sequence[Column], policies: 
 
 
 def without_defaults(frame: bytes, message: Message) -> bytes:
-    """A message of the DDL trigger without the defaults of columns, which are values; as it is when it is none."""
+    """A message of the DDL trigger without the defaults of columns, which are values."""
     try:
         data = json.loads(message.content)
         for column in data.get("columns", ()):

@@ -1,10 +1,9 @@
-"""Relations as the stream announces them, matched with the topic schemas the log knows.
+"""Match the relations that the stream announces with the topic schemas of the log.
 
 The stream gives names, types and replica identity of a column; its identity (attnum), the primary key under REPLICA
-IDENTITY FULL and the value of older rows come from the catalog, which is *now*, not *then*. So the stream's word
-counts where the two differ. A relation is judged when its first row comes, not when it is announced: an announcement
-inside a transaction that the log has already may be older than what the log knows.
-"""
+IDENTITY FULL and the value of older rows come from the catalog, which is *now*, not *then*. So the stream counts where
+the two differ. A relation is resolved when its first row comes, not when it is announced: an announcement inside a
+transaction that the log has already may be older than what the log knows."""
 
 from __future__ import annotations
 
@@ -53,13 +52,13 @@ class EventsRoute:
 
 @dataclass(frozen=True, slots=True)
 class IgnoredRoute:
-    """``describe`` said that this table is not ours."""
+    """``describe`` did not find the table among the captured ones."""
 
     table: tuple[str, str]
 
 
 class Conflict(Exception):
-    """A relation that cannot be made into a version of its topic; ``error`` says why."""
+    """A relation that cannot become a version of its topic; ``error`` says why."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -93,14 +92,14 @@ class Relations:
         self.changes: list[SchemaChange] = []
 
     def copy(self) -> Relations:
-        """One that goes on from here by itself."""
+        """A copy that goes on independently from here."""
         other = Relations(self._source, self._known, self._describe, self._policies, self._quarantined)
         other._announced, other._described = dict(self._announced), dict(self._described)
         other._labels = dict(self._labels)
         return other
 
     def topic(self, relid: int) -> TopicId | None:
-        """The topic of the log that a table's rows are for, None when there is none or it is not known."""
+        """The topic of the log that gets a table's rows; None when there is none or it is not known."""
         if relid in self._known:
             return self._known[relid][0]
         relation = self._announced.get(relid)
@@ -117,7 +116,7 @@ class Relations:
         return next(schema for known, schema in self._known.values() if known == topic)
 
     def concerns(self, message: ddl_message.DdlMessage, topic: TopicId) -> bool:
-        """Whether a message of the event trigger says something of a topic."""
+        """Whether a message of the event trigger concerns a topic."""
         return (
             message.change is ddl_message.Change.FAILED
             or message.label == topic.parts[1:]
@@ -128,7 +127,7 @@ class Relations:
         self._announced[relation.relid] = relation
 
     def resolve(self, relid: int, commit_lsn: int) -> Route:
-        """Where rows of a table go from now on. New versions are added to ``changes``.
+        """The route of a table's rows from now on. New versions are added to ``changes``.
 
         Raises ProtocolError for a table that was not announced, what ``describe`` raises, and Conflict.
         """
@@ -141,9 +140,9 @@ class Relations:
         if known is not None and matches(relation, known[1]):
             return TableRoute(*known)
         label = (relation.schema, relation.table)
-        told = self._described.get(relid) if known else None
-        exact = told is not None and covers(told, relation)
-        described = told if exact else self._describe(relation)
+        known_from_ddl = self._described.get(relid) if known else None
+        exact = known_from_ddl is not None and covers(known_from_ddl, relation)
+        described = known_from_ddl if exact else self._describe(relation)
         if described is None:
             return IgnoredRoute(label)
         try:
@@ -168,8 +167,8 @@ class Relations:
         return TableRoute(topic, current)
 
     def apply_ddl(self, message: ddl_message.DdlMessage, commit_lsn: int) -> None:
-        """What the event trigger said at this place of the stream. Adds to ``changes``; the next row of the table is
-        to be resolved again. Raises Conflict."""
+        """Apply what the event trigger describes at this place of the stream. Adds to ``changes``; the next row of the
+        table must be resolved again. Raises Conflict."""
         if message.change is ddl_message.Change.FAILED:
             self._described.clear()  # somewhere there is a table that is not what was said of it
             return

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tailrace.cdc.columnar.relations import EventsRoute, TableRoute
-from tailrace.cdc.columnar.scan import Found
+from tailrace.cdc.columnar.scan import ScanResult
 from tailrace.cdc.columnar.values import raw_column, struct_of, type_columns
 from tailrace.cdc.kernels import rows as kernels
 from tailrace.cdc.kernels.key_hash import hash_keys
@@ -36,13 +36,15 @@ _NO_POLICIES = Policies()
 _ORDINAL_MASK = (1 << kernels.STAMP_SHIFT) - 1
 
 
-def table_rows(found: Found, at: Places, route: TableRoute, policies: Policies, *, unsent: bool) -> TopicRows:
+def table_rows(
+    found: ScanResult, at: Places, route: TableRoute, policies: Policies, *, unsent: bool
+) -> TopicRows:
     """The rows ``at`` of a table. ``unsent``: some have cells that were not sent."""
     builder = _Builder(found, at, route.topic, route.schema, route.schema.places, policies)
     return builder.finish(unsent=unsent)
 
 
-def event_rows(found: Found, at: Places, route: EventsRoute, source: str) -> Iterator[TopicRows]:
+def event_rows(found: ScanResult, at: Places, route: EventsRoute, source: str) -> Iterator[TopicRows]:
     """The rows ``at`` of the events table, by category; categories in the order in which they first appear.
 
     Raises ProtocolError on an event without category.
@@ -78,7 +80,7 @@ def message_rows(
         old=np.full(count, -1, np.int32),
     )
     cells = Cells((np.cumsum(sizes) - sizes).astype(np.int32), sizes)
-    found = Found(np.frombuffer(b"".join(texts), np.uint8), rows, cells, transactions)
+    found = ScanResult(np.frombuffer(b"".join(texts), np.uint8), rows, cells, transactions)
     return _Builder(found, np.arange(count), topic, MESSAGE_SCHEMA, range(2)).finish(unsent=False)
 
 
@@ -90,14 +92,14 @@ def deleted_rows(
     stamps: Sequence[int],
     transaction: tuple[int, int, int],
 ) -> TopicRows:
-    """Deletes of rows of which the key is known: a cell per column of the schema, None outside of the key.
+    """Deletes of rows whose key is known: a cell per column of the schema, None outside of the key.
     ``transaction``: commit LSN, xid, commit time (µs since 2000-01-01 UTC)."""
     count, width = len(rows), len(schema.columns)
     texts = [text for row in rows for text in row]
     sizes = np.array([kernels.NULL if text is None else len(text) for text in texts], np.int32)
     ends = np.cumsum(np.maximum(sizes, 0))
     first = np.arange(0, count * width, width, dtype=np.int32)
-    found = Found(
+    found = ScanResult(
         np.frombuffer(b"".join(text or b"" for text in texts), np.uint8),
         kernels.Rows(
             route=np.zeros(count, np.int32),
@@ -118,7 +120,7 @@ class _Builder:
 
     def __init__(
         self,
-        found: Found,
+        found: ScanResult,
         at: Places,
         topic: TopicId,
         schema: TopicSchema,
@@ -151,7 +153,7 @@ class _Builder:
             texts = self._policies.texts([column], [self._texts(first, number)])
             typed += type_columns(texts, [column], raw)
             hashed += texts if column.key and self._key_policy else []
-        columns = self._stamped()
+        columns = self._position_columns()
         columns["_hash"] = self._hashes(hashed)
         columns["_op"] = _OP_NAMES.take(pa.array(self._ops))
         columns["key"] = struct_of(
@@ -162,14 +164,14 @@ class _Builder:
         columns["after"] = self._after(typed, target.field("after").type)
         columns["before"], columns["_before"] = self._before(target.field("before").type, raw)
         columns["_unchanged"] = self._unchanged(target.field("_unchanged").type, unsent)
-        columns["_moved_from"] = self._moved(target.field("_moved_from").type, raw)
+        columns["_moved_from"] = self._moved_from(target.field("_moved_from").type, raw)
         columns["_raw"] = raw_column(rows, raw, target.field("_raw").type)
         return TopicRows(self._topic, self._schema.version, pa.table(columns, schema=target))
 
     def _texts(self, first: Ints32, number: int) -> pa.Array:
         return _texts(self._found, first, self._places[number])
 
-    def _stamped(self) -> dict[str, pa.Array]:
+    def _position_columns(self) -> dict[str, pa.Array]:
         number = self._stamps >> kernels.STAMP_SHIFT
         lsns, xids, commit_times = (self._found.transactions[:, at] for at in range(3))
         return {
@@ -180,7 +182,7 @@ class _Builder:
         }
 
     def _hashes(self, texts: Sequence[pa.Array]) -> pa.Array:
-        """Of the key as it is written: ``texts`` are those of its columns when one of them has a policy."""
+        """Hashes of the key in its written form. ``texts``: those of its columns, when one of them has a policy."""
         if self._key_policy:
             hashed = keys.hash_columns(texts)
             mask = _mask(self._ops == kernels.TRUNCATE)
@@ -202,8 +204,8 @@ class _Builder:
         return struct_of(columns, kind, mask)
 
     def _before(self, kind: pa.StructType, raw: Raw) -> tuple[pa.Array, pa.Array]:
-        """Old images. Of one of which only the key is known, only the key is taken: the server fills the other cells
-        with NULL, which means unknown there."""
+        """Old images. Where only the key is known, only the key is taken: the server fills the other cells with NULL,
+        which means unknown there."""
         where = np.flatnonzero((self._known == kernels.BEFORE_KEY) | (self._known == kernels.BEFORE_FULL))
         if not len(where):
             rows = len(self._ops)
@@ -218,7 +220,7 @@ class _Builder:
         images = self._images(texts, where, range(len(self._places)), kind, raw)
         return images, _BEFORE_NAMES.take(pa.array(names))
 
-    def _moved(self, kind: pa.StructType, raw: Raw) -> pa.Array:
+    def _moved_from(self, kind: pa.StructType, raw: Raw) -> pa.Array:
         where = np.flatnonzero(self._known == kernels.BEFORE_MOVED)
         if not len(where):
             return pa.nulls(len(self._ops), kind)
@@ -260,7 +262,7 @@ class _Builder:
         return pa.ListArray.from_arrays(pa.array(ends), pa.array(ids[places[named]]), type=kind, mask=none)
 
 
-def _texts(found: Found, first: Ints32, place: int) -> pa.Array:
+def _texts(found: ScanResult, first: Ints32, place: int) -> pa.Array:
     """One cell per row as sent, null for NULL and for what was not sent."""
     rows = len(first)
     offsets, valid = np.empty(rows + 1, np.int32), np.zeros((rows + 7) >> 3, np.uint8)

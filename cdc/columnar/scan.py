@@ -39,8 +39,9 @@ _PROBLEMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a pass has found. ``transactions``: commit LSN, xid, commit time (µs since 2000-01-01) by number."""
+class ScanResult:
+    """The rows and cells of one block. ``transactions``: commit LSN, xid, commit time (µs since 2000-01-01) by
+    number."""
 
     data: Bytes
     rows: Rows
@@ -67,7 +68,7 @@ class Scan:
         self._make_room(0, 0, 0)
 
     def begin(self, data: Data, ends: array[int]) -> None:
-        """Raises ProtocolError on a block too large to be told apart."""
+        """Raises ProtocolError on a block too large for 32-bit positions."""
         if len(data) > _BLOCK_BYTES_MAX:
             raise ProtocolError(f"a block of {len(data)} bytes", hint=HINT)
         self._block = data
@@ -131,11 +132,11 @@ class Scan:
         return stamp
 
     def skip_ordinals(self, count: int) -> None:
-        """They belong to rows that somebody else keeps."""
+        """They belong to rows that are stored undecoded."""
         self._state[kernels.STAMP] += count
 
     def set_ordinal(self, ordinal: int) -> None:
-        """Of the next row of this transaction."""
+        """Set the ordinal of the next row of this transaction."""
         self._state[kernels.STAMP] += ordinal - self.ordinal
 
     def save(self) -> NDArray[np.int64]:
@@ -154,10 +155,10 @@ class Scan:
         rows.stamp[at], rows.first[at], rows.old[at] = self.next_stamp(), -1, -1
         self._state[kernels.ROWS] += 1
 
-    def found(self) -> Found:
+    def result(self) -> ScanResult:
         rows = int(self._state[kernels.ROWS])
         count = int(self._state[kernels.TRANSACTIONS])
-        return Found(
+        return ScanResult(
             self._data,
             _first(self._rows, rows),
             self._cells,
@@ -165,7 +166,7 @@ class Scan:
         )
 
     def error(self, status: int) -> ProtocolError:
-        """What is wrong with the message at hand: the reference decoder's word, or that of our own rules."""
+        """What is wrong with the message: the reference decoder's error, or the rule of ours that it breaks."""
         message = self.message
         try:
             pgoutput.decode(message)

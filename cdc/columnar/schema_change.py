@@ -15,8 +15,8 @@ from tailrace.eventstore.state.assembly import STATE_NAMES
 
 
 class ChangeKind(Enum):
-    """What is different in a new version, or what happened to a table without one. Most may have changed rows of which
-    the stream says nothing, or the key: whoever keeps state decides what to read again."""
+    """What is different in a new version, or what happened to a table without one. Most kinds may have changed the key,
+    or rows without an event: ``tailrace.cdc.stream.reload_reason`` decides which topics to read again."""
 
     NEW = "topic not seen before"
     ADDED = "column added"
@@ -27,7 +27,7 @@ class ChangeKind(Enum):
     PROTECTED = "column policy changed"
     REPLACED = "another table under the same name"
     MOVED = "table renamed"
-    # Only the DDL event trigger tells:
+    # Only the DDL event trigger shows these:
     TAKEN = "another table has its name now"
     REWRITTEN = "rows rewritten"
     REPARTITIONED = "a partition attached or detached"
@@ -40,9 +40,9 @@ class ChangeKind(Enum):
 class SchemaChange:
     """A topic's new version, or (``current`` is ``previous``) what happened to its table without one.
 
-    ``table`` is the table's (schema, name), ``lsn`` that of the commit. ``told``: by the event trigger, so identity is
-    exact; otherwise columns in ``guessed`` are known from the stream alone, so nobody can say what older rows have in
-    them."""
+    ``table`` is the table's (schema, name), ``lsn`` that of the commit. ``by_trigger``: the event trigger described it,
+    so identity is exact. Otherwise columns in ``guessed`` are known from the stream alone, and their value in older
+    rows is unknown."""
 
     topic: TopicId
     previous: TopicSchema | None
@@ -59,7 +59,7 @@ class SchemaChange:
 
 
 def taken_names(columns: Iterable[Column | RelationColumn]) -> list[str]:
-    """Names of columns that a state has for itself."""
+    """Names of columns that collide with those that a state adds."""
     return [column.name for column in columns if column.name in STATE_NAMES]
 
 
@@ -85,7 +85,7 @@ def fit(
     """
     if not relation.columns:
         raise OperatorError(
-            f"table {relation.schema}.{relation.table} has no columns, so its rows cannot be told apart",
+            f"table {relation.schema}.{relation.table} has no columns, so its rows cannot be distinguished",
             hint="take it out of the publication, or give it a column and a key",
         )
     if clashing := taken_names(relation.columns):
@@ -108,8 +108,8 @@ def described_version(described: TopicSchema, previous: TopicSchema, commit_lsn:
 
 
 def _with_fills_of(previous: TopicSchema | None, columns: Iterable[Column]) -> list[Column]:
-    """The fill of a column that there was before stays: the catalog forgets it when the table is rewritten (VACUUM
-    FULL, a generated column), but the log's rows from before that column go without it still."""
+    """A known column keeps its fill: the catalog forgets it when the table is rewritten (VACUUM FULL, a generated
+    column), but the log's rows from before that column still need it."""
     before = {column.id: column for column in previous.columns} if previous else {}
     return [
         replace(column, fill=before[column.id].fill)
@@ -141,9 +141,9 @@ def _version(
     )
 
 
-def covers(told: TopicSchema, relation: Relation) -> bool:
-    """Whether the trigger's description can be of this very relation, of which a publication may leave out columns."""
-    by_name = {column.name: column for column in told.columns}
+def covers(described: TopicSchema, relation: Relation) -> bool:
+    """Whether the trigger's description can be this relation's, from which a publication may leave out columns."""
+    by_name = {column.name: column for column in described.columns}
     return all(
         sent.name in by_name
         and (sent.type_oid, sent.typmod) == (by_name[sent.name].type_oid, by_name[sent.name].typmod)

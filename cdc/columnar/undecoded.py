@@ -1,9 +1,8 @@
-"""What comes for a table that cannot be decoded, kept so that it can be decoded later. Pure.
+"""The stored form of messages that cannot be decoded yet. Pure.
 
-What is kept of one block is whole by itself: pgoutput messages as version 1 sends them, each transaction between its
-Begin and its Commit (a part of a transaction larger than memory, too), each table's Relation in front of its first
-row. Rows have the ordinals of the transaction they are from: ``ORDINAL`` messages of our own say where they do not
-follow one another.
+Each part can be decoded by itself: pgoutput messages as version 1 sends them, each transaction between its Begin and
+its Commit (a part of a transaction larger than memory, too), each table's Relation in front of its first row. Rows keep
+the ordinals of their transaction: ``ORDINAL`` messages of our own say where these do not follow one another.
 
 Format: ``_MAGIC``, lengths of the rest before and after compression (8 bytes each), then in one zstd frame for each
 message its length (4 bytes) and its bytes; numbers in network order. One may follow another: small ones are joined.
@@ -32,7 +31,7 @@ _MESSAGE = struct.Struct(">cBQ")
 
 
 class UndecodedBlock:
-    """What is kept of one topic in one block."""
+    """The undecoded messages of one topic in one block."""
 
     def __init__(self) -> None:
         self._messages: list[bytes] = []
@@ -44,9 +43,9 @@ class UndecodedBlock:
     def row(
         self, transaction: tuple[int, int, int], ordinal: int, relid: int, relation: bytes, message: bytes
     ) -> int:
-        """Keep a row (or a truncate of this one table) of a transaction: (commit LSN, commit time in µs since 2000,
+        """Add a row (or a truncate of this one table) of a transaction: (commit LSN, commit time in µs since 2000,
         xid). ``relation``: as it was announced last. Returns how many ordinals the row takes: an update may be two
-        rows, and nobody knows."""
+        rows, which only decoding shows."""
         self._within(transaction)
         if relation and self._relations.get(relid) != relation:
             self._relations[relid] = relation
@@ -60,7 +59,7 @@ class UndecodedBlock:
         return taken
 
     def other(self, transaction: tuple[int, int, int], message: bytes) -> None:
-        """Keep a message that is no row."""
+        """Add a message that is no row."""
         self._within(transaction)
         self._messages.append(message)
 
@@ -91,7 +90,7 @@ def truncate_message(relid: int) -> bytes:
 
 
 def unpack(data: bytes) -> FrameBlock:
-    """What ``pack`` has packed (once or several times) as one block, to be decoded. Raises IntegrityError."""
+    """The output of one or several ``pack`` as one block to decode. Raises IntegrityError."""
     messages = [message for plain in _parts(data) for message in _messages(plain)]
     ends, end = array("q"), 0
     for message in messages:
@@ -107,7 +106,7 @@ def _parts(data: bytes) -> Iterator[bytes]:
     while at < len(data):
         if data[at : at + len(_MAGIC)] != _MAGIC:
             raise IntegrityError(
-                "what was kept of a topic that is set aside is in another format than this version writes",
+                "the stored frames of a topic in quarantine are in another format than this version writes",
                 hint="read the table again: tailrace source snapshot",
             )
         at += len(_MAGIC)

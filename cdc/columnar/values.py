@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -192,7 +193,7 @@ _CASTERS: dict[int, tuple[Cast, str]] = {
 
 
 def _list(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Unfit]:
-    """One-dimensional arrays: split the literals, type all elements as one column, hang them up again."""
+    """One-dimensional arrays: split the literals, type all elements as one column, rebuild the lists."""
     offsets, elements, valid, unfit = array_literals.split(texts)
     typed, bad_elements = _convert(elements, kind.value_type)
     if bad_elements:  # one element that does not fit makes its whole cell unfit
@@ -203,9 +204,6 @@ def _list(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Unfit]:
     mask = None if valid.all() else pa.array(~valid)
     lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), typed, type=kind, mask=mask)
     return lists, unfit or None
-
-
-# --- whole tables of rows that have nothing but an after image: what a first load reads ---
 
 
 def type_columns(
@@ -234,21 +232,24 @@ def raw_column(rows: int, raw: dict[int, list[tuple[int, bytes]]], kind: pa.Data
     return pa.array([raw.get(row) for row in range(rows)], kind)
 
 
-def table_rows(
-    texts: Sequence[pa.Array],
-    schema: TopicSchema,
-    policies: Policies,
-    op: Op = Op.READ,
-    *,
-    lsn: int,
-    txn: int = 0,
-    commit_ts: int | None = None,
-    first_ordinal: int = 0,
+@dataclass(frozen=True, slots=True)
+class LoadStamp:
+    """Where loaded rows stand in the log: ``commit_ts`` in µs since 1970-01-01 UTC; ordinals count from
+    ``first_ordinal``."""
+
+    lsn: int
+    commit_ts: int | None = None
+    first_ordinal: int = 0
+    txn: int = 0
+
+
+def loaded_rows(
+    texts: Sequence[pa.Array], schema: TopicSchema, policies: Policies, stamp: LoadStamp
 ) -> pa.Table:
-    """Rows of a first load in ``change_schema(schema)``: each the state of a row, as if created.
+    """Rows of a load in ``change_schema(schema)``: each the state of a row, as if created.
 
     ``texts``: one string or binary array per column of the schema, in its order, all of one length, as the source has
-    them. ``commit_ts`` in µs since 1970-01-01 UTC. Raises OperatorError on a schema without key.
+    them. Raises OperatorError on a schema without key.
     """
     texts = policies.texts(schema.columns, texts)
     target = change_schema(schema)
@@ -261,11 +262,11 @@ def table_rows(
     hashes = hash_columns([cells for cells, flag in zip(texts, is_key, strict=True) if flag])
     columns: dict[str, pa.Array] = {
         "_hash": hashes,
-        "_op": pa.repeat(pa.scalar(op.value, pa.string()), rows),
-        "_lsn": pa.repeat(pa.scalar(lsn, pa.int64()), rows),
-        "_txn": pa.repeat(pa.scalar(txn, pa.int64()), rows),
-        "_ordinal": pa.array(np.arange(first_ordinal, first_ordinal + rows, dtype=np.int64)),
-        "_commit_ts": pa.repeat(pa.scalar(commit_ts, target.field("_commit_ts").type), rows),
+        "_op": pa.repeat(pa.scalar(Op.READ.value, pa.string()), rows),
+        "_lsn": pa.repeat(pa.scalar(stamp.lsn, pa.int64()), rows),
+        "_txn": pa.repeat(pa.scalar(stamp.txn, pa.int64()), rows),
+        "_ordinal": pa.array(stamp.first_ordinal + np.arange(rows, dtype=np.int64)),
+        "_commit_ts": pa.repeat(pa.scalar(stamp.commit_ts, target.field("_commit_ts").type), rows),
         "key": struct_of(key, target.field("key").type),
         "after": struct_of(typed, target.field("after").type),
         "before": pa.nulls(rows, target.field("before").type),
@@ -278,7 +279,7 @@ def table_rows(
 
 
 def require_key(schema: TopicSchema, what: str) -> None:
-    """Raises OperatorError when rows of this schema cannot be told apart."""
+    """Raises OperatorError for a schema without a key: its rows cannot be distinguished."""
     if not schema.key:
         raise OperatorError(
             f"{what} has no key", hint="give the table a primary key, or set REPLICA IDENTITY FULL"

@@ -1,9 +1,8 @@
-"""Functions compiled to machine code: where the compiled form is kept, and what to say when the compiler is missing.
+"""Compile functions to machine code: where the compiled form is stored, and the error when the compiler is missing.
 
 Importing this without numba raises OperatorError. Compiled code is kept in the user's cache folder, never beside the
-source: an installed package may be read-only, and a source folder stays clean. Where that folder cannot be written, the
-code is compiled anew by each process (some seconds).
-"""
+source: an installed package may be read-only, and a source folder stays clean. Where that folder cannot be written,
+each process compiles the code again (some seconds)."""
 
 from __future__ import annotations
 
@@ -68,14 +67,13 @@ def kernel(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def part(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A part of kernels of the same module, compiled into each of them: a call would hand over every field of every
-    array."""
+    """A part of the kernels of its module, compiled into each of them: a call would pass every field of every array."""
     return _compiled(function, forceinline=True, no_cpython_wrapper=True)
 
 
 def primitive(typing: Callable[..., Any]) -> Any:
-    """A function of kernels that Python cannot spell, as numba's ``intrinsic`` takes it: given the types of its
-    arguments it gives its signature and what writes its code."""
+    """A kernel function that Python cannot express, in the form of numba's ``intrinsic``: from the types of its
+    arguments it returns its signature and the function that writes its code."""
     decorate: Any = extending.intrinsic
     return decorate(typing)
 

@@ -1,4 +1,4 @@
-"""Rows as COPY's text format has them, and key hashes of columns of texts: the kernels of loads.
+"""The kernels of loads: rows in COPY's text format, and key hashes of columns of texts.
 
 Source: PostgreSQL documentation, "COPY", File Formats, Text Format; what a server writes is less than what it reads
 (CopyAttributeOutText in copyto.c): it escapes the backslash and six control characters, and ``\\N`` is NULL.
@@ -111,8 +111,8 @@ def unescape_column(
     offsets: Ints,
     valid: Bytes,
 ) -> int:
-    """``copy_column`` of one with backslashes, which are taken out, or mean NULL: validity bits as an Arrow array has
-    them, 0 before. Returns how many are NULL."""
+    """``copy_column`` for a column with backslashes, which are resolved or mean NULL. Validity bits are those of an
+    Arrow array, all 0 before. Returns how many cells are NULL."""
     to, nulls = 0, 0
     for row in range(len(offsets) - 1):
         cell = row * columns + place

@@ -79,7 +79,7 @@ def _lowest(typing: Any, bits: Any) -> Any:
 
 
 call: Callable[[int, int], int] = primitive(_call)
-"""Of a function's address and its argument: ``int function(void *)``. Where it returns nothing the number is any."""
+"""Call ``int function(void *)`` by its address. For a void function the result means nothing."""
 call_3: Callable[[int, int, int, int], int] = primitive(_call_3)
 """``int function(void *, void *, int)``."""
 copy_memory: Callable[[int, int, int], None] = primitive(_copy_memory)

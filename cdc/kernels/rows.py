@@ -12,9 +12,8 @@ room (ROOM), and goes on when it is called again. Every other status is an error
 ``tailrace.cdc.wire.pgoutput`` is the specification. Arrays are accessed without bounds checks, so every field is
 compared with the end of its message before it is read.
 
-``Rows`` is a table of arrays, ``Cells`` another; a row names its first cell. A cell is (where its text begins, its
-size); the size is NULL or UNSENT when there is no text.
-"""
+``Rows`` is a table of arrays, ``Cells`` another; a row names its first cell. A cell is (where its text
+begins, its size); the size is NULL or UNSENT when there is no text."""
 
 from __future__ import annotations
 
@@ -94,6 +93,7 @@ def _find(relids: Ints, relid: int) -> int:
     return low if low < len(relids) and relids[low] == relid else -1
 
 
+# numba pickles these classes by name into its cache: under other names a cache of before cannot be read.
 class Routes(NamedTuple):
     """Where the rows of each table go. ``relids`` (sorted) are table oids and ``numbers`` their routes; the rest is by
     route: its kind, how many cells a row has, where its key's places end in ``key_places``, and counters."""
@@ -315,7 +315,13 @@ def _commit(data: Bytes, start: int, end: int, state: Ints) -> int:
 
 @kernel
 def scan(
-    data: Bytes, ends: Ints, state: Ints, routes: Routes, rows: Rows, cells: Cells, transactions: Ints
+    data: Bytes,
+    ends: Ints,
+    state: Ints,
+    routes: Routes,
+    rows: Rows,
+    cells: Cells,
+    transactions: Ints,
 ) -> int:
     """Go through messages from ``state[MESSAGE]`` on; returns why it stopped there.
 

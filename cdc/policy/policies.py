@@ -1,12 +1,12 @@
-"""Column policies: what capture makes of a column's values before anything is written.
+"""Column policies: how capture changes a column's values before anything is written.
 
 ``hash`` writes the HMAC-SHA256 (RFC 2104) of the value's text in hex, so that equal values stay equal, in every table;
 ``truncate:N`` its first N characters; ``drop`` leaves the column out; ``plain`` says that there is no policy. NULL
 stays NULL. A protected column is held as text. The policy of a version is part of its schema, with a fingerprint of
-the hash key, so that values of two policies never mix unnoticed: a change of it makes the topic be read again.
+the hash key, so that values of two policies never mix unnoticed: after a change the topic is read again.
 
-A policy is never lifted by silence. A column keeps the policy it had, also under another name, until the configuration
-says something else of it.
+Silence never lifts a policy. A column keeps the policy it had, also under another name, until the configuration says
+something else about it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Hasher = Callable[[bytes], str]
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The policies of one source. ``rules`` in the order of the configuration: a name counts before a pattern."""
+    """The policies of one source. ``rules`` are in the order of the configuration; a name counts before a pattern."""
 
     rules: tuple[tuple[str, NamePattern, str], ...] = ()
     key: bytes | None = field(default=None, repr=False)
     applied: bool = False
-    """Values come as they are to be written (``tailrace.cdc.columnar.protect``); only what the catalog says is
-    still to be protected."""
+    """The values are protected already (``tailrace.cdc.columnar.protect``); only what the catalog says is still to be
+    protected."""
 
     @classmethod
     def of(cls, settings: SourceSettings) -> Policies:
@@ -67,15 +67,15 @@ class Policies:
             policy = self.configured((*table, column.name))
             if policy is None:
                 policy = by_id.get(column.id) or by_name.get(column.name) or column.policy
-            columns.append(self._under(column, policy))
-        kept = tuple(column for column in columns if column.policy != DROP)
+            columns.append(self._with_policy(column, policy))
+        written = tuple(column for column in columns if column.policy != DROP)
         if not whole.bag:
             self._require_key(table, columns)
         left_out = tuple(column for column in columns if column.policy == DROP)
-        return replace(whole, columns=kept, left_out=left_out)
+        return replace(whole, columns=written, left_out=left_out)
 
     def changed(self, table: Label, latest: TopicSchema) -> list[str]:
-        """What a topic's latest version says otherwise than the configuration, a sentence for each column."""
+        """Where the configuration differs from a topic's latest version, a sentence for each column."""
         now = {column.id: column for column in self.schema(table, latest.whole, latest).sent}
         return [
             f"{column.name}: {describe(column.policy)} until now, {describe(now[column.id].policy)} from here on"
@@ -83,8 +83,8 @@ class Policies:
             if now[column.id].policy != column.policy
         ]
 
-    def kept(self, table: Label, latest: TopicSchema) -> list[str]:
-        """Columns that keep a policy of which the configuration says nothing (any more)."""
+    def still_protected(self, table: Label, latest: TopicSchema) -> list[str]:
+        """Columns that keep a policy though the configuration does not name it (any more)."""
         return [
             column.name
             for column in latest.sent
@@ -102,24 +102,24 @@ class Policies:
         return found
 
     def texts(self, columns: Sequence[Column], texts: Sequence[pa.Array]) -> list[pa.Array]:
-        """Values as they are written: one string or binary array per column. Raises OperatorError without the key they
-        are hashed with."""
+        """Values in the form in which they are written: one string or binary array per column. Raises OperatorError
+        without the key that hashes them."""
         if self.applied:
             return list(texts)
         return [
-            self._protected(column, cells) if column.policy else cells
+            self._protect(column, cells) if column.policy else cells
             for column, cells in zip(columns, texts, strict=True)
         ]
 
     def cell(self, column: Column, text: bytes) -> bytes:
-        """One value as it is written. Raises OperatorError like ``texts``."""
+        """One value in the form in which it is written. Raises OperatorError like ``texts``."""
         kind, _, argument = column.policy.partition(":")
         if kind == TRUNCATE:
             return text.decode(errors="replace")[: int(argument)].encode()
         return self._hasher_of(column)(text).encode()
 
     def as_applied(self) -> Policies:
-        """These policies for values that have their protected form already."""
+        """The same policies for values that are protected already."""
         return replace(self, applied=True)
 
     def configured(self, names: tuple[str, str, str]) -> str | None:
@@ -127,15 +127,15 @@ class Policies:
         found = next((policy for _, pattern, policy in self.rules if pattern.match(*names)), None)
         return "" if found == PLAIN else found
 
-    def _under(self, column: Column, policy: str) -> Column:
+    def _with_policy(self, column: Column, policy: str) -> Column:
         """The column with its fill, a value like others, under the policy."""
         if column.policy == policy:
             return column
-        fill = None if column.policy else column.fill  # it is not known any more what it was
+        fill = None if column.policy else column.fill  # its plain value is not known any more
         changed = replace(column, policy=policy, fill=None)
         if fill is None or not policy or policy == DROP:
             return replace(changed, fill=None if policy else fill)
-        return replace(changed, fill=self._protected(changed, pa.array([fill]))[0].as_py())
+        return replace(changed, fill=self._protect(changed, pa.array([fill]))[0].as_py())
 
     def _require_key(self, table: Label, columns: Sequence[Column]) -> None:
         for column in columns:
@@ -146,7 +146,7 @@ class Policies:
                     hint='write "hash" (or "plain") for it in [sources.NAME.columns]',
                 )
 
-    def _protected(self, column: Column, cells: pa.Array) -> pa.Array:
+    def _protect(self, column: Column, cells: pa.Array) -> pa.Array:
         kind, _, argument = column.policy.partition(":")
         if kind == TRUNCATE:
             return pc.utf8_slice_codeunits(_as_text(cells), 0, int(argument))

@@ -64,8 +64,8 @@ _NO_ENCODING = "SQL_ASCII"  # of a database: text is bytes, of which the server 
 
 
 class Lines:
-    """Ordinary connections that another thread may break: a thread that waits on one whose other end has vanished
-    would wait for ever."""
+    """Ordinary connections that another thread may break: without that, a thread would wait for ever on a connection
+    whose other end has vanished."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class Lines:
             psycopg.Connection.close(connection)
 
     def cut(self) -> None:
-        """Break all that are open and all that are still made; who waits on one gets TransientError."""
+        """Break all that are open and all that are opened later; a thread that waits on one gets TransientError."""
         with self._lock:
             self._broken = True
             for connection in self._open:
@@ -93,7 +93,7 @@ class Lines:
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """What is done inside has so long; then the lines are cut."""
+        """Cut the lines when the block takes longer than this."""
         timer = threading.Timer(seconds, self.cut)
         timer.daemon = True
         timer.start()
@@ -207,8 +207,8 @@ def connect_replication(address: Address, application: str = "tailrace") -> pq.a
 
 
 def encoding_of(connection: pq.abc.PGconn) -> str:
-    """The encoding in which rows are asked for: UTF-8, which every server converts to. Without an encoding of its own
-    a server refuses to send as UTF-8 what is not, so there it is asked for the bytes."""
+    """The encoding in which rows are sent: UTF-8, to which every server converts. A server in SQL_ASCII refuses to send
+    as UTF-8 what is not, so it is asked for the bytes."""
     return (
         _NO_ENCODING if connection.parameter_status(b"server_encoding") == _NO_ENCODING.encode() else "UTF8"
     )

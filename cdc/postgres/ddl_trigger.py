@@ -1,4 +1,4 @@
-"""The optional event trigger that tells of DDL in the stream: whether a source has it, putting it in, taking it out."""
+"""The optional event trigger that writes DDL into the stream: read its state, install it, remove it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SQL = files("tailrace.migrations.source.ddl")
 
 
 class Trigger(Enum):
-    """What of it a database has."""
+    """Whether a database has the trigger."""
 
     ABSENT = "is not installed"
     ACTIVE = "is installed"
@@ -53,12 +53,12 @@ def remove_script() -> str:
 
 
 def install_trigger(connection: Connection[Row], address: Address) -> None:
-    """Make it, or make it anew, in one transaction. Raises OperatorError when the user may not."""
+    """Create or replace it in one transaction. Raises OperatorError when the user may not."""
     _run(connection, address, install_script())
 
 
 def remove_trigger(connection: Connection[Row], address: Address) -> None:
-    """Take it out. Raises OperatorError when the user may not."""
+    """Remove it. Raises OperatorError when the user may not."""
     _run(connection, address, remove_script())
 
 

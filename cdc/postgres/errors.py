@@ -1,4 +1,4 @@
-"""What a Postgres server or libpq complains about, as errors that say what to do. No message carries a secret.
+"""Complaints of a Postgres server or libpq become errors that say what to do. No message carries a secret.
 
 SQLSTATEs are those of the manual's appendix A. A connection that is refused has none (libpq gives text alone), so
 those are known by the server's English text; another language falls back to the text itself.
@@ -25,8 +25,8 @@ class SlotActive(OperatorError):
 
 
 class RowTooLarge(OperatorError):
-    """A row that the server cannot send: it exceeds what one message or allocation may hold (1 GiB). As text, where
-    that was asked for: then it is asked for in binary, which is half as long for bytea."""
+    """A row that the server cannot send, because it exceeds what one message or allocation may hold (1 GiB). A row that
+    is too large as text is read in binary, which is half as long for bytea."""
 
 
 class SlotLost(OperatorError):
@@ -248,7 +248,7 @@ def from_psycopg(error: psycopg.Error, doing: str, where: str) -> TailraceError:
 
 
 def said_by(error: psycopg.Error) -> str | None:
-    """What may be repeated of a server's complaint; None when it was libpq that complained."""
+    """The part of a server's complaint that may be repeated; None when libpq complained."""
     diag = error.diag
     if diag.message_primary is None:
         return None

@@ -1,9 +1,8 @@
-"""A server that says nothing while rows are read: does it work, or has the connection died without a word?
+"""A server is silent while rows are read: does it work, or has the connection died?
 
-The stream has keepalives to tell; a COPY has none, and a half-open connection may look alive to TCP on this side (a
-middlebox answers for the server). But the server knows what its process waits for, and tells over another connection:
-one that waits for its client, while the client waits for it, has lost it.
-"""
+The stream has keepalives; a COPY has none, and a half-open connection may look alive to TCP on this side (a middlebox
+answers for the server). But the server knows what its process waits for, and another connection can read that: a
+process that waits for its client, while the client waits for it, has lost it."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ WHERE pid = ANY (%s) AND usename = current_user AND application_name LIKE 'tailr
 
 
 def wait_readable(pgconn: pq.abc.PGconn, doing: str, address: Address) -> None:
-    """Until the server has sent something. Raises TransientError when it waits for us meanwhile."""
+    """Wait until the server has sent something. Raises TransientError when the server waits for us."""
     silence = _FIRST_SECONDS
     while not select.select([pgconn.socket], [], [], silence)[0]:
         if _waits_for_client(pgconn.backend_pid, address) and not _arrives(pgconn, _LATE_SECONDS):

@@ -1,7 +1,7 @@
-"""Locks of several tables at once, waiting for one only with no other in hand.
+"""Lock several tables at once, without ever waiting for one while holding another.
 
-Whoever holds one table and waits for another is in a deadlock with the transaction that takes both the other way round,
-and the server may end that one; and whoever waits for the first queues behind a wait of which it knows nothing.
+A session that holds one table and waits for another is in a deadlock with a transaction that takes both the other way
+round, and the server may end that one. And sessions that need the first table queue behind a wait they know nothing of.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Lock:
 def lock_together(
     connection: Connection[Row], address: Address, wanted: Sequence[Lock], seconds: float
 ) -> None:
-    """Take all of these locks in the open transaction. Raises TransientError, with none of them, when they were not to
-    be had together within ``seconds``.
+    """Take all of these locks in the open transaction. Raises TransientError, holding none, when they could not be had
+    together within ``seconds``.
 
     A table whose owner has taken the right to lock it from himself is left out: what follows in the transaction waits
     for no lock longer than a moment."""
@@ -76,7 +76,7 @@ def read_locks_refused(connection: Connection[Row], names: sql.Composable, tries
 def _refused(
     connection: Connection[Row], address: Address, wanted: Sequence[Lock]
 ) -> tuple[Lock, psycopg.Error] | None:
-    """The lock that was not to be had. Only for the first one it waits, for a moment."""
+    """The lock that was refused. It waits for the first one only, for a moment."""
     _limit(connection, address, _WAIT)
     with translated("locking tables", address):
         try:

@@ -1,4 +1,4 @@
-"""How far a source is, rung by rung (head, sent, received, durable), and what its slot keeps, as the server tells it.
+"""How far a source is (head, sent, received, durable) and what its slot keeps, as the server reports it.
 
 Any process may ask: the server knows what its walsender sent and what the capture reported back (protocol page,
 "Streaming Replication Protocol"), so the capture itself may run elsewhere, or not at all.
@@ -59,14 +59,15 @@ class Ladder:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Until the slot is lost, if WAL is written as fast as on average since the server's statistics began."""
+        """The time until the slot is lost, if WAL is written as fast as on average since the server's statistics
+        began."""
         if self.remaining_bytes is None or not self.wal_bytes_per_second:
             return None
         return self.remaining_bytes / self.wal_bytes_per_second
 
     @property
     def slow(self) -> str:
-        """Who is the slowest; "" while nobody is."""
+        """The slowest part; "" while none is behind."""
         if self.head - self.durable < SLOW_BYTES:
             return ""
         if self.sent is None or self.received is None:

@@ -75,7 +75,7 @@ Row = tuple[object, ...]
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One table as it is published. ``columns``: names of what is sent, None = all but generated ones.
-    ``filter_columns``: attnums that the row filter looks at, as far as they can be told from the column list."""
+    ``filter_columns``: attnums that the row filter looks at, as far as the column list shows them."""
 
     label: tuple[str, str]
     identity: TablePublication
@@ -203,7 +203,8 @@ def read_publication(
 ) -> Publication | None:
     """The publication, None when there is none; of its entries those with these oids.
 
-    Waits for who has locked a table whose row filter it reads: a session that holds locks asks for its own tables."""
+    It waits for a session that has locked a table whose row filter it reads, so a session that holds locks names its
+    own tables."""
     with translated("reading the publication", address):
         row = connection.execute(
             "SELECT oid::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot, xmin::text,"
@@ -265,7 +266,7 @@ def _int(value: object) -> int:
 
 
 def create_statement(name: str, tables: Iterable[tuple[str, str]]) -> str:
-    """An empty publication is made too: the slot must not be older than its publication."""
+    """CREATE PUBLICATION, also for no tables: the slot must not be older than its publication."""
     targets = _targets(tables)
     options = "WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = true)"
     return f"CREATE PUBLICATION {quote(name)}{f' FOR TABLE {targets}' if targets else ''} {options}"
@@ -276,5 +277,5 @@ def add_statement(name: str, tables: Sequence[tuple[str, str]]) -> str:
 
 
 def _targets(tables: Iterable[tuple[str, str]]) -> str:
-    """ONLY: tables that inherit from one are matched by the patterns themselves."""
+    """Tables by ONLY: those that inherit from one are matched by the patterns themselves."""
     return ", ".join(f"ONLY {quote(schema)}.{quote(name)}" for schema, name in tables)

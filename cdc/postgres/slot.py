@@ -37,8 +37,8 @@ class SlotInfo:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A slot that was just made: everything that commits below ``consistent_point`` is in ``snapshot``, which lives
-    until the connection's next command, everything else is streamed."""
+    """A new slot. Everything that commits below ``consistent_point`` is in ``snapshot``, everything else is streamed.
+    The snapshot lives until the connection's next command."""
 
     slot: str
     consistent_point: int
@@ -46,7 +46,7 @@ class Exported:
 
 
 def slot_name(store: str, source: str) -> str:
-    """Of at most 63 characters, lower case: both names are ``tailrace.eventstore.settings.Name``."""
+    """A name of at most 63 lower-case characters: both parts are ``tailrace.eventstore.settings.Name``."""
     return f"{store}_{source}"
 
 
@@ -78,7 +78,7 @@ def read_slot(connection: Connection[tuple[object, ...]], name: str, address: Ad
 
 
 def require_usable(slot: SlotInfo, database: str, address: Address) -> None:
-    """Raise when the slot is not one that can be streamed from here: foreign, lost or invalidated."""
+    """Raise when the slot cannot be streamed from: foreign, lost or invalidated."""
     if slot.plugin != "pgoutput" or slot.database != database:
         raise OperatorError(
             f"the replication slot {slot.name} of {address.text} is not ours: "

@@ -1,10 +1,8 @@
-"""The text of values that came in binary: what their types' output functions print under capture's settings.
+"""The text of values that came in binary, as their types' output functions print it under capture's settings.
 
-Plain types have it at hand (``tailrace.cdc.wire.binary``). For all others the server is asked: a parameter in
-binary, selected
-as text, passes its type's receive function and then its output function, and nothing is written. So what is printed
-with the catalog's help (``regclass``) is printed as the catalog is now.
-"""
+Plain types are printed here (``tailrace.cdc.wire.binary``). All others go through the server: a parameter in binary,
+selected as text, passes its type's receive function and then its output function, and nothing is written. Types that
+need the catalog to print (``regclass``) are printed as the catalog is now."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ SELECT oid::bigint, base::bigint, typtype::text FROM given WHERE typtype <> 'd'
 
 
 class Unrenderable(Exception):
-    """The text of a value is not to be had: its place in what was asked for, and why."""
+    """A value that has no text: its place among the values given, and why."""
 
     def __init__(self, place: int, reason: str) -> None:
         super().__init__(reason)
@@ -63,7 +61,7 @@ def read_bases(connection: Connection[Row], address: Address, oids: Iterable[int
 
 
 class Renderer:
-    """Gives texts, over a connection of its own that is made when it is needed first."""
+    """Renders values as text, over a connection of its own that is opened when it is first needed."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -78,7 +76,7 @@ class Renderer:
             self._connection.close()
 
     def texts(self, values: Sequence[tuple[int, memoryview]]) -> list[bytes]:
-        """Of values with the oids of their types. Raises Unrenderable, TransientError."""
+        """The texts of values, given with the oids of their types. Raises Unrenderable, TransientError."""
         self._learn({oid for oid, _ in values} - self._bases.keys())
         found: list[bytes] = [b""] * len(values)
         asked: list[int] = []

@@ -54,12 +54,12 @@ class Recorder:
             start = end
         self._file.flush()
 
-    def describing(self, describe: Describe) -> Describe:
+    def recording(self, describe: Describe) -> Describe:
         """The same ``describe``, whose answers are recorded."""
 
         def recorded(relation: pgoutput.Relation) -> TopicSchema | None:
             found = describe(relation)
-            shown = None if found is None else self._shown(relation, found)
+            shown = None if found is None else self._without_fills(relation, found)
             document = {
                 "relation": as_json(relation),
                 "schema": None if shown is None else shown.to_json(),
@@ -83,7 +83,7 @@ class Recorder:
                 assert isinstance(relation, pgoutput.Relation)
                 self._relations[relid] = relation
             elif tag in _ROWS:
-                message = self._protected(relid, message)
+                message = self._protect(relid, message)
             elif tag == b"M":
                 message = self._without_defaults(message)
         except ProtocolError:
@@ -92,7 +92,7 @@ class Recorder:
                 return
         self._file.add(FRAME, at, message)
 
-    def _protected(self, relid: int, message: bytes) -> bytes:
+    def _protect(self, relid: int, message: bytes) -> bytes:
         """Raises ProtocolError when a row of protected columns cannot be taken apart."""
         relation = self._relations.get(relid)
         if relation is None:
@@ -114,27 +114,27 @@ class Recorder:
         return next(by_name, TopicSchema(1, ()))
 
     def _without_defaults(self, message: bytes) -> bytes:
-        told = pgoutput.decode(message)
-        assert isinstance(told, pgoutput.Message)
+        parsed = pgoutput.decode(message)
+        assert isinstance(parsed, pgoutput.Message)
         return (
-            without_defaults(message, told)
-            if told.prefix == ddl_message.PREFIX and self._policies_hold()
+            without_defaults(message, parsed)
+            if parsed.prefix == ddl_message.PREFIX and self._protects()
             else message
         )
 
-    def _policies_hold(self) -> bool:
+    def _protects(self) -> bool:
         """Whether any column of the source is, or is to be, protected: then no default of a column is recorded."""
         schemas = (schema for _, schema in self._schemas.values())
         return bool(self._policies.rules) or any(c.policy for schema in schemas for c in schema.sent)
 
-    def _shown(self, relation: pgoutput.Relation, schema: TopicSchema) -> TopicSchema:
-        if not self._policies_hold():
+    def _without_fills(self, relation: pgoutput.Relation, schema: TopicSchema) -> TopicSchema:
+        if not self._protects():
             return schema
         return replace(schema, columns=tuple(replace(column, fill=None) for column in schema.columns))
 
     def _withhold(self, at: int, relid: int) -> None:
         self._file.add(WITHHELD, at, json.dumps({"relid": relid}).encode())
-        self._progress.tell(
+        self._progress.report(
             f"messages of table oid {relid} are left out of the recording: their values cannot be protected"
         )
 

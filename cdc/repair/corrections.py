@@ -1,20 +1,21 @@
-"""What separates a table from its topic: the rows that lead from one to the other.
+"""The rows that make a topic equal to its table.
 
-Both sides are texts as Postgres prints them, and are compared as two 64-bit hashes a row. The table comes as a snapshot
-shows it, chunk by chunk; of the topic only hashes are held. A row of the topic that no chunk had is deleted only after
-the snapshot was asked for its key.
+Both sides are texts as Postgres prints them, and are compared as two 64-bit hashes a row. The table comes chunk by
+chunk from a snapshot; of the topic only hashes are in memory. A row of the topic that no chunk had is deleted only when
+the snapshot does not have its key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tailrace.cdc.columnar.rows import deleted_rows
-from tailrace.cdc.columnar.values import table_rows
+from tailrace.cdc.columnar.values import LoadStamp, loaded_rows
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.repair.digests import Digests, digest, keys_of
 from tailrace.cdc.repair.redactions import ErasedCells
@@ -27,8 +28,8 @@ Texts = Sequence[pa.Array]
 
 
 class Correction:
-    """Compares one table with its topic. ``log``: digests of the topic's rows, whose keys are all different. What was
-    ``erased`` of them is not compared, and stays erased in what is written."""
+    """Compares one table with its topic. ``log``: digests of the topic's rows, whose keys are all different. ``erased``
+    cells are not compared and stay erased in what is written."""
 
     def __init__(
         self,
@@ -37,9 +38,7 @@ class Correction:
         policies: Policies,
         log: Digests,
         erased: ErasedCells,
-        *,
-        lsn: int,
-        commit_ts: int,
+        stamp: LoadStamp,
     ) -> None:
         self._topic = topic
         self._policies = policies
@@ -47,15 +46,14 @@ class Correction:
         self._log = log
         self._erased = erased
         self._seen = np.zeros(len(log), np.bool_)
-        self._lsn = lsn
-        self._commit_ts = commit_ts
+        self._stamp = stamp
         self._ordinal = 0
         self.key_at = tuple(at for at, column in enumerate(schema.columns) if column.key)
         self.rows = self.added = self.changed = self.deleted = 0
 
     def chunk(self, texts: Texts) -> pa.Table | None:
-        """Rows of the table, as texts per column of the schema; of these the ones that the topic has not, or not like
-        that, as rows of the topic. None when there is none."""
+        """Compare rows of the table, given as texts per column of the schema. Returns those that the topic does not
+        have, or has otherwise, as rows of the topic; None when there is none."""
         protected = self._erased.without(self._policies.texts(self._schema.columns, texts))
         key, row = digest(protected, self.key_at)
         self.rows += len(key)
@@ -69,14 +67,12 @@ class Correction:
         if same.all():
             return None
         wanted = pa.array(~same)
-        return self._stamped([cells.filter(wanted) for cells in texts])
+        return self._rows([cells.filter(wanted) for cells in texts])
 
-    def _stamped(self, texts: Texts) -> pa.Table:
+    def _rows(self, texts: Texts) -> pa.Table:
         first = self._ordinal
         self._ordinal += len(texts[0])
-        rows = table_rows(
-            texts, self._schema, self._policies, lsn=self._lsn, commit_ts=self._commit_ts, first_ordinal=first
-        )
+        rows = loaded_rows(texts, self._schema, self._policies, replace(self._stamp, first_ordinal=first))
         return self._erased.erase(rows, self._schema)
 
     def superfluous(
@@ -85,7 +81,7 @@ class Correction:
         exists: Callable[[Sequence[tuple[str, ...]]], set[tuple[str, ...]]],
     ) -> Iterator[pa.Table]:
         """Deletes of the topic's rows that no chunk had. ``log`` reads the topic's rows again for their keys;
-        ``exists`` asks the table which of some keys it has."""
+        ``exists`` says which of some keys the table has."""
         unseen = self._log.key[~self._seen]
         if not len(unseen):
             return
@@ -105,5 +101,5 @@ class Correction:
             rows.append(cells)
         stamps = range(self._ordinal, self._ordinal + len(keys))
         self._ordinal += len(keys)
-        transaction = (self._lsn, 0, self._commit_ts - UNIX_EPOCH_MICROS)
+        transaction = (self._stamp.lsn, 0, (self._stamp.commit_ts or 0) - UNIX_EPOCH_MICROS)
         return deleted_rows(self._topic, self._schema, self._policies, rows, stamps, transaction).rows

@@ -16,7 +16,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """Per row the hash of its key and that of all its cells, as texts; sorted by both."""
+    """For each row the hashes of its key's texts and of all its cells' texts, sorted by both."""
 
     key: Ints
     row: Ints
@@ -26,7 +26,7 @@ class Digests:
 
 
 class DigestBuilder:
-    """Gathers ``Digests``. ``key_at``: which of the columns are the key."""
+    """Collects ``Digests``. ``key_at``: which of the columns are the key."""
 
     def __init__(self, key_at: Sequence[int]) -> None:
         self._key_at = key_at
@@ -52,7 +52,7 @@ def digest(texts: Sequence[pa.Array], key_at: Sequence[int]) -> tuple[Ints, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class DigestDifference:
     """Hashes of keys: only on the left, only on the right, on both with different rows."""
 
     left: Ints
@@ -60,7 +60,7 @@ class Difference:
     different: Ints
 
 
-def compare(left: Digests, right: Digests) -> Difference:
+def compare(left: Digests, right: Digests) -> DigestDifference:
     """Rows are compared as multisets of (key, cells), so equal hashes of different keys do not hide anything."""
     pairs = np.concatenate([_pairs(left), _pairs(right)])
     side = np.concatenate([np.ones(len(left), np.int64), -np.ones(len(right), np.int64)])
@@ -70,7 +70,9 @@ def compare(left: Digests, right: Digests) -> Difference:
     more_left = np.unique(found["key"][balance > 0])
     more_right = np.unique(found["key"][balance < 0])
     different = np.intersect1d(more_left, more_right)
-    return Difference(np.setdiff1d(more_left, different), np.setdiff1d(more_right, different), different)
+    return DigestDifference(
+        np.setdiff1d(more_left, different), np.setdiff1d(more_right, different), different
+    )
 
 
 def _pairs(digests: Digests) -> np.ndarray[Any, Any]:
@@ -82,13 +84,13 @@ def _pairs(digests: Digests) -> np.ndarray[Any, Any]:
 def keys_of(
     texts: Sequence[pa.Array], key_at: Sequence[int], wanted: Collection[int]
 ) -> dict[int, tuple[str | None, ...]]:
-    """Key texts of the rows whose key hash is wanted; what of them is not UTF-8 is shown as such."""
+    """Key texts of the rows whose key hash is wanted; bytes that are not UTF-8 get replacement characters."""
     columns = [texts[at] for at in key_at]
     cells = [column.cast(pa.large_binary()).to_pylist() for column in columns]
     hashes = keys.hash_cells(cells).to_numpy()
     rows = np.flatnonzero(np.isin(hashes, list(wanted)))
-    return {int(hashes[row]): tuple(_shown(column[row]) for column in cells) for row in rows}
+    return {int(hashes[row]): tuple(_as_text(column[row]) for column in cells) for row in rows}
 
 
-def _shown(cell: bytes | None) -> str | None:
+def _as_text(cell: bytes | None) -> str | None:
     return None if cell is None else cell.decode(errors="replace")

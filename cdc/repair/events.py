@@ -1,20 +1,19 @@
-"""Repair of domain events: what the log has stays; what it misses is appended in the order of the streams."""
+"""Repair of domain events: the log's events stay; missing ones are appended in the order of their streams."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.cdc.columnar.values import table_rows
-from tailrace.cdc.context import Task
-from tailrace.cdc.postgres.slot import Exported
+from tailrace.cdc.columnar.values import loaded_rows
 from tailrace.cdc.postgres.tables import Table
-from tailrace.cdc.repair.report import Found, TopicRepair
+from tailrace.cdc.repair.report import TopicCorrections, TopicRepair
+from tailrace.cdc.repair.table import RepairContext
 from tailrace.cdc.snapshot.copy import CopyUnit, copy_chunks, share_locks, snapshot_session
 from tailrace.eventstore.log.sources import register_topic
-from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.model.schema import EVENT_SCHEMA
 from tailrace.eventstore.model.segment_ref import PreparedSegment
 from tailrace.eventstore.model.topic import TopicId
@@ -23,8 +22,8 @@ from tailrace.eventstore.store import Store
 
 def not_removed(store: Store, topic: TopicId, recorded: pa.Array) -> pa.Array:
     """Which events, by the text of their ``recorded_at``, retention has not removed from the log. An event is recorded
-    before it commits, and removed by its commit: so one that is recorded later than the last that went is still to be
-    there; of the others, those that are not there went."""
+    before it commits and removed by the time of its commit. So an event that was recorded later than the last removed
+    one must still be there; an earlier one that is missing was removed."""
     removed = store.removed_until(topic)
     if removed is None:
         return pa.array([True] * len(recorded), pa.bool_())
@@ -33,21 +32,19 @@ def not_removed(store: Store, topic: TopicId, recorded: pa.Array) -> pa.Array:
 
 
 class EventsRepair:
-    """Domain events: what the log has stays, also what the source has not; what it misses is appended in order."""
+    """Appends the events that the log misses. Events that only the log has stay."""
 
-    def __init__(
-        self, task: Task, writer: SourceWriter, exported: Exported, table: Table, micros: int
-    ) -> None:
-        self._task = task
-        self._store = task.store
-        self._writer = writer
-        self._exported = exported
+    def __init__(self, context: RepairContext, table: Table) -> None:
+        self._task = context.task
+        self._store = context.task.store
+        self._writer = context.writer
+        self._exported = context.exported
+        self._stamp = context.stamp
         self._table = table
-        self._micros = micros
         self._known: dict[TopicId, set[str]] = {}
         self._counts: dict[TopicId, list[int]] = {}
 
-    def run(self) -> list[Found]:
+    def run(self) -> list[TopicCorrections]:
         names = ["category", *(column.name for column in EVENT_SCHEMA.columns)]
         unit = CopyUnit(
             self._table,
@@ -69,19 +66,17 @@ class EventsRepair:
                     counts[0] += len(cells[0])
                     counts[1] += len(missing[0])
                     if len(missing[0]):
-                        rows = table_rows(
+                        rows = loaded_rows(
                             missing,
                             EVENT_SCHEMA,
                             self._task.policies,
-                            lsn=self._exported.consistent_point - 1,
-                            commit_ts=self._micros,
-                            first_ordinal=ordinal,
+                            replace(self._stamp, first_ordinal=ordinal),
                         )
                         ordinal += rows.num_rows
                         file = self._writer.prepare(topic, EVENT_SCHEMA.version, rows)
                         files.setdefault(topic, []).append(file)
         return [
-            Found(TopicRepair(topic, rows=rows, added=added), files.get(topic, []))
+            TopicCorrections(TopicRepair(topic, rows=rows, added=added), files.get(topic, []))
             for topic, (rows, added) in self._counts.items()
         ]
 

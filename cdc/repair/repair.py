@@ -24,11 +24,11 @@ from tailrace.cdc.postgres.errors import SlotLost
 from tailrace.cdc.postgres.publication import Publication, create_statement, read_publication
 from tailrace.cdc.postgres.slot import Exported, create_exported, drop_slot, read_slot, require_idle
 from tailrace.cdc.repair.events import EventsRepair
-from tailrace.cdc.repair.report import Found, TopicRepair
-from tailrace.cdc.repair.table import TableRepair
+from tailrace.cdc.repair.report import TopicCorrections, TopicRepair
+from tailrace.cdc.repair.table import RepairContext, TableRepair
 from tailrace.cdc.setup.continuity import Mismatch, check_start, require_source
 from tailrace.cdc.snapshot.copy import TableChanged, lock_tables, snapshot_session
-from tailrace.cdc.snapshot.first_load import only_one, require_kept
+from tailrace.cdc.snapshot.first_load import only_one, require_slot_unmoved
 from tailrace.cdc.status import Progress
 from tailrace.cdc.topics import Topics, is_events
 from tailrace.eventstore import failpoints
@@ -43,7 +43,7 @@ _AGAIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class RepairResult:
     """A repair that is in the log. ``lsn`` is the position that the stream goes on from, ``reason`` what was wrong."""
 
     source: str
@@ -54,7 +54,7 @@ class Repaired:
     topics: tuple[TopicRepair, ...]
 
 
-def what_is_wrong(store: Store, name: str, address: Address) -> str:
+def stream_problem(store: Store, name: str, address: Address) -> str:
     """Why the stream cannot go on; "" when it can. Raises SlotActive, and what only the operator can mend."""
     try:
         state, _ = check_start(store, name, address)
@@ -75,14 +75,14 @@ def repair_source(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
     tick: Callable[[str], None] = lambda text: None,
-) -> Repaired | None:
+) -> RepairResult | None:
     """Compare every topic of a source with its tables and go on from there; None when nothing is wrong with its stream.
 
     Raises SlotActive when a capture runs, OperatorError (no publication, privileges, no free slot), TransientError,
     Fenced.
     """
     task = Task.of(store, name, settings, progress=progress, stop=stop)
-    reason = what_is_wrong(store, name, task.address)
+    reason = stream_problem(store, name, task.address)
     if not reason:
         return None
     repair = _Repair(task, tick)
@@ -102,7 +102,7 @@ class _Repair:
         self._name = task.name
         self._address = task.address
 
-    def run(self, reason: str) -> Repaired:
+    def run(self, reason: str) -> RepairResult:
         state = require_source(self._store, self._name)
         with (
             connect(self._address, "tailrace repair") as control,
@@ -135,21 +135,21 @@ class _Repair:
                 found, moment = self._compare(writer, exported, topics, publication)
             finally:
                 replication.finish()
-            require_kept(control, exported, self._address)
+            require_slot_unmoved(control, exported, self._address)
             incarnation = Incarnation(state.incarnation + 1, server.system_id, server.timeline)
             failpoints.hit("repair_compared")
             info = writer.append(self._epoch(exported, found, moment, incarnation, topics))
         assert info is not None
         self._store.collect_orphans()
         repaired = tuple(each.repair for each in found)
-        return Repaired(
+        return RepairResult(
             self._name, incarnation.number, exported.consistent_point, info.epoch, reason, repaired
         )
 
     def _epoch(
         self,
         exported: Exported,
-        found: Sequence[Found],
+        found: Sequence[TopicCorrections],
         moment: datetime,
         incarnation: Incarnation,
         topics: Topics,
@@ -176,7 +176,7 @@ class _Repair:
 
     def _compare(
         self, writer: SourceWriter, exported: Exported, topics: Topics, publication: Publication
-    ) -> tuple[list[Found], datetime]:
+    ) -> tuple[list[TopicCorrections], datetime]:
         with snapshot_session(self._address, exported.snapshot) as coordinator:
             publication = read_publication(coordinator, publication.name, self._address) or publication
             locked = {
@@ -193,17 +193,9 @@ class _Repair:
                 row = coordinator.execute("SELECT pg_catalog.clock_timestamp()").fetchone()
             assert row is not None and isinstance(row[0], datetime)
             micros = to_micros(row[0]) or now_micros()
+            context = RepairContext(self.task, self.tick, writer, exported, topics, micros)
             work = [
-                TableRepair(
-                    self.task,
-                    self.tick,
-                    writer,
-                    exported,
-                    topic,
-                    topics,
-                    locked.get((topic.parts[1], topic.parts[2])),
-                    micros,
-                )
+                TableRepair(context, topic, locked.get((topic.parts[1], topic.parts[2])))
                 for topic in topics.tables
             ]
             with ThreadPoolExecutor(self.task.settings.load_workers, "tailrace-repair") as pool:
@@ -214,5 +206,5 @@ class _Repair:
                     each.published = publication.entries[table.relid].identity.to_json()
             events = next((table for table in locked.values() if is_events(table)), None)
             if events is not None:
-                found += EventsRepair(self.task, writer, exported, events, micros).run()
+                found += EventsRepair(context, events).run()
         return found, row[0]

@@ -1,4 +1,4 @@
-"""What a repair found of a topic, and what it appends of it."""
+"""What a repair finds about a topic, and what it appends to it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tailrace.eventstore.model.topic import TopicId
 
 @dataclass(frozen=True, slots=True)
 class TopicRepair:
-    """What was found of one topic. Rows ``added`` were missing in the log, ``changed`` differed, ``deleted`` were gone
-    from the source. ``erased``: rows with cells that stay erased, although the source has a value in them.
-    ``whole``: why it was read anew rather than compared; ``skipped``: why it was neither."""
+    """The result for one topic. Rows ``added`` were missing in the log, ``changed`` differed, ``deleted`` were gone
+    from the source. ``erased``: rows with cells that stay erased although the source has a value in them. ``whole``:
+    why the table was read again instead of compared; ``skipped``: why it was neither."""
 
     topic: TopicId
     rows: int = 0
@@ -30,12 +30,12 @@ class TopicRepair:
 
 
 @dataclass(slots=True)
-class Found:
-    """One topic's part of the repair."""
+class TopicCorrections:
+    """One topic's part of the epoch that repairs the source."""
 
     repair: TopicRepair
     files: list[PreparedSegment] = field(default_factory=list)
     schema: TopicSchema | None = None
     """The version the rows are in, when it is a new one."""
     published: str = ""
-    """How the snapshot has its table published (``tailrace.cdc.postgres.identity``)."""
+    """How the snapshot has its table published (``tailrace.cdc.postgres.publication``)."""

@@ -1,23 +1,23 @@
-"""Repair of one table: its rows in the source's snapshot against the topic's state in the log, through hashes."""
+"""Repair of one table: compare its rows in the source's snapshot with the topic's state in the log, by hashes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
 from psycopg import Connection
 
 from tailrace.cdc.columnar.rows import truncate_row
-from tailrace.cdc.columnar.values import table_rows
+from tailrace.cdc.columnar.values import LoadStamp, loaded_rows
 from tailrace.cdc.context import Task
 from tailrace.cdc.postgres.slot import Exported
 from tailrace.cdc.postgres.tables import Table
 from tailrace.cdc.repair.corrections import Correction
 from tailrace.cdc.repair.digests import DigestBuilder, Digests
 from tailrace.cdc.repair.redactions import ErasedCells
-from tailrace.cdc.repair.report import Found, TopicRepair
+from tailrace.cdc.repair.report import TopicCorrections, TopicRepair
 from tailrace.cdc.snapshot.chunk_query import ChunkBounds, KeyedTable, read_keyset
 from tailrace.cdc.snapshot.copy import (
     CopyForm,
@@ -42,39 +42,45 @@ Row = tuple[object, ...]
 _KEYS_AT_ONCE = 500
 
 
-class TableRepair:
-    """One table's comparison, on a connection of its own."""
+@dataclass(frozen=True, slots=True)
+class RepairContext:
+    """What the repairs of one source work with. ``micros``: the time of the repair's epoch in µs since 1970 UTC."""
 
-    def __init__(
-        self,
-        task: Task,
-        tick: Callable[[str], None],
-        writer: SourceWriter,
-        exported: Exported,
-        topic: TopicId,
-        topics: Topics,
-        table: Table | None,
-        micros: int,
-    ) -> None:
-        self._task = task
-        self._tick = tick
-        self._store = task.store
-        self._address = task.address
-        self._writer = writer
-        self._exported = exported
+    task: Task
+    tick: Callable[[str], None]
+    writer: SourceWriter
+    exported: Exported
+    topics: Topics
+    micros: int
+
+    @property
+    def stamp(self) -> LoadStamp:
+        """What the consistent point's snapshot shows was committed just below it."""
+        return LoadStamp(self.exported.consistent_point - 1, self.micros)
+
+
+class TableRepair:
+    """One table's comparison, on a connection of its own. ``table``: None when none is published under its name."""
+
+    def __init__(self, context: RepairContext, topic: TopicId, table: Table | None) -> None:
+        self._task = context.task
+        self._tick = context.tick
+        self._store = context.task.store
+        self._address = context.task.address
+        self._writer = context.writer
+        self._exported = context.exported
         self._topic = topic
         self._table = table
-        self._latest = topics.schema(topic)
-        self._complete = topic not in topics.incomplete
-        self._micros = micros
-        self._lsn = exported.consistent_point - 1
+        self._latest = context.topics.schema(topic)
+        self._complete = topic not in context.topics.incomplete
+        self._stamp = context.stamp
         self._form = CopyForm.TEXT
 
-    def run(self) -> Found:
+    def run(self) -> TopicCorrections:
         self._task.require_going()
         self._tick(f"comparing {self._topic.text}")
         if self._table is None:
-            return Found(TopicRepair(self._topic, skipped="no published table has its name"))
+            return TopicCorrections(TopicRepair(self._topic, skipped="no published table has its name"))
         if not self._table.readable:
             raise OperatorError(
                 f"the source's user may not read {self._table.text}",
@@ -83,20 +89,20 @@ class TableRepair:
         with snapshot_session(self._address, self._exported.snapshot) as connection:
             share_locks(connection, self._address, [self._table])
             schema = self._next_version(self._table)
-            return in_either_form(partial(self._found, connection, self._table, schema))
+            return in_either_form(partial(self._repair, connection, self._table, schema))
 
-    def _found(
+    def _repair(
         self, connection: Connection[Row], table: Table, schema: TopicSchema | None, form: CopyForm
-    ) -> Found:
+    ) -> TopicCorrections:
         self._form = form
-        reason = self._why_whole(schema or self._latest)
+        reason = self._reload_reason(schema or self._latest)
         if reason:
-            return self._whole(connection, table, schema, reason)
-        return self._compared(connection, table, schema)
+            return self._reload(connection, table, schema, reason)
+        return self._compare(connection, table, schema)
 
     def _next_version(self, table: Table) -> TopicSchema | None:
-        """None when the table is what the log says. One of the same shape under another oid keeps what the log knows
-        of its columns: a server that was loaded from a dump has forgotten what filled old rows."""
+        """The table's version when it is not what the log says, else None. A table of the same shape under another oid
+        keeps what the log knows of its columns: a server that was loaded from a dump has lost the fills of old rows."""
         schema = changed(table, self._latest, self._task.policies)
         if schema is None or _shape(schema) != _shape(self._latest):
             return schema
@@ -104,7 +110,7 @@ class TableRepair:
             return None
         return replace(self._latest, version=schema.version, relid=schema.relid)
 
-    def _why_whole(self, schema: TopicSchema) -> str:
+    def _reload_reason(self, schema: TopicSchema) -> str:
         if not self._complete:
             return "it was incomplete"
         if self._latest.bag or schema.bag:
@@ -115,42 +121,35 @@ class TableRepair:
         same = _shape(schema) == _shape(self._latest) == _shape(held)
         return "" if same else "its columns or its key are others now"
 
-    def _whole(
+    def _reload(
         self, connection: Connection[Row], table: Table, schema: TopicSchema | None, reason: str
-    ) -> Found:
+    ) -> TopicCorrections:
         """A truncate, then all rows."""
         current = schema or self._latest
-        files = [self._prepare(current, truncate_row(current, self._lsn, self._micros))]
+        files = [self._prepare(current, truncate_row(current, self._stamp.lsn, self._stamp.commit_ts or 0))]
         count = 0
-        erased = self._erased(current)
+        erased = self._erased_cells(current)
         for texts in self._source_rows(connection, table, current):
             erased.without(self._task.policies.texts(current.columns, texts))  # counts
-            rows = table_rows(
-                texts,
-                current,
-                self._task.policies,
-                lsn=self._lsn,
-                commit_ts=self._micros,
-                first_ordinal=count + 1,
+            rows = loaded_rows(
+                texts, current, self._task.policies, replace(self._stamp, first_ordinal=count + 1)
             )
             files.append(self._prepare(current, erased.erase(rows, current)))
             count += rows.num_rows
         if erased and [column.id for column in current.key] != [column.id for column in self._latest.key]:
             reason += " (what was erased of its rows is in the log again, under their new key)"
         repair = TopicRepair(self._topic, rows=count, erased=erased.held, whole=reason)
-        return Found(repair, files, schema)
+        return TopicCorrections(repair, files, schema)
 
-    def _compared(self, connection: Connection[Row], table: Table, schema: TopicSchema | None) -> Found:
+    def _compare(
+        self, connection: Connection[Row], table: Table, schema: TopicSchema | None
+    ) -> TopicCorrections:
         current = schema or self._latest
         log = self._digests(current)
         if log is None:
-            return self._whole(
-                connection, table, schema, "the log's rows cannot be told apart by their hashes"
-            )
-        erased = self._erased(current)
-        correction = Correction(
-            self._topic, current, self._task.policies, log, erased, lsn=self._lsn, commit_ts=self._micros
-        )
+            return self._reload(connection, table, schema, "two keys of the log have one hash")
+        erased = self._erased_cells(current)
+        correction = Correction(self._topic, current, self._task.policies, log, erased, self._stamp)
         files = [
             self._prepare(current, rows)
             for texts in self._source_rows(connection, table, current)
@@ -170,18 +169,18 @@ class TableRepair:
             deleted=correction.deleted,
             erased=erased.held,
         )
-        return Found(repair, files, schema)
+        return TopicCorrections(repair, files, schema)
 
-    def _erased(self, schema: TopicSchema) -> ErasedCells:
-        """What was erased of the topic's rows: as its state says, and of keys that it has no row of, or of a state that
-        is not known, as the receipts say. A server that was restored may have them again."""
+    def _erased_cells(self, schema: TopicSchema) -> ErasedCells:
+        """The erased cells of the topic's rows, from its state. For keys without a row there, or when the state is not
+        known, the receipts say it: a server that was restored may have such rows again."""
         found = ErasedCells(schema.columns, [at for at, column in enumerate(schema.columns) if column.key])
         given = receipts(self._store, [self._topic])
         if not given:
             return found
         columns = [column for version in self._store.schemas(self._topic) for column in version.columns]
         ids = {column.name: column.id for column in columns}
-        living = self._learnt(found, ids) if self._complete else frozenset()
+        living = self._learn_erased(found, ids) if self._complete else frozenset()
         for receipt in given:
             gone = {column.id for column in columns if column.name in receipt.columns}
             for key_hash in map(hash_texts, receipt.keys):
@@ -189,8 +188,8 @@ class TableRepair:
                     found.add(key_hash, gone)
         return found
 
-    def _learnt(self, found: ErasedCells, ids: Mapping[str, int]) -> Collection[int]:
-        """Tell ``found`` the erased cells of the topic's state; gives the hashes of its keys."""
+    def _learn_erased(self, found: ErasedCells, ids: Mapping[str, int]) -> Collection[int]:
+        """Add the erased cells of the topic's state to ``found``. Returns the hashes of its keys."""
         living: set[int] = set()
         for table in state_of(self._store, self._topic, self._store.cut(), on_unreadable="text"):
             key = [table[column.name].combine_chunks() for column in self._latest.key]
@@ -199,7 +198,7 @@ class TableRepair:
         return living
 
     def _digests(self, schema: TopicSchema) -> Digests | None:
-        """Of the topic's rows in the log; None when two different keys have one hash."""
+        """The topic's rows in the log; None when two different keys have one hash."""
         builder = DigestBuilder([at for at, column in enumerate(schema.columns) if column.key])
         for texts in self._log_rows(schema):
             builder.add(texts)
@@ -228,7 +227,7 @@ class TableRepair:
     def _existing(
         self, connection: Connection[Row], keyset: KeyedTable, keys: Sequence[tuple[str, ...]]
     ) -> set[tuple[str, ...]]:
-        """Which of some keys the snapshot has."""
+        """The keys, of those given, that the snapshot has."""
         names = [column.name for column in self._latest.columns if column.key]
         found: set[tuple[str, ...]] = set()
         for start in range(0, len(keys), _KEYS_AT_ONCE):

@@ -1,9 +1,9 @@
-"""The log against its source: our state of every table equals what a SELECT returns, at one exact position.
+"""Compare the log with its source: the state of every table must equal what a SELECT returns at one exact position.
 
 A temporary slot exports a snapshot; its consistent point is the position: the snapshot holds exactly what commits
 below it. When the log has come that far, its state as of that LSN is compared with the snapshot's rows, cell by cell as
-Postgres' text (so also cells that the typed column could not hold). Rows are compared by two 64-bit hashes.
-Cells that were erased from the log are left out.
+Postgres prints them (so also cells that the typed column cannot hold). Rows are compared by two 64-bit hashes. Cells
+that were erased from the log are left out.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from psycopg import Connection
 
 from tailrace.cdc.context import Task, lock_wait, transaction_wait
-from tailrace.cdc.policy.policies import Policies
-from tailrace.cdc.postgres.connect import Address, connect, connect_replication
+from tailrace.cdc.postgres.connect import connect, connect_replication
 from tailrace.cdc.postgres.publication import Publication, read_publication
 from tailrace.cdc.postgres.slot import create_exported, read_slot
 from tailrace.cdc.postgres.tables import Table, read_tables
@@ -95,8 +94,8 @@ def verify_source(
     stop: threading.Event | None = None,
     report: Callable[[TopicId, int, int], None] = lambda topic, done, total: None,
 ) -> list[TopicComparison]:
-    """Compare topics (default: all tables and domain events of the source) with their tables. ``report`` is told each
-    topic whose turn it is, how many are done, and of how many.
+    """Compare topics (default: all tables and domain events of the source) with their tables. ``report`` gets
+    the topic whose turn it is, how many topics are done, and of how many.
 
     A capture must be running, or the log already be far enough. Raises TransientError when the log does not reach the
     position within ``timeout`` seconds, UsageError for a topic that is no table or events of the source, OperatorError
@@ -117,12 +116,10 @@ def verify_source(
                 exported = create_exported(replication, slot, address, waiting=waiting, temporary=True)
                 with snapshot_session(address, exported.snapshot) as snapshot:
                     # Before any lock: who truncates a table would wait as long, and its readers behind that.
-                    _wait_for(store, name, exported.consistent_point, control, address, waits_until, timeout)
+                    _wait_for(task, control, exported.consistent_point, waits_until, timeout)
                     publication = read_publication(snapshot, source.publication, address)
                     tables = _lock(task, snapshot, Topics.read(store, name), chosen, publication)
-                    verification = _Verification(
-                        store, name, task.policies, address, snapshot, exported.consistent_point, samples
-                    )
+                    verification = _Verification(task, snapshot, exported.consistent_point, samples)
                     return verification.run(chosen, tables, report)
             except TableChanged:  # between the snapshot and our locks: again, with a new one
                 if time.monotonic() > waits_until:
@@ -158,18 +155,12 @@ def _lock(
     return {0 if is_events(table) else table.relid: table for table in locked}
 
 
-def _wait_for(
-    store: Store,
-    name: str,
-    lsn: int,
-    control: Connection[Row],
-    address: Address,
-    deadline: float,
-    timeout: float,
-) -> None:
-    while (reached := require_source(store, name)).through_lsn < lsn:
+def _wait_for(task: Task, control: Connection[Row], lsn: int, deadline: float, timeout: float) -> None:
+    """Wait until the log has everything that commits below ``lsn``."""
+    name = task.name
+    while (reached := require_source(task.store, name)).through_lsn < lsn:
         if time.monotonic() > deadline:
-            slot = read_slot(control, reached.slot, address)
+            slot = read_slot(control, reached.slot, task.address)
             running = slot is not None and slot.active_pid is not None
             raise TransientError(
                 f"the log of source {name} reaches {format_lsn(reached.through_lsn)}, {format_lsn(lsn)} is needed"
@@ -182,20 +173,12 @@ def _wait_for(
 class _Verification:
     """All comparisons at one position."""
 
-    def __init__(
-        self,
-        store: Store,
-        name: str,
-        policies: Policies,
-        address: Address,
-        snapshot: Connection[Row],
-        lsn: int,
-        samples: int,
-    ) -> None:
-        self._policies = policies
+    def __init__(self, task: Task, snapshot: Connection[Row], lsn: int, samples: int) -> None:
+        store, name = task.store, task.name
+        self._policies = task.policies
         self._store = store
         self._name = name
-        self._address = address
+        self._address = task.address
         self._snapshot = snapshot
         self._lsn = lsn
         self._samples = samples
@@ -239,7 +222,7 @@ class _Verification:
         names = [there[number].name for number in both]
         key_at = [at for at, column in enumerate(columns) if column.key]
 
-        def compared(form: CopyForm) -> TopicComparison:
+        def compare_in(form: CopyForm) -> TopicComparison:
             erased = ErasedCells(columns, key_at)
             side = _Sides(
                 key_at=key_at,
@@ -262,13 +245,13 @@ class _Verification:
             )
 
         try:
-            return in_either_form(compared)
+            return in_either_form(compare_in)
         except IncompleteTopic as error:  # completed after the position
             return self._skip(topic, error.message)
 
     def _events(self, topic: TopicId, table: Table | None) -> TopicComparison:
-        """Events that the source has and the log has not, or not like that; the source may have pruned others, and
-        retention those that the log began with."""
+        """Events that the log misses, or has otherwise. The source may have pruned events, and retention may have
+        removed the log's first ones."""
         if table is None:
             return self._skip(topic, "the source has no table of domain events any more")
         category = topic.parts[1]

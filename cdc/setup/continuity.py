@@ -88,8 +88,8 @@ def require_primary(server: Server, address: Address) -> None:
 def require_history(server: Server, state: SourceState, address: Address) -> None:
     """The server's history must hold all that the log knows of. Raises Mismatch.
 
-    A restored server can be told by its timeline, or by WAL that ends before the log does; one that was copied back as
-    files and has written more WAL since than was lost cannot.
+    A restored server shows by its timeline, or by WAL that ends before the log does. A server that was copied back as
+    files and has since written more WAL than was lost does not show.
     """
     hint = (
         f"if it was restored from a backup: `tailrace source repair {state.name}` compares every table with it; see "

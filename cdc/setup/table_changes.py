@@ -1,4 +1,4 @@
-"""How the topics of a source stand to its tables now: which are in doubt, and which of those can be read again."""
+"""Compare the topics of a source with its tables now: which are in doubt, and which of those can be read again."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LEFT = "left the publication"
 
 
 def lost_topics(topics: Topics, publication: Publication | None) -> dict[TopicId, str]:
-    """Topics, complete or set aside, of which changes are or may be lost, and why: their table is not published, or was
-    not all the time since it was read."""
+    """Topics, complete or in quarantine, that lost or may have lost changes, and why: their table is not published, or
+    was not all the time since it was read."""
     found = {}
     for topic, info in topics.tables.items():
         if not topics.follows(topic):
@@ -33,8 +33,8 @@ def lost_topics(topics: Topics, publication: Publication | None) -> dict[TopicId
 
 
 def republished_topics(topics: Topics, publication: Publication | None) -> dict[TopicId, str]:
-    """Complete topics whose table is published otherwise than the log knows without a loss (a partition was added),
-    and how it is now."""
+    """Complete topics whose table is published differently without a loss (a partition was added), and how it is
+    published now."""
     lost = lost_topics(topics, publication)
     found = {}
     for topic, info in topics.tables.items():
@@ -49,8 +49,8 @@ def republished_topics(topics: Topics, publication: Publication | None) -> dict[
 def loadable_tables(
     topics: Topics, publication: Publication | None, tables: Sequence[Table]
 ) -> dict[int, TopicId]:
-    """By oid of their table the incomplete topics that can be read now. A table may have been renamed, or another one
-    have its name; of two that it may be the table of, it is that of the one with its name."""
+    """The incomplete topics that can be read now, by oid of their table. A table may have been renamed, or another one
+    have its name; when it could belong to two topics, it is that of the topic with its name."""
     published = publication.tables if publication else {}
     by_label: dict[tuple[str, ...], int] = {label: relid for relid, label in published.items()}
     known = {table.relid: table for table in as_published(tables, publication)}
@@ -63,7 +63,7 @@ def loadable_tables(
 
 
 def reidentified_topics(topics: Topics, tables: Sequence[Table]) -> list[TopicId]:
-    """Complete topics whose columns or key are others than the stream shows. A column dropped and added again has the
+    """Complete topics whose columns or key differ from what the stream shows. A column dropped and added again has the
     same name and type, but rows that existed lost their values without an event; under REPLICA IDENTITY FULL another
     primary key is not seen at all."""
     found = []

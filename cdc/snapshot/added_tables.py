@@ -1,10 +1,8 @@
-"""The load of tables that came later (or must be read again), beside a running stream.
+"""The load of tables without a usable key that came later or must be read again, beside a running stream.
 
-A temporary slot gives a snapshot and its consistent point. The tables' streamed rows are kept aside meanwhile
-(``tailrace.cdc.snapshot.held_back``); when everything that commits below the point is in the log, loaded rows and
-the rows that follow them
-become one epoch, which completes the topics. The stream of all other topics never waits.
-"""
+A temporary slot gives a snapshot and its consistent point. Meanwhile the tables' streamed rows are held back
+(``tailrace.cdc.snapshot.held_back``). When everything that commits below the point is in the log, the loaded rows and
+the rows that follow them become one epoch, which completes the topics. The stream of all other topics never waits."""
 
 from __future__ import annotations
 
@@ -130,7 +128,7 @@ class AddedTablesLoad:
         )
 
     def _truncate(self, topic: TopicId, exported: Exported, loaded: LoadResult) -> Iterable[PreparedSegment]:
-        """A truncate in front of rows that are read again: what was known before no longer counts."""
+        """A truncate in front of rows that are read again: the rows before it no longer count."""
         if not had_rows(self._store.catalog, topic):
             return ()
         schema = loaded.schemas[topic]
@@ -154,7 +152,7 @@ class AddedTablesLoad:
                 self._task.progress.note(error.message)
             except (TransientError, OperatorError) as error:
                 self._point = 0
-                self._task.progress.tell(
+                self._task.progress.report(
                     f"the load of {self._names} is tried again: {error.message}; {error.hint}"
                 )
                 self._stop.wait(_AGAIN_SECONDS)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tailrace.cdc.columnar.decode import ControlMessage
 from tailrace.cdc.columnar.rows import truncate_row
 from tailrace.cdc.context import Stopped
-from tailrace.cdc.snapshot.chunk_merge import PgSnapshot, TouchedKeys, surviving
+from tailrace.cdc.snapshot.chunk_merge import PgSnapshot, TouchedKeys, current_rows
 from tailrace.cdc.snapshot.topic_load import LoadOutput
 from tailrace.eventstore.metadata import load_progress
 from tailrace.eventstore.metadata.topics import had_rows
@@ -177,10 +177,10 @@ class ChunkApplier:
             output.after_commit.append(partial(mark.settle, counted=True))
             return
         assert mark.rows is not None and mark.snapshot is not None
-        current = surviving(mark.rows, mark.snapshot, topic.touched)
+        current = current_rows(mark.rows, mark.snapshot, topic.touched)
         self._forget(topic, message.content)
         if current is not None:
-            output.rows.append(TopicRows(topic.id, topic.schema.version, _stamped(current, message)))
+            output.rows.append(TopicRows(topic.id, topic.schema.version, _with_position(current, message)))
             if mark.step is not None:
                 output.steps.append(mark.step)
         output.after_commit.append(partial(mark.settle, counted=current is not None))
@@ -244,7 +244,7 @@ def _split(rows: Sequence[TopicRows], lsn: int) -> tuple[list[TopicRows], list[T
     return before, after
 
 
-def _stamped(rows: pa.Table, mark: ControlMessage) -> pa.Table:
+def _with_position(rows: pa.Table, mark: ControlMessage) -> pa.Table:
     """Rows of a chunk as rows of the transaction that committed its mark."""
     count = rows.num_rows
     values = {

@@ -1,10 +1,9 @@
-"""The load by chunks of tables that came later, or must be read again, beside a running stream.
+"""The load of tables by chunks, when they came later or must be read again, beside a running stream.
 
 Chunks are read by worker threads and take effect in the append thread when their mark arrives in the stream
-(``tailrace.cdc.snapshot.chunk_merge`` says why that is exact). The rows that the stream brings are appended from
-the load's first mark on,
-so a load goes on where it was after a crash: how far each range of keys is stands in the catalog, moved by the very
-append that holds the chunk. A topic is complete when all ranges are read and no row has an unknown cell.
+(``tailrace.cdc.snapshot.chunk_merge`` says why that is exact). The rows that the stream brings are appended from the
+load's first mark on, so after a crash a load goes on where it was: the catalog says how far each range of keys is,
+moved by the append that holds the chunk. A topic is complete when all ranges are read and no row has an unknown cell.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ class ChunkedLoad:
             except TableChanged as error:
                 self._progress.note(error.message)
             except (TransientError, OperatorError) as error:
-                self._progress.tell(
+                self._progress.report(
                     f"the load of {topic.id.text} is tried again: {error.message}; {error.hint}"
                 )
             waiting.append(topic)
@@ -170,8 +169,8 @@ class ChunkedLoad:
         mark.counted(self._stop)
 
     def _wait_for_transactions(self, control: Connection[Row]) -> None:
-        """Until all that ran when this session's stream and load had begun has ended and is visible: what commits
-        later was or will be noted in ``touched``."""
+        """Wait until every transaction that ran when this session's stream and load had begun has ended and is visible:
+        what commits later was or will be noted in ``touched``."""
         waiting = transaction_wait(self._task, control, what="the load")
         begun = transactions_begun(control, self._address)
         while transactions_ended(control, self._address) < begun:

@@ -1,4 +1,4 @@
-"""Which rows of a chunk still hold at its mark: the core of loading a table while it is being written. Pure.
+"""Merge a chunk into the stream: which of its rows are still current at its mark. Pure.
 
 A chunk is read in one REPEATABLE READ transaction, which also says which transactions it sees
 (``pg_current_snapshot()``) and ends by committing a mark into the WAL. Transactions reach the stream in the order of
@@ -6,14 +6,13 @@ their commit records, and a commit record is in the WAL before the transaction b
 ``commit_delay`` or a synchronous standby that does not answer holds it back. Of the transactions that touch a row
 
     seen by the snapshot            are in the chunk's row, and their commits stand before the mark;
-    not seen, commit before mark    are in the stream already, so the chunk's row is older: it is dropped;
+    not seen, commit before mark    are in the stream already, so the chunk's row is older and is dropped;
     not seen, commit behind mark    follow in the stream, behind the chunk's row.
 
-So chunk rows are appended at the mark, without the keys of the second kind, *wherever* their commits stand: also
-before the chunk was begun, where marks on both sides of it (a window) would not look. That requires to know the keys
-of every transaction that was delivered and may not be seen. A load therefore waits, before its first chunk, until
-each transaction that ran when it (or this session of it) began has ended and is visible; everything later is noted.
-"""
+So chunk rows are appended at the mark, without the keys of the second kind, *wherever* their commits stand: also before
+the chunk was begun, where marks on both sides of it (a window) would not look. So the keys of every transaction that
+was delivered and may not be seen must be known. A load therefore waits, before its first chunk, until each transaction
+that ran when it (or this session of it) began has ended and is visible; everything later is noted."""
 
 from __future__ import annotations
 
@@ -77,8 +76,8 @@ class TouchedKeys:
         self._hashes.append(table["_hash"].to_numpy())
 
     def unseen(self, snapshot: PgSnapshot) -> Ints | None:
-        """Hashes of the keys that transactions touched which the snapshot does not see. None: one of these emptied the
-        table, so nothing the snapshot holds is of use."""
+        """Hashes of the keys that transactions touched which the snapshot does not see. None: one of them truncated the
+        table, so no row of the snapshot is current."""
         if self._truncates and not snapshot.sees(np.array(self._truncates, np.int64)).all():
             return None
         xids, hashes = self._joined()
@@ -102,9 +101,9 @@ class TouchedKeys:
         return np.concatenate([empty, *self._xids]), np.concatenate([empty, *self._hashes])
 
 
-def surviving(rows: pa.Table, snapshot: PgSnapshot, touched: TouchedKeys) -> pa.Table | None:
-    """The rows of a chunk (``change_schema``) that still hold at its mark, when ``touched`` knows all that the stream
-    brought before it. None: read the chunk again."""
+def current_rows(rows: pa.Table, snapshot: PgSnapshot, touched: TouchedKeys) -> pa.Table | None:
+    """The rows of a chunk (``change_schema``) that are still current at its mark, when ``touched`` knows all that the
+    stream brought before it. None: read the chunk again."""
     unseen = touched.unseen(snapshot)
     if unseen is None:
         return None

@@ -161,7 +161,7 @@ def plan_ranges(
 ) -> tuple[int, list[tuple[KeyTexts | None, KeyTexts | None]]]:
     """About how many rows the table has, and ranges of keys of about the same size: one when it is small.
 
-    Raises TableChanged when it is locked: whoever samples partitions would wait for one with others in its hands."""
+    Raises TableChanged when it is locked: sampling partitions would wait for one while holding others."""
     with translated(f"estimating table {keyset.table.text}", address), connection.transaction():
         _lock(connection, keyset.table.label)
         row = connection.execute(_SIZE, {"relids": [keyset.table.relid]}).fetchone()

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 
 from psycopg import Connection
 
-from tailrace.cdc.columnar.values import table_rows
+from tailrace.cdc.columnar.values import LoadStamp, loaded_rows
 from tailrace.cdc.context import Stopped, Task
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.snapshot.chunk_apply import CHUNK_PREFIX, ChunkApplier, ChunkedTopic, PendingMark
@@ -37,7 +37,7 @@ _KEYS_PER_CHUNK = 500
 
 
 class _EarlierChunkDropped(Exception):
-    """The chunk holds nothing of use any more: it is read again."""
+    """An earlier chunk was dropped, so this one would leave a gap: both are read again."""
 
 
 class ChunkReader:
@@ -95,7 +95,7 @@ class ChunkReader:
     def _read_chunk(
         self, connection: Connection[Row], number: int, piece: ChunkBounds, previous: PendingMark | None
     ) -> tuple[PendingMark, KeyTexts | None, bool]:
-        """Raises _EarlierChunkDropped when the chunk before must be read again: this one would leave a gap."""
+        """Raises _EarlierChunkDropped."""
         mark = self._applier.new_mark(self._topic)
         with self._reading(connection, mark, piece) as (keyset, found):
             last = keyset.texts_of(found.texts, found.rows - 1) if found.rows else piece.after
@@ -108,7 +108,7 @@ class ChunkReader:
         return mark, last, done
 
     def read_keys(self, keys: Sequence[KeyTexts]) -> None:
-        """Read rows by key; those that are gone were deleted, which the stream tells."""
+        """Read rows by key; the stream deletes those that are gone."""
         with closing(open_session(self._address)) as connection:
             for start in range(0, len(keys), _KEYS_PER_CHUNK):
                 piece = ChunkBounds(keys=tuple(keys[start : start + _KEYS_PER_CHUNK]))
@@ -132,8 +132,8 @@ class ChunkReader:
                 require_known(topic, keyset, self._task.policies)
                 self._applier.snapshot_taken(mark, found.snapshot)
                 texts = [found.texts[at] for at in topic.schema.places]
-                mark.rows = table_rows(texts, topic.schema, self._task.policies, lsn=0)
-                self._throttle.taken(found.rows)
+                mark.rows = loaded_rows(texts, topic.schema, self._task.policies, LoadStamp(lsn=0))
+                self._throttle.count(found.rows)
                 failpoints.hit("chunk_read")
                 yield keyset, found
         except BaseException:
@@ -158,7 +158,7 @@ class ChunkReader:
 
 
 def require_known(topic: ChunkedTopic, keyset: KeyedTable | None, policies: Policies) -> None:
-    """Raises TopicsChanged when the table is not what this session took it for."""
+    """Raises TopicsChanged when the table is not the one that this session knows."""
     if keyset is None:
         raise TopicsChanged(f"no table with a key is left for {topic.id.text}")
     if not keyset.table.readable:
@@ -183,7 +183,7 @@ class Throttle:
         if self._per_second is not None:
             stop.wait(max(0.0, self._free_at - time.monotonic()))
 
-    def taken(self, rows: int) -> None:
+    def count(self, rows: int) -> None:
         if self._per_second is not None:
             with self._lock:
                 self._free_at = max(self._free_at, time.monotonic()) + rows / self._per_second

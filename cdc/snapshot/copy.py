@@ -59,7 +59,7 @@ class TableChanged(TransientError):
 
 
 class CopyForm(Enum):
-    """How rows are asked for. Text is the rule; a row whose text exceeds 1 GiB may still pass in binary."""
+    """How rows are sent. Text is the rule; a row whose text exceeds 1 GiB may still pass in binary."""
 
     TEXT = "text"
     BINARY = "binary"
@@ -121,9 +121,8 @@ def lock_tables(
 ) -> list[Table]:
     """Lock tables against DDL until the session ends and describe them as they are published.
 
-    ``waiting`` is called now and then while somebody else's lock is in the way, with what the server says, and may
-    raise to give up. Raises TableChanged, and OperatorError when a table may not be read.
-    """
+    ``waiting`` is called now and then with the server's words while another lock is in the way; it may raise to give
+    up. Raises TableChanged, and OperatorError when a table may not be read."""
     tables = read_tables(connection, address, relids)
     while refusal := _refused(connection, address, tables):
         waiting(refusal)
@@ -143,8 +142,8 @@ def lock_tables(
 
 
 def _require_same(tables: Sequence[Table], address: Address) -> None:
-    """What the snapshot says of the tables must be what they are: names of tables and columns are looked up as they are
-    now, so those that were exchanged since would be read one for the other. Raises TableChanged.
+    """The tables must be as the snapshot shows them: names of tables and columns are resolved as they are now, so if
+    two were exchanged since, one would be read for the other. Raises TableChanged.
 
     Reading the catalog takes no lock that a waiting ALTER TABLE could hold up: it would wait for the one we hold."""
     with connect(address, "tailrace load") as outside:
@@ -233,8 +232,8 @@ def copy_chunks(
 ) -> Iterator[list[pa.Array]]:
     """The unit's rows, chunk by chunk: per column an array of texts, null for NULL. Inside a transaction.
 
-    Raises RowTooLarge for a row that the server cannot send in this form; the transaction goes on, and what was given
-    out may be read again in binary."""
+    Raises RowTooLarge for a row that the server cannot send in this form; the transaction goes on, and the rows may be
+    read again in binary."""
     with _undone_when_too_large(connection, address):
         if form is CopyForm.BINARY:
             yield from _copy_binary(connection, address, unit, columns)
@@ -273,7 +272,7 @@ def _undone_when_too_large(connection: Connection[Row], address: Address) -> Ite
 def _copy_binary(
     connection: Connection[Row], address: Address, unit: CopyUnit, columns: Sequence[str]
 ) -> Iterator[list[pa.Array]]:
-    """Columns whose binary form is at hand come in it, the others as text inside of it."""
+    """Columns whose binary form is known come in it, the others as text inside it."""
     types = {column.name: column.type_oid for column in (*unit.table.columns, *unit.table.generated)}
     bases = read_bases(connection, address, (types[name] for name in columns))
     kinds = {name: bases[types[name]].oid for name in columns}

@@ -2,7 +2,7 @@
 
 psycopg gives one message per call, an object each; with rows of a hundred bytes that took a third of a load's time,
 and its threads in turns. Here libpq, the very one that psycopg uses and on its connection, is asked again and again
-inside one kernel, and messages are laid end to end. Where its functions are not found psycopg is asked as before.
+inside one kernel, and messages are laid end to end. Where its functions are not found, psycopg is used.
 
 Source: PostgreSQL documentation, libpq, "Functions Associated with the COPY Command" (PQgetCopyData) and "Asynchronous
 Command Processing" (PQconsumeInput).
@@ -48,7 +48,8 @@ _MESSAGE_BYTES_MIN = 1
 
 @kernel
 def _fill(functions: Ints, connection: int, state: Ints, held: int, out: Bytes, ends: Ints, each: int) -> int:
-    """Messages into ``out``, and where each ends. ``held`` is the address of ``state[_HELD]``, for libpq."""
+    """Put messages into ``out`` and their ends into ``ends``. ``held`` is the address of ``state[_HELD]``, for
+    libpq."""
     consumed = False
     to = out.ctypes.data
     while True:
@@ -137,7 +138,7 @@ class Inbox:
         return messages
 
     def close(self) -> None:
-        """Give back what is not taken."""
+        """Free what was not taken."""
         if self._functions is not None and self._state[_PENDING]:
             _release(self._functions, self._state)
 
@@ -150,7 +151,7 @@ class Inbox:
         return _fill(self._functions, connection, self._state, held, self._out, self._ends, self._each)
 
     def _ask_psycopg(self) -> int:
-        """What the kernel does."""
+        """What the kernel does, through psycopg."""
         state, consumed = self._state, False
         while True:
             if not self._message:

@@ -37,7 +37,7 @@ Row = tuple[object, ...]
 
 
 def first_load(task: Task, state: SourceState, publication: Publication, tick: Callable[[], None]) -> int:
-    """Make the slot, load every registered table at its consistent point, commit all of it as one epoch.
+    """Create the slot, load every registered table at its consistent point, commit all of it as one epoch.
 
     A slot left by a load that did not finish is replaced. Returns the writer's term, 0 when another capture took the
     load since ``state`` was read. Raises OperatorError (another load runs, privileges, no free slot, the slot was
@@ -72,7 +72,7 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
             loaded = load.run(wanted, events_table(publication))
         finally:
             replication.finish()
-        require_kept(control, exported, address)
+        require_slot_unmoved(control, exported, address)
         writer.append(_epoch(state.name, exported, loaded, topics))
         store.collect_orphans()
     progress.loading(())
@@ -85,8 +85,8 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
 
 @contextmanager
 def _ended_with(address: Address, *pids: int) -> Iterator[list[int]]:
-    """When a load is given up because a connection broke, the server may keep its sessions, and with them the lock and
-    the slot that the next attempt needs."""
+    """End the load's sessions when a connection breaks: the server may keep them, and with them the lock and the slot
+    that the next attempt needs."""
     sessions = list(pids)
     try:
         yield sessions
@@ -131,8 +131,8 @@ def _is_loaded(store: Store, name: str) -> bool:
     return state is not None and state.loaded
 
 
-def require_kept(control: Connection[Row], exported: Exported, address: Address) -> None:
-    """The slot must still stand where the loaded rows end: after the commit nobody could tell that changes are lost.
+def require_slot_unmoved(control: Connection[Row], exported: Exported, address: Address) -> None:
+    """The slot must still be where the loaded rows end: after the commit, lost changes would not be noticed.
 
     Raises SlotLost when it was invalidated meanwhile, TransientError when it is gone or another one."""
     slot = read_slot(control, exported.slot, address)
@@ -147,7 +147,7 @@ def require_kept(control: Connection[Row], exported: Exported, address: Address)
 
 @contextmanager
 def only_one(control: Connection[Row], slot: str, address: Address) -> Iterator[None]:
-    """Two first loads would drop each other's slot: an advisory lock that ends with the connection."""
+    """Take an advisory lock that ends with the connection: two first loads would drop each other's slot."""
     with translated("taking the lock of the first load", address):
         row = control.execute(
             "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(%s, 0))", [f"tailrace {slot}"]
@@ -168,4 +168,4 @@ def _drop_unfinished(control: Connection[Row], name: str, address: Address, prog
     if slot.wal_status != "lost":
         require_usable(slot, str(control.info.dbname), address)
     drop_slot(control, name, address)
-    progress.tell("a first load before this one did not finish; it is begun again")
+    progress.report("a first load before this one did not finish; it is begun again")

@@ -1,8 +1,7 @@
-"""Rows of topics that are being loaded, kept back until the load's consistent point is in the log.
+"""Streamed rows of topics that are being loaded, held back until the log has reached the load's consistent point.
 
-What commits below that point is in the load; what commits at or above it follows the loaded rows. The point is known
-only when the new slot is there, so everything is kept from the session's start on, in files once it is much.
-"""
+Transactions that commit below that point are in the load; the others follow the loaded rows. The point is known only
+when the new slot exists, so all rows are held back from the session's start on, in files when they are many."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ class HeldBackRows:
         return [file for file in kept if file.rows]
 
     def _trimmed(self, file: PreparedSegment, lsn: int, schema: TopicSchema) -> PreparedSegment:
-        """The file, or another one without what commits below ``lsn``."""
+        """The file, or another one without the rows that commit below ``lsn``."""
         if file.lsns is None or file.lsns[0] >= lsn:
             return file
         rows = read_prepared(self._storage, file, schema)

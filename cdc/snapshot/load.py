@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import Connection
 
-from tailrace.cdc.columnar.values import table_rows
+from tailrace.cdc.columnar.values import LoadStamp, loaded_rows
 from tailrace.cdc.context import Task, lock_wait
 from tailrace.cdc.postgres.connect import translated
 from tailrace.cdc.postgres.publication import read_publication
@@ -48,7 +48,7 @@ _EVENT_COLUMNS = tuple(column.name for column in EVENT_SCHEMA.columns)
 
 @dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """Where loaded rows go: ``prepare`` writes a file, ``register`` makes a topic known that a file may name."""
+    """Where loaded rows go: ``prepare`` writes a file; ``register`` creates a topic, so that a file may name it."""
 
     prepare: Callable[[TopicId, int, pa.Table], PreparedSegment]
     register: Callable[[TopicId, TopicSchema], object]
@@ -57,7 +57,7 @@ class LoadTarget:
 @dataclass(frozen=True, slots=True)
 class LoadResult:
     """What a snapshot held. ``schemas``: the topic version each table was written in; ``published``: how each table was
-    published (``tailrace.cdc.postgres.identity``)."""
+    published (``tailrace.cdc.postgres.publication``)."""
 
     files: tuple[PreparedSegment, ...]
     schemas: Mapping[TopicId, TopicSchema]
@@ -67,7 +67,7 @@ class LoadResult:
 
 
 class SnapshotLoad:
-    """Reads tables in a snapshot that somebody else keeps exported, with ``workers`` connections at once."""
+    """Reads tables in an exported snapshot, with several connections at once. The caller keeps it exported."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class SnapshotLoad:
         return row[0].astimezone(UTC), row[1]
 
     def _read_all(self, units: list[CopyUnit], tables: list[Table], expected: int) -> None:
-        """Files are kept by the place of their unit: the order of domain events matters."""
+        """Files are sorted by the place of their unit: the order of domain events matters."""
         todo = iter(sorted(enumerate(units), key=lambda numbered: -numbered[1].table.blocks))
         workers = min(self._workers, len(units))
         if not workers:
@@ -179,7 +179,7 @@ class SnapshotLoad:
                 return
 
     def _forget(self, number: int) -> None:
-        """What was read of a unit in another form. Its places in the order of rows stay empty, its files orphans."""
+        """Drop what was read of a unit in the other form. Its ordinals stay unused, its files become orphans."""
         with self._lock:
             for place in [place for place in self._files if place[0] == number]:
                 self._rows -= self._files.pop(place).rows
@@ -208,13 +208,11 @@ class SnapshotLoad:
             first = self._ordinal
             self._ordinal += rows
             self._rows += rows
-        table = table_rows(
+        table = loaded_rows(
             texts,
             schema,
             self._task.policies,
-            lsn=self._lsn,
-            commit_ts=self._commit_ts,
-            first_ordinal=first,
+            LoadStamp(lsn=self._lsn, commit_ts=self._commit_ts, first_ordinal=first),
         )
         return self._target.prepare(topic, schema.version, table)
 

@@ -206,10 +206,10 @@ class Appender:
         self._unstored.update({(topic, schema.version): schema for topic, schema in decoded.new_schemas})
         self._progress.ignored(decoded.ignored)
         for change in decoded.changes:
-            self._progress.tell(_describe(change))
+            self._progress.report(_describe(change))
         for message in decoded.control:
             if message.prefix == ddl_message.PREFIX and (error := ddl_message.parse(message.content).error):
-                self._progress.tell(
+                self._progress.report(
                     f"the DDL trigger could not describe a command: {error}; compare with `tailrace verify --source`"
                 )
         return decoded
@@ -259,7 +259,7 @@ class Appender:
         self._states[entry.topic] = TopicState.QUARANTINED if entry.keeps else TopicState.LOST
         self._pending.quarantined.append(entry)
         retry = f"when the cause is gone `tailrace source retry {name}`, or " if entry.keeps else ""
-        self._progress.tell(
+        self._progress.report(
             f"{name} is in quarantine, the others go on: {entry.error}; {retry}`tailrace source snapshot {name}`",
             again=True,
         )

@@ -1,15 +1,15 @@
-"""Frames to whole transactions to blocks: when an epoch may be cut, and what is inside.
+"""Frames become whole transactions, and these become blocks: when an epoch may be cut, and what is inside.
 
 A table of (state, message) on three states:
 
     idle      between transactions
     open      inside one that is kept
     skipping  inside one that the log already has (sent again after a reconnect): its Relation and Type messages are
-              kept, for the server sends them once per connection; all else is dropped
+              kept, for the server sends them once per connection; everything else is dropped
 
-Blocks hold whole transactions. The one exception is a transaction larger than a block may be: ``spill`` hands out
-what has come of it, to be written to files that are registered at its commit. Nothing is parsed here beyond tags,
-Begin and Commit; ``tailrace.cdc.columnar.decode`` does the rest.
+Blocks hold whole transactions. The exception is a transaction larger than a block may be: ``spill`` hands out the part
+of it that has come, to be written to files that are registered at its commit. Only tags, Begin and Commit are parsed
+here; ``tailrace.cdc.columnar.decode`` does the rest.
 
 ``feed`` takes one message and is the rule; ``take`` takes many frames at once, the frequent ones by a kernel.
 """
@@ -88,7 +88,7 @@ _STATES = {mode: state for state, mode in _MODES.items()}
 
 
 class Assembler:
-    """Gathers the pgoutput messages of one connection.
+    """Collects the pgoutput messages of one connection.
 
     ``skip_through`` is the commit LSN of the last transaction in the log: those at or below it are dropped. A
     connection's Assembler is thrown away with it; after a ProtocolError it must not be used again.
@@ -217,12 +217,12 @@ class Assembler:
 
     @property
     def commit_lsn(self) -> int:
-        """Of the last whole transaction received (also of dropped ones), 0 before the first."""
+        """The last whole transaction received, dropped ones included; 0 before the first."""
         return self._commit_lsn
 
     @property
     def end_lsn(self) -> int:
-        """Of the last whole transaction received (also of dropped ones), 0 before the first."""
+        """The last whole transaction received, dropped ones included; 0 before the first."""
         return self._end_lsn
 
     @property

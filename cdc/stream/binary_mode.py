@@ -1,8 +1,8 @@
-"""A stream in binary mode in front of the text path: one transaction, as text mode would have sent it.
+"""A stream in binary mode that gives one transaction as text mode would have sent it.
 
-Text mode cannot carry a row whose text exceeds 1 GiB; the same row may pass in binary. It is not the mode to stay in:
-types without a send function inside others are refused, and what arrives has to be printed here. So a session in
-binary takes the one transaction that text mode stopped at, turns every binary cell into its text, and ends.
+Text mode cannot carry a row whose text exceeds 1 GiB; the same row may pass in binary. Capture does not stay in this
+mode: the server refuses types that contain types without a send function, and what arrives has to be printed here. So a
+session in binary takes the one transaction that text mode stopped at, turns every binary cell into its text, and ends.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _BYTES_MAX = (2 << 30) - (
 
 
 class TextStream:
-    """Frames of the first transaction that commits above ``skip_through``, in text; none behind its commit, at which
-    ``taken`` is set. Raises RowTooLarge for a row whose text is not to be had."""
+    """Frames of the first transaction that commits above ``skip_through``, in text. Its commit sets ``taken``, and
+    nothing follows. Raises RowTooLarge for a row that has no text form small enough."""
 
     def __init__(self, stream: Frames, renderer: Renderer, slot: str, skip_through: int) -> None:
         self._stream = stream
         self._renderer = renderer
         self._slot = slot
         self._skip_through = skip_through
-        self._kept = False
+        self._is_wanted = False
         self._relations: dict[int, Relation] = {}
         self.taken = threading.Event()
 
@@ -67,17 +67,17 @@ class TextStream:
         return frames
 
     def _take(self, frame: bytes) -> list[BinaryCell]:
-        """What of a frame must be turned into text."""
+        """The cells of a frame that must be turned into text."""
         tag = frame[_HEADER] if frame[0] == _XLOGDATA and len(frame) > _HEADER else 0
         if tag == _BEGIN:
-            self._kept = _UINT64.unpack_from(frame, _HEADER + 1)[0] > self._skip_through
+            self._is_wanted = _UINT64.unpack_from(frame, _HEADER + 1)[0] > self._skip_through
         elif tag == _RELATION:
             relation = decode(frame[_HEADER:])
             assert isinstance(relation, Relation)
             self._relations[relation.relid] = relation
-        elif tag == _COMMIT and self._kept:
+        elif tag == _COMMIT and self._is_wanted:
             self.taken.set()
-        elif tag and self._kept:
+        elif tag and self._is_wanted:
             cells = binary_cells(frame)
             self._require_room(frame, cells)
             return cells

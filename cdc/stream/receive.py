@@ -13,15 +13,15 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from tailrace.cdc.context import Task
 from tailrace.cdc.postgres.errors import RowTooLarge
-from tailrace.cdc.status import Progress
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.stream.feedback import Feedback
 from tailrace.cdc.stream.queue import Handover, Through
 from tailrace.cdc.stream.spool import Frames
 from tailrace.cdc.wire.replication import Keepalive, parse, status_update
 from tailrace.eventstore import failpoints
-from tailrace.eventstore.settings import SourceSettings
+from tailrace.eventstore.model.info import SourceState
 
 _READ_BYTES = 1 << 20  # frames taken per turn: between two looks at feedback and queue
 _WAIT_SECONDS = 0.5  # longest sleep: how late a stop is seen
@@ -41,34 +41,37 @@ def feedback_interval(sender_timeout: float | None) -> float:
 
 
 def _wal_end(frame: bytes) -> int:
-    """Of an XLogData: it rises from commit to commit, not within transactions; 0 for Relation and Type."""
+    """The WAL end of an XLogData. It rises from commit to commit, not within transactions; 0 for Relation and Type."""
     return int.from_bytes(frame[9:17], "big")
 
 
 class Receiver:
-    """Runs one stream until it is ``stopped``, the hand-over is closed, or the stream ends (TransientError; RowTooLarge
-    once the log holds all that came before that row's transaction)."""
+    """Runs one stream, which goes on from the source's ``state`` in the log.
+
+    reading   frames come in; full epochs are handed over at once, others after the linger when the appender is idle
+    blocked   the queue is full: nothing is read, the old position is confirmed
+    draining  ``stopped``, or a row is too large: the whole transactions that came are appended
+    ended     after a clean stop ``run`` returns; it raises what else ends the session (TransientError, RowTooLarge)
+    """
 
     def __init__(
         self,
         stream: Frames,
         handover: Handover,
-        settings: SourceSettings,
-        progress: Progress,
+        task: Task,
+        state: SourceState,
         stopped: Callable[[], bool],
-        *,
-        skip_through: int,
-        confirmed: int,
         tick: Callable[[], None],
     ) -> None:
+        settings, confirmed = task.settings, state.end_lsn
         self._stream = stream
         self._handover = handover
-        self._progress = progress
+        self._progress = task.progress
         self._stopped = stopped
         self._tick = tick
         self._linger = settings.linger_ms / 1000
         epoch_bytes = min(settings.epoch_bytes, settings.queue_bytes)
-        self._assembler = Assembler(epoch_bytes, settings.epoch_changes, skip_through)
+        self._assembler = Assembler(epoch_bytes, settings.epoch_changes, state.commit_lsn)
         self._interval = feedback_interval(stream.timeout)
         self._feedback = Feedback(
             confirmed, interval=self._interval, patience=stream.timeout or _PATIENCE_SECONDS
@@ -77,11 +80,11 @@ class Receiver:
         self._sent_flush = confirmed
 
     def run(self) -> None:
-        """Raises what ended the session; returns after a clean end that was asked for."""
+        """Returns after a clean stop; raises what else ended the session."""
         try:
             self._run()
         except RowTooLarge:
-            self._drain()  # whoever goes on from here meets this transaction first
+            self._drain()  # the next session meets this transaction first
             raise
 
     def _run(self) -> None:

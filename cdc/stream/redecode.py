@@ -1,8 +1,12 @@
-"""What was kept of topics that are set aside, decoded in order when somebody asks for it (``tailrace source retry``).
+"""Decode the frames of topics in quarantine, in order, when there is a request for it (``tailrace source retry``).
 
-The append thread does it between transactions, a kept part at a time: its rows are appended in the commit that drops
-it, so a crash neither loses nor doubles any. What the stream brings meanwhile is kept behind. When nothing is left the
-topic is complete again, and the next session takes it in.
+For each topic in turn:
+
+    stored    its oldest part is decoded between two transactions of the stream. The commit that appends its rows drops
+              the part, so a crash neither loses nor doubles any. New frames are stored behind.
+    empty     the topic is complete again, and the next session takes it in
+    failed    the request is answered with the error, and the topic stays in quarantine
+    unknown   a change of its schema means that it must be read again: the topic is suspended
 """
 
 from __future__ import annotations
@@ -31,8 +35,8 @@ Reason = Callable[[SchemaChange], str]
 
 
 class Redecoding:
-    """``topics`` are set aside and asked for. ``decoder`` makes one for each of them, for values that have their
-    protected form already; ``reason`` says why a topic must be read again after a change of its schema, or nothing."""
+    """``topics`` are in quarantine and to be decoded. ``decoder`` makes a decoder for each, for values that are
+    protected already."""
 
     def __init__(
         self,
@@ -50,7 +54,8 @@ class Redecoding:
         self._current: BlockDecoder | None = None
 
     def turn(self, reason: Reason) -> None:
-        """Raises TopicsChanged when a topic is complete, or must be read again."""
+        """``reason``: why a topic must be read again after a change, "" when it need not. Raises TopicsChanged when a
+        topic is complete, or must be read again."""
         until = time.monotonic() + _TURN_SECONDS
         while self._topics and time.monotonic() < until:
             topic = self._topics[0]
@@ -59,20 +64,20 @@ class Redecoding:
                 found = first_kept(self._store.catalog, self._store.storage, topic)
                 decoded = self._current.decode(undecoded.unpack(found[1])) if found else None
             except TopicsChanged:  # whose table is another one now: a new session would know no more of it
-                self._failed(topic, f"its table was replaced; read it again: {requests.AGAIN} {topic.text}")
+                self._fail(topic, f"its table was replaced; read it again: {requests.AGAIN} {topic.text}")
                 continue
             except TransientError:
                 raise
-            except Exception as error:  # noqa: BLE001 (any may be why it was set aside: it stays so)
-                self._failed(topic, error_text(error))
+            except Exception as error:  # noqa: BLE001 (any may be why it is in quarantine: it stays there)
+                self._fail(topic, error_text(error))
                 continue
             if found is None or decoded is None:
                 self._complete(topic)
             else:
                 self._append(topic, found[0], decoded, reason)
 
-    def _failed(self, topic: TopicId, error: str) -> None:
-        self._progress.tell(f"{topic.text} stays set aside: {error}", again=True)
+    def _fail(self, topic: TopicId, error: str) -> None:
+        self._progress.report(f"{topic.text} stays in quarantine: {error}", again=True)
         requests.answer_retry(self._store, topic, error)
         self._topics.remove(topic)
         self._current = None
@@ -80,7 +85,7 @@ class Redecoding:
     def _append(self, topic: TopicId, part: UndecodedFrames, decoded: DecodedEpoch, reason: Reason) -> None:
         doubts = [text for change in decoded.changes if (text := reason(change))]
         used = {(rows.topic, rows.version) for rows in decoded.rows}
-        told = {(change.topic, change.current.version) for change in decoded.changes if change.by_trigger}
+        from_ddl = {(change.topic, change.current.version) for change in decoded.changes if change.by_trigger}
         failpoints.hit("frames_retried")
         info = self._writer.append(
             replace(
@@ -89,7 +94,7 @@ class Redecoding:
                 new_schemas=[
                     (name, schema)
                     for name, schema in decoded.new_schemas
-                    if (name, schema.version) in used | told
+                    if (name, schema.version) in used | from_ddl
                 ],
                 released=[(topic, part.number)],
                 suspends=[(topic, text) for text in doubts[:1]],
@@ -104,8 +109,8 @@ class Redecoding:
 
     def _complete(self, topic: TopicId) -> None:
         self._writer.append(replace(self._position(), completes=[topic]))
-        self._progress.note(f"{topic.text} complete: all that was kept of it is decoded")
-        raise TopicsChanged(f"{topic.text} is not set aside any more")
+        self._progress.note(f"{topic.text} complete: all its stored frames are decoded")
+        raise TopicsChanged(f"{topic.text} is not in quarantine any more")
 
     def _position(self) -> EpochBatch:
         """An epoch at the position that the log has."""

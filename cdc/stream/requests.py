@@ -1,6 +1,5 @@
-"""What other processes asked of a source's capture (``tailrace.eventstore.catalog.requests``): to read topics
-again, or to decode again
-what was kept of those that are set aside."""
+"""Requests of other processes to a source's capture (``tailrace.eventstore.catalog.requests``): to read topics again,
+or to decode the frames of topics in quarantine."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ AGAIN = "tailrace source snapshot"
 
 
 def is_waiting(store: Store, source: str) -> bool:
-    """Whether somebody asks for something that no session has taken up yet."""
+    """Whether there is a request that no session has taken up yet."""
     return any(
         request.state is RequestState.ASKED
         for kind in (SNAPSHOT, RETRY)
@@ -28,29 +27,29 @@ def is_waiting(store: Store, source: str) -> bool:
 def to_read_again(
     store: Store, source: str, topics: Topics, published: Container[int]
 ) -> tuple[list[TopicId], list[Request]]:
-    """The topics that are asked for, complete or set aside, and the requests to mark as running once these are
-    suspended. A request for what cannot be read (``published``: oids of the tables that can) is answered at once, and
-    spoils nothing."""
-    asked = [r for r in store.requests.open(source, SNAPSHOT) if r.state is RequestState.ASKED]
+    """The topics to read again that are complete or in quarantine, and the requests to mark as running once these
+    topics are suspended. A request for a table that cannot be read (``published``: oids of those that can) is answered
+    at once, and the topic stays as it is."""
+    waiting = [r for r in store.requests.open(source, SNAPSHOT) if r.state is RequestState.ASKED]
     readable = {topic for topic in topics.tables if topics.relid(topic) in published}
-    unreadable = [request.id for request in asked if request.topic not in readable]
+    unreadable = [request.id for request in waiting if request.topic not in readable]
     if unreadable:
         store.requests.answer(unreadable, RequestState.FAILED, "no table is published for it")
-    asked = [request for request in asked if request.topic in readable]
-    wanted = dict.fromkeys(request.topic for request in asked)
-    standing = [t for t in wanted if topics.tables[t].complete_since is not None or t in topics.quarantined]
-    return standing, asked
+    waiting = [request for request in waiting if request.topic in readable]
+    wanted = dict.fromkeys(request.topic for request in waiting)
+    suspended = [t for t in wanted if topics.tables[t].complete_since is not None or t in topics.quarantined]
+    return suspended, waiting
 
 
 def to_decode_again(store: Store, source: str, topics: Topics) -> list[TopicId]:
-    """The topics that are asked for and set aside with all that came since; other requests are answered."""
+    """The topics to decode again: all that came for them since is stored. Other requests are answered."""
     found = []
     for request in store.requests.open(source, RETRY):
-        aside = topics.quarantined.get(request.topic)
-        if aside is None:
-            store.requests.answer([request.id], *_not_aside(store, request))
-        elif not aside.keeps:
-            detail = f"what came for it could not be kept; read it again: {AGAIN} {request.topic.text}"
+        entry = topics.quarantined.get(request.topic)
+        if entry is None:
+            store.requests.answer([request.id], *_not_quarantined(store, request))
+        elif not entry.keeps:
+            detail = f"its changes could not be stored; read it again: {AGAIN} {request.topic.text}"
             store.requests.answer([request.id], RequestState.FAILED, detail)
         else:
             store.requests.answer([request.id], RequestState.RUNNING, "")
@@ -58,12 +57,12 @@ def to_decode_again(store: Store, source: str, topics: Topics) -> list[TopicId]:
     return list(dict.fromkeys(found))
 
 
-def _not_aside(store: Store, request: Request) -> tuple[RequestState, str]:
+def _not_quarantined(store: Store, request: Request) -> tuple[RequestState, str]:
     since = store.topic(request.topic).complete_since
     if since is None:
         return RequestState.FAILED, "it is being read again from its table"
     done = request.state is RequestState.RUNNING
-    return RequestState.DONE, f"complete since epoch {since}" if done else "it is not set aside"
+    return RequestState.DONE, f"complete since epoch {since}" if done else "it is not in quarantine"
 
 
 def answer_retry(store: Store, topic: TopicId, error: str) -> None:

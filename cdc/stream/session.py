@@ -133,7 +133,7 @@ class Session:
         describe: Describe = describer
         if self._recorder is not None:
             self._recorder.begin(writer.state, topics)
-            describe = self._recorder.describing(describer)
+            describe = self._recorder.recording(describer)
 
         def decoder(policies: Policies, quarantined: Collection[TopicId]) -> BlockDecoder:
             return BlockDecoder(
@@ -165,16 +165,7 @@ class Session:
 
     def _stream(self, stream: Frames, context: AppendContext) -> None:
         handover = Handover(self._settings.queue_bytes)
-        receiver = Receiver(
-            stream,
-            handover,
-            self._settings,
-            self._progress,
-            self._stopped,
-            skip_through=context.writer.state.commit_lsn,
-            confirmed=context.writer.state.end_lsn,
-            tick=self._tick,
-        )
+        receiver = Receiver(stream, handover, self._task, context.writer.state, self._stopped, self._tick)
         watcher = Watcher(self._task, [topic for load in context.loads for topic in load.topics])
         try:
             self._run_parts(receiver, Appender(context, handover), watcher, handover, context.loads)

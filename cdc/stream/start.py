@@ -90,7 +90,7 @@ class SessionStart:
         for reason in sorted(set(reasons.values())):
             names = ", ".join(topic.text for topic in reasons if reasons[topic] == reason)
             mend = "; once `tailrace init` has published it, it is read again" if reason == LEFT else ""
-            self.task.progress.tell(f"{names}: {reason}{mend}", again=True)
+            self.task.progress.report(f"{names}: {reason}{mend}", again=True)
         republished = republished_topics(topics, publication)
         if reasons or republished:
             self._append(suspends=list(reasons.items()), published=list(republished.items()))
@@ -111,15 +111,15 @@ class SessionStart:
             topic, schema = topics.schemas.get(table.relid, (None, None))
             if topic is None or schema is None:
                 continue
-            kept = policies.kept(table.label, schema)
+            kept = policies.still_protected(table.label, schema)
             if kept:
-                progress.tell(
+                progress.report(
                     f"{topic.text}: {', '.join(kept)} stay protected as they were, though the configuration does"
                     ' not name them any more; "plain" in [sources.NAME.columns] would lift it'
                 )
             changes = policies.changed(table.label, schema)
             if changes and topic not in known and topics.follows(topic):
-                progress.tell(
+                progress.report(
                     f"{topic.text} is read again, as column policies changed ({'; '.join(changes)});"
                     " what the log holds from before stays as it was written"
                 )

@@ -1,4 +1,4 @@
-"""Looks around beside a running session: topics that `init` registered, tables nobody captures."""
+"""Check the source beside a running session: new topics, open requests, tables nobody captures."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.model.topic import TopicId
 
 Row = tuple[object, ...]
-_LOOK_SECONDS = 0.5
+_CHECK_SECONDS = 0.5
 _TABLES_SECONDS = 5.0
-_SHARE = 4  # where looks are long (many tables), pauses are that many times as long
+_SHARE = 4  # where checks take long (many tables), pauses are that many times as long
 
 
 class Watcher:
@@ -45,21 +45,21 @@ class Watcher:
         self._tables_at = 0.0
 
     def run(self, stop: threading.Event) -> None:
-        """Returns when ``stop`` is set; raises TopicsChanged when the session must begin anew."""
+        """Returns when ``stop`` is set; raises TopicsChanged when the session must begin again."""
         while not stop.is_set():
             try:
                 with connect(self._address, "tailrace watch") as connection:
-                    pause = _LOOK_SECONDS
+                    pause = _CHECK_SECONDS
                     while not stop.wait(pause):
                         began = time.monotonic()
-                        self._look(connection)
-                        pause = max(_LOOK_SECONDS, _SHARE * (time.monotonic() - began))
+                        self._check(connection)
+                        pause = max(_CHECK_SECONDS, _SHARE * (time.monotonic() - began))
             except TopicsChanged:
                 raise
             except TransientError:
-                stop.wait(_LOOK_SECONDS)  # the stream finds out too, and reconnects
+                stop.wait(_CHECK_SECONDS)  # the stream finds out too, and reconnects
 
-    def _look(self, connection: Connection[Row]) -> None:
+    def _check(self, connection: Connection[Row]) -> None:
         state = self._store.source(self._source)
         assert state is not None
         publication = read_publication(connection, state.publication, self._address)
@@ -69,7 +69,7 @@ class Watcher:
             raise TopicsChanged("; ".join(f"{topic.text}: {reason}" for topic, reason in lost.items()))
         requests.answer(self._store, self._source)
         if requests.is_waiting(self._store, self._source):
-            raise TopicsChanged("topics were asked to be read or decoded again")
+            raise TopicsChanged("there are requests to read or decode topics again")
         if any(topic not in self._loading for topic in topics.to_load):
             loadable = loadable_tables(topics, publication, read_tables(connection, self._address))
             ready = [topic for topic in loadable.values() if topic not in self._loading]
@@ -81,8 +81,8 @@ class Watcher:
         if publication is not None and time.monotonic() >= self._tables_at:
             self._tables_at = time.monotonic() + _TABLES_SECONDS
             tables = as_published(read_tables(connection, self._address), publication)
-            told = read_trigger(connection, self._address) is Trigger.ACTIVE
-            changed = [] if told else reidentified_topics(topics, tables)
+            by_trigger = read_trigger(connection, self._address) is Trigger.ACTIVE
+            changed = [] if by_trigger else reidentified_topics(topics, tables)
             if changed:
                 raise TopicsChanged(
                     f"{_names(changed)} with other columns or another key than the stream shows"
@@ -94,22 +94,22 @@ class Watcher:
             pending = uncaptured(tables, self._patterns, publication, topics, own)
             self._progress.pending(table.text for table in pending)
             for table in pending:
-                self._progress.tell(
+                self._progress.report(
                     f"table {table.text} matches the source's patterns but is not captured; `tailrace init` takes it up"
                 )
 
     def _warn(self, publication: Publication, tables: Collection[Table]) -> None:
-        """What somebody changed behind our back and will be sorry for."""
+        """Report changes made in the source that lose changes or refuse writes."""
         if publication.mismatch:
-            self._progress.tell(
-                f"publication {publication.name} was changed and loses changes: {publication.mismatch}; mend it: its "
+            self._progress.report(
+                f"publication {publication.name} was changed and loses changes: {publication.mismatch}; repair it: its "
                 "topics are then read again"
             )
         for table in tables:
             if table.relid in publication.entries and (problem := problem_of(table)) is not None:
                 keyless = table.columns and not table.key and not table.published_badly
                 refused = "; the server refuses UPDATE and DELETE of it" if keyless else ""
-                self._progress.tell(
+                self._progress.report(
                     f"published table {table.text}: {problem[0]}{refused}: "
                     f"{problem[1]}, or take it out of publication {publication.name}"
                 )

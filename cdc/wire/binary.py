@@ -1,10 +1,9 @@
-"""Values as their types' send functions give them: where they stand in a message, and the text of the plain kinds.
+"""Values in the form of their types' send functions: where they are in a message, and the text of the plain kinds.
 
-Source: PostgreSQL documentation, "Logical Replication Message Formats" (TupleData), and COPY, "Binary Format". Rows
-are asked for in this form only where their text exceeds what the server can send (``tailrace.cdc.stream.binary_mode``,
+Source: PostgreSQL documentation, "Logical Replication Message Formats" (TupleData), and COPY, "Binary Format". Rows are
+sent in this form only where their text exceeds what the server can send (``tailrace.cdc.stream.binary_mode``,
 ``tailrace.cdc.snapshot.copy``). Types that are not plain have their text from the server
-(``tailrace.cdc.postgres.value_text``).
-"""
+(``tailrace.cdc.postgres.value_text``)."""
 
 from __future__ import annotations
 

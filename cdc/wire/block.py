@@ -17,7 +17,7 @@ class Block:
     ends: array[int]
 
     def release(self) -> None:
-        """Give the messages back once they are decoded: what is made of them needs the memory."""
+        """Free the messages once they are decoded: the rows made of them need the memory."""
         self.data, self.ends = b"", array("q")
 
 

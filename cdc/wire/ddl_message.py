@@ -1,4 +1,4 @@
-"""What the messages of the DDL event trigger say, and what a change of a column means for stored values. Pure.
+"""Messages of the DDL event trigger, and what a change of a column means for stored values. Pure.
 
 The messages are those of ``migrations/source/ddl/install.sql``, which describes their format. One that cannot be
 understood says ``FAILED``: anybody may emit a logical message, and none of them may stop the stream.
@@ -20,7 +20,7 @@ _TEXTS = frozenset({25, 1043})  # text and varchar: binary coercible, the same o
 
 
 class Change(StrEnum):
-    """What happened to a table. All but ``DESCRIBED`` may have changed rows of which the stream says nothing."""
+    """What happened to a table. All but ``DESCRIBED`` may have changed rows without an event."""
 
     DESCRIBED = ""
     REWRITTEN = "rewritten"
@@ -52,7 +52,8 @@ class DdlMessage:
 
 
 def parse(content: bytes) -> DdlMessage:
-    """Never raises: what is no message of ours, or one of a later version, is ``FAILED`` with the reason."""
+    """Parse a message. Never raises: a message that is not ours, or of a later version, is ``FAILED`` with the
+    reason."""
     try:
         data = json.loads(content)
         if data["v"] != VERSION:
@@ -111,7 +112,7 @@ def keeps_values(old: Column, new: Column) -> bool:
 
 
 def same(one: TopicSchema, other: TopicSchema) -> bool:
-    """Whether two versions have the same columns, key and policies, as far as rows can tell."""
+    """Whether two versions have the same columns, key and policies, as far as rows show it."""
     return one.bag == other.bag and [*map(_identity, one.sent)] == [*map(_identity, other.sent)]
 
 

@@ -54,7 +54,7 @@ Control = StreamStart | StreamStop | StreamCommit | StreamAbort
 
 
 def control(frame: bytes) -> Control | None:
-    """A message about streaming, None when it is another one. Raises ProtocolError."""
+    """Parse a message about streaming; None for any other. Raises ProtocolError."""
     tag = frame[:1]
     if tag not in (b"S", b"E", b"c", b"A"):
         return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.cdc.recording.file import Recording
-from tailrace.cdc.replay import play
+from tailrace.cdc.replay import replay
 from tailrace.eventstore.settings import StoreSettings
 from tailrace.eventstore.store import Store
 from tests.support.capturing import RunningCapture, Site, execute, rows
@@ -90,7 +90,7 @@ def record(site: Site, scenario: Scenario, file: Path) -> list[dict[str, Any]]:
 def played(file: Path, folder: Path) -> list[dict[str, Any]]:
     """What a log that is made of a recording holds."""
     with Store.open(StoreSettings(name="replay"), create=True, root=folder) as store:
-        play(Recording(file), store)
+        replay(Recording(file), store)
         return as_documents(store)
 
 

@@ -14,7 +14,7 @@ from tailrace.eventstore.model.position import format_lsn
 from tailrace.terminal import count
 
 if TYPE_CHECKING:
-    from tailrace.cdc.repair.repair import Repaired
+    from tailrace.cdc.repair.repair import RepairResult
     from tailrace.cdc.repair.report import TopicRepair
 
 
@@ -29,12 +29,12 @@ def repair(
     """
     from tailrace.cdc.context import Stopped
     from tailrace.cdc.postgres.connect import Address
-    from tailrace.cdc.repair.repair import repair_source, what_is_wrong
+    from tailrace.cdc.repair.repair import repair_source, stream_problem
 
     invocation = invocation_of(context)
     name, settings = invocation.source(source)
     with invocation.store() as store:
-        reason = what_is_wrong(store, name, Address.of(settings))
+        reason = stream_problem(store, name, Address.of(settings))
         if not reason:
             _print_nothing_to_repair(invocation, name)
             return 0
@@ -68,7 +68,7 @@ def _print_nothing_to_repair(invocation: Invocation, name: str) -> None:
     )
 
 
-def _print_repair(invocation: Invocation, done: Repaired) -> None:
+def _print_repair(invocation: Invocation, done: RepairResult) -> None:
     """What a repair did, topic by topic."""
     output = invocation.output
     if output.json:

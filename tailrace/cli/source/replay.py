@@ -26,38 +26,38 @@ def replay(
     The store holds the recorded changes under the schemas of their day, and no rows from before the recording.
     """
     from tailrace.cdc.recording.file import Recording
-    from tailrace.cdc.replay import play
+    from tailrace.cdc.replay import replay
     from tailrace.eventstore.settings import StoreSettings
     from tailrace.eventstore.store import Store
 
     output = invocation_of(context).output
-    played_from = Recording(recording)
+    source_file = Recording(recording)
     configuration = into / "tailrace.toml"
     if configuration.exists():
         raise UsageError(f"{into} has a store already", hint="name a new folder")
     with Store.open(StoreSettings(name="replay"), create=True, root=into) as store:
-        played = play(played_from, store)
+        result = replay(source_file, store)
     configuration.write_text('[store]\nname = "replay"\n', encoding="utf-8")
     if output.json:
         output.document(
             {
-                "source": played.source,
-                "transactions": played.transactions,
-                "changes": played.changes,
-                "epochs": played.epochs,
-                "withheld": played.withheld,
-                "topics": sorted(topic.text for topic in played.topics),
+                "source": result.source,
+                "transactions": result.transactions,
+                "changes": result.changes,
+                "epochs": result.epochs,
+                "withheld": result.withheld,
+                "topics": sorted(topic.text for topic in result.topics),
             }
         )
         return 0
     output.line(
-        f"{count(played.changes, 'change')} of {count(played.transactions, 'transaction')} in "
-        f"{count(len(played.topics), 'topic')}",
+        f"{count(result.changes, 'change')} of {count(result.transactions, 'transaction')} in "
+        f"{count(len(result.topics), 'topic')}",
         style="green",
     )
-    if played.withheld:
+    if result.withheld:
         output.note(
-            f"{count(played.withheld, 'message')} withheld when recorded: values that must be protected"
+            f"{count(result.withheld, 'message')} withheld when recorded: values that must be protected"
         )
     output.note(f"look at it in {into}: tailrace topic list, tailrace log show")
     return 0

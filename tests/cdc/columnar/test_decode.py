@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.cdc.columnar.decode import DecodedEpoch
-from tailrace.cdc.columnar.values import table_rows
+from tailrace.cdc.columnar.values import LoadStamp, loaded_rows
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.wire import pgoutput as pg
@@ -471,13 +471,11 @@ def test_a_first_load_gives_the_rows_that_the_stream_gives(content: list[tuple[p
     (streamed,) = decode(stream).rows
     columns = [[None if cell is N else cell for cell in column] for column in zip(*content, strict=True)]
     for kind in (pa.binary(), pa.large_binary()):
-        loaded = table_rows(
+        loaded = loaded_rows(
             [pa.array(column, kind) for column in columns],
             KEYED.topic_schema,
             Policies(),
-            lsn=lsn,
-            txn=stream.xid,
-            commit_ts=946_684_800_000_000 + stream.xid * 1_000_000,
+            LoadStamp(lsn=lsn, txn=stream.xid, commit_ts=946_684_800_000_000 + stream.xid * 1_000_000),
         )
         loaded.validate(full=True)
         differing = ["_op"]

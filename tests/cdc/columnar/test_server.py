@@ -13,7 +13,7 @@ import pytest
 
 from tailrace.cdc.columnar.decode import BlockDecoder, DecodedEpoch
 from tailrace.cdc.columnar.schema_change import ChangeKind
-from tailrace.cdc.columnar.values import table_rows
+from tailrace.cdc.columnar.values import LoadStamp, loaded_rows
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.stream.assemble import Assembler
 from tailrace.cdc.wire import pgoutput as pg
@@ -281,5 +281,5 @@ def loaded(source: Source, table: str) -> dict[Any, tuple[dict[str, Any], dict[i
         pa.array([result.get_value(row, at) for row in range(result.ntuples)], pa.binary())
         for at in range(result.nfields)
     ]
-    rows = table_rows(texts, schema, Policies(), lsn=1).to_pylist()
+    rows = loaded_rows(texts, schema, Policies(), LoadStamp(lsn=1)).to_pylist()
     return {row["key"]["id"]: (row["after"], dict(row["_raw"] or [])) for row in rows}

@@ -99,7 +99,7 @@ def test_silence_lifts_no_policy_and_a_renamed_column_keeps_its_own() -> None:
     assert [column.name for column in after.columns] == ["id", "mail"]
     assert after.columns[1].policy == before.columns[1].policy
     assert [column.name for column in after.left_out] == ["mobile"]
-    assert policies().kept(TABLE, after) == ["mail", "mobile"]
+    assert policies().still_protected(TABLE, after) == ["mail", "mobile"]
     replaced = policies().schema(TABLE, TopicSchema(2, CUSTOMERS.columns, relid=501), before)
     assert [column.name for column in replaced.left_out] == ["phone"]
     lifted = policies(mail="plain", mobile="plain").schema(TABLE, renamed, after)

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from tailrace.cdc.postgres.errors import SlotLost
-from tailrace.cdc.repair.repair import Repaired, repair_source
+from tailrace.cdc.repair.repair import RepairResult, repair_source
 from tailrace.cdc.repair.report import TopicRepair
 from tailrace.cdc.setup.continuity import Mismatch
 from tailrace.embedded import PostgresServer
@@ -81,7 +81,7 @@ def store(site: Site) -> Iterator[Store]:
         yield opened
 
 
-def repair(site: Site) -> Repaired:
+def repair(site: Site) -> RepairResult:
     with site.open() as store:
         done = repair_source(store, SOURCE, site.settings)
     assert done is not None

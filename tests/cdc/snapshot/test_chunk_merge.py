@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.cdc.snapshot.chunk_merge import PgSnapshot, TouchedKeys, surviving
+from tailrace.cdc.snapshot.chunk_merge import PgSnapshot, TouchedKeys, current_rows
 from tailrace.eventstore.model.epoch import TopicRows
 from tailrace.eventstore.model.topic import TopicId
 
@@ -112,7 +112,7 @@ class Loading:
         elif entry in self.waiting:
             snapshot, rows = self.waiting.pop(entry)
             hashes = pa.table({"_hash": pa.array(rows, pa.int64())})
-            kept = surviving(hashes, snapshot, self.touched)
+            kept = current_rows(hashes, snapshot, self.touched)
             if kept is None:
                 self.again.append(entry)
                 return
@@ -172,9 +172,9 @@ def test_a_row_of_a_commit_that_is_in_the_wal_and_not_visible_is_dropped() -> No
     touched.observe(as_rows(Transaction(50, [("u", 1, 7)])))
     rows = pa.table({"_hash": pa.array([1, 2], pa.int64())})
     held_back, shown = PgSnapshot(50, 60, frozenset({50})), PgSnapshot(60, 60, frozenset())
-    kept = surviving(rows, held_back, touched)
+    kept = current_rows(rows, held_back, touched)
     assert kept is not None and kept["_hash"].to_pylist() == [2]
-    kept = surviving(rows, shown, touched)
+    kept = current_rows(rows, shown, touched)
     assert kept is not None and kept["_hash"].to_pylist() == [1, 2]
 
 
@@ -182,8 +182,8 @@ def test_a_chunk_that_was_read_before_a_truncate_it_does_not_see_is_read_again()
     touched = TouchedKeys()
     touched.observe(as_rows(Transaction(70, [("t", 0, 0)])))
     rows = pa.table({"_hash": pa.array([1], pa.int64())})
-    assert surviving(rows, PgSnapshot(60, 60, frozenset()), touched) is None
-    assert surviving(rows, PgSnapshot(71, 71, frozenset()), touched) is not None
+    assert current_rows(rows, PgSnapshot(60, 60, frozenset()), touched) is None
+    assert current_rows(rows, PgSnapshot(71, 71, frozenset()), touched) is not None
 
 
 @pytest.mark.parametrize("xmax", [10, SPACE - 1, SPACE, 5 * SPACE + 3])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.cdc.columnar.array_literals import parse
-from tailrace.cdc.columnar.values import convert, table_rows
+from tailrace.cdc.columnar.values import LoadStamp, convert, loaded_rows
 from tailrace.cdc.policy.policies import Policies
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
@@ -238,7 +238,7 @@ def test_any_bytes_fit_or_are_reported(oid: int, texts: list[bytes]) -> None:
 def test_a_first_load_has_the_schema_of_changes() -> None:
     schema = TopicSchema(1, (Column(1, "id", INT4, key=True), Column(2, "day", DATE)))
     texts = [pa.array(["1", "2"]), pa.array(["infinity", None])]
-    table = table_rows(texts, schema, Policies(), lsn=41, first_ordinal=10)
+    table = loaded_rows(texts, schema, Policies(), LoadStamp(lsn=41, first_ordinal=10))
     table.validate(full=True)
     assert table.schema.equals(change_schema(schema), check_metadata=True)
     assert table["_raw"].to_pylist() == [[(2, b"infinity")], None]
@@ -249,7 +249,7 @@ def test_a_first_load_has_the_schema_of_changes() -> None:
 
 def test_a_first_load_of_nothing_is_empty() -> None:
     schema = TopicSchema(1, (Column(1, "id", INT4, key=True), Column(2, "day", DATE)))
-    table = table_rows([pa.array([], pa.string())] * 2, schema, Policies(), lsn=41)
+    table = loaded_rows([pa.array([], pa.string())] * 2, schema, Policies(), LoadStamp(lsn=41))
     assert table.num_rows == 0
     assert table.schema.equals(change_schema(schema), check_metadata=True)
 
@@ -257,4 +257,4 @@ def test_a_first_load_of_nothing_is_empty() -> None:
 def test_a_first_load_without_key_is_an_operators_matter() -> None:
     schema = TopicSchema(1, (Column(1, "a", INT4),))
     with pytest.raises(OperatorError, match="no key"):
-        table_rows([pa.array(["1"])], schema, Policies(), lsn=41)
+        loaded_rows([pa.array(["1"])], schema, Policies(), LoadStamp(lsn=41))
