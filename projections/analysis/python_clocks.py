@@ -98,14 +98,15 @@ def python_clocks(function: Any, watch: Watch) -> list[DefinitionFinding]:
     """Each once: those that the watched calls of the function showed, and those of constants that it uses."""
     if isinstance(function, SqlQuery):
         return list(_in_query(function))
-    made = {
-        name: (names, names[name])
-        for code, names in watch.codes.items()
-        for name in code.co_names
-        if name in names
-    }
-    found = [each for name, (names, value) in made.items() for each in _made(name, names, value)]
-    return list(dict.fromkeys([*watch.found, *found]))
+    used = [each for code, names in watch.codes.items() for each in _used(code, names)]
+    return list(dict.fromkeys([*watch.found, *(found for each in used for found in _made(*each, watch))]))
+
+
+def _used(code: CodeType, names: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The names that a function uses of its module, and of the project's modules that it names."""
+    modules = [each for name in code.co_names if isinstance(each := names.get(name), ModuleType)]
+    own = [vars(each) for each in modules if is_project_file(getattr(each, "__file__", None))]
+    return ((name, space) for space in (names, *own) for name in code.co_names if name in space)
 
 
 def _in_query(query: SqlQuery) -> Iterator[DefinitionFinding]:
@@ -122,23 +123,30 @@ def _time_text(text: str, place: str) -> DefinitionFinding:
     return DefinitionFinding("fail", f"{text} is another time in each refresh", hint, place)
 
 
-def _made(name: str, names: Mapping[str, Any], value: Any) -> Iterator[DefinitionFinding]:
-    """What a module made of a name when it was loaded: a constant, or the defaults of a function."""
-    if isinstance(value, ModuleType | type):
+def _made(name: str, names: Mapping[str, Any], watch: Watch) -> Iterator[DefinitionFinding]:
+    """What a module made of a name when it was loaded: a constant, the defaults of a function; and what a function
+    remembers of an earlier call (``functools.cache``)."""
+    value = names[name]
+    code = getattr(getattr(value, "__wrapped__", None), "__code__", None)
+    if isinstance(value, ModuleType | type) or code in watch.codes:
         return
     level: Level = "warn" if isinstance(value, FunctionType) else "fail"  # a default may not be taken
     for module in (names, *map(vars, list(sys.modules.values()))):
         file = module.get("__file__")
         if file and name in module and module[name] is value and is_project_file(file):
-            for call in _calls_at_load(name, file):
-                text = ast.unparse(call.func)
+            for call in _calls_at_load(name, file, whole=code is not None):
                 if _is_other_each_call(_named(call.func, module)):
-                    what = f"{name} holds {text}(), another value in each process"
+                    what = f"{name} holds {ast.unparse(call.func)}(), another value in each process"
                     yield DefinitionFinding(level, what, _NOW, f"{shown(file)}:{call.lineno}")
 
 
-def _calls_at_load(name: str, file: str) -> Iterator[ast.Call]:
-    for node in ast.walk(syntax_tree(file)):
+def _calls_at_load(name: str, file: str, *, whole: bool) -> Iterator[ast.Call]:
+    """The calls by which a file makes a name; of a function those in its defaults, or in the ``whole`` of it."""
+    try:
+        nodes = list(ast.walk(syntax_tree(file)))
+    except (OSError, SyntaxError, ValueError):  # no source to look at
+        return
+    for node in nodes:
         made: ast.AST | None = None
         match node:
             case ast.Assign(targets=targets, value=value):
@@ -148,7 +156,7 @@ def _calls_at_load(name: str, file: str) -> Iterator[ast.Call]:
             case ast.AnnAssign(target=ast.Name(id=target), value=value) if target == name:
                 made = value
             case ast.FunctionDef(name=function, args=arguments) if function == name:
-                made = arguments
+                made = node if whole else arguments
         if made is not None:
             yield from (inner for inner in ast.walk(made) if isinstance(inner, ast.Call))
 

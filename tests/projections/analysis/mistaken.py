@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -9,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tailrace.projections import Events, ParquetFolder, PostgresTable, State, projection
 
+LOADED = datetime.now(UTC)
 LAKE = ParquetFolder("lake")
 CUSTOMERS = State("shop.public.customers", affects={"customer_id": "id"})
 ORDERS = State("shop.public.orders", affects="customer_id")

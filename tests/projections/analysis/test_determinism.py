@@ -21,6 +21,7 @@ from pyspark.sql.window import WindowSpec
 from tailrace.projections import Changes, Projection, State, projection
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
+from tests.projections.analysis import mistaken
 from tests.projections.conftest import Analyse, Deploy
 from tests.projections.lifecycle.test_lifecycle import rows_of
 from tests.projections.refresh.gallery import CUSTOMERS, LAKE, ORDERS, PRODUCTS
@@ -93,6 +94,14 @@ def since_named(*, day: date = date.today()) -> int:  # noqa: B008, DTZ011
 @cache
 def remembered() -> float:
     return time()
+
+
+@cache
+def asked_before() -> float:
+    return time()
+
+
+asked_before()
 
 
 def in_helpers_helper() -> Column:
@@ -770,6 +779,14 @@ OF_PYTHON: dict[str, tuple[Function, str]] = {
     "of a helper": (lambda orders: orders.withColumn("n", F.lit(in_helper())), "time()"),
     "of a helper's helper": (lambda orders: orders.withColumn("n", in_helpers_helper()), "time()"),
     "in a constant": (lambda orders: orders.withColumn("at", F.lit(STARTED)), "STARTED holds dt.now()"),
+    "in a constant of a module": (
+        lambda orders: orders.withColumn("at", F.lit(mistaken.LOADED)),
+        "LOADED holds datetime.now()",
+    ),
+    "of a helper that remembers what it was asked before": (
+        lambda orders: orders.withColumn("n", F.lit(asked_before())),
+        "asked_before holds time()",
+    ),
     "of a helper that remembers": (lambda orders: orders.withColumn("n", F.lit(remembered())), "time()"),
     "in a constant of one case": (
         lambda orders: orders.withColumn("at", F.lit(BEGUN)),
@@ -794,7 +811,7 @@ def test_clocks_and_random_numbers_of_python_are_found_wherever_they_are(
     found = analysed(of_orders(function))
     (clock,) = found.findings
     assert clock.what.startswith(words) and clock.level == "fail"
-    assert clock.place.startswith("tests/projections/analysis/test_determinism.py:")
+    assert clock.place.startswith("tests/projections/analysis/")
     assert found.reason == clock.what
 
 
