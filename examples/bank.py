@@ -14,9 +14,9 @@ from decimal import Decimal
 import psycopg
 from pydantic import BaseModel
 
+from tailrace import NO_STREAM, Conflict, Stream, append, event, load
 from tailrace.cdc.setup.events_schema import install
 from tailrace.embedded.postgres import PostgresServer
-from tailrace.eventstore.streams import NO_STREAM, Conflict, Stream, append, event, load
 
 
 @event("account_opened")

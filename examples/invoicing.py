@@ -16,10 +16,9 @@ import psycopg
 from pydantic import BaseModel
 from sqlalchemy import Engine, create_engine, text
 
-from tailrace import Store, load_settings
+from tailrace import Store, Stream, append, event, load_settings
 from tailrace.cdc.setup.events_schema import install
 from tailrace.embedded import PostgresServer
-from tailrace.eventstore.streams import Stream, append, event
 
 CONFIG = '[sources.shop]\ndsn = "{dsn}"\n'
 

@@ -13,7 +13,17 @@ if TYPE_CHECKING:
     from tailrace.eventstore.model.redacted import Erased
     from tailrace.eventstore.model.topic import TopicId
     from tailrace.eventstore.store import Store
-    from tailrace.eventstore.streams import Appended, Conflict, Stream, append, event, load
+    from tailrace.eventstore.streams import (
+        ANY,
+        NO_STREAM,
+        STREAM_EXISTS,
+        Appended,
+        Conflict,
+        Stream,
+        append,
+        event,
+        load,
+    )
     from tailrace.projections import (
         Changes,
         Events,
@@ -35,6 +45,9 @@ __version__ = "0.1.0"
 # Where each public name lives. It is imported at its first use, so that `import tailrace` costs nothing and a base
 # install need not have what it does not use.
 _HOMES = {
+    "STREAM_EXISTS": "tailrace.eventstore.streams",
+    "NO_STREAM": "tailrace.eventstore.streams",
+    "ANY": "tailrace.eventstore.streams",
     "Appended": "tailrace.eventstore.streams",
     "Changes": "tailrace.projections",
     "Conflict": "tailrace.eventstore.streams",
@@ -62,6 +75,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "ANY",
+    "NO_STREAM",
+    "STREAM_EXISTS",
     "Appended",
     "Changes",
     "Conflict",

@@ -16,8 +16,7 @@ for extra in ("pyspark", "numba", "redis", "tantivy", "kafka"):
 
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.settings import StoreSettings
-from tailrace.eventstore.streams import Stream, append, load
-from tailrace import open_reader
+from tailrace import Stream, append, event, load, open_reader
 import tailrace
 
 with Store.open(StoreSettings(), create=True) as store:
