@@ -31,6 +31,28 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
+class StepProgress:
+    """How far a step is, as every command shows it; rate and time left are None as long as they cannot be known."""
+
+    step: str
+    done: int
+    total: int | None
+    unit: str
+    per_second: float | None
+    seconds_left: float | None
+
+    def pace(self, shown: Callable[[float], str] = "{:,.1f}".format) -> str:
+        """Rate and time left behind a text; ``shown`` formats the rate."""
+        rate = "" if self.per_second is None else f", {shown(self.per_second)}/s"
+        return rate + ("" if self.seconds_left is None else f", {duration(self.seconds_left)} left")
+
+    def facts(self) -> dict[str, object]:
+        """The fields of a JSON line."""
+        rounded = {"per_second": _rounded(self.per_second), "seconds_left": _rounded(self.seconds_left)}
+        return {"step": self.step, "done": self.done, "total": self.total, "unit": self.unit, **rounded}
+
+
+@dataclass(frozen=True, slots=True)
 class Reporter:
     """Writes to a command's progress how much of a step is done, its rate, and the time left."""
 
@@ -53,13 +75,8 @@ class Reporter:
         **facts: object,
     ) -> None:
         """As ``__call__`` with another text for people; ``shown`` formats the rate."""
-        rate, left = self.pace.measure(step, done, total)
-        text += f", {shown(rate)}/s" if rate is not None else ""
-        text += f", {duration(left)} left" if left else ""
-        self.progress.say(
-            text, step=step, done=done, total=total, unit=unit,
-            per_second=_rounded(rate), seconds_left=_rounded(left), **facts,
-        )  # fmt: skip
+        reached = StepProgress(step, done, total, unit, *self.pace.measure(step, done, total))
+        self.progress.say(f"{text}{reached.pace(shown)}", **reached.facts(), **facts)
 
 
 def _rounded(number: float | None) -> float | None:

@@ -15,8 +15,9 @@ import typer
 from tailrace.cli.daily.capture_memory import keep_small
 from tailrace.cli.errors import INTERRUPTED
 from tailrace.cli.invocation import invocation_of, stop_on_signals
+from tailrace.cli.progress import StepProgress
 from tailrace.eventstore.errors import TransientError, UsageError
-from tailrace.terminal import Output, Progress, count, duration, size
+from tailrace.terminal import Output, Progress, count, size
 from tailrace.upkeep import upkeep_rounds
 
 if TYPE_CHECKING:
@@ -250,18 +251,18 @@ def watch(
         if now - said_at >= REPORT_SECONDS:
             said_at = now
             for status in running.statuses():
-                progress.say(summary(status), **as_document(status), **load_facts(status))
+                load = load_progress(status)
+                progress.say(summary(status), **as_document(status), **(load.facts() if load else {}))
 
 
 def summary(status: CaptureStatus) -> str:
     """A status on one line."""
     parts = [f"{status.source} {status.phase}"]
-    if status.loading:
-        share = f" of about {status.load_rows_expected:,}" if status.load_rows_expected else ""
-        tables = len(status.loading)
-        left = _seconds_left(status)
-        rate = "" if left is None else f", {status.load_rows_per_second:,.0f}/s, {duration(left)} left"
-        parts.append(f"{status.loaded_rows:,}{share} rows of {count(tables, 'table')}{rate}")
+    load = load_progress(status)
+    if load is not None:
+        share = "" if load.total is None else f" of about {load.total:,}"
+        tables = count(len(status.loading), "table")
+        parts.append(f"{load.done:,}{share} rows of {tables}{load.pace('{:,.0f}'.format)}")
     done = f"{count(status.transactions, 'transaction')}, {count(status.changes, 'change')}"
     parts.append(f"{done} in {count(status.epochs, 'epoch')}")
     parts.append(f"{size(status.lag_bytes)} behind")
@@ -270,21 +271,13 @@ def summary(status: CaptureStatus) -> str:
     return "; ".join(parts)
 
 
-def load_facts(status: CaptureStatus) -> dict[str, object]:
-    """The load under way, in the fields of all progress."""
+def load_progress(status: CaptureStatus) -> StepProgress | None:
+    """The load under way. No time is left when the server's estimate was too low."""
     if not status.loading:
-        return {}
-    return {
-        "step": "loading", "done": status.loaded_rows, "total": status.load_rows_expected or None, "unit": "rows",
-        "per_second": status.load_rows_per_second or None, "seconds_left": _seconds_left(status),
-    }  # fmt: skip
-
-
-def _seconds_left(status: CaptureStatus) -> float | None:
-    """Seconds until the load ends: 0 when the server's estimate was too low, None as long as there is no rate."""
-    if not status.load_rows_per_second:
         return None
-    return max(status.load_rows_expected - status.loaded_rows, 0) / status.load_rows_per_second
+    rate = status.load_rows_per_second or None
+    left = max(status.load_rows_expected - status.loaded_rows, 0) / rate if rate else None
+    return StepProgress("loading", status.loaded_rows, status.load_rows_expected or None, "rows", rate, left)
 
 
 def as_document(status: CaptureStatus) -> dict[str, object]:

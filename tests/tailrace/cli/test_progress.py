@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tailrace.cdc.status import Progress
-from tailrace.cli.daily.capture import load_facts, summary
+from tailrace.cli.daily.capture import load_progress, summary
 from tailrace.cli.progress import Pace, Reporter
 from tailrace.cli.store.move import report_copied
 from tailrace.terminal import Output
@@ -25,9 +25,10 @@ def test_a_load_shows_rows_rate_and_the_time_that_is_left() -> None:
 
 def test_a_load_is_counted_in_the_fields_of_all_progress() -> None:
     progress = Progress("shop")
-    assert load_facts(progress.status()) == {}
+    assert load_progress(progress.status()) is None
     progress.loading(["public.orders"], rows=3000, expected=10_000, rate=10.0)
-    assert load_facts(progress.status()) == {
+    load = load_progress(progress.status())
+    assert load is not None and load.facts() == {
         "step": "loading", "done": 3000, "total": 10_000, "unit": "rows", "per_second": 10.0, "seconds_left": 700.0,
     }  # fmt: skip
 
