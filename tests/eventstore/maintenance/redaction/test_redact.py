@@ -176,11 +176,11 @@ REDACTOR = """
 import sys
 from pathlib import Path
 from tailrace.eventstore.store import Store
-from tailrace.eventstore.maintenance.redaction.redact import Request, redact
+from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, redact
 from tailrace.eventstore.settings import StoreSettings
 from tests.eventstore.shop import ORDERS
 with Store.open(StoreSettings(catalog=sys.argv[1], segments=Path("segments")), root=Path(sys.argv[2])) as store:
-    redact(store, Request(ORDERS, ["7"]))
+    redact(store, RedactionRequest(ORDERS, ["7"]))
 """
 
 
