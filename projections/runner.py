@@ -1,5 +1,19 @@
-"""The loop that keeps projections up to date: woken by the log, one warm Spark session, one projection at a time by
-``schedule``. A bad projection or a sink out of reach never stops the others."""
+"""The loop that keeps projections up to date: one warm Spark session, one projection at a time, woken by the log.
+
+A round of the loop: ask the log for its end, take the projection that is due and most overdue, refresh it, report its
+outcomes. When none is due, wait for the log to grow or for the next one to be due. The loop ends when ``stop`` is set,
+after the refresh under way. A bad projection or a sink out of reach never stops the others.
+
+How a projection is scheduled (``Schedule``):
+
+  - *behind*: the log has epochs that it may lack. It is due when half of its freshness has passed since the first of
+    these; the other half is for the refresh. Without a declared freshness it is due at once.
+  - *level*: it lacks nothing. It is refreshed now and then all the same, because others promote, roll back and repair.
+  - *failed*: it is tried again after pauses that double, up to ``LONGEST_WAIT``.
+
+The one that is furthest behind in proportion to its freshness goes first. What waits gains on all others, so none
+starves, and under overload all are late by the same factor.
+"""
 
 from __future__ import annotations
 
@@ -20,101 +34,105 @@ from tailrace.projections.refresh.refresh import Outcome
 from tailrace.projections.spark.session import require_submitter
 
 UNDECLARED_SECONDS = 3.0
-"""What a projection without a declared freshness is measured by: what one on a warm session can be held to."""
+"""The freshness that a projection without a declared one is measured by: what a warm session can hold."""
 
 LONGEST_WAIT = 30.0
-"""Seconds between tries of what keeps failing: long enough to be cheap, short enough to notice a mended server."""
+"""Seconds between tries of what keeps failing: long enough to be cheap, short enough to notice a repaired server."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """``through``: the epoch up to which it is known to hold all; ``since``: when the first epoch it lacks came (None:
-    it lacks none). ``looked``: when it was last taken up, ``pause``: how long to leave alone what failed then."""
+    """One projection. It holds everything up to epoch ``through``; the first that it lacks came at ``behind_since``
+    (None: it lacks none). ``refreshed_at``: its last try; ``pause``: seconds to wait after one that failed."""
 
     freshness: float
     patience: float
-    looks: float
+    interval: float
     through: int = 0
-    since: float | None = None
-    looked: float = -math.inf
+    behind_since: float | None = None
+    refreshed_at: float = -math.inf
     pause: float = 0.0
 
     def due_at(self) -> float:
         if self.pause:
-            return self.looked + self.pause
-        return self.looked + self.looks if self.since is None else self.since + self.patience
+            return self.refreshed_at + self.pause
+        if self.behind_since is None:
+            return self.refreshed_at + self.interval
+        return self.behind_since + self.patience
 
-    def overdue(self, now: float) -> tuple[float, float]:
-        """The larger, the more urgent: how many times its freshness it is behind (nobody knows before the first look),
-        and then how long ago it was looked at."""
-        if self.looked == -math.inf:
+    def urgency(self, now: float) -> tuple[float, float]:
+        """How many times its freshness it is behind, which is not known before the first try; then the time since the
+        last try."""
+        if self.refreshed_at == -math.inf:
             return math.inf, math.inf
-        behind = 0.0 if self.since is None else max(now - self.since, 0.0) / self.freshness
-        return behind, now - self.looked
+        behind = 0.0 if self.behind_since is None else max(now - self.behind_since, 0.0) / self.freshness
+        return behind, now - self.refreshed_at
 
 
 class Schedule:
-    """``freshness``: seconds by projection, None where none is declared. ``looks``: seconds after which one that lacks
-    nothing is looked at all the same, because others promote, roll back and mend; at first everything is."""
+    """Which projection is refreshed next, and when. Pure: times come in, in seconds of one clock. ``freshness``:
+    seconds by projection, None where none is declared. ``interval``: seconds between refreshes of one that lacks
+    nothing. At first every projection is due."""
 
-    def __init__(self, freshness: Mapping[str, float | None], looks: float) -> None:
-        self._looks = looks
+    def __init__(self, freshness: Mapping[str, float | None], interval: float) -> None:
+        self._interval = interval
         self._entries: dict[str, _Entry] = {}
         for name, declared in freshness.items():
             patience = declared / 2 if declared else 0.0
-            entry = _Entry(declared or UNDECLARED_SECONDS, patience, max(looks, patience))
+            entry = _Entry(declared or UNDECLARED_SECONDS, patience, max(interval, patience))
             self._entries[name] = entry
 
     def grew(self, head: int, age: Callable[[int], float], now: float) -> None:
-        """The log's last epoch is ``head``; ``age`` says how many seconds ago the one after an epoch was committed."""
+        """The log's last epoch is ``head``. ``age``: seconds since the epoch after a given one was committed."""
         for entry in self._entries.values():
-            if entry.through < head and entry.since is None and entry.looked > -math.inf:
-                entry.since = now - age(entry.through)
+            if entry.through < head and entry.behind_since is None and entry.refreshed_at > -math.inf:
+                entry.behind_since = now - age(entry.through)
 
     def next(self, now: float) -> str | None:
         """The projection to refresh now; None when none is due."""
         due = [name for name, entry in self._entries.items() if entry.due_at() <= now]
-        return max(due, key=lambda name: self._entries[name].overdue(now), default=None)
+        return max(due, key=lambda name: self._entries[name].urgency(now), default=None)
 
     def wait(self, now: float) -> float:
         """Seconds until one is due, as far as is known now."""
         return max(0.0, min((entry.due_at() for entry in self._entries.values()), default=math.inf) - now)
 
     def refreshed(self, name: str, through: int, now: float) -> None:
-        """It holds all up to epoch ``through``."""
+        """It holds everything up to epoch ``through``."""
         entry = self._entries[name]
-        entry.through, entry.since, entry.looked, entry.pause = through, None, now, 0.0
+        entry.through, entry.behind_since, entry.refreshed_at, entry.pause = through, None, now, 0.0
 
     def failed(self, name: str, now: float) -> None:
-        """It could not be refreshed: it is tried again after a time of its own, ever longer, so that it does not slow
-        the others."""
+        """It could not be refreshed. It is tried again after its own, ever longer pause, so that it does not slow the
+        others."""
         entry = self._entries[name]
-        entry.looked, entry.pause = now, min((entry.pause or self._looks) * 2, LONGEST_WAIT)
+        entry.refreshed_at, entry.pause = now, min((entry.pause or self._interval) * 2, LONGEST_WAIT)
 
 
-Tell = Callable[[Outcome], None]
-_UNSETTLED = ("failed", "waiting")
+Report = Callable[[Outcome], None]
+_UNFINISHED = ("failed", "waiting")
 
 
 def run(
     ctx: ProjectionContext,
     names: Sequence[str] | None,
     stop: threading.Event,
-    tell: Tell = lambda outcome: None,
-    count: Tell = lambda outcome: None,
+    report: Report = lambda outcome: None,
+    count: Report = lambda outcome: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Refresh what is due until ``stop`` is set; a refresh under way is finished first.
 
-    ``tell`` gets each outcome that is news: work that was done, and the first of a row of equal messages (a frozen
-    generation, a topic still loading, a sink out of reach), ``count`` every one. ``clock``, in seconds, says what is
-    due. Raises AtWork when another process keeps one of them up to date already, Fenced when it took over all the same,
+    ``count`` gets every outcome, ``report`` those that are news: work that was done, and the first of a row of equal
+    messages (a frozen generation, a topic still loading, a sink out of reach). ``clock`` gives seconds.
+
+    Raises AtWork when another process refreshes one of the projections already, Fenced when it took over all the same,
     TransientError when spark-submit went away, and UsageError for unknown names.
     """
     chosen = [ctx.projection(name) for name in names or ctx.projections]
     poll = ctx.settings.projections.poll_seconds
     schedule = Schedule({each.name: each.freshness_seconds for each in chosen}, poll)
-    news = _News(tell)
+    news = _News(report)
     with refreshing(ctx, [each.name for each in chosen]):
         while not stop.is_set():
             require_submitter()
@@ -128,7 +146,7 @@ def run(
                     count(outcome)
                     if not (stop.is_set() and isinstance(outcome.error, TransientError)):
                         news.note(outcome)  # what the stop itself cut off is no news
-                if any(outcome.status in _UNSETTLED for outcome in outcomes):
+                if any(outcome.status in _UNFINISHED for outcome in outcomes):
                     schedule.failed(name, clock())
                 else:
                     schedule.refreshed(name, seen, clock())
@@ -148,24 +166,24 @@ def _age(store: Store, epoch: int) -> float:
 
 
 class _News:
-    """Tells outcomes that were not told just so before. That something is out of reach is told once, in whatever words
-    each try says it, and so is that it is back."""
+    """Reports outcomes that differ from the last one of their generation. That something is out of reach is reported
+    once, whatever words each try has for it, and so is that it is back."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
-        self._told: dict[tuple[str, int | None], str] = {}
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._last: dict[tuple[str, int | None], str] = {}
         self._away: set[str] = set()
 
     def note(self, outcome: Outcome) -> None:
         if isinstance(outcome.error, TransientError):
             if outcome.projection not in self._away:
-                self._tell(replace(outcome, reason=f"{outcome.reason}; it is tried again until it works"))
+                self._report(replace(outcome, reason=f"{outcome.reason}; it is tried again until it works"))
             self._away.add(outcome.projection)
             return
         is_back = outcome.projection in self._away
         self._away.discard(outcome.projection)
         place = (outcome.projection, outcome.generation)
-        is_news = outcome.status != "nothing" and self._told.get(place) != outcome.reason
+        is_news = outcome.status != "nothing" and self._last.get(place) != outcome.reason
         if outcome.status == "done" or is_back or is_news:
-            self._tell(outcome)
-        self._told[place] = "" if outcome.status in ("done", "nothing") else outcome.reason
+            self._report(outcome)
+        self._last[place] = "" if outcome.status in ("done", "nothing") else outcome.reason

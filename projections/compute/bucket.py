@@ -1,6 +1,6 @@
-"""One bucket of a result: compared with the generation's own result before, and written as files.
+"""One bucket of a result: compared with the result before, and written as files.
 
-This is what tasks do, without Spark and without a catalog; only file names and counts come back.
+This is the work of one task. It needs neither Spark nor the catalog, and returns file names and counts.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from tailrace.projections.generations.step_files import (
     BucketFiles,
     DerivedFile,
     KeySubset,
+    fold_overlays,
     read_keys,
     read_result,
     run_schema,
-    settled,
     write_delta,
     write_run,
 )
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
 
 BUCKET = "_bucket"
 RECEIPT = ".done.json"
-"""What the name of a receipt ends with."""
+"""Suffix of a receipt's name."""
 
 SAMPLES = 5
-"""Of what is found in a bucket, of each kind, so many are shown."""
+"""Samples of each kind that a bucket's outcome shows."""
 
 _MOST_SHOWN = 200  # characters or bytes of a value
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How rows are told apart and spread over buckets. With a ``choice`` of keys the others' rows are left out, as are
-    those of the buckets ``without``."""
+    """How rows are identified and spread over buckets. With a ``choice`` of keys, rows of other keys are left out, as
+    are those of the buckets in ``without``."""
 
     schema: pa.Schema
     key: tuple[str, ...]
@@ -84,7 +84,7 @@ class Placement:
             yield batch
 
     def chosen(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Int64Array]:
-        """The rows that are looked at, and the hash of each one's key."""
+        """The rows that belong to the choice, and the hashes of their keys."""
         hashes = self.hashes(batch)
         if self.choice is None:
             return batch, hashes
@@ -96,7 +96,7 @@ class Placement:
         return keys.hash_columns([keys.texts(column) for column in columns])
 
     def rows(self, group: pa.Table) -> pa.Table:
-        """A bucket's rows in the kept types, ordered."""
+        """A bucket's rows in the types of files, ordered."""
         return ordered(group.select([HASH, *self.schema.names]).cast(run_schema(self.schema)), self.key)
 
 
@@ -106,9 +106,8 @@ def placement_of(generation: Generation) -> Placement:
 
 @dataclass(frozen=True, slots=True)
 class RowSample:
-    """A row that was found: ``kind`` says as what, ``key`` is its key, ``old`` and ``new`` its other values before and
-    now where these are what was found, None for no row; of a row that was there before and is now only the values that
-    differ. All as JSON, long texts cut."""
+    """A row that an outcome shows, and the ``kind`` it is shown for. ``old`` and ``new`` are its values besides the key
+    before and now (None: no row); where both exist, those that differ. All as JSON, with long texts cut."""
 
     kind: str
     key: str
@@ -118,9 +117,9 @@ class RowSample:
 
 @dataclass(frozen=True, slots=True)
 class BucketOutcome:
-    """What the task of one bucket found. ``only_new``, ``only_old`` and ``different`` count rows by how they differ
-    from the result before; of each kind some are among the samples. ``files`` hold the bucket now, None: those of
-    before. With ``nulls`` or ``repeats`` nothing was written."""
+    """The answer of one bucket's task. ``only_new``, ``only_old`` and ``different`` count rows that differ from the
+    result before; ``samples`` show some of each kind. ``files`` hold the bucket now (None: those of before). With
+    ``nulls`` or ``repeats`` in keys nothing was written."""
 
     bucket: int
     rows: int = 0
@@ -147,8 +146,8 @@ class BucketOutcome:
 
 @dataclass(frozen=True, slots=True)
 class BucketReceipt:
-    """Of a bucket that an attempt at a build finished: ``basis`` says what it was computed of, ``file`` is its run.
-    ``path``: the receipt's own."""
+    """A bucket that an attempt at a build finished: ``basis`` says what it was computed of, ``file`` is its run,
+    ``path`` is that of the receipt."""
 
     path: str
     basis: str
@@ -161,7 +160,7 @@ class BucketReceipt:
 
 
 def receipts(storage: Storage, paths: Collection[str]) -> Iterator[BucketReceipt]:
-    """Those among some files. One that cannot be read is left out: it costs time alone."""
+    """The receipts among some files. One that cannot be read is left out; its bucket is computed again."""
     for path in sorted(path for path in paths if path.endswith(RECEIPT)):
         with suppress(MissingFile, ValueError, KeyError, TypeError):
             data = json.loads(bytes(storage.open(path)))
@@ -172,9 +171,9 @@ def receipts(storage: Storage, paths: Collection[str]) -> Iterator[BucketReceipt
 
 @dataclass(frozen=True, slots=True)
 class BucketTask:
-    """Compares one bucket with the result before (``previous``, by bucket) and, with ``folder``, writes its files.
-    ``attempt`` makes their names unique. ``afresh`` leaves no overlay, so that no file holds a value of before. With a
-    ``basis``, what all of it is computed of, each bucket that is done gets a receipt, for an attempt that takes over
+    """Compares one bucket with the result before (``previous``, by bucket) and, with a ``folder``, writes its files.
+    ``attempt`` is part of their names. ``afresh``: no overlay stays, so that no file holds an earlier value. With a
+    ``basis`` each finished bucket gets a receipt for an attempt that takes over
     (``tailrace.projections.refresh.resume``). Pickles into Spark tasks; needs no catalog."""
 
     storage: Storage
@@ -189,13 +188,13 @@ class BucketTask:
     def of_group(self, group: pa.Table) -> pa.Table:
         """Spark task: all rows of one bucket."""
         bucket = group[BUCKET][0].as_py()
-        outcome = self.settle(bucket, self.placement.rows(group))
+        outcome = self.compare(bucket, self.placement.rows(group))
         return pa.table({"bucket": pa.array([bucket], pa.int32()), "outcome": [outcome.to_json()]})
 
     def discard(self, *, but_finished: bool = False) -> None:
-        """Remove what was written: no step will name it, and where there is no room it would keep the next one from it.
-        ``but_finished``: what has a receipt stays, for an attempt that takes over. What a task still writes after that,
-        ``gc`` removes."""
+        """Remove the files of this attempt: no step will name them, and a full disk needs the room.
+        ``but_finished``: buckets with a receipt stay, for an attempt that takes over. What tasks write afterwards is
+        left to ``gc``."""
         with suppress(TailraceError):
             mine = self._mine()
             found = receipts(self.storage, mine) if but_finished else ()
@@ -205,7 +204,7 @@ class BucketTask:
                     self.storage.delete(path)
 
     def forget_receipts(self) -> None:
-        """Once a step names the files. What stays, ``gc`` removes."""
+        """Remove the receipts, once a step names the files. What stays is left to ``gc``."""
         with suppress(TailraceError):
             for path in self._mine() if self.basis is not None else ():
                 if path.endswith(RECEIPT):
@@ -217,9 +216,9 @@ class BucketTask:
             return []
         return [path for path in self.storage.list(self.folder) if is_by(path, self.attempt)]
 
-    def settle(self, bucket: int, rows: pa.Table, some: KeySubset | None = None) -> BucketOutcome:
-        """The whole work on one bucket's ordered rows. With ``some`` they are the result's rows of some keys, to be
-        compared with those of the result before."""
+    def compare(self, bucket: int, rows: pa.Table, some: KeySubset | None = None) -> BucketOutcome:
+        """Compare one bucket's ordered rows with the result before, and write what differs. With ``some``, the rows are
+        those of some keys, and are compared with the rows of these keys."""
         key, schema = self.placement.key, self.placement.schema
         bad = with_bad_keys(bucket, rows, key)
         if bad is not None:
@@ -251,21 +250,21 @@ class BucketTask:
         return outcome
 
     def receipt(self, outcome: BucketOutcome) -> None:
-        """Say of a build's bucket that it is done: its files are whole."""
+        """Write down that a bucket of a build is finished: its files are whole."""
         if self.basis is not None:
             data = json.dumps({"basis": self.basis, "outcome": outcome.to_json()}).encode()
             self.storage.write(f"{self.stem(outcome.bucket)}{RECEIPT}", data)
 
     def stem(self, bucket: int) -> str:
-        """How the name of a file begins: different each time, as Spark may run a task twice, and files are never
+        """The beginning of a file's name. It is different each time: Spark may run a task twice, and files are never
         overwritten."""
         return f"{self.folder}/{bucket:04d}-{self.attempt}-{secrets.token_hex(4)}"
 
     def _write(
         self, bucket: int, before: BucketFiles, found: TableDifference, result: pa.Table | None
     ) -> tuple[BucketFiles, DerivedFile | None]:
-        """The bucket's files after the step and its delta; a first build's run is its delta, so rows are written once.
-        ``result``: the bucket's rows, when they are known."""
+        """The bucket's files after the step, and its delta. In a first build the run is the delta too, so that rows are
+        written once. ``result``: the bucket's rows, where they are known."""
         key, schema = self.placement.key, self.placement.schema
         stem = self.stem(bucket)
         if before == NO_FILES:
@@ -278,7 +277,7 @@ class BucketTask:
             files = BucketFiles(before.run, (*before.overlays, delta))
         if self.afresh and result is not None:
             return BucketFiles(write_run(self.storage, f"{stem}.run.parquet", bucket, result)), delta
-        return settled(self.storage, files, self.stem(bucket), bucket, schema, key, result), delta
+        return fold_overlays(self.storage, files, self.stem(bucket), schema, key, result), delta
 
 
 def _key_samples(kind: str, rows: pa.Table, key: Sequence[str], at: Any) -> tuple[RowSample, ...]:
@@ -316,7 +315,7 @@ def _as_json(row: Row) -> str:
 
 
 def with_bad_keys(bucket: int, rows: pa.Table, key: Sequence[str]) -> BucketOutcome | None:
-    """What is wrong with the keys of a bucket's ordered rows: NULL, or there twice. None when nothing is."""
+    """The outcome of a bucket whose ordered rows have NULL in a key, or a key twice; None when neither is so."""
     nulls, repeats = with_null_key(rows, key), repeated(rows, key)
     if not len(nulls) and not len(repeats):
         return None

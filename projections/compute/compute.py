@@ -1,7 +1,7 @@
 """Compute a projection's result in Spark and write what changed, bucket by bucket (steps 7 and 8).
 
-The result goes through two tasks in Python: one adds each row's key hash and bucket, the other takes one whole bucket,
-compares it with the generation's own result before and writes the files.
+The result passes two Python tasks. The first adds the key hash and the bucket of each row. The second takes one whole
+bucket, compares it with the result before, and writes the files.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RESULT = "bucket int, outcome string"
 
 
 def define(projection: Projection, frames: Mapping[str, DataFrame], now: datetime | None) -> DataFrame:
-    """Call the projection's function. ``now`` is the commit time of the position, the epoch's start for an empty log.
+    """Call the projection's function. ``now`` is the commit time of the position; None is 1970-01-01.
 
     Raises ProjectionFailed, with the user's file and line, when the function raises or gives no DataFrame.
     """
@@ -62,9 +62,9 @@ def define(projection: Projection, frames: Mapping[str, DataFrame], now: datetim
 
 
 def output_schema(projection: Projection, result: DataFrame) -> pa.Schema:
-    """The result's columns as Arrow: what files and sinks hold. Raises ProjectionFailed for a result that cannot be
-    kept: key columns missing or not plain values, repeated (but for their case) or reserved names, types without an
-    Arrow twin."""
+    """The result's columns as Arrow, as files and sinks hold them. Raises ProjectionFailed for a result that cannot be
+    stored: key columns missing or nested, names that are reserved or repeated (or differ in case alone), types that
+    Arrow does not have."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -96,7 +96,7 @@ def output_schema(projection: Projection, result: DataFrame) -> pa.Schema:
         arrow: pa.Schema = to_arrow_schema(result.schema, timezone="UTC")
     except PySparkException as error:
         raise _unfit(projection, f"its output has a type that cannot be kept: {error}", "cast it") from error
-    schema = pa.schema([pa.field(field.name, _kept(field.type)) for field in arrow])
+    schema = pa.schema([pa.field(field.name, _stored(field.type)) for field in arrow])
     for name in projection.key:
         if pa.types.is_nested(schema.field(name).type):
             kind = schema.field(name).type
@@ -112,7 +112,7 @@ def output_schema(projection: Projection, result: DataFrame) -> pa.Schema:
 
 
 def require_schema(projection: Projection, expected: pa.Schema, holder: str, result: DataFrame) -> None:
-    """Raises ProjectionFailed when the result's columns are not those that ``holder``, a generation, has."""
+    """Raises ProjectionFailed when the result's columns are not those of ``holder``, a generation."""
     found = output_schema(projection, result)
     if not found.equals(expected):
         raise ProjectionFailed(
@@ -126,12 +126,12 @@ def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def _kept(kind: pa.DataType) -> pa.DataType:
-    """Spark's Arrow types as they are kept: its times have microseconds, though it sends them as nanoseconds."""
+def _stored(kind: pa.DataType) -> pa.DataType:
+    """Spark's Arrow types as they are stored. Its times have microseconds, but it sends them as nanoseconds."""
     if pa.types.is_time64(kind):
         return pa.time64("us")
     if pa.types.is_list(kind):
-        return pa.list_(_kept(kind.value_type))
+        return pa.list_(_stored(kind.value_type))
     return kind
 
 
@@ -146,11 +146,11 @@ def _named(projection: Projection) -> str:
 def compute(
     projection: Projection, result: DataFrame, task: BucketTask, report: Report
 ) -> list[BucketOutcome]:
-    """Run the result through the task: one outcome for every bucket that is not left out, also for those without rows.
-    ``report`` is told how many buckets are done.
+    """Run the result through the task. Every bucket that is not left out has an outcome, also one without rows.
+    ``report`` gets the number of buckets that are done.
 
-    Raises ProjectionFailed when the function's code fails or rows have no key or a key twice; whatever it raises, files
-    that were written by then are removed, except those that another attempt at a build can take over.
+    Raises ProjectionFailed when the function's code fails, when a row has a NULL in its key, or two rows one key.
+    Whatever it raises, files that were written are removed, except those that another attempt at a build can take over.
     """
     try:
         return _compute(projection, result, task, report)
@@ -175,20 +175,20 @@ def _compute(
         buckets_reported(result.sparkSession, report, step, finished, total) as counted,
     ):
 
-        def settled(group: pa.Table) -> pa.Table:  # no method: Spark counts ``self`` among the parameters
+        def compared(group: pa.Table) -> pa.Table:  # no method: Spark counts ``self`` among the parameters
             outcome = task.of_group(group)
             counted.add()
             return outcome
 
         grouped = _hashed(result, placement).groupBy(BUCKET)
-        found: pa.Table = grouped.applyInArrow(settled, _RESULT).toArrow()
+        found: pa.Table = grouped.applyInArrow(compared, _RESULT).toArrow()
     outcomes = {
         outcome.bucket: outcome for outcome in map(BucketOutcome.from_json, found["outcome"].to_pylist())
     }
     empty = run_schema(placement.schema).empty_table()
     for bucket in placement.buckets:
         if bucket not in outcomes and bucket not in placement.without:
-            outcomes[bucket] = task.settle(bucket, empty)
+            outcomes[bucket] = task.compare(bucket, empty)
     report(step, total, total, "buckets")
     ordered_outcomes = [outcomes[bucket] for bucket in sorted(outcomes)]
     refuse_bad_keys(projection, ordered_outcomes)
@@ -196,8 +196,8 @@ def _compute(
 
 
 def keyed(projection: Projection, result: DataFrame, split: int, partitions: int) -> DataFrame:
-    """A result as an input of another projection: its rows in the types they are kept in, once each of them is known to
-    have a key of its own. What is wrong with one raises ProjectionFailed in the task."""
+    """A result as an input of another projection, in the types in which results are stored. Its keys are checked first:
+    a NULL or a repeated key raises ProjectionFailed in the task."""
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
     schema = output_schema(projection, result)
@@ -224,7 +224,7 @@ def _hashed(result: DataFrame, placement: Placement) -> DataFrame:
 
 
 def refuse_bad_keys(projection: Projection, outcomes: Sequence[BucketOutcome]) -> None:
-    """Raises ProjectionFailed when rows have no key or a key twice."""
+    """Raises ProjectionFailed when a row has a NULL in its key, or two rows have one key."""
     if any(outcome.nulls or outcome.repeats for outcome in outcomes):
         raise _refused(_named(projection), projection.key, outcomes)
 

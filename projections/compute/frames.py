@@ -1,4 +1,4 @@
-"""From a read plan to DataFrames: each task reads its share of an input's buckets from storage, without the catalog."""
+"""The inputs of a read plan as DataFrames. Each task reads its share of an input's buckets, without the catalog."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def frames(
 
 
 def local_frame(spark: SparkSession, projection: Projection, name: str, rows: pa.Table) -> DataFrame:
-    """An input's DataFrame as ``frames`` makes it, of rows that are here. They have the columns the function sees."""
+    """An input's DataFrame as ``frames`` makes it, from rows on the driver in the columns that the function sees."""
     spark_schema, arrow = _schemas(rows.schema)
     frame = spark.createDataFrame(rows.cast(arrow).combine_chunks(), spark_schema)
     return _as_declared(frame, projection, name)
@@ -62,7 +62,7 @@ def _as_declared(frame: DataFrame, projection: Projection, name: str) -> DataFra
 
 
 def _schemas(schema: pa.Schema) -> tuple[StructType, pa.Schema]:
-    """Columns as Spark has them, and as Spark takes them from Arrow."""
+    """The columns as Spark has them, and as Arrow gives them to Spark."""
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
     spark_schema = from_arrow_schema(schema)
@@ -101,7 +101,7 @@ def _frame(
 
 
 def shown_columns(planned: Planned, source: Input) -> list[str]:
-    """Columns that the function sees: of a state those of the table that the input names, of changes all."""
+    """The columns that the function sees: of a state those that the input names, of changes all."""
     if isinstance(planned, StateInput) and isinstance(source, State):
         marks = [ERASED.name] if source.erased else []
         mine = [column.name for column in planned.chosen]
@@ -111,7 +111,7 @@ def shown_columns(planned: Planned, source: Input) -> list[str]:
 
 
 def _rows(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Spark task: the rows of its units of work."""
+    """Spark task: the rows of some units of work."""
     for batch in batches:
         for unit in batch.column(0).to_pylist():
             storage, planned, share = pickle.loads(unit)
@@ -141,7 +141,7 @@ def read_changes(storage: Storage, planned: ChangesInput, partition: int) -> pa.
 
 
 def _as_events(table: pa.Table, planned: ChangesInput) -> pa.Table:
-    """The inserts of an events table: it is insert-only, so anything else is evidence of tampering, not an event."""
+    """The inserts of an events table. It is insert-only, so anything else is evidence of tampering and no event."""
     table = table.filter(pc.is_in(table["_op"], pa.array(["r", "c"])))
     after = table["after"].combine_chunks()
     schema = planned.schema
@@ -153,7 +153,8 @@ def _as_events(table: pa.Table, planned: ChangesInput) -> pa.Table:
 
 
 def _unified(table: pa.Table, version: TopicSchema, planned: ChangesInput) -> pa.Table:
-    """Rows of an older version in the newest one's shape: columns by identity, those it did not have are NULL."""
+    """Rows of an older version with the columns of the latest one, matched by identity. Columns that the older one did
+    not have are NULL."""
     if version == planned.target:
         return table
     arrays = [

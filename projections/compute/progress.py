@@ -1,5 +1,4 @@
-"""How far Spark is with what this process waits for: the buckets that are done, and before the first of them the tasks
-of a stage."""
+"""Progress of Spark's work: the buckets that are done, and before the first of them the tasks of a stage."""
 
 from __future__ import annotations
 
@@ -15,18 +14,18 @@ if TYPE_CHECKING:
 
     from tailrace.projections.context import Report
 
-LOOK_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class BucketCount:
-    """Counted by tasks, read by the driver, who is told what a task counted when it ends; of a repeated one, once.
-    Pickles into Spark tasks. Over Spark Connect, which has nothing of the kind, None counts nothing."""
+    """A counter that tasks raise and the driver reads. The driver gets a task's count when the task ends; a repeated
+    task counts once. Pickles into Spark tasks. Spark Connect has no accumulators: None counts nothing."""
 
     accumulator: Accumulator[int] | None
 
     def add(self) -> None:
-        """One bucket is done."""
+        """Count one bucket as done."""
         if self.accumulator is not None:
             self.accumulator.add(1)
 
@@ -38,13 +37,11 @@ def buckets_reported(
     step: str,
     done: int,
     total: int,
-    look_seconds: float = LOOK_SECONDS,
+    every_seconds: float = REPORT_SECONDS,
 ) -> Iterator[BucketCount]:
-    """Inside, ``report`` is told every ``look_seconds``, on a thread of its own, how many of ``total`` buckets are
-    done: ``done`` before, the others as tasks count them. Stages before these tasks' are not by bucket: until the first
-    bucket is counted, it is told how many tasks of the stage under way are done. Over Spark Connect nothing is
-    reported.
-    """
+    """Inside, a thread reports ``every_seconds`` how many of ``total`` buckets are done: ``done`` before, and those
+    that tasks have counted. Earlier stages do not go by bucket: until the first bucket is counted, the tasks of the
+    stage under way are reported. Over Spark Connect nothing is. """
     from pyspark.errors import PySparkException
 
     try:
@@ -56,13 +53,13 @@ def buckets_reported(
     tracker = context.statusTracker()
     ended = threading.Event()
 
-    def look() -> None:
+    def report_until_ended() -> None:
         from py4j.protocol import Py4JError
 
-        while not ended.wait(look_seconds):
+        while not ended.wait(every_seconds):
             try:
                 stage = _stage_under_way(tracker)
-            except (Py4JError, OSError):  # the JVM has ended, which whoever waits for it is told
+            except (Py4JError, OSError):  # the JVM has ended; the thread that waits for it raises
                 return
             if counted.value:
                 report(step, done + counted.value, total, "buckets")
@@ -71,7 +68,7 @@ def buckets_reported(
                     f"{step} (Spark stage {stage.stageId})", stage.numCompletedTasks, stage.numTasks, "tasks"
                 )
 
-    thread = threading.Thread(target=look, name="progress", daemon=True)
+    thread = threading.Thread(target=report_until_ended, name="progress", daemon=True)
     thread.start()
     try:
         yield BucketCount(counted)
@@ -81,6 +78,6 @@ def buckets_reported(
 
 
 def _stage_under_way(tracker: Any) -> Any:
-    """The newest one; None while there is none."""
+    """The latest active stage; None while there is none."""
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     return max(filter(None, stages), key=lambda stage: int(stage.stageId), default=None)

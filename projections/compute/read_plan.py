@@ -1,8 +1,7 @@
-"""The read plan: what a projection's inputs are made of at one position, as DataFrames.
+"""The read plan: the files and blobs that a projection's inputs consist of at one position.
 
-The driver asks the catalog for files and blobs; tasks get them as rows (one unit of work each) and never open the
-catalog. Blobs travel inside those rows up to 48 MiB; beyond that the log is sealed first, because a driver of 1 GiB
-died of 200 MiB of them.
+The driver asks the catalog; tasks get their units of work as rows (``frames``) and never open the catalog. Blobs
+travel inside these rows up to 48 MiB. Beyond that the log is sealed first: 200 MiB of blobs killed a driver of 1 GiB.
 """
 
 from __future__ import annotations
@@ -59,7 +58,8 @@ class ChangesInput:
 
 @dataclass(frozen=True, slots=True)
 class Anew:
-    """A result of another projection that nobody kept: it is computed in the same go, of what that one reads."""
+    """A result of another projection that is not kept at the position: it is computed together with the one that reads
+    it."""
 
     projection: Projection
     reads: ReadPlan
@@ -67,15 +67,15 @@ class Anew:
 
 Planned = StateInput | ChangesInput | ResultInput
 _BUCKET_BYTES = 64 << 20
-"""Stored bytes of input per bucket of output: about 256 MiB decoded, what one task may hold."""
+"""Stored bytes of input for each bucket of output: about 256 MiB decoded, which one task may hold."""
 
 _MOST_SPLITS = 256
-_SEALS = 3  # the newest sealer wins, so that ours may be overtaken
+_SEALS = 3  # the latest sealer wins, so that ours may be fenced
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The inputs of a projection at a cut: those that are read, and those that are computed ``anew``."""
+    """The inputs of a projection at a cut: those that are read, and results that are computed ``anew``."""
 
     cut: Cut
     inputs: Mapping[str, Planned]
@@ -83,12 +83,12 @@ class ReadPlan:
 
     @property
     def read(self) -> list[Planned]:
-        """All that is read, also for what is computed anew."""
+        """Everything that is read, for results that are computed anew too."""
         return [*self.inputs.values(), *(each for anew in self.anew.values() for each in anew.reads.read)]
 
     @property
     def rows(self) -> int:
-        """Changes, and rows of results, that will be read."""
+        """The changes and rows of results that will be read."""
         results = [planned.rows for planned in self.read if isinstance(planned, ResultInput)]
         return sum(results) + sum(ref.rows for planned in self.read for ref in planned.refs)
 
@@ -98,7 +98,7 @@ class ReadPlan:
         return sum(results) + sum(ref.bytes for planned in self.read for ref in planned.refs)
 
     def inline_bytes(self, parallelism: int) -> int:
-        """Bytes of blobs in all task rows: each unit of work carries those of its topic."""
+        """Bytes of blobs in all task rows: each unit of work carries the blobs of its topic."""
         return sum(
             len(ref.inline or b"") * min(parallelism, planned.buckets)
             for planned in self.read
@@ -106,11 +106,23 @@ class ReadPlan:
         )
 
     def split(self, partitions: int) -> int:
-        """Buckets for each of so many partitions that rows which come of it are spread over."""
+        """How many buckets each of so many partitions of the result is split into."""
         split = 1
         while self.stored_bytes > split * partitions * _BUCKET_BYTES and split < _MOST_SPLITS:
             split *= 2
         return split
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSources:
+    """Where results of other projections come from: these ``generations`` (default: the live ones), or, for projections
+    in ``anew``, these definitions, which are computed."""
+
+    generations: Mapping[str, int] = field(default_factory=dict)
+    anew: Mapping[str, Projection] = field(default_factory=dict)
+
+
+_LIVE = ResultSources()
 
 
 def plan_reads(
@@ -119,34 +131,32 @@ def plan_reads(
     cut: Cut,
     parallelism: int,
     names: Sequence[str] | None = None,
-    results: Mapping[str, int] | None = None,
-    anew: Mapping[str, Projection] | None = None,
+    results: ResultSources = _LIVE,
 ) -> ReadPlan:
-    """Resolve inputs (default: all) at ``cut``, sealing the log when too much of it is inline. ``results``: the
-    generations of projections whose results are read (default: the live ones); those in ``anew`` are computed instead.
+    """Resolve inputs (default: all) at ``cut``. The log is sealed when too much of it is inline.
 
     Raises IncompleteTopic when the state of an input is not known there, UsageError for unknown topics or columns.
     """
     for _ in range(_SEALS):
-        plan = _plan(store, projection, cut, names, results or {}, anew or {})
+        plan = _plan(store, projection, cut, names, results)
         if plan.inline_bytes(parallelism) <= INLINE_LIMIT:
             return plan
         with suppress(Fenced):  # upkeep began to seal meanwhile
             store.seal()
-    return _plan(store, projection, cut, names, results or {}, anew or {})
+    return _plan(store, projection, cut, names, results)
 
 
 def needs(
     store: Store, projection: Projection, anew: Mapping[str, Projection] | None = None
 ) -> tuple[InputNeed, ...]:
-    """What a generation that is begun now will read, for retention to know."""
+    """What a generation that is begun now will read. Retention keeps it."""
     found: list[InputNeed] = []
     for source in projection.inputs.values():
         if isinstance(source, Result):
             if anew and source.projection in anew:
                 found += needs(store, anew[source.projection], anew)
                 continue
-            # Its changes are its own affair; by the topics one tells how far this one is.
+            # The other projection holds its own changes back; these topics say how far this one is.
             read = live_of(store, source.projection)
             found += [InputNeed(need.topic, "state", need.start) for need in read.inputs] if read else []
             continue
@@ -157,8 +167,8 @@ def needs(
 
 
 def require_changes(store: Store, label: str, name: str, inputs: Sequence[InputNeed]) -> None:
-    """Raises HistoryGone when a generation that is computed of all changes of a topic was passed by retention: its
-    result would silently be that of fewer."""
+    """Raises HistoryGone when retention has removed changes of a topic that the generation is computed from: its result
+    would silently be that of fewer changes."""
     for need in inputs:
         start = store.log_start(TopicId.parse(need.topic)).epoch
         if need.kind == "changes" and start > need.start:
@@ -174,18 +184,17 @@ def _plan(
     projection: Projection,
     cut: Cut,
     names: Sequence[str] | None,
-    results: Mapping[str, int],
-    anew: Mapping[str, Projection],
+    results: ResultSources,
 ) -> ReadPlan:
     planned: dict[str, Planned] = {}
     computed: dict[str, Anew] = {}
     for name in projection.inputs if names is None else names:
         source = projection.inputs[name]
-        if isinstance(source, Result) and source.projection in anew:
-            definition = anew[source.projection]
-            computed[name] = Anew(definition, _plan(store, definition, cut, None, results, anew))
+        if isinstance(source, Result) and source.projection in results.anew:
+            definition = results.anew[source.projection]
+            computed[name] = Anew(definition, _plan(store, definition, cut, None, results))
         else:
-            planned[name] = plan_input(store, source, cut, results=results)
+            planned[name] = plan_input(store, source, cut, generations=results.generations)
     return ReadPlan(cut, planned, computed)
 
 
@@ -194,20 +203,20 @@ def plan_input(
     source: Input,
     cut: Cut,
     more: Sequence[str] = (),
-    results: Mapping[str, int] | None = None,
+    generations: Mapping[str, int] | None = None,
 ) -> Planned:
-    """One input at a cut. ``more``: columns of a state to read beside those that the function sees. Raises what
+    """One input at a cut. ``more``: columns of a state that are read besides those that the function sees. Raises what
     ``plan_reads`` raises."""
     if isinstance(source, State):
         columns = source.columns and tuple(dict.fromkeys((*source.columns, *more)))
         return plan_state(store, source.topic_id, cut, columns=columns, on_unreadable=source.on_unreadable)
     if isinstance(source, Result):
-        return plan_result(store, source.projection, cut, (results or {}).get(source.projection))
+        return plan_result(store, source.projection, cut, (generations or {}).get(source.projection))
     return plan_changes(store, source, cut)
 
 
 def plan_changes(store: Store, source: Changes | Events, cut: Cut, after_epoch: int = 0) -> ChangesInput:
-    """An input's changes up to a cut, those after an epoch."""
+    """The changes of an input after an epoch and up to a cut."""
     info = store.topic(source.topic_id)
     as_events = isinstance(source, Events)
     if as_events and info.kind is not TopicKind.EVENTS:
@@ -232,7 +241,7 @@ def plan_changes(store: Store, source: Changes | Events, cut: Cut, after_epoch: 
 
 
 def described(store: Store, source: Input) -> Planned:
-    """An input as its topic is known now, without rows: also of a topic that is not complete yet.
+    """An input as its topic is known now, without rows. The topic need not be complete.
 
     Raises UsageError for an unknown topic or column, IncompleteTopic for the result of a projection that was never
     built.

@@ -1,4 +1,4 @@
-"""A choice of keys that everybody makes alike, by the hash of each: random ones, or those of a list. Pure."""
+"""Choices of keys by their hash: a random share, or a list. Every process chooses the same. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _ALL = 1 << 64
 
 
 class Choice(Protocol):
-    """Some of all keys there could be. Pickles into Spark tasks."""
+    """A part of all possible keys. Pickles into Spark tasks."""
 
     def chosen(self, hashes: Hashes) -> Mask:
-        """Which keys belong to it, by their hashes (``tailrace.eventstore.model.keys``)."""
+        """Which of the keys with these hashes (``tailrace.eventstore.model.keys``) belong to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,8 +46,8 @@ class Both:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """A share (0 < ``share`` < 1) of all keys there could be, another one for each ``seed`` (0 to 2^64 - 1). Whether a
-    key belongs to it needs no other key, so that two places that hold the same keys choose the same."""
+    """A share (0 < ``share`` < 1) of all possible keys; another one for each ``seed`` (0 to 2^64 - 1). Whether a key
+    belongs to it does not depend on other keys, so that the log and a sink choose the same."""
 
     seed: int
     share: float
@@ -58,7 +58,7 @@ class Sampling:
 
 
 def sampling_of(keys: int, rows: int, seed: int) -> Sampling | None:
-    """A choice of about ``keys`` of so many rows; None when that is all of them."""
+    """A choice of about ``keys`` of ``rows``; None when that is all of them."""
     return Sampling(seed, keys / rows) if keys < rows else None
 
 

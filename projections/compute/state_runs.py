@@ -1,4 +1,4 @@
-"""State runs written by Spark: a task does a share of a topic's partitions, without a catalog, and sends names back."""
+"""State runs written by Spark: a task writes those of some partitions, without the catalog, and returns file names."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SparkWorkers:
-    """The tasks of a session, as ``staterun.Workers``. A task that Spark runs twice writes under another name; what
-    nobody names is collected like every orphan."""
+    """The tasks of a session as workers that write state runs. A task that Spark runs twice writes under another name;
+    files that nothing names are collected as orphans."""
 
     session: SparkSession
     shares: int

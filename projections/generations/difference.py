@@ -1,8 +1,7 @@
-"""Two keyed tables compared: what has to be written and removed so that the first becomes the second. Pure Arrow.
+"""The difference of two keyed tables: what has to be written and deleted so that one becomes the other. Pure Arrow.
 
-Tables here hold ``_hash`` (the key's hash, ``tailrace.eventstore.model.keys``) and the columns of the output,
-sorted by hash and key.
-Values are equal when they are the same; NaN equals NaN, −0 equals 0, and a floating-point column may have a tolerance.
+Tables hold ``_hash`` (the key's hash, ``tailrace.eventstore.model.keys``) and the columns of the output, sorted by hash
+and key. NaN equals NaN, −0 equals 0, and a floating-point column may have a tolerance.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 @dataclass(frozen=True, slots=True)
 class TableDifference:
     """``upserts`` are rows of the new table that are new (``is_new``) or different, ``deletes`` rows of the old one
-    whose key is gone. ``result`` is the old table with both applied: rows that count as equal are kept as the old
-    table has them, so that it stays exactly what a sink holds."""
+    whose key is gone. ``result`` is the old table with both applied: rows within the tolerance stay as the old table
+    has them, so that it is exactly what a sink holds."""
 
     upserts: pa.Table
     is_new: Mask
@@ -50,8 +49,8 @@ class TableDifference:
 def versions(
     found: TableDifference, old: pa.Table, key: Sequence[str], limit: int
 ) -> list[tuple[Row | None, Row | None]]:
-    """Rows that differ, as ``old`` and as the new table have them; None where it has none: at most ``limit`` of those
-    with other values, then of those that are gone, then of new ones."""
+    """Rows that differ, as the ``old`` and the new table have them (None: it has no such row). At most ``limit`` with
+    other values, then as many deleted ones, then as many new ones."""
     changed = found.changed.slice(0, limit)
     before = old.take(pa.array(matches(old, changed, key)))
     pairs: list[tuple[Row | None, Row | None]] = [
@@ -74,7 +73,7 @@ def ordered(table: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def repeated(table: pa.Table, key: Sequence[str]) -> RowNumbers:
-    """Rows of an ordered table whose key is that of the row before."""
+    """The rows of an ordered table that have the key of the row before."""
     if table.num_rows < 2:
         return np.zeros(0, np.int64)
     same = _numpy(pc.equal(table[HASH].slice(1), table[HASH].slice(0, table.num_rows - 1)))
@@ -86,7 +85,7 @@ def repeated(table: pa.Table, key: Sequence[str]) -> RowNumbers:
 
 
 def with_null_key(table: pa.Table, key: Sequence[str]) -> RowNumbers:
-    """Rows in which a key column is NULL."""
+    """The rows with a NULL in a key column."""
     mask = np.zeros(table.num_rows, np.bool_)
     for name in key:
         mask |= _numpy(pc.is_null(table[name]))
@@ -96,8 +95,8 @@ def with_null_key(table: pa.Table, key: Sequence[str]) -> RowNumbers:
 def difference(
     old: pa.Table, new: pa.Table, key: Sequence[str], tolerance: Mapping[str, float] | None = None
 ) -> TableDifference:
-    """Compare two ordered tables of one schema. Keys of ``new`` are unique; a key that ``old`` holds twice counts as
-    one row too many there."""
+    """Compare two ordered tables of one schema. Keys of ``new`` are unique; a second row of a key in ``old`` is one to
+    be deleted."""
     match = matches(old, new, key)
     paired = np.flatnonzero(match >= 0)
     different = np.ones(new.num_rows, np.bool_)
@@ -118,9 +117,8 @@ def difference(
 def matches(old: pa.Table, new: pa.Table, key: Sequence[str]) -> RowNumbers:
     """For each row of ``new`` the row of ``old`` with its key, or -1.
 
-    Both are ordered. Hashes find the pairs; keys confirm them. Hashes that are not unique are settled key by key: two
-    keys of one hash are rare (64 bits), but not impossible.
-    """
+    Both are ordered. Hashes find the pairs, keys confirm them. Rows whose hash is not unique are matched key by key:
+    two keys of one hash are rare (64 bits), but possible. """
     match = np.full(new.num_rows, -1, np.int64)
     if not old.num_rows or not new.num_rows:
         return match
@@ -178,7 +176,7 @@ def _equal_rows(left: pa.Table, right: pa.Table, key: Sequence[str], tolerance: 
 
 
 def equal(left: pa.ChunkedArray, right: pa.ChunkedArray, tolerance: float = 0.0) -> Mask:
-    """Row by row: are two columns of one type equal? NULL equals NULL alone."""
+    """Where two columns of one type are equal. NULL equals NULL alone."""
     kind = left.type
     if pa.types.is_nested(kind):
         pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)

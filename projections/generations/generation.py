@@ -1,5 +1,5 @@
-"""A generation as the catalog keeps it: everything that applying, promoting and dropping it needs, without the code
-that built it. So a deploy that does not even import can be rolled back."""
+"""A generation as the catalog keeps it: everything that is needed to apply, promote and drop it without the code that
+built it. So a deployment whose code does not even import can be rolled back."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _OWN = "own"
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """The past position a generation was built for: it never moves on. ``text`` is what was asked for. ``anew`` are the
-    projections whose results there nobody had kept, so that they were computed with it, and the fingerprints of their
-    definitions."""
+    """The past position that a generation was built for; it is never refreshed. ``text`` is the position as the user
+    wrote it. ``anew`` are the projections whose results were not kept there and were computed with it, with the
+    fingerprints of their definitions."""
 
     text: str
     cut: Cut
@@ -62,11 +62,10 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the proof that keys may be followed found (``tailrace.projections.refresh.samples``), under which
-    versions of the columns of
-    the inputs' topics, and whether its author's word (``trust``) took the place of the plan: nothing wrong, or why the
-    generation must be computed in full. ``never_null``: rows with NULL for their key are left out by its plan, so that
-    they concern no row of the result."""
+    """The proof that keys may be followed (``tailrace.projections.refresh.samples``). It holds for these ``versions``
+    of the columns of the inputs' topics. ``failed``: why the generation must be computed in full; None: it need not be.
+    ``trusted``: the author's word (``trust``) took the place of the plan. ``never_null``: the plan leaves out rows with
+    NULL for their key, so that they concern no row of the result."""
 
     versions: Mapping[str, int]
     failed: str | None = None
@@ -83,9 +82,9 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One build of a projection. ``pin`` is None when it follows the log; ``preview`` is the label of one that is built
-    to be looked at: it is never promoted, and stays as it was built. ``sink_text`` is opened by who needs the sink, so
-    that one whose module does not load hinders nothing else."""
+    """One build of a projection. ``pin`` is None when it follows the log; a ``preview`` has a label, is never promoted
+    and never refreshed. ``sink_text`` is parsed when the sink is needed: a sink whose module does not load must not
+    hinder anything else."""
 
     projection: str
     number: int
@@ -135,7 +134,7 @@ class Generation:
         return name
 
     def target(self, store_name: str) -> Target:
-        """How the sink knows it."""
+        """The generation as its sink knows it."""
         return Target(
             store=store_name,
             projection=self.projection,
@@ -148,7 +147,7 @@ class Generation:
         )
 
     def fence(self, log_id: str, step: DerivedRun) -> Fence:
-        """What the sink holds once ``step`` is in it."""
+        """The fence of the sink after ``step``."""
         return Fence(log_id, self.projection, self.number, step.to_epoch, files_of(step).epoch_hash)
 
     def __str__(self) -> str:
@@ -166,7 +165,7 @@ def files_of(step: DerivedRun) -> StepFiles:
 
 
 def spec_to_text(spec: SinkSpec) -> str:
-    """A sink's spec as JSON. A user's own sink is kept as a pickle: its class has to be importable later."""
+    """A sink's specification as JSON. A user's own is a pickle: its class has to be importable later."""
     name = type(spec).__name__
     if _SPECS.get(name) is type(spec):
         return json.dumps({"kind": name, **asdict(spec)}, ensure_ascii=False)
@@ -184,10 +183,13 @@ def spec_from_text(text: str) -> SinkSpec:
 
 
 class _SpecUnpickler(pickle.Unpickler):
-    """Finds classes of ours also under the names that specs of older stores have for their modules. A project may have
-    a module of the same name: its own class comes first."""
+    """Finds our classes under the module names that older stores have in their specifications. A project may have a
+    module of such a name: its own class comes first."""
 
     _MOVED: ClassVar = {
+        "projections.readers.base": "tailrace.projections.sinks.reader",
+        "projections.readers.keyvalue": "tailrace.projections.sinks.keyvalue.reader",
+        "projections.sinks.base": "tailrace.projections.sinks.contract",
         "projections.sinks.keyvalue": "tailrace.projections.sinks.keyvalue.sink",
         "projections.specs": "tailrace.projections.sinks.specs",
     }
@@ -218,7 +220,7 @@ def _own_spec(text: str) -> SinkSpec:
 
 
 def _frozen(value: Any) -> Any:
-    """JSON's lists as the tuples a spec holds."""
+    """JSON's lists as tuples, as specifications hold them."""
     if isinstance(value, list):
         return tuple(_frozen(item) for item in value)
     if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""Sets of keys, and rows that have one of them: what an incremental refresh is restricted to. Pure Arrow and numpy.
+"""Sets of keys, and the rows that have one of them: what an incremental refresh is restricted to. Pure.
 
-Values are compared in one type per family, so that an ``int`` of one table and a ``bigint`` of another are the same
-key. Values of two families never are, even where they print alike; nor are decimals of two scales, of which Spark says
-that they are equal and whose texts differ. Floating-point columns are no keys: NaN and -0 have several forms.
+Values are compared in one type for each family, so that an ``int`` of one table and a ``bigint`` of another are the
+same key. Values of two families are never equal, even where they print alike; nor are decimals of two scales, which
+Spark calls equal although their texts differ. Floating-point columns are no keys: NaN and -0 have several forms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DIGITS = 38
 
 
 def family(kind: pa.DataType) -> pa.DataType | None:
-    """The type in which values of a type are compared as keys; None for types that are no keys."""
+    """The type in which values of a type are compared as keys; None for a type that cannot be a key."""
     kinds = pa.types
     if kinds.is_integer(kind):
         return pa.int64()
@@ -44,15 +44,15 @@ def family(kind: pa.DataType) -> pa.DataType | None:
 
 @dataclass(frozen=True)
 class KeySet:
-    """Distinct keys without a NULL: one column per part of the key, each in the type of its family. ``nulls``: there
-    were rows with a NULL, which have none."""
+    """Distinct keys without NULL: one column for each part of the key, in the type of its family. ``nulls``: there were
+    rows with a NULL, which have no key."""
 
     table: pa.Table
     nulls: bool = False
 
     @classmethod
     def of(cls, columns: Sequence[pa.ChunkedArray | pa.Array]) -> KeySet:
-        """The keys that rows have. A row with a NULL has none."""
+        """The keys of rows. A row with a NULL has none."""
         typed = [_typed(column) for column in columns]
         table = pa.table(typed, names=[str(at) for at in range(len(typed))])
         return cls(_distinct(table), any(column.null_count for column in table.columns))
@@ -64,7 +64,7 @@ class KeySet:
         return cls(table, any(each.nulls for each in sets))
 
     def take(self, rows: Sequence[int]) -> KeySet:
-        """Some of them."""
+        """The keys at these places."""
         return KeySet(self.table.take(pa.array(rows, pa.int64())))
 
     def __len__(self) -> int:
@@ -72,8 +72,8 @@ class KeySet:
 
     @cached_property
     def hashes(self) -> Hashes:
-        """The key hash (``tailrace.eventstore.model.keys``) of each key: what a result whose whole key this is has
-        in ``_hash``."""
+        """The hash of each key (``tailrace.eventstore.model.keys``). If these are whole keys of a result, its column
+        ``_hash`` has the same."""
         columns = [keys.texts(column.combine_chunks()) for column in self.table.columns]
         hashes: Hashes = keys.hash_columns(columns).to_numpy()
         return hashes
@@ -84,7 +84,7 @@ class KeySet:
 
     @cached_property
     def _by_hash(self) -> tuple[Hashes, Hashes]:
-        """The numbers of the keys in the order of their hashes, and these."""
+        """The places of the keys in the order of their hashes, and the hashes in that order."""
         order = np.argsort(self.hashes, kind="stable")
         return order, self.hashes[order]
 
@@ -104,7 +104,7 @@ class KeySet:
         return mask
 
     def _confirmed(self, hashes: Hashes, columns: Sequence[pa.Array]) -> Mask:
-        """Of rows with these hashes and columns, which are one of the keys and not just of the hash of one."""
+        """Which rows with these hashes and columns have one of the keys, and not only the hash of one."""
         order, ours = self._by_hash
         at = np.minimum(np.searchsorted(ours, hashes), len(ours) - 1)
         known = ours[at] == hashes

@@ -1,8 +1,8 @@
-"""Results of other projections as inputs: what one was at an epoch, and which of its rows changed between two.
+"""Results of other projections as inputs: a result at an epoch, and the rows that changed between two.
 
-A projection's steps in the log are its history: each names the files that are its result after it and those with what
-changed. So an input of this kind needs no sink, and is read at an exact epoch: that of a step, or one that the step
-still holds for because nothing that it is made of changed since. Where there is no such step the reader has to wait.
+The steps of a projection in the log are its history: each names the files of its result and of its differences. So such
+an input needs no sink and is read at an exact epoch: that of a step, or a later one up to which none of the step's
+inputs changed. Where there is no such step, the projection that reads it has to wait.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class ResultInput:
-    """All that is needed to read a projection's result as it was after a step. Pickles into Spark tasks."""
+    """Everything that is needed to read a projection's result after a step. Pickles into Spark tasks."""
 
     projection: str
     generation: int
@@ -58,7 +58,7 @@ class ResultInput:
 
     @property
     def refs(self) -> tuple[SegmentRef, ...]:
-        """It is not made of a topic's segments."""
+        """None: it does not consist of a topic's segments."""
         return ()
 
     @property
@@ -75,28 +75,28 @@ class ResultInput:
         return read_result(storage, dict(self.placed).get(bucket, NO_FILES), self.schema, self.key)
 
     def buckets_of(self, hashes: Ints) -> list[int]:
-        """The buckets that have rows and may have some with these hashes of its key."""
+        """The buckets with rows that may have some of these key hashes."""
         wanted = set(np.unique(keys.buckets_of(pa.array(hashes), self.partitions, self.split)).tolist())
         return [bucket for bucket, _ in self.placed if bucket in wanted]
 
 
 @dataclass(frozen=True, slots=True)
 class ResultStep:
-    """The live generation of a projection and the step that is its result at some epoch."""
+    """The live generation of a projection, and the step whose result holds at some epoch."""
 
     info: GenerationInfo
     step: DerivedRun
 
 
 def live_of(store: Store, name: str, generation: int | None = None) -> GenerationInfo | None:
-    """The generation whose results are read: the one that readers see, unless another is named."""
+    """The generation whose results are read: the live one, unless another is named."""
     number = store.derived.live(name) if generation is None else generation
     return next((info for info in store.derived.generations(name) if info.generation == number), None)
 
 
-def standing_at(store: Store, name: str, epoch: int, generation: int | None = None) -> ResultStep | None:
-    """What a projection's result at an epoch is; None when it is not known: it was never built, has not come so far,
-    went on from before to behind it, or is not kept any more. ``generation``: another than the live one."""
+def result_at(store: Store, name: str, epoch: int, generation: int | None = None) -> ResultStep | None:
+    """A projection's result at an epoch. None when it is not known: the projection was never built, has not come so
+    far, has no step there, or the step is not kept any more. ``generation``: another than the live one."""
     info = live_of(store, name, generation)
     if info is None:
         return None
@@ -106,11 +106,11 @@ def standing_at(store: Store, name: str, epoch: int, generation: int | None = No
     return ResultStep(info, steps[-1])
 
 
-def standing_in(store: Store, name: str, cut: Cut, generation: int | None = None) -> ResultStep | None:
-    """What a projection's result at a cut is. Results are of whole epochs: at a cut inside one it is known only where
-    nothing that it is made of has rows between that epoch's beginning and the cut."""
+def result_in(store: Store, name: str, cut: Cut, generation: int | None = None) -> ResultStep | None:
+    """A projection's result at a cut. Results are of whole epochs: at a cut inside one it is known only if none of its
+    inputs has rows between the beginning of that epoch and the cut."""
     floor = min([cut.epoch, *(epoch - 1 for epoch in cut.inside.values())]) if cut.below_lsn else cut.epoch
-    at = standing_at(store, name, floor, generation)
+    at = result_at(store, name, floor, generation)
     if at is None or floor == cut.epoch:
         return at
     topics = [TopicId.parse(need.topic) for need in at.info.inputs]
@@ -118,46 +118,46 @@ def standing_in(store: Store, name: str, cut: Cut, generation: int | None = None
 
 
 def not_kept(
-    store: Store, projection: Projection, definitions: Mapping[str, Projection], asked: str, cut: Cut
+    store: Store, projection: Projection, definitions: Mapping[str, Projection], position: str, cut: Cut
 ) -> list[str]:
-    """The projections whose results at a cut that was ``asked`` for nobody kept, of those that one reads, and that
-    these read in turn: they have to be computed anew, from the log.
+    """The projections, among those that one reads directly or by way of others, whose results are not kept at a cut:
+    they have to be computed from the log. ``position`` is the cut in the user's words.
 
     Raises UsageError, with the positions that there are, when the definition of one of them is not loaded.
     """
     found: dict[str, None] = {}
     for name in projection.reads:
-        if standing_in(store, name, cut) is not None:
+        if result_in(store, name, cut) is not None:
             continue
         if name not in definitions:
-            raise _unknown(store, projection, name, asked)
-        found |= dict.fromkeys([name, *not_kept(store, definitions[name], definitions, asked, cut)])
+            raise _unknown(store, projection, name, position)
+        found |= dict.fromkeys([name, *not_kept(store, definitions[name], definitions, position, cut)])
     return list(found)
 
 
-def _unknown(store: Store, projection: Projection, name: str, asked: str) -> UsageError:
+def _unknown(store: Store, projection: Projection, name: str, position: str) -> UsageError:
     names = projection.reads
     possible = _positions_of(store, names)
     shown = ", ".join(f"{epoch:,}" for epoch in possible[-_SHOWN:])
     earlier = f" and {len(possible) - _SHOWN} earlier ones" if len(possible) > _SHOWN else ""
     kept = f"; it is kept at its last steps: possible are epochs {shown}{earlier}" if possible else ""
     return UsageError(
-        f"the result of projection {name!r}, which {projection.name!r} reads, is not kept as of {asked}, and no loaded"
-        " module defines it",
+        f"the result of projection {name!r}, which {projection.name!r} reads, is not kept as of {position}, and no"
+        " loaded module defines it",
         hint=f"set projections.modules so that it is computed anew{kept}",
     )
 
 
 def _positions_of(store: Store, names: Sequence[str]) -> list[int]:
-    """The epochs at which all of some projections have a result and one of them a step."""
+    """The epochs at which these projections all have a result, and one of them a step."""
     live = [info for name in names if (info := live_of(store, name)) is not None]
     steps = [step for info in live for step in store.steps.list(info.projection, info.generation)]
     epochs = sorted({step.to_epoch for step in steps})
-    return [epoch for epoch in epochs if all(standing_at(store, name, epoch) for name in names)]
+    return [epoch for epoch in epochs if all(result_at(store, name, epoch) for name in names)]
 
 
 def _holds(store: Store, info: GenerationInfo, step: DerivedRun, epoch: int) -> bool:
-    """Did nothing that the step is made of change since, up to an epoch?"""
+    """Whether none of the step's inputs changed since, up to an epoch."""
     if step.to_epoch == epoch:
         return True
     if info.as_of is not None:
@@ -167,14 +167,14 @@ def _holds(store: Store, info: GenerationInfo, step: DerivedRun, epoch: int) -> 
         return False
     return all(
         store.derived.live(name) == generation
-        and (at := standing_at(store, name, epoch)) is not None
+        and (at := result_at(store, name, epoch)) is not None
         and not _steps_between(store, name, step.to_epoch, at)
         for name, generation in files_of(step).results.items()
     )
 
 
 def _steps_between(store: Store, name: str, epoch: int, at: ResultStep) -> list[DerivedRun]:
-    """The steps that lead from what held at an epoch to a later standing."""
+    """The steps after an epoch and up to that of a later result."""
     found = store.steps.list(name, at.info.generation, after=epoch)
     return [step for step in found if step.to_epoch <= at.step.to_epoch]
 
@@ -185,7 +185,7 @@ def common_cut(store: Store, projection: Projection, cut: Cut) -> Cut:
     Raises IncompleteTopic when there is none: one was never built, or is ahead of the others.
     """
     names = projection.reads
-    if all(standing_at(store, name, cut.epoch) for name in names):
+    if all(result_at(store, name, cut.epoch) for name in names):
         return cut
     stand = {}
     for name in names:
@@ -197,30 +197,30 @@ def common_cut(store: Store, projection: Projection, cut: Cut) -> Cut:
             )
         stand[name] = last.to_epoch
     lowest = min(stand.values())
-    if lowest < cut.epoch and all(standing_at(store, name, lowest) for name in names):
+    if lowest < cut.epoch and all(result_at(store, name, lowest) for name in names):
         return store.cut(lowest)
-    told = ", ".join(f"{name} at epoch {epoch}" for name, epoch in stand.items())
+    positions = ", ".join(f"{name} at epoch {epoch}" for name, epoch in stand.items())
     raise IncompleteTopic(
-        f"what it reads is not known at one position: {told}",
+        f"what it reads is not known at one position: {positions}",
         hint=f"refresh them together: tailrace run --once {' '.join([*names, projection.name])}",
     )
 
 
 def behind(store: Store, projection: Projection, cut: Cut) -> dict[str, int]:
-    """The results that a projection reads which have not come to a cut, and the epochs where they stand."""
+    """The results that a projection reads and that have not reached a cut, with the epochs where they stand."""
     found = {}
     for name in projection.reads:
         info = live_of(store, name)
         last = store.steps.last(name, info.generation) if info else None
-        if last is not None and last.to_epoch < cut.epoch and not standing_at(store, name, cut.epoch):
+        if last is not None and last.to_epoch < cut.epoch and not result_at(store, name, cut.epoch):
             found[name] = last.to_epoch
     return found
 
 
 def plan_result(store: Store, name: str, cut: Cut, generation: int | None = None) -> ResultInput:
-    """A projection's result at a cut, of its live generation or another. Raises IncompleteTopic when it is not known
-    there."""
-    at = standing_in(store, name, cut, generation)
+    """A projection's result at a cut, of its live generation or another. Raises IncompleteTopic when it is not
+    known."""
+    at = result_in(store, name, cut, generation)
     if at is None:
         raise IncompleteTopic(
             f"the result of projection {name!r} at epoch {cut.epoch} is not known",
@@ -230,8 +230,8 @@ def plan_result(store: Store, name: str, cut: Cut, generation: int | None = None
 
 
 def described_result(store: Store, name: str) -> ResultInput:
-    """A projection's result without its rows. Raises IncompleteTopic when it was never built: its columns are those of
-    the generation that readers see."""
+    """A projection's result without its rows, with the columns of the live generation. Raises IncompleteTopic when it
+    was never built."""
     info = live_of(store, name)
     if info is None:
         raise IncompleteTopic(
@@ -260,8 +260,8 @@ def _planned(info: GenerationInfo, step: DerivedRun | None) -> ResultInput:
 def results_at(
     store: Store, projection: Projection, cut: Cut, anew: Mapping[str, Projection] | None = None
 ) -> dict[str, int]:
-    """The generation of each result that a projection reads at a cut. Those in ``anew`` are computed instead, and what
-    they read counts."""
+    """The generation of each result that a projection reads at a cut. Projections in ``anew`` are computed: the results
+    that they read count in their place."""
     found: dict[str, int] = {}
     for name in projection.reads:
         if anew and name in anew:
@@ -274,11 +274,11 @@ def results_at(
 def changed_results(
     store: Store, projection: Projection, epoch: int, cut: Cut, read: Mapping[str, int]
 ) -> list[str]:
-    """The projections that were refreshed between an epoch, at which these generations were ``read``, and a cut: also
-    when that changed no row, so that what reads them goes on as well and says how far it is."""
+    """The projections among those that one reads that were refreshed between an epoch, at which these generations were
+    ``read``, and a cut. A refresh without a changed row counts: what reads it moves on too, and says how far it is."""
     found = []
     for name in projection.reads:
-        at = standing_at(store, name, cut.epoch)
+        at = result_at(store, name, cut.epoch)
         if at is None or read.get(name) != at.info.generation or _steps_between(store, name, epoch, at):
             found.append(name)
     return found
@@ -292,16 +292,16 @@ def reason_against_results(
         at = plan_result(store, name, cut)
         if read.get(name) != at.generation:
             return f"projection {name} was built anew (generation {at.generation})"
-        if standing_at(store, name, epoch) is None:
+        if result_at(store, name, epoch) is None:
             return f"what projection {name} was at epoch {epoch} is not kept any more"
     return None
 
 
 def changed_keys_of(store: Store, name: str, epoch: int, cut: Cut, most: int) -> pa.Table | None:
-    """The rows of a result that differ between an epoch and a cut, also those that are gone: ``_hash`` and the columns
-    of its key. None when they are more than ``most``."""
-    at = standing_at(store, name, cut.epoch)
-    assert at is not None, "the cut was chosen so that it is known"
+    """The rows of a result that differ between an epoch and a cut, deleted ones too: ``_hash`` and the key columns.
+    None when they are more than ``most``."""
+    at = result_at(store, name, cut.epoch)
+    assert at is not None, "the caller chose a cut at which it is known"
     schema, key = schema_from_bytes(at.info.schema), at.info.key
     files = [file for step in _steps_between(store, name, epoch, at) for file in files_of(step).deltas]
     if sum(file.rows for file in files) > most:

@@ -1,11 +1,14 @@
 """The files of a derived step: what one refresh of one generation wrote, by bucket.
 
-A *run* file holds a bucket's whole result, sorted by (hash, key); a *delta* file the rows that differ from the result
-before, with ``_op`` ``u`` or ``d`` (a ``d`` row has only its key). A bucket's result is its run with the deltas since
-laid over it: *overlays*, in their order. So a step writes what it changed, not the bucket; overlays become one when
-they are many, and part of the run when they outgrow it (``settled``). Buckets that did not change keep their files and
-have no delta. Content follows from the rows alone; names are unique per attempt, because two drivers may compute the
-same step and only the catalog decides whose is kept.
+  - A *run* holds the whole result of a bucket, sorted by (hash, key).
+  - A *delta* holds the rows that differ from the result before, with ``_op`` ``u`` or ``d`` (a ``d`` row has only its
+    key).
+  - *Overlays* are the deltas since the run. The result of a bucket is its run with the overlays applied in order.
+
+So a step writes what it changed, not the whole bucket. Many overlays are merged into one, and large ones into the run
+(``fold_overlays``). Buckets that did not change keep their files and have no delta. The content of files depends on the
+rows alone. Their names are unique for each attempt: two drivers may compute the same step, and the catalog decides
+whose files count.
 """
 
 from __future__ import annotations
@@ -30,20 +33,20 @@ _ROW = "_row"
 UPSERT, DELETE = "u", "d"
 
 _GROUP_ROWS = 2048
-"""Rows of a Parquet row group: those with some hashes are found by groups, and each step opens many for a row or two.
-Hence without dictionaries, which in so small ones cost more room and time than they save, and with LZ4, which is opened
-in less than half of Zstandard's time and takes a quarter more room."""
+"""Rows of a Parquet row group. Rows are looked up by the hashes of a group, and a step opens many groups for a row or
+two. So they have no dictionaries, which cost more room and time in small groups than they save, and LZ4, which takes a
+quarter more room than Zstandard and less than half its time to open."""
 
 OVERLAYS_MOST = 8
 """Overlays of a bucket: each is a file that every reader of the bucket opens."""
 
 _OVERLAY_SHARE = 0.25
 _OVERLAY_BYTES_MIN = 64 << 10
-"""Overlays may take this part of the run's bytes, and so many bytes in any case."""
+"""Overlays may take this share of the run's bytes, and at least so many bytes."""
 
 _TIER = 4
-"""The newest overlays become one with an older one that is at most so many times larger than they are together: so a
-row is written again a few times, not at every step."""
+"""The latest overlays are merged with an older one that is at most so many times larger than all of them. So a row is
+written again a few times, not at every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class DerivedFile:
 
 @dataclass(frozen=True, slots=True)
 class BucketFiles:
-    """What holds a bucket's result: the run, None when it has none, and the overlays since, oldest first."""
+    """The files of a bucket's result: its run (None: it has none) and the overlays since, oldest first."""
 
     run: DerivedFile | None = None
     overlays: tuple[DerivedFile, ...] = ()
@@ -72,6 +75,11 @@ class BucketFiles:
         return cls(run, tuple(DerivedFile(**file) for file in data["overlays"]))
 
     @property
+    def bucket(self) -> int:
+        """Of a bucket that has files."""
+        return (self.run or self.overlays[0]).bucket
+
+    @property
     def outgrown(self) -> bool:
         """Whether the overlays should become part of the run."""
         base = self.run.bytes if self.run else 0
@@ -79,7 +87,7 @@ class BucketFiles:
 
     @property
     def newest(self) -> tuple[DerivedFile, ...]:
-        """The overlays that should become one; none while they are few."""
+        """The latest overlays, if they should become one; none while they are few."""
         if len(self.overlays) <= OVERLAYS_MOST:
             return ()
         count, size = 1, self.overlays[-1].bytes
@@ -94,11 +102,11 @@ NO_FILES = BucketFiles()
 
 @dataclass(frozen=True, slots=True)
 class StepFiles:
-    """All files of a step: the runs and overlays that are the result after it, the deltas that lead to it.
+    """All files of a step: the runs and overlays that are the result after it, and the deltas that lead to it.
 
-    ``epoch_hash`` is the log's hash at the step's last epoch: the fence that the sink holds after it. ``rows`` counts
-    those of the whole result, ``results`` are the generations of the projections whose results were read. ``kind``,
-    ``reason`` and ``keys`` say how it was computed, to the record of a run that finds it committed and only applies it.
+    ``epoch_hash`` is the log's hash at the step's last epoch, for the sink's fence. ``rows`` counts those of the whole
+    result. ``results`` are the generations of other projections whose results were read. ``kind``, ``reason`` and
+    ``keys`` say how the step was computed; a later run that only applies it records them.
     """
 
     runs: tuple[DerivedFile, ...]
@@ -157,14 +165,15 @@ def folder_of(projection: str, generation: int | None = None) -> str:
 
 
 def generation_of(path: str) -> int:
-    """Whose file that is."""
+    """The generation that a file belongs to."""
     return int(path.split("/")[2])
 
 
 def next_files(
     previous: Mapping[int, BucketFiles], written: Mapping[int, BucketFiles]
 ) -> tuple[tuple[DerivedFile, ...], tuple[DerivedFile, ...]]:
-    """Runs and overlays after a step: those it wrote instead of the earlier ones. A run without rows is no file."""
+    """Runs and overlays after a step: what it has written takes the place of earlier files. A run without rows is no
+    file."""
     files = dict(previous) | dict(written)
     ordered = [files[bucket] for bucket in sorted(files)]
     runs = tuple(each.run for each in ordered if each.run is not None and each.run.rows)
@@ -235,8 +244,8 @@ def read_result(storage: Storage, files: BucketFiles, schema: pa.Schema, key: Se
 
 @dataclass(frozen=True, slots=True)
 class KeySubset:
-    """Which rows of a result are looked at. ``has``: those of a table with ``_hash`` and the columns of the key;
-    ``hashes``: the only ones that such rows can have, in their order, when these are known."""
+    """Some keys of a result. ``has``: the rows of a table (with ``_hash`` and the key columns) that have one of them.
+    ``hashes``: all hashes that they can have, sorted, where these are known."""
 
     has: Callable[[pa.Table], Mask]
     hashes: np.ndarray[Any, np.dtype[np.int64]] | None = None
@@ -245,7 +254,7 @@ class KeySubset:
         return table.filter(pa.array(self.has(table)))
 
     def among(self, lowest: Sequence[int], highest: Sequence[int]) -> Mask:
-        """Of groups of rows, with their lowest and highest hashes, which have some that may be looked at."""
+        """The groups of rows, given by their lowest and highest hashes, that may have one of the keys."""
         if self.hashes is None:
             return np.ones(len(lowest), np.bool_)
         up_to = np.searchsorted(self.hashes, np.array(highest, np.int64), side="right")
@@ -256,7 +265,7 @@ class KeySubset:
 def read_keys(
     storage: Storage, files: BucketFiles, schema: pa.Schema, key: Sequence[str], some: KeySubset
 ) -> pa.Table:
-    """The rows of ``read_result`` that are looked at."""
+    """The rows of ``read_result`` with some keys."""
     run = some.of(read_run(storage, files.run, schema, some))
     upserts, deletes = read_overlay(storage, files.overlays, schema, key)
     return laid_over(run, (some.of(upserts), some.of(deletes)), key)
@@ -269,7 +278,7 @@ Overlay = tuple[pa.Table, pa.Table]
 def read_overlay(
     storage: Storage, files: Sequence[DerivedFile], schema: pa.Schema, key: Sequence[str]
 ) -> Overlay:
-    """Several deltas as one: of each key what the last says of it."""
+    """Several deltas as one: the last word on each key."""
     found = [read_delta(storage, file, schema, key) for file in files]
     if not found:
         found = [(run_schema(schema).empty_table(), _key_schema(schema, key).empty_table())]
@@ -308,34 +317,33 @@ def _without(table: pa.Table, gone: pa.Table, key: Sequence[str]) -> pa.Table:
     return table.filter(pa.array(keep))
 
 
-def settled(
+def fold_overlays(
     storage: Storage,
     files: BucketFiles,
     stem: str,
-    bucket: int,
     schema: pa.Schema,
     key: Sequence[str],
     result: pa.Table | None = None,
 ) -> BucketFiles:
-    """The bucket's files after a step that added an overlay: as they are, or with some overlays as one, or with all of
-    them in a new run. ``stem`` begins the names of what is written; ``result`` is the bucket's, when it is known."""
+    """A bucket's files after a step that added an overlay: unchanged, with the latest overlays merged, or with all of
+    them in a new run. Names of new files begin with ``stem``; ``result`` is the bucket's, where it is known."""
     if files.outgrown:
         whole = read_result(storage, files, schema, key) if result is None else result
-        return BucketFiles(write_run(storage, f"{stem}.run.parquet", bucket, whole))
+        return BucketFiles(write_run(storage, f"{stem}.run.parquet", files.bucket, whole))
     newest = files.newest
     if not newest:
         return files
     upserts, deletes = read_overlay(storage, newest, schema, key)
-    # A delete stays: what it ends may be in the run.
-    merged = _write_overlay(storage, f"{stem}.delta.parquet", bucket, upserts, deletes)
+    # A delete stays: the row that it deletes may be in the run.
+    merged = _write_overlay(storage, f"{stem}.delta.parquet", files.bucket, upserts, deletes)
     return BucketFiles(files.run, (*files.overlays[: -len(newest)], merged))
 
 
 def read_run(
     storage: Storage, file: DerivedFile | None, schema: pa.Schema, some: KeySubset | None = None
 ) -> pa.Table:
-    """A bucket's result, ``_hash`` and the columns of ``schema``, or at least ``some`` of its rows; empty when there is
-    no file."""
+    """The rows of a run, ``_hash`` and the columns of ``schema``; with ``some`` at least those of these keys. Empty
+    when there is no file."""
     if file is None or not file.rows:
         return run_schema(schema).empty_table()
     table = _read(storage, file, some)
@@ -347,8 +355,8 @@ def read_run(
 def read_delta(
     storage: Storage, file: DerivedFile, schema: pa.Schema, key: Sequence[str]
 ) -> tuple[pa.Table, pa.Table]:
-    """The upserts (``_hash`` and all columns) and the deletes (``_hash`` and key columns) of a delta. A run file is
-    read as one of upserts alone: so a first build writes its rows once."""
+    """The upserts (``_hash`` and all columns) and the deletes (``_hash`` and key columns) of a delta. A run is read as
+    a delta of upserts alone, so that a first build writes its rows once."""
     table = _read(storage, file)
     deletes_schema = _key_schema(schema, key)
     if OP not in table.column_names:
@@ -380,7 +388,7 @@ def _read(storage: Storage, file: DerivedFile, some: KeySubset | None = None) ->
 
 
 def _groups(reader: pq.ParquetFile, some: KeySubset) -> list[int]:
-    """The row groups that may have one of these rows."""
+    """The row groups that may have a row with one of these keys."""
     metadata = reader.metadata
     place = reader.schema_arrow.get_field_index(HASH)
     bounds = [metadata.row_group(at).column(place).statistics for at in range(metadata.num_row_groups)]

@@ -1,7 +1,7 @@
-"""Waiting until readers of a projection see a position: a service that has just written reads its own write.
+"""Wait until readers of a projection see a position, so that a service reads its own writes.
 
-A sink knows the epoch at which it stands, and not the LSNs that the epochs hold; nor does it move at epochs that have
-no row of the projection's inputs. Only the log knows both, so it is asked, too.
+A sink knows its epoch, but not the LSNs of epochs; and it does not move at epochs without rows of the projection's
+inputs. Only the log knows these, so both are asked.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def wait_for(
     *,
     timeout: float = 10.0,
 ) -> int:
-    """Wait until what readers of a projection see holds everything up to a position, and return its epoch.
+    """Wait until readers of a projection see everything up to a position, and return its epoch.
 
-    ``position`` is an epoch or an LSN (``0/16B3748``, ``SOURCE=0/16B3748`` where there are several sources). A service
-    reads its own write so: commit, ``SELECT pg_current_wal_flush_lsn()``, wait for that.
+    ``position`` is an epoch or an LSN (``0/16B3748``, ``SOURCE=0/16B3748`` where there are several sources). To read
+    its own write a service commits, asks ``SELECT pg_current_wal_flush_lsn()``, and waits for that.
 
-    ``timeout`` is in seconds; 0 looks once. Raises NotYet when they are over, OperatorError when nothing is live, or
-    what is live will never get there: built for a past position, or of another log; UsageError for what is no position,
-    or a time, of which no log knows whether all that committed before has come.
+    ``timeout`` is in seconds; 0 looks once. Raises NotYet when the time is over; OperatorError when nothing is live, or
+    the live generation will never get there (it is pinned, or its sink belongs to another log); UsageError for a text
+    that is no position, and for a time: no log knows whether everything that committed before a time has arrived.
     """
     if not isinstance(parse(position), AtEpoch | AtLsn):
         raise UsageError(f"{position!r} is neither an epoch nor an LSN", hint="ask the source for its LSN")
@@ -76,7 +76,7 @@ class _Waiting:
         self._settings, self._log, self._projection = settings, log, projection
 
     def missing(self, epoch: int) -> str | None:
-        """What the sink lacks of an epoch; None when it is all there."""
+        """What the sink lacks up to an epoch; None when everything is there."""
         generation = self._live()
         sink = open_sink(generation.sink, self._settings)
         store = self._settings.store.name

@@ -25,7 +25,7 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.check_names import check
 from tailrace.projections.compute.compute import define, output_schema
 from tailrace.projections.compute.frames import frames
-from tailrace.projections.compute.read_plan import needs, plan_reads
+from tailrace.projections.compute.read_plan import ResultSources, needs, plan_reads
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.errors import NotLevel
@@ -268,7 +268,7 @@ def _create(
     if cut.epoch == 0:
         raise IncompleteTopic("the log is empty", hint="run `tailrace capture` first")
     anew = ctx.anew(pin)
-    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism, anew=anew)
+    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism, results=ResultSources(anew=anew))
     with explained(projection, "reading its inputs"):
         inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
     schema = output_schema(projection, define(projection, inputs, cut.commit_ts))

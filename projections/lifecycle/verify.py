@@ -21,7 +21,7 @@ from tailrace.projections.compute.sampling import Sampling, sampling_of
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import Generation, Pin, files_of
-from tailrace.projections.generations.result_input import not_kept, standing_in
+from tailrace.projections.generations.result_input import not_kept, result_in
 from tailrace.projections.generations.step_files import BucketFiles
 from tailrace.projections.lifecycle.promote import reconcile
 from tailrace.projections.lifecycle.sink_rows import read_sink
@@ -153,7 +153,7 @@ def _with_what_is_gone(
 ) -> Generation:
     """The generation as one for which the results that it reads, and that a runner has left behind since, are computed
     anew: results are kept at their last steps only. Not by another definition than they were made by."""
-    kept = all(standing_in(ctx.store, name, cut, results.get(name)) for name in projection.reads)
+    kept = all(result_in(ctx.store, name, cut, results.get(name)) for name in projection.reads)
     if kept or generation.pin is not None:
         return generation
     asked = f"epoch {cut.epoch:,}"

@@ -306,8 +306,8 @@ def compare_buckets(
 
     some = KeySubset(has, np.unique(affected.hashes) if by_hash else None)
 
-    def settle(bucket: int) -> BucketOutcome:
-        return task.settle(bucket, placement.rows(rows.filter(pa.array(buckets == bucket))), some)
+    def compare(bucket: int) -> BucketOutcome:
+        return task.compare(bucket, placement.rows(rows.filter(pa.array(buckets == bucket))), some)
 
-    with ThreadPoolExecutor(os.cpu_count() or 1, "tailrace-settle") as pool:
-        return list(pool.map(settle, touched))
+    with ThreadPoolExecutor(os.cpu_count() or 1, "tailrace-compare") as pool:
+        return list(pool.map(compare, touched))

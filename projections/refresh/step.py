@@ -25,7 +25,7 @@ from tailrace.projections.analysis.guards import declared_against
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, placement_of
 from tailrace.projections.compute.compute import compute, define, require_schema
 from tailrace.projections.compute.frames import frames
-from tailrace.projections.compute.read_plan import plan_reads, require_changes
+from tailrace.projections.compute.read_plan import ResultSources, plan_reads, require_changes
 from tailrace.projections.generations.generation import files_of
 from tailrace.projections.generations.key_set import KeySet
 from tailrace.projections.generations.step_files import StepFiles, folder_of, next_files
@@ -220,7 +220,8 @@ def compute_at(
     step: StepInput, task: BucketTask, results: Mapping[str, int] | None = None
 ) -> list[BucketOutcome]:
     """Run the projection over the whole log at a position and each bucket of its result through ``task``. This is part
-    of an attempt: tasks open files long after they were named. ``results``: as in ``plan_reads``.
+    of an attempt: tasks open files long after they were named. ``results`` are the generations of
+    other projections that are read; default: the live ones.
 
     Raises ProjectionFailed when the result's columns are not the generation's, HistoryGone when changes that it is
     computed of were removed.
@@ -228,8 +229,8 @@ def compute_at(
     ctx, projection, generation = step.ctx, step.projection, step.generation
     require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
     ctx.report(f"reading for {projection.name}", 0, None, "")
-    anew = ctx.anew(generation.pin)
-    reads = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, results=results, anew=anew)
+    sources = ResultSources(results or {}, ctx.anew(generation.pin))
+    reads = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, results=sources)
     with explained(projection, "reading its inputs"):
         inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
     result = define(projection, inputs, step.cut.commit_ts)

@@ -36,7 +36,7 @@ def test_the_furthest_behind_goes_first_and_none_starves(
     declared = {f"p{number}": each for number, each in enumerate(freshness)}
     measure = {name: each or UNDECLARED_SECONDS for name, each in declared.items()}
     patience = {name: each / 2 if each else 0.0 for name, each in declared.items()}
-    schedule, log, now = Schedule(declared, looks=1.0), Log(), 1.0
+    schedule, log, now = Schedule(declared, interval=1.0), Log(), 1.0
     lacks: dict[str, int] = {}
     longest, fewest = max(durations), min(measure.values())
     for duration in durations:
@@ -60,7 +60,7 @@ def test_the_furthest_behind_goes_first_and_none_starves(
 
 
 def test_what_declares_its_freshness_waits_for_half_of_it_and_what_does_not_for_nothing() -> None:
-    schedule = Schedule({"slow": 600.0, "quick": None}, looks=1.0)
+    schedule = Schedule({"slow": 600.0, "quick": None}, interval=1.0)
     assert [schedule.next(0.0), schedule.next(0.0)] == ["slow", "slow"], "until it is said to be refreshed"
     for name in ("slow", "quick"):
         schedule.refreshed(name, 1, 0.0)
@@ -75,14 +75,14 @@ def test_what_declares_its_freshness_waits_for_half_of_it_and_what_does_not_for_
 
 
 def test_what_was_committed_long_ago_is_due_at_once_after_a_start() -> None:
-    schedule = Schedule({"slow": 600.0}, looks=1.0)
+    schedule = Schedule({"slow": 600.0}, interval=1.0)
     schedule.refreshed("slow", 1, 0.0)
     schedule.grew(2, lambda epoch: 1000.0, 0.1)
     assert schedule.next(0.1) == "slow"
 
 
 def test_what_fails_is_tried_ever_more_rarely_and_slows_nobody() -> None:
-    schedule, log = Schedule({"bad": 1.0, "good": 3600.0}, looks=1.0), Log()
+    schedule, log = Schedule({"bad": 1.0, "good": 3600.0}, interval=1.0), Log()
     schedule.refreshed("good", 1, 0.0)
     tries: list[float] = []
     now = 0.0

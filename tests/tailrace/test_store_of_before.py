@@ -108,6 +108,8 @@ def test_a_store_of_before_is_read_refreshed_rebuilt_and_verified(before: Projec
     [
         ("cprojections.specs\nPostgresTable\n(S'mart'\nS'totals'\ntR.", "PostgresTable"),
         ("cprojections.sinks.keyvalue\nKeyValueSink\n(NtR.", "KeyValueSink"),
+        ("cprojections.readers.keyvalue\nKeyValueReader\n(NS'acme'\nS'totals'\ntR.", "KeyValueReader"),
+        ("cprojections.sinks.base\nNoSink\n(S'gone'\ntR.", "NoSink"),
     ],
 )
 def test_a_sink_that_was_pickled_under_a_name_of_before_is_found(text: str, kind: str) -> None:

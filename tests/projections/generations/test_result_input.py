@@ -21,7 +21,7 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.load import gathering
 from tailrace.projections.definition.model import ProjectionFailed
 from tailrace.projections.definition.order import circle_of, in_order
-from tailrace.projections.generations.result_input import standing_at
+from tailrace.projections.generations.result_input import result_at
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
@@ -227,7 +227,7 @@ def test_it_is_verified_where_results_that_it_reads_are_kept_no_more(
     for _ in range(2):
         shop.work()
         refresh(diamond, ["sql_totals"])
-    assert standing_at(shop.store, "sql_totals", last.to_epoch) is None
+    assert result_at(shop.store, "sql_totals", last.to_epoch) is None
 
     found = verify(diamond, "diamond")
     assert (found.equal, found.epoch) == (True, last.to_epoch)

@@ -56,7 +56,7 @@ class Bucket:
         some = KeySubset(
             lambda t: pa.compute.is_in(t[HASH], value_set=asked).to_numpy(), np.sort(asked.to_numpy())
         )
-        outcome = task.settle(0, rows, None if whole or afresh else some)
+        outcome = task.compare(0, rows, None if whole or afresh else some)
         if outcome.files is not None:
             (self.files,) = StepFiles(*next_files({}, {0: outcome.files}), (), "", 0).buckets.values() or [
                 NO_FILES
