@@ -1,6 +1,6 @@
-"""What all work on projections needs: the store, the settings, the definitions, and Spark when something is computed.
+"""What all work on projections needs: the store, the settings, the definitions, and Spark.
 
-Planning, applying, promoting and collecting start no JVM: ``spark`` is opened by the first use.
+The first use of ``spark`` starts it. Planning, applying, promoting and collecting start no JVM.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Report(Protocol):
-    """Told about progress: ``done`` of ``total`` (None = unknown) ``unit`` of a step of one projection's work."""
+    """Shows progress: ``done`` of ``total`` (None: unknown) ``unit`` of a step of one projection's work."""
 
     def __call__(self, step: str, done: int, total: int | None, unit: str) -> None: ...
 
@@ -41,9 +41,8 @@ def silent(step: str, done: int, total: int | None, unit: str) -> None:
 
 
 class ProjectionContext:
-    """One process's view of its projections. ``projections`` may lack those whose code is gone or broken: their
-    generations can still be promoted, rolled back and dropped; ``broken`` says what is. ``clock`` tells in seconds what
-    steps take."""
+    """One process's view of its projections. ``projections`` lacks those whose code is gone or broken (``broken`` says
+    which): their generations can still be promoted, rolled back and dropped. ``clock``, in seconds, measures steps."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class ProjectionContext:
         self.broken = broken
         self.report = report
         self.clock = clock
-        # Generations by projection of which all that is in the sink is on record, as far as this process knows.
+        # By projection the generations whose applied steps are all on record, as far as this process knows.
         self.on_record: dict[str, set[int]] = {}
         self._spark: SparkSession | None = None
         self._fingerprints: dict[str, str] = {}
@@ -100,8 +99,8 @@ class ProjectionContext:
         return parallelism_of(self.master, self.settings.spark.shuffle_partitions)
 
     def projection(self, name: str) -> Projection:
-        """Raises UsageError, with names that come close, when no loaded module defines it, or with what is wrong with
-        its definition."""
+        """The loaded definition. Raises UsageError when there is none, with similar names, or when it is broken, with
+        what is wrong."""
         found = self.projections.get(name)
         if found is None:
             if (error := self.broken.definitions.get(name)) is not None:
@@ -114,7 +113,7 @@ class ProjectionContext:
         return found
 
     def fingerprint(self, name: str) -> str | None:
-        """Of the loaded definition; None when there is none."""
+        """The fingerprint of the loaded definition; None when there is none."""
         if name not in self._fingerprints and name in self.projections:
             self._fingerprints[name] = fingerprint(self.projections[name])
         return self._fingerprints.get(name)
@@ -123,7 +122,7 @@ class ProjectionContext:
         return [Generation.of(info) for info in self.store.derived.generations(name)]
 
     def generation(self, name: str, number: int) -> Generation:
-        """Raises UsageError when it is not there (any more)."""
+        """Raises UsageError when it does not exist, or not any more."""
         for generation in self.generations(name):
             if generation.number == number:
                 return generation
@@ -131,7 +130,7 @@ class ProjectionContext:
         raise UsageError(f"projection {name!r} has no generation {number}", hint=f"there are: {known}")
 
     def check_known(self, name: str) -> None:
-        """Raises UsageError, with names that come close, for one that has no generation and no definition either."""
+        """Raises UsageError, with similar names, for a projection without a generation or a definition."""
         if name in self.projections or name in self.broken.definitions or self.generations(name):
             return
         known = sorted({*self.projections, *self.store.derived.projections()})
@@ -145,14 +144,14 @@ class ProjectionContext:
         return None if number is None else self.generation(name, number)
 
     def is_frozen(self, generation: Generation) -> bool:
-        """Does no loaded definition match it? Then nobody here may refresh it."""
+        """Whether no loaded definition matches it. Then this process may not refresh it."""
         made_by = {generation.projection: generation.fingerprint}
         if generation.pin:
             made_by |= generation.pin.anew
         return any(self.fingerprint(name) != known for name, known in made_by.items())
 
     def why_frozen(self, generation: Generation) -> str:
-        """Why no loaded definition matches it, in words."""
+        """In words, why no loaded definition matches it."""
         name = generation.projection
         if name in self.projections:
             return f"its definition changed; tailrace rebuild {name}"
@@ -163,8 +162,8 @@ class ProjectionContext:
         return "no loaded module defines it; readers keep what it shows"
 
     def anew(self, pin: Pin | None) -> dict[str, Projection]:
-        """The definitions of the projections whose results are computed with what is pinned there. Raises UsageError
-        when one is not loaded."""
+        """The definitions of projections whose results are computed together with a pinned generation. Raises
+        UsageError when one is not loaded."""
         return {name: self.projection(name) for name in pin.anew} if pin else {}
 
     def sink(self, generation: Generation) -> Sink:
@@ -174,7 +173,7 @@ class ProjectionContext:
         return generation.target(self.settings.store.name)
 
     def fence(self, generation: Generation) -> Fence | None:
-        """Where the sink says that the generation stands."""
+        """The fence that the sink holds of the generation."""
         return self.sink(generation).fence(self.target(generation))
 
     def epoch(self, number: int) -> EpochInfo:
@@ -185,7 +184,7 @@ class ProjectionContext:
         return found[0]
 
     def topics(self, projection: Projection) -> tuple[TopicId, ...]:
-        """The topics that a projection is made of, also by way of others that are loaded."""
+        """The topics that a projection reads, directly or by way of other loaded ones."""
         found = dict.fromkeys(projection.topics)
         for name in projection.reads:
             if name in self.projections:
@@ -193,10 +192,8 @@ class ProjectionContext:
         return tuple(found)
 
     def check_fence(self, generation: Generation, fence: Fence) -> None:
-        """Refuse a sink whose content does not come from this log at that epoch (a restored catalog, a foreign log).
-
-        Raises OperatorError.
-        """
+        """Raises OperatorError when the sink's content is not of this log at the fence's epoch: the catalog was
+        restored, or the log is another one."""
         known = self.store.epochs(after=fence.epoch - 1, limit=1)
         if fence.log_id != self.store.log_id:
             why = f"log {fence.log_id}, this is log {self.store.log_id}"

@@ -41,7 +41,7 @@ def buckets_reported(
 ) -> Iterator[BucketCount]:
     """Inside, a thread reports ``every_seconds`` how many of ``total`` buckets are done: ``done`` before, and those
     that tasks have counted. Earlier stages do not go by bucket: until the first bucket is counted, the tasks of the
-    stage under way are reported. Over Spark Connect nothing is. """
+    stage under way are reported. Over Spark Connect nothing is."""
     from pyspark.errors import PySparkException
 
     try:

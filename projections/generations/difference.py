@@ -118,7 +118,7 @@ def matches(old: pa.Table, new: pa.Table, key: Sequence[str]) -> RowNumbers:
     """For each row of ``new`` the row of ``old`` with its key, or -1.
 
     Both are ordered. Hashes find the pairs, keys confirm them. Rows whose hash is not unique are matched key by key:
-    two keys of one hash are rare (64 bits), but possible. """
+    two keys of one hash are rare (64 bits), but possible."""
     match = np.full(new.num_rows, -1, np.int64)
     if not old.num_rows or not new.num_rows:
         return match

@@ -1,6 +1,6 @@
-"""Two generations of a projection beside each other: what a new definition, or another position, changes.
+"""Compare two generations of a projection: what a new definition, or another position, changes.
 
-Their own results are compared, as the log's folder keeps them, bucket by bucket: neither the sinks nor Spark are asked.
+The results in the log are compared, bucket by bucket. Neither sinks nor Spark are needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SAMPLES = 10
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A key with its row in the one and in the other generation; None where it has none."""
+    """A key, with its row in the one and in the other generation (None: it has none)."""
 
     key: Row
     first: Row | None
@@ -90,15 +90,15 @@ def diff(ctx: ProjectionContext, name: str, first: int, second: int) -> Generati
 
 
 class BucketSplit(NamedTuple):
-    """How ``keys.bucket_of`` cuts keys. ``split`` is a power of two."""
+    """How keys are spread over buckets (``keys.bucket_of``). ``split`` is a power of two."""
 
     partitions: int
     split: int
 
 
 def sharing(bucket: int, cut: BucketSplit, own: BucketSplit) -> list[int]:
-    """The buckets of ``own`` that may have keys of a bucket of ``cut``: with other partitions all, else those whose
-    place in their partition agrees as far as the coarser cut tells places apart."""
+    """The buckets of ``own`` that may have keys of a bucket of ``cut``. With another number of partitions these are
+    all; else those in the same part of the same partition, as far as the coarser split tells parts apart."""
     buckets = range(own.partitions * own.split)
     if own.partitions != cut.partitions:
         return list(buckets)
@@ -132,7 +132,7 @@ class _Side:
         return self.generation.partitions * self.generation.split
 
     def rows(self, bucket: int, spread: Generation, names: Sequence[str]) -> pa.Table:
-        """Rows of a bucket as ``spread`` cuts them, with these columns, ordered."""
+        """The rows of a bucket as ``spread`` splits keys, with these columns, ordered."""
         own, cut = (BucketSplit(each.partitions, each.split) for each in (self.generation, spread))
         pieces = [self._table(NO_FILES)]
         for each in sharing(bucket, cut, own):

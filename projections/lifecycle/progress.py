@@ -1,4 +1,7 @@
-"""How far a projection is, from the log by its result there to its sink: for metrics and for who looks."""
+"""How far projections are: from the log, by their results there, to their sinks. For metrics and ``status``.
+
+A sink that hangs must not hold up the others, or a scrape, so all are asked at once and for a limited time.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ _RECENT = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """How far the live generation is at one place: ``epoch`` of its result there, and what the log has of its inputs
-    beyond. Both lags are 0 when nothing is missing, whatever other topics did."""
+    """How far the live generation is at one place: the ``epoch`` of its result there, and its lag behind the changes of
+    its inputs. Both lags are 0 when nothing is missing, whatever other topics did."""
 
     name: Literal["derived", "sink"]
     epoch: int
@@ -41,9 +44,9 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionProgress:
-    """A projection's live generation. ``rungs`` lead from the log to the sink; that of a sink out of reach lacks, and
-    ``problem`` says why. ``failing``: its last refresh or build failed. ``unshown``: readers see another generation
-    still, and the sink's rung is that one's."""
+    """The live generation of a projection. ``rungs`` lead from the log to the sink; without the sink's, ``problem``
+    says why. ``failing``: the last refresh or build failed. ``unshown``: readers still see another generation, and the
+    sink's rung is that one's."""
 
     projection: str
     generation: Generation
@@ -58,7 +61,7 @@ class ProjectionProgress:
 
 @dataclass(frozen=True, slots=True)
 class SinkAnswer:
-    """What a sink said: the ``epoch`` of what readers see, None with a ``problem``."""
+    """A sink's answer: the ``epoch`` of what readers see, or None and a ``problem``."""
 
     epoch: int | None
     problem: str = ""
@@ -82,7 +85,7 @@ def ask_sink(ctx: ProjectionContext, live: Generation) -> SinkAnswer:
 def measure_progress(
     ctx: ProjectionContext, now: datetime, looks: SinkInspection
 ) -> Iterator[ProjectionProgress]:
-    """Of every projection that is live."""
+    """The progress of every projection with a live generation."""
     head = ctx.store.head()
     if head is None:
         return
@@ -116,15 +119,15 @@ def _standing(
 
 @dataclass(frozen=True, slots=True)
 class Unbuilt:
-    """A projection without a live generation. ``failing``: its last build failed."""
+    """A projection without a live generation. ``failing``: the last build failed."""
 
     projection: str
     failing: RunRecord | None
 
 
-def unbuilts(store: Store, now: datetime) -> Iterator[Unbuilt]:
-    """Every projection that is not live, unless all its generations were dropped, or nobody tries to build it any
-    more."""
+def unbuilt_projections(store: Store, now: datetime) -> Iterator[Unbuilt]:
+    """Every projection without a live generation that still has generations, or whose last build failed within a
+    day."""
     for name in sorted({*store.derived.projections(), *store.run_records.projections()}):
         if store.derived.live(name) is not None:
             continue
@@ -135,16 +138,16 @@ def unbuilts(store: Store, now: datetime) -> Iterator[Unbuilt]:
 
 
 def _seen(ctx: ProjectionContext, live: Generation, pending: Unshown | None) -> Generation:
-    """The generation that readers see, as far as the catalog knows it."""
+    """The generation that readers see, if the catalog knows it; else the live one."""
     if pending is None:
         return live
     return next((each for each in ctx.generations(live.projection) if each.number == pending.shown), live)
 
 
 def failing(store: Store, name: str) -> RunRecord | None:
-    """The record of a refresh or a build that failed, when none was done since."""
-    newest = next(iter(store.run_records.latest(name, limit=1, kinds=REFRESHES)), None)
-    return newest if newest is not None and newest.status == "failed" else None
+    """The record of the last refresh or build, if it failed."""
+    latest = next(iter(store.run_records.latest(name, limit=1, kinds=REFRESHES)), None)
+    return latest if latest is not None and latest.status == "failed" else None
 
 
 def _rung(
@@ -165,15 +168,15 @@ def _rung(
 
 
 SECONDS = 3.0
-"""For all looks of a scrape: Prometheus gives up after ten, and then has none of the metrics."""
+"""For all sinks of a scrape. Prometheus gives up after ten seconds, and then has no metric at all."""
 
-# Projections of one sink: a healthy one answers many in the time, a sick one holds no more threads.
-_AT_ONCE = 4
+_THREADS_MAX = 4
+"""Threads for each sink. A healthy sink answers many questions in the time, a sick one holds no more threads."""
 
 
 class SinkInspector:
-    """Sinks are asked at the same time, and whoever has not answered in time is told as that. While a sink owes an
-    answer it is not asked again. Threads of sinks that never answer end with the process."""
+    """Asks sinks at the same time. One that has not answered in time gets a ``problem`` that says so, and is not asked
+    again before it answers. Threads of sinks that never answer end with the process."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
@@ -181,7 +184,7 @@ class SinkInspector:
         self._lock = threading.Lock()
 
     def __call__(self, ctx: ProjectionContext, generations: Sequence[Generation]) -> Mapping[str, SinkAnswer]:
-        """By projection. Scrapes at the same time come one after another."""
+        """The answers by projection. Calls at the same time come one after another."""
         with self._lock:
             end = time.monotonic() + self._seconds
             found: dict[str, SinkAnswer] = {}
@@ -213,9 +216,9 @@ class SinkInspector:
                     generation = todo.popleft()
                 except IndexError:
                     return
-                found[generation.projection] = _looked(ctx, generation)
+                found[generation.projection] = _ask_or_problem(ctx, generation)
 
-        count = min(_AT_ONCE, len(todo))
+        count = min(_THREADS_MAX, len(todo))
         self._under_way[place] = [
             threading.Thread(target=ask, name=f"look-{place}", daemon=True) for _ in range(count)
         ]
@@ -223,7 +226,7 @@ class SinkInspector:
             thread.start()
 
 
-def _looked(ctx: ProjectionContext, generation: Generation) -> SinkAnswer:
+def _ask_or_problem(ctx: ProjectionContext, generation: Generation) -> SinkAnswer:
     try:
         return ask_sink(ctx, generation)
     except Exception as error:  # noqa: BLE001 a sink of one's own may raise anything
@@ -231,6 +234,6 @@ def _looked(ctx: ProjectionContext, generation: Generation) -> SinkAnswer:
 
 
 def _place(generation: Generation) -> str:
-    """Sinks of one's own have no name: each is taken for another one."""
+    """The sink's name. A user's own sink has none: each projection's counts as another one."""
     name = generation.sink_name
     return f"sink {name}" if name else f"projection {generation.projection}"

@@ -1,9 +1,10 @@
-"""The rows of a sink at one fence, laid down by bucket in files that the tasks of a comparison read.
+"""The rows of a sink at one fence, in files by bucket that the tasks of a comparison read. How they are read:
 
-An atomic sink shows one position, whatever is applied while it is read (``SnapshotSink``); one of a user's own that
-cannot is read again when it was refreshed meanwhile. A monotonic sink that never rests is taken in two parts. Rows of
-keys that no step since a fence has touched are what they were there, whenever they are read; the others, which the
-steps name, are few, and are read again at a later fence, quickly enough to be at one.
+- *Snapshot* (``SnapshotSink``): an atomic sink shows one position, whatever is applied meanwhile.
+- *At rest*: the fence is the same before and after. A sink of a user's own is read again until it is.
+- *In motion* (``MovingSink``): a monotonic sink that is never at rest is read in two parts. Rows of keys that no step
+  since a fence has touched are as they were at the fence, whenever they are read. The other keys, which the steps
+  name, are few; they are read again at a later fence, fast enough to be done before the next step.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ _TRIES = 5
 _PAUSE_SECONDS = 1.0
 _TRIES_OF_SOME = 50
 _PAUSE_OF_SOME_SECONDS = 0.1
-_MOST_TOUCHED = 1_000_000
-"""Keys that steps touch while a sink is read: their hashes travel with every task."""
+_TOUCHED_MAX = 1_000_000
+"""Keys that steps touch while a sink is read. Their hashes are part of every task."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRows:
-    """Rows as they are at ``fence``: ``files`` by bucket in ``storage``. With a choice in ``placement`` these are all
-    rows of those keys, and there may be others, which are not to be looked at."""
+    """Rows as they are at ``fence``: ``files`` by bucket in ``storage``. With a choice in ``placement`` they are
+    complete for these keys; rows of other keys among them are not compared."""
 
     fence: Fence
     placement: Placement
@@ -58,10 +59,10 @@ class SinkRows:
 def read_sink(
     ctx: ProjectionContext, generation: Generation, choice: Choice | None, attempt: Attempt
 ) -> Generator[SinkRows, None, None]:
-    """The rows of a generation's sink (those of chosen keys): one reading, or several of different keys. The files of
-    each are gone when the next one is asked for.
+    """Read the sink of a generation (rows of the choice): in one part, or in several of different keys. The files of a
+    part are removed when the next part is taken.
 
-    Raises OperatorError when the sink is not of this log, InMotion when it moves too much to be read.
+    Raises OperatorError when the sink is not of this log, InMotion when it changes too fast to be read.
     """
     placement = replace(placement_of(generation), choice=choice)
     kept = ctx.store.storage
@@ -86,7 +87,7 @@ def read_sink(
 def _at_rest(
     ctx: ProjectionContext, generation: Generation, placement: Placement, folder: Path, *, tries: int
 ) -> SinkRows:
-    """All rows, of one position."""
+    """All rows at one position, after several tries."""
     moved: InMotion | None = None
     for _ in range(tries):
         if moved is not None:
@@ -102,14 +103,14 @@ def _at_rest(
 def _read_once(
     ctx: ProjectionContext, generation: Generation, placement: Placement, folder: Path
 ) -> SinkRows:
-    """Raises InMotion when a step came, and the sink has no snapshots."""
+    """All rows at one position. Raises InMotion when a step came and the sink has no snapshots."""
     sink, target = ctx.sink(generation), ctx.target(generation)
     if isinstance(sink, SnapshotSink):
         with sink.snapshot(target) as found:
             fence = _of_this_log(ctx, generation, found.fence)
-            return _laid_down(ctx, generation, placement, fence, folder, found.rows)
+            return _write_rows(ctx, generation, placement, fence, folder, found.rows)
     fence = _fence(ctx, generation)
-    reading = _laid_down(ctx, generation, placement, fence, folder, sink.scan(target))
+    reading = _write_rows(ctx, generation, placement, fence, folder, sink.scan(target))
     if _fence(ctx, generation) == fence:
         return reading
     raise InMotion(
@@ -121,11 +122,11 @@ def _read_once(
 def _in_motion(
     ctx: ProjectionContext, generation: Generation, placement: Placement, sink: MovingSink, folder: Path
 ) -> list[SinkRows]:
-    """The rows of keys that steps leave alone while all are read, at the fence before; those of the others at a later
-    one. (Two keys of one hash, of which one is touched, would be told as a difference: 64 bits make that unlikely.)"""
+    """The rows of keys that no step touches while all are read, at the fence before; those of the other keys at a later
+    fence. (Two keys of one hash, one of them touched, would count as a difference: 64 bits make that unlikely.)"""
     target = ctx.target(generation)
     since = _fence(ctx, generation)
-    rest = _laid_down(ctx, generation, placement, since, folder, sink.scan_in_motion(target))
+    rest = _write_rows(ctx, generation, placement, since, folder, sink.scan_in_motion(target))
     touched = _touched(ctx, generation, since)
     hashes = touched[HASH].to_numpy()
     rest = replace(rest, placement=_narrowed(placement, Listed(hashes, others=True)))
@@ -136,7 +137,7 @@ def _in_motion(
     for _ in range(_TRIES_OF_SOME):
         fence = _fence(ctx, generation)
         try:
-            again = _laid_down(ctx, generation, chosen, fence, folder, sink.read(target, touched))
+            again = _write_rows(ctx, generation, chosen, fence, folder, sink.read(target, touched))
             if _fence(ctx, generation) == fence:
                 return [rest, again]
         except InMotion as error:
@@ -150,8 +151,8 @@ def _narrowed(placement: Placement, choice: Choice) -> Placement:
 
 
 def _touched(ctx: ProjectionContext, generation: Generation, since: Fence) -> pa.Table:
-    """The keys that the generation's steps behind a fence touch, those on their way among them: ``_hash`` and the key
-    columns."""
+    """The keys that the generation's steps after a fence touch, also steps that are not applied yet: ``_hash`` and the
+    key columns."""
     columns = [HASH, *generation.key]
     found = [run_schema(generation.schema).empty_table().select(columns)]
     steps = ctx.store.steps.list(generation.projection, generation.number, after=since.epoch)
@@ -162,7 +163,7 @@ def _touched(ctx: ProjectionContext, generation: Generation, since: Fence) -> pa
             for rows in read_delta(ctx.store.storage, file, generation.schema, generation.key):
                 found.append(rows.select(columns).cast(found[0].schema))
     touched = pa.concat_tables(found).group_by(columns).aggregate([])
-    if touched.num_rows > _MOST_TOUCHED:
+    if touched.num_rows > _TOUCHED_MAX:
         raise _restless(generation)
     return touched
 
@@ -178,8 +179,8 @@ def _restless(generation: Generation) -> InMotion:
 def _in_reach(
     ctx: ProjectionContext, generation: Generation, attempt: Attempt, reading: SinkRows
 ) -> Iterator[SinkRows]:
-    """The same files where tasks can read them: beside the generation's own in the object store, when tasks run on
-    other machines. Those that a killed process leaves there go like all that nothing names (``collect.gc``)."""
+    """The same files where tasks can read them: when tasks run on other machines, beside the generation's own in the
+    object store. What a killed process leaves there is removed by ``collect.gc``, as all that nothing names."""
     objects = ctx.store.storage
     if not objects.remote or runs_here(ctx.master):
         yield reading
@@ -213,7 +214,7 @@ def _of_this_log(ctx: ProjectionContext, generation: Generation, fence: Fence | 
     return fence
 
 
-def _laid_down(
+def _write_rows(
     ctx: ProjectionContext,
     generation: Generation,
     placement: Placement,
@@ -221,7 +222,7 @@ def _laid_down(
     below: Path,
     batches: Iterable[pa.RecordBatch],
 ) -> SinkRows:
-    """Rows in files by bucket, in a folder of their own."""
+    """Write rows to files by bucket, in a folder of their own."""
     folder = Path(tempfile.mkdtemp(dir=below))
     schema = run_schema(generation.schema)
     writers: dict[int, pq.ParquetWriter] = {}

@@ -1,7 +1,7 @@
-"""Prove that a sink equals the log: recompute the projection, unrestricted, at the sink's fence and compare both ways.
+"""Prove that a sink equals the log: compute the projection from all rows at the sink's fence, and compare both ways.
 
-The sink's rows are laid down by bucket in files, for the time being (``sinkrows``), and compared by the same tasks that
-compare a refresh with the result before it.
+The sink's rows are written to temporary files by bucket (``sink_rows``). The tasks that compare a refresh with the
+result before compare these.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ _SEED_BITS = 32  # few enough digits to be typed again
 
 @dataclass(frozen=True, slots=True)
 class DifferentRow:
-    """A row that differs: ``kind`` is "only in log", "only in sink" or "different", ``expected`` are the values that
-    the log gives it, ``actual`` those that the sink has, None for no row; of a different one only those that differ.
-    Both and ``key`` as JSON."""
+    """A row that differs: ``kind`` is "only in log", "only in sink" or "different". ``expected`` are its values by the
+    log, ``actual`` those in the sink (None: no row); where both exist, those that differ. All as JSON, like ``key``."""
 
     kind: str
     key: str
@@ -48,10 +47,10 @@ class DifferentRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How a sink and the log differ at ``epoch``. ``rows`` of the log were compared: all, or those whose keys ``seed``
-    chose. ``only_in_log`` rows are missing in the sink, ``only_in_sink`` are there without reason, ``different`` have
-    another value; of these the first are ``samples``. ``expired`` rows have gone from a sink where they go by
-    themselves."""
+    """How a sink and the log differ at ``epoch``. ``rows`` of the log were compared: all, or those of keys that
+    ``seed`` chose. ``only_in_log`` rows are missing in the sink, ``only_in_sink`` rows should not be there,
+    ``different`` ones have other values; ``samples`` are the first of these. ``expired`` rows are missing in a sink
+    whose rows expire."""
 
     projection: str
     generation: int
@@ -79,8 +78,8 @@ def verify(
 ) -> Comparison:
     """Compare the live generation (or generation ``number``) with the log.
 
-    With ``sample`` about so many keys alone are compared, both ways, which ``seed`` chooses (a random one unless
-    given); the projection is computed from all rows of its inputs even so.
+    With ``sample`` only about so many keys are compared, chosen by ``seed`` (default: random). The projection is
+    computed from all rows of its inputs even so.
 
     Raises UsageError when nothing is live, OperatorError when the generation is frozen or its sink is not of this
     log, TransientError when refreshes kept moving the sink meanwhile, DifferenceFound when the sink has rows that
@@ -118,7 +117,7 @@ def _compare(
 def _outcomes(
     ctx: ProjectionContext, projection: Projection, generation: Generation, sampling: Sampling | None
 ) -> tuple[int, list[BucketOutcome]]:
-    """The epoch that the sink's last part stands at, and how each bucket's rows differ from the log's."""
+    """The epoch of the last part that was read from the sink, and the outcome of each bucket."""
     name = projection.name
     outcomes: list[BucketOutcome] = []
     epoch = 0
@@ -151,21 +150,21 @@ def _with_what_is_gone(
     cut: Cut,
     results: Mapping[str, int],
 ) -> Generation:
-    """The generation as one for which the results that it reads, and that a runner has left behind since, are computed
-    anew: results are kept at their last steps only. Not by another definition than they were made by."""
+    """The generation, with the results that it reads and that are not kept at the cut any more marked to be computed
+    anew. Unchanged when the definitions that are loaded are not those by which these results were made."""
     kept = all(result_in(ctx.store, name, cut, results.get(name)) for name in projection.reads)
     if kept or generation.pin is not None:
         return generation
-    asked = f"epoch {cut.epoch:,}"
-    gone = not_kept(ctx.store, projection, ctx.projections, asked, cut)
+    position = f"epoch {cut.epoch:,}"
+    gone = not_kept(ctx.store, projection, ctx.projections, position, cut)
     made_by = {name: live.fingerprint for name in gone if (live := ctx.live(name))}
     if any(made_by.get(name) != ctx.fingerprint(name) for name in gone):
         return generation
-    return replace(generation, pin=Pin(asked, cut, made_by))
+    return replace(generation, pin=Pin(position, cut, made_by))
 
 
 def _record(ctx: ProjectionContext, compared: Comparison, started: datetime) -> None:
-    """Keep what was found, for people and for metrics."""
+    """Record the comparison, for people and for metrics."""
     differ = (
         f"{compared.different:,} rows with other values, {compared.only_in_log:,} missing in the sink,"
         f" {compared.only_in_sink:,} only in the sink"

@@ -23,7 +23,7 @@ _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 
 
 def unsupported(schema: pa.Schema) -> list[str]:
-    """One sentence per column whose type no sink holds exactly."""
+    """A sentence for each column whose type some sink cannot hold exactly."""
     return [
         f"column {field.name!r} has type {field.type}: {_advice(field.type)}"
         for field in schema
@@ -66,7 +66,7 @@ def _advice(kind: pa.DataType) -> str:
 
 
 def to_texts(column: pa.Array) -> pa.Array:
-    """The text of every value as a string array; null stays null. Raises UsageError for a year outside 1–9999."""
+    """The text of every value as a string array; NULL stays null. Raises UsageError for a year outside 1–9999."""
     kind = column.type
     if is_text(kind):
         return column

@@ -1,10 +1,10 @@
-"""The contract of a sink: one generation of a projection takes one derived step after the other, each exactly once.
+"""The contract of a sink: a generation of a projection takes its steps one after another, each exactly once.
 
-A step leads from one fence to the next. Applying it is ``load`` → ``write`` per bucket → ``commit``. The bytes of a
-step never change (the catalog commits them by compare-and-set), so a step that was cut off is simply applied again.
+A step leads from one fence to the next. It is applied by ``load``, ``write`` for each bucket, and ``commit``. The bytes
+of a step never change (the catalog commits them by compare-and-set), so a step that was cut off is applied again.
 
-``atomic`` sinks show a step's rows and its fence at once or not at all. ``monotonic`` sinks show rows as they come;
-each row carries the epoch that wrote it, an older epoch never overwrites a newer one, and the fence comes last.
+``atomic`` sinks show the rows of a step and its fence together or not at all. ``monotonic`` sinks show rows as they
+come: each row carries the epoch that wrote it, an older epoch never overwrites a newer one, and the fence comes last.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ RESERVED = frozenset(
 
 
 class CannotBuild(OperatorError):
-    """A generation's columns do not fit its sink, or something there is in the way: all that was found, each a
-    sentence."""
+    """A generation does not fit its sink. ``problems`` has a sentence for each reason."""
 
     def __init__(self, message: str, problems: Sequence[str] = (), *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -40,26 +39,26 @@ class CannotBuild(OperatorError):
 
 
 class HeldByReaders(TransientError):
-    """Readers, or another promotion, are in the way of what is to be shown. Readers see what they saw before; trying
-    again later works."""
+    """Readers, or another promotion, hold what a promotion replaces. Readers see what they saw before; try again
+    later."""
 
 
 class NoSink(UsageError):
-    """What is named as a sink is not there: no entry of ``[sinks]``, no class that loads."""
+    """The sink does not exist: no entry of ``[sinks]``, or a class that does not load."""
 
 
 class InMotion(TransientError):
-    """A sink was read while a step was on its way into it, or while what was read was removed."""
+    """A step was applied to the sink while it was read, or what was read was removed. Read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One generation of one projection. ``store`` is the store's name and starts every physical name.
+    """One generation of one projection, as a sink sees it. Every physical name begins with ``store``, the name of the
+    store.
 
-    ``schema`` are the output columns in order; ``key`` some of them. ``partitions`` and ``split`` place a key hash in
-    its bucket (``tailrace.eventstore.model.keys.bucket_of``). ``preview``: it is never promoted, so that nothing
-    has to fit what
-    readers see now.
+    ``schema`` has the output columns in order; ``key`` names some of them. ``partitions`` and ``split`` give the bucket
+    of a key hash (``tailrace.eventstore.model.keys.bucket_of``). A ``preview`` is never promoted, so it need not fit
+    what readers see now.
     """
 
     store: str
@@ -80,64 +79,65 @@ class Target:
 
 
 class SinkLoad(Protocol):
-    """One derived step on its way into one generation. Not for use from several threads at once."""
+    """One step on its way into one generation. Not for use by several threads at once."""
 
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
-        """Rows of one bucket, possibly in several calls. A key occurs at most once in a step.
+        """Write rows of one bucket; several calls may write one bucket. A key occurs at most once in a step.
 
-        ``upserts`` has the target's columns and ``_hash``, ``deletes`` the key columns and ``_hash``. Deleting a key
-        that is not there is no error. Raises UsageError for a row that the sink cannot hold.
+        ``upserts`` has the target's columns and ``_hash``, ``deletes`` the key columns and ``_hash``. It is no error to
+        delete a key that does not exist. Raises UsageError for a row that the sink cannot hold.
         """
 
     def commit(self) -> None:
-        """The fence last. A load that is left without ``commit`` has not happened: its step is applied again, at most
-        without the buckets that a ``ResumableLoad`` keeps.
+        """Write the fence, last. A load that is left without ``commit`` has not happened: its step is applied again,
+        except for buckets that a ``ResumableLoad`` keeps.
 
-        Raises Fenced when another process has moved the fence since, TransientError when the outcome is unknown:
+        Raises Fenced when another process has moved the fence meanwhile, TransientError when the outcome is unknown;
         ``Sink.fence`` then tells.
         """
 
 
 @runtime_checkable
 class ResumableLoad(Protocol):
-    """What a load can do besides, so that one that was cut off is gone on with by bucket."""
+    """Optional for a load: buckets that were written completely stay, so that the next load goes on after them."""
 
     @property
     def done(self) -> Collection[int]:
-        """Buckets of this very step that are in the sink since an earlier load of it: they are not written again."""
+        """Buckets of this step that an earlier load has written. They are not written again."""
 
     def bucket_done(self, bucket: int) -> None:
-        """All rows of a bucket were written: they stay, whatever becomes of the load. Raises what ``commit`` does."""
+        """All rows of a bucket are written. They stay, whatever becomes of the load. Raises what ``commit`` raises."""
 
 
 class Sink(Protocol):
-    """A place for generations. Holds no connection between calls; raises OperatorError (the hint says what to
-    change) and TransientError (out of reach) from every method."""
+    """A place for generations. It holds no connection between calls. Every method raises OperatorError, whose hint says
+    what to change, and TransientError when the sink is out of reach."""
 
     kind: Literal["atomic", "monotonic"]
 
     def check(self, target: Target) -> list[str]:
-        """Everything that would go wrong, before anything is built; writes nothing. Returns remarks that do not
-        hinder. Raises OperatorError with all problems found."""
+        """Find everything that would go wrong, before anything is built. Writes nothing and returns remarks that are no
+        obstacle. Raises OperatorError with all problems."""
 
     def create(self, target: Target) -> None:
-        """An empty generation that nobody reads. May be called again."""
+        """Create an empty generation that nobody reads. May be called again."""
 
     def load(self, target: Target, expected: Fence | None, to: Fence) -> AbstractContextManager[SinkLoad]:
         """Begin the step from fence ``expected`` (None: the first step) to ``to``.
 
-        Raises Fenced when the sink does not stand at ``expected``. A step that ended half-way, even by kill -9 of
-        the process, can be begun again.
+        Raises Fenced when the sink's fence is not ``expected``. A step that ended half-way, even by kill -9 of the
+        process, can be begun again.
         """
 
     def fence(self, target: Target) -> Fence | None:
-        """Where the generation stands: every step up to it is in completely. None: no step is, or no generation."""
+        """The fence of the generation: every step up to it is in the sink completely. None: there is no such step, or
+        no generation."""
 
     def promote(self, target: Target, expected_live: int | None) -> None:
-        """Show this generation to readers, atomically. Succeeds without effect when it is live already.
+        """Show this generation to readers, atomically. Does nothing when it is live already.
 
-        Raises Fenced when the live generation is not ``expected_live``, UsageError when no step was ever committed,
-        HeldByReaders, after a second at most, where it would have to wait for them: who promotes tries again.
+        Raises Fenced when the live generation is not ``expected_live``, UsageError when no step was ever committed, and
+        HeldByReaders when it would wait for readers longer than a second; the caller tries again.
         """
 
     def live(self, store: str, projection: str) -> int | None:
@@ -147,15 +147,16 @@ class Sink(Protocol):
         """Remove a generation and its fence; may be called again. Raises UsageError when it is live."""
 
     def scan(self, target: Target) -> Iterator[pa.RecordBatch]:
-        """All rows as readers find them, in no particular order, in ``target.schema`` exactly.
+        """All rows as readers find them, in any order, in exactly ``target.schema``.
 
-        Raises DifferenceFound for rows that no step wrote so and that the schema cannot hold, InMotion (monotonic
-        sinks) while a step is half in, or when what is read is removed meanwhile: the next call may do better."""
+        Raises DifferenceFound for rows that no step wrote and that the schema cannot hold. A monotonic sink raises
+        InMotion while a step is half applied, or when what is read is removed meanwhile: call again.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class SinkSnapshot:
-    """Where a generation stands, and its rows there as ``Sink.scan`` gives them: both of one position."""
+    """The fence of a generation, and its rows as ``Sink.scan`` gives them, both at one position."""
 
     fence: Fence | None
     rows: Iterator[pa.RecordBatch]
@@ -163,20 +164,20 @@ class SinkSnapshot:
 
 @runtime_checkable
 class SnapshotSink(Protocol):
-    """What an atomic sink can do besides, so that it is compared with the log while it is refreshed all the time. One
-    that cannot is read between two looks at its fence, again and again until no step came."""
+    """Optional for an atomic sink: it can be compared with the log while it is refreshed. A sink without it is read
+    until its fence is the same before and after."""
 
     def snapshot(self, target: Target) -> AbstractContextManager[SinkSnapshot]:
-        """The rows are read inside the block; steps that are applied meanwhile change neither them nor the fence.
-        Raises what ``scan`` raises, also as its rows are read."""
+        """The rows are read inside the block. Steps that are applied meanwhile change neither them nor the fence.
+        Raises what ``scan`` raises, also while rows are read."""
 
 
 @runtime_checkable
 class MovingSink(Protocol):
-    """What a monotonic sink can do besides, so that it is compared with the log while it is refreshed all the time."""
+    """Optional for a monotonic sink: it can be compared with the log while it is refreshed."""
 
     def scan_in_motion(self, target: Target) -> Iterator[pa.RecordBatch]:
-        """``scan`` that takes rows of steps on their way for rows: each as it is when it is read. A row that no step
+        """As ``scan``, but rows of steps on their way count as rows, each as it is when it is read. A row that no step
         touches meanwhile comes exactly once."""
 
     def read(self, target: Target, keys: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -184,7 +185,7 @@ class MovingSink(Protocol):
 
 
 def column_problems(target: Target) -> list[str]:
-    """What no sink can hold: key columns that are not there, reserved or repeated names, unsupported types."""
+    """What no sink can hold: missing key columns, reserved or repeated names, unsupported types."""
     names = target.schema.names
     problems = [f"the key column {name!r} is not in the output" for name in target.key if name not in names]
     problems += [f"the column name {name!r} is reserved" for name in names if name in RESERVED]
@@ -205,14 +206,14 @@ def raise_problems(target: Target, problems: Sequence[str], hint: str = "") -> N
 
 
 def rows_for(target: Target, upserts: pa.Table) -> pa.Table:
-    """The upserts as the target's columns in order. Raises UsageError when a row's key has a NULL."""
+    """The upserts as the target's columns in order. Raises UsageError when a key has a NULL."""
     rows = upserts.select(target.schema.names).cast(target.schema)
     keys_for(target, rows)
     return rows
 
 
 def keys_for(target: Target, rows: pa.Table) -> pa.Table:
-    """The key columns of rows. Raises UsageError when one holds a NULL: such a row could not be addressed."""
+    """The key columns of rows. Raises UsageError when one has a NULL: such a row could not be addressed."""
     for name in target.key:
         if rows.column(name).null_count:
             nulls = rows.column(name).null_count
@@ -225,7 +226,7 @@ def keys_for(target: Target, rows: pa.Table) -> pa.Table:
 
 
 def key_texts(target: Target, rows: pa.Table) -> list[str]:
-    """One text per row that identifies its key inside a generation: see ``join_key``."""
+    """A text for each row that identifies its key inside a generation; see ``join_key``."""
     return list(key_column(target, rows).to_pylist())
 
 
@@ -247,13 +248,13 @@ def join_key(cells: Sequence[str]) -> str:
 
 
 def require_filled(target: Target, fence: Fence | None) -> None:
-    """What is shown to readers has a fence. Raises UsageError."""
+    """Raises UsageError when nothing was committed yet: readers are only shown what has a fence."""
     if fence is None:
         raise UsageError(f"{target} was never filled", hint="rebuild the projection, then promote it")
 
 
 def check_step(target: Target, found: Fence | None, expected: Fence | None, to: Fence) -> None:
-    """Raises Fenced unless the sink stands where the step begins, UsageError for another target's fence."""
+    """Raises Fenced unless the sink is where the step begins, UsageError for the fence of another target."""
     if (to.projection, to.generation) != (target.projection, target.generation):
         raise UsageError(
             f"a fence of generation {to.generation} of {to.projection!r} cannot end a step of {target}",
@@ -264,7 +265,7 @@ def check_step(target: Target, found: Fence | None, expected: Fence | None, to: 
 
 
 def refuse_fence(target: Target, found: Fence | None, expected: Fence | None) -> Fenced:
-    """The error for a sink that does not stand where the step begins."""
+    """The error for a sink that is not where the step begins."""
 
     def said(fence: Fence | None) -> str:
         return "nothing" if fence is None else f"epoch {fence.epoch} of log {fence.log_id}"

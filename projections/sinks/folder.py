@@ -1,4 +1,4 @@
-"""A projection's folder in a sink of files: one folder per generation below ``<path>/<store>/<projection>``."""
+"""The folder of a projection in a sink of files: ``<path>/<store>/<projection>``, with a folder for each generation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GenerationsFolder(ABC):
 
     @abstractmethod
     def live(self) -> int | None:
-        """The generation that readers see. Raises IntegrityError when what says so is none of ours."""
+        """The generation that readers see. Raises IntegrityError when the file that names it is not one of ours."""
 
     @abstractmethod
     def set_live(self, generation: int) -> None:
@@ -63,7 +63,7 @@ class GenerationsFolder(ABC):
 
     @contextmanager
     def promoting(self) -> Iterator[None]:
-        """One promotion at a time, on this machine; the kernel lets go of the lock of a process that died."""
+        """A lock: one promotion at a time on this machine. The kernel releases it when the process dies."""
         with self.explained(), open(self.path / _LOCK, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -80,7 +80,8 @@ class GenerationsFolder(ABC):
         return OperatorError(f"{self.text}: {why}", hint="check the folder, its owner and free space")
 
     def remove(self, generation: int) -> None:
-        """Away from its name first: a folder that is half gone must not look like a generation."""
+        """Remove a generation. Its folder is renamed first: one that is half removed must not look like a
+        generation."""
         with self.explained():
             place = self.generation(generation)
             waste = place.with_name(f".dropped-g{generation}")
@@ -102,7 +103,7 @@ def folder_problems(path: Path, target: Target) -> list[str]:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old or the new one, also after a crash."""
+    """Write a small file. Readers see the old or the new content, even after a crash."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
@@ -113,7 +114,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def point(link: Path, at: str) -> None:
-    """Make a symbolic link, or let it point elsewhere: a reader sees where it pointed or where it points."""
+    """Make a symbolic link, or let it point elsewhere. Readers see where it pointed before or where it points now."""
     temporary = link.with_name(f".{link.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(at)

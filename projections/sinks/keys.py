@@ -1,6 +1,6 @@
-"""Which values of Python are values of a key column: one rule, so that every reader finds the same rows.
+"""Which Python values are values of a key column: one rule, so that every reader finds the same rows.
 
-No sink is asked to convert: Postgres would round 1.5 to the row of key 2, and read a moment in its session's time zone.
+Sinks never convert keys: Postgres would round 1.5 to key 2, and read a timestamp in its session's time zone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _GIVEN = (
 
 
 def typed_key(key: object, columns: Sequence[str], schema: pa.Schema, projection: str) -> tuple[object, ...]:
-    """A key as values of its columns' types, ``Decimal("1.5")`` as 1.50. Raises UsageError for what is none."""
+    """A key as values of its columns' types, ``Decimal("1.5")`` as 1.50. Raises UsageError for values of other
+    types."""
     cells = key if isinstance(key, tuple) else (key,)
     if len(cells) != len(columns):
         raise UsageError(
@@ -51,7 +52,7 @@ def typed_key(key: object, columns: Sequence[str], schema: pa.Schema, projection
 
 
 def key_name(key: object, columns: Sequence[str], schema: pa.Schema, projection: str) -> tuple[int, str]:
-    """The hash of a key and its text inside a generation, as the sink has them."""
+    """The hash of a key, and its text inside a generation, as the sink has them."""
     texts = [str(keys.text(cell)) for cell in typed_key(key, columns, schema, projection)]
     return keys.hash_texts(texts), join_key(texts)
 
@@ -75,7 +76,8 @@ def _typed(cell: object, column: pa.Field, projection: str) -> object:
 
 
 def _is_one_of(cell: object, classes: tuple[type, ...], kind: pa.DataType) -> bool:
-    """As the classes say, but True is no 1 and a moment is no day; a moment has a time zone if its column has."""
+    """Whether a value is of these classes. True is no 1, a datetime is no date, and a datetime has a time zone if its
+    column has one."""
     match cell:
         case bool():
             return bool in classes

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def open_sink(spec: SinkSpec, settings: Settings) -> Sink:
-    """The sink a projection's spec names. Connects to nothing yet.
+    """The sink of a projection's specification. Does not connect yet.
 
-    Raises NoSink for a name that ``[sinks]`` does not have, UsageError for one of another kind, OperatorError when the
-    optional part (``redis``, ``search``) is not installed.
+    Raises NoSink for a name that is not in ``[sinks]``, UsageError for a sink of another kind, OperatorError when its
+    extra (``redis``, ``search``) is not installed.
     """
     match spec:
         case PostgresTable():
@@ -52,7 +52,8 @@ def open_sink(spec: SinkSpec, settings: Settings) -> Sink:
 def open_reader(settings: Settings, store: str, projection: str, spec: SinkSpec) -> Reader:
     """A reader of one projection's sink. Connects when first used.
 
-    Raises UsageError for a sink that is not in the settings, OperatorError when its optional part is not installed.
+    Raises NoSink for a name that is not in ``[sinks]``, UsageError for a sink of another kind, OperatorError when its
+    extra is not installed.
     """
     match spec:
         case PostgresTable():
@@ -78,7 +79,7 @@ def open_reader(settings: Settings, store: str, projection: str, spec: SinkSpec)
 
 
 def sink_settings(settings: Settings, name: str, kind: SinkKind) -> SinkSettings:
-    """The entry of ``[sinks]``, of the right kind and with the value that kind needs."""
+    """The entry of ``[sinks]``, if it is of this kind and has the value that the kind needs."""
     from tailrace.eventstore.settings import SINK_ADDRESS
 
     found = settings.sinks.get(name)
@@ -100,7 +101,7 @@ def sink_settings(settings: Settings, name: str, kind: SinkKind) -> SinkSettings
 
 @contextmanager
 def optional_part(extra: Literal["redis", "search"]) -> Iterator[None]:
-    """Around an import that needs an extra of the distribution."""
+    """Inside, a missing package becomes an OperatorError that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:

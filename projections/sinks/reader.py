@@ -1,4 +1,4 @@
-"""Reading what a projection's live generation holds, from an application: no Spark, no log, no catalog."""
+"""Reading the live generation of a projection from an application: without Spark, the log or the catalog."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One answer of a search. ``score`` compares hits of one search only. ``highlights`` has, of each ``text`` column
-    with words that were looked for, the part of it that has most of them: HTML, escaped, each such word inside
-    ``<b>``."""
+    """A row that a search found. ``score`` compares hits of one search only. ``highlights`` has, for each ``text``
+    column with words of the query, the part with most of them: escaped HTML with these words inside ``<b>``."""
 
     score: float
     row: Row
@@ -49,8 +48,8 @@ class GenerationMovedBack(TransientError):
 
 
 class SeenGeneration:
-    """The generation of which a reader gave rows last. Threads that share the reader look up and note in any order, so
-    each call says what was ``seen`` when it began."""
+    """The generation whose rows a reader gave last. Threads that share a reader look up and note in any order, so each
+    call says what was ``seen`` when it began."""
 
     def __init__(self, projection: str) -> None:
         self._projection = projection
@@ -63,7 +62,7 @@ class SeenGeneration:
         return self._seen
 
     def reads(self, live: int, seen: int | None) -> None:
-        """The rows to give are of generation ``live``, and ``seen`` is from before it was looked up. Raises
+        """Note that rows of generation ``live`` are given next; ``seen`` is from before it was looked up. Raises
         GenerationMovedBack when it is an older one, unless another thread noted the same meanwhile."""
         with self._lock:
             told = self._seen == live
@@ -74,18 +73,18 @@ class SeenGeneration:
 
 
 class Reader(Protocol):
-    """The live generation of one projection, followed over promotions. Safe to share between threads.
+    """Reads the live generation of one projection, across promotions. Threads may share it.
 
-    A key is the value of the key column, or a tuple of the values in the key's order, each of the column's own type: no
-    sink converts it (``keycells``). All methods raise UsageError for any other key, OperatorError while no generation
-    is live, TransientError when the sink is out of reach, GenerationMovedBack once after a rollback.
+    A key is the value of the key column, or a tuple of values in the key's order, each of the type of its column
+    (``tailrace.projections.sinks.keys``). All methods raise UsageError for any other key, OperatorError while no
+    generation is live, TransientError when the sink is out of reach, GenerationMovedBack once after a rollback.
     """
 
     def get(self, key: object) -> Row | None:
         """The row of a key, None when there is none."""
 
     def many(self, keys: Sequence[object]) -> list[Row | None]:
-        """The rows of keys in their order, by one round trip; all of one generation."""
+        """The rows of keys, in the order of the keys, by one round trip. All are of one generation."""
 
     def search(self, query: str, limit: int = 10) -> list[Hit]:
         """The best hits first. Raises UsageError from a reader whose sink cannot search, and for a bad query."""
@@ -109,7 +108,7 @@ def python_rows(rows: pa.Table | pa.RecordBatch) -> list[Row]:
 
 
 def in_utc(value: Any) -> Any:
-    """A moment, or a list of them, with ``timezone.utc``, whatever UTC is called or the zone is; others as they are."""
+    """A datetime with a zone, or a list of them, in ``timezone.utc``; other values unchanged."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(UTC)
     if isinstance(value, list):

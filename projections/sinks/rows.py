@@ -1,4 +1,5 @@
-"""Whole rows as JSON objects or as text fields, and back, in the schema they came from."""
+"""Whole rows as JSON objects or as text fields, and back, in the schema they came from; and rows in pieces, each
+encoded while the one before is sent."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ def dump(value: object) -> str:
 
 
 def to_json_texts(rows: pa.Table, head: str = "{") -> list[str]:
-    """One JSON object per row with every column, NULL as null, as ``dump`` writes it. ``head`` stands in place of the
-    opening brace."""
+    """A JSON object for each row with every column, NULL as null, as ``dump`` writes it. ``head`` takes the place of
+    the opening brace."""
     return list(json_objects(rows, head).to_pylist())
 
 
 def json_objects(rows: pa.Table, head: str = "{") -> pa.StringArray:
-    """``to_json_texts`` as an array, made column by column without a Python object per cell."""
+    """As ``to_json_texts``, as an array. It is made column by column, without a Python object for each cell."""
     pieces: list[str | pa.Array] = []
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         before, cells, after = json_cells(column.combine_chunks())
@@ -42,8 +43,8 @@ def json_objects(rows: pa.Table, head: str = "{") -> pa.StringArray:
 
 
 def json_cells(column: pa.Array) -> tuple[str, pa.Array, str]:
-    """The JSON text of each cell, ``null`` for NULL, without what stands before and after each of them: the quotes of
-    a column without NULL."""
+    """The JSON text of each cell (``null`` for NULL), without a prefix and suffix that all cells have: the quotes of a
+    column without NULL."""
     kind = column.type
     if is_list(kind) or pa.types.is_floating(kind):
         return "", pa.array([dump(cell) for cell in to_json(column)], pa.string()), ""
@@ -58,7 +59,7 @@ def json_cells(column: pa.Array) -> tuple[str, pa.Array, str]:
 
 
 def _escaped(texts: pa.StringArray) -> pa.StringArray:
-    """Texts as they stand between the quotes of JSON."""
+    """Texts as they are written between the quotes of JSON."""
     signs = content(texts)
     if (signs < ord(" ")).any():
         return pa.array(
@@ -71,7 +72,7 @@ def _escaped(texts: pa.StringArray) -> pa.StringArray:
 
 
 def content(cells: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """The bytes of a text or binary array (of 32-bit offsets) one cell after the other, not copied."""
+    """The bytes of a text or binary array (with 32-bit offsets), cell after cell, not copied."""
     _, places, data = cells.buffers()
     if not len(cells) or data is None:
         return np.zeros(0, np.uint8)
@@ -92,8 +93,7 @@ def joined_bytes(*pieces: bytes | pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _merged(pieces: Iterable[Any], constant: type[str] | type[bytes]) -> list[Any]:
-    """Pieces, of which those that stand in every row are one where they follow each other: Arrow takes its time for
-    each."""
+    """The pieces, with neighbouring constants joined: each call of Arrow takes time."""
     found: list[Any] = []
     for piece in pieces:
         last: Any = found[-1] if found else None
@@ -105,13 +105,13 @@ def _merged(pieces: Iterable[Any], constant: type[str] | type[bytes]) -> list[An
 
 
 def from_objects(objects: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """The inverse of ``to_json_texts``, of decoded objects; other members are ignored, a missing one is NULL."""
+    """The inverse of ``to_json_texts``, from decoded objects. Other members are ignored; a missing one is NULL."""
     columns = [from_json([row.get(field.name) for row in objects], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def to_fields(rows: pa.Table) -> list[list[str | bytes]]:
-    """Per row a flat list name, value, name, value …; a NULL is left out, so that it differs from an empty text.
+    """For each row a flat list name, value, name, value … without NULLs, so that NULL differs from an empty text.
 
     Bytes stay bytes and lists are JSON; the rest is text as in ``columns``.
     """
@@ -127,7 +127,7 @@ def to_fields(rows: pa.Table) -> list[list[str | bytes]]:
 
 
 def field_cells(rows: pa.Table) -> Iterator[tuple[str, pa.Array]]:
-    """Per column its name and the values as ``to_fields`` gives them."""
+    """For each column its name and the values as ``to_fields`` gives them."""
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         cells = column.combine_chunks()
         if is_list(cells.type):
@@ -157,7 +157,7 @@ def _column(cells: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
 
 
 def schema_to_text(schema: pa.Schema) -> str:
-    """An Arrow schema as hexadecimal digits, for places that hold text."""
+    """An Arrow schema as hexadecimal digits, for sinks that hold text."""
     return str(schema.serialize().to_pybytes().hex())
 
 
@@ -173,8 +173,7 @@ Made = TypeVar("Made")
 
 
 def encoded_ahead(rows: pa.Table, encode: Callable[[pa.Table], Made]) -> Iterator[Made]:
-    """What ``encode`` makes of each piece, in order. The next one is made by another thread meanwhile: Arrow lets
-    others run while it works."""
+    """Encode each piece, in order. Another thread encodes the next piece meanwhile: Arrow releases the GIL."""
     with ThreadPoolExecutor(1, "tailrace-encode") as pool:
         made: Future[Made] | None = None
         for piece in pieces(rows):
@@ -187,7 +186,7 @@ def encoded_ahead(rows: pa.Table, encode: Callable[[pa.Table], Made]) -> Iterato
 
 
 def pieces(rows: pa.Table) -> Iterator[pa.Table]:
-    """Rows in slices of a bounded size, as far as rows are about equally large."""
+    """Rows in slices of a bounded size, if rows are about equally large."""
     fitting = _PIECE_BYTES * rows.num_rows // max(rows.nbytes, 1)
     count = max(1, min(_PIECE_ROWS, fitting))
     for start in range(0, rows.num_rows, count):

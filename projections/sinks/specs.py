@@ -101,5 +101,5 @@ SinkSpec = PostgresTable | RedisCache | SearchIndex | ParquetFolder | OwnSink
 
 
 def expires(spec: SinkSpec) -> bool:
-    """Whether rows of the sink go by themselves: one that is not there any more is no difference then."""
+    """Whether rows of the sink expire: a missing row is no difference then."""
     return isinstance(spec, RedisCache) and spec.ttl_seconds is not None

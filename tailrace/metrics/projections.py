@@ -21,7 +21,7 @@ from tailrace.projections.lifecycle.progress import (
     SinkInspector,
     Unbuilt,
     measure_progress,
-    unbuilts,
+    unbuilt_projections,
 )
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class ProjectionCollector:
         yield GaugeMetricFamily("tailrace_log_epoch", "The last epoch of the log.", head.epoch if head else 0)
         now = datetime.now(UTC)
         found = list(measure_progress(self._ctx, now, self._looks))
-        yield _failing([*found, *unbuilts(self._ctx.store, now)])
+        yield _failing([*found, *unbuilt_projections(self._ctx.store, now)])
         for name, text, of_rung in _OF_RUNGS:
             by_rung = GaugeMetricFamily(name, text, labels=["projection", "rung"])
             for standing in found:

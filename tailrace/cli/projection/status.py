@@ -53,7 +53,7 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
     if not store.derived.projections() and not store.run_records.projections():
         return []  # nor is what computes them looked for
     from tailrace.projections.context import ProjectionContext
-    from tailrace.projections.lifecycle.progress import SinkInspector, measure_progress, unbuilts
+    from tailrace.projections.lifecycle.progress import SinkInspector, measure_progress, unbuilt_projections
 
     context, now = ProjectionContext(store, settings, {}), datetime.now(UTC)
     found = [_status(each) for each in measure_progress(context, now, SinkInspector())]
@@ -61,7 +61,7 @@ def projection_statuses(store: Store, settings: Settings) -> list[ProjectionStat
         ProjectionStatus(
             each.projection, "no live generation: tailrace rebuild", failing=_failing(each.failing)
         )
-        for each in unbuilts(store, now)
+        for each in unbuilt_projections(store, now)
     ]
     return sorted(found, key=lambda each: each.name)
 
