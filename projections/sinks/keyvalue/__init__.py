@@ -1,4 +1,4 @@
-"""A sink over any ordered key-value store that has transactions: the base of a sink of one's own.
+"""A sink over any key-value store that has transactions: the base of a user's own sink.
 
 Atomic: rows and fence of a step commit together. Imports what sinks share.
 """

@@ -1,4 +1,4 @@
-"""Looking rows up in whatever ``tailrace.projections.sinks.keyvalue.sink`` wrote."""
+"""Looking rows up in what ``tailrace.projections.sinks.keyvalue.sink`` wrote."""
 
 from __future__ import annotations
 

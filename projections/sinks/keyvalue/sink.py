@@ -1,7 +1,7 @@
-"""A sink over any store of texts with transactions: what a user's own sink is most easily made of.
+"""A sink over any store of texts with transactions: the easiest way to a sink of your own.
 
-Whoever gives ``Transactions`` (SQLite, LMDB, FoundationDB, a table of a database nobody has thought of here) gets the
-whole contract: fences, generations, promotion, readers. ``examples/sqlite_sink.py`` does it in sixty lines.
+Implement ``Transactions`` (for SQLite, LMDB, FoundationDB, a table of some database) and get the whole contract:
+fences, generations, promotion, readers. ``examples/sqlite_sink.py`` does it in sixty lines.
 
 Names are ``STORE/PROJECTION/live`` (the live generation), ``STORE/PROJECTION/GENERATION`` (schema, key and fence) and
 ``STORE/PROJECTION/GENERATION/row/KEY`` (a row as a JSON object).
@@ -35,23 +35,23 @@ _SCAN_ROWS = 10_000
 
 
 class Texts(Protocol):
-    """Texts by name, inside one transaction, which sees what it has written itself."""
+    """Texts by name inside one transaction, which sees its own writes."""
 
     def get(self, name: str) -> str | None: ...
 
     def put(self, name: str, text: str) -> None: ...
 
     def delete(self, name: str) -> None:
-        """Deleting a name that is not there is no error."""
+        """It is no error to delete a name that does not exist."""
 
     def below(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """All names that begin so, with their texts, in any order."""
+        """All names with this beginning and their texts, in any order."""
 
 
 class Transactions(Protocol):
-    """A place with transactions: all of one is there durably once its block has ended, nothing of it after an exception
-    or a kill, and those that change the same names come one after the other. Raises TransientError when it is out of
-    reach, OperatorError (with a hint) for what somebody has to mend."""
+    """A store with transactions. When the block has ended, all its writes are durable; after an exception or a kill,
+    none is. Transactions that change the same names run one after another. Raises TransientError when the store is out
+    of reach, OperatorError with a hint for what a person has to change."""
 
     def __call__(self) -> AbstractContextManager[Texts]: ...
 
@@ -147,7 +147,7 @@ class KeyValueSink:
 
     @contextmanager
     def snapshot(self, target: Target) -> Iterator[SinkSnapshot]:
-        """All rows are in memory before the first one is looked at: no transaction stays open meanwhile."""
+        """All rows are read into memory first, so that no transaction stays open."""
         with self._begin() as texts:
             meta = _meta(texts, target)
             found = [json.loads(text) for _, text in texts.below(_rows(target))]

@@ -1,5 +1,5 @@
-"""Looking rows up in a projection's Parquet files. Whole files are read for it: it is for tools, not for a service
-under load. ``files`` is for those who read the files themselves."""
+"""Looking rows up in a projection's Parquet files. Each look-up reads whole files: it is for tools, not for a service
+under load. ``files`` is for programs that read the files themselves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tailrace.projections.sinks.specs import ParquetFolder
 
 
 class ParquetReader:
-    """Follows promotions and refreshes: every call looks where the live generation stands now."""
+    """Follows promotions and refreshes: every call looks up the current step of the live generation."""
 
     def __init__(self, spec: ParquetFolder, settings: SinkSettings, store: str, projection: str) -> None:
         path = settings.path

@@ -1,7 +1,7 @@
 """Generations as folders of Parquet files. A step writes new files beside the old ones and then moves one link.
 
-Of a bucket only those files are written anew in which a key of the step is found. What a step adds takes with it files
-that it is not small against, so a bucket's files stay few.
+Files of a bucket are written again only if they hold a key of the step. New rows are merged with files that are small
+beside them, so that a bucket has few files.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ParquetSink:
             yield load
 
     def _lock(self, folder: SnapshotFolder, file: IO[bytes]) -> None:
-        """One writer of a generation at a time; the kernel lets go of the lock of a process that died."""
+        """One writer of a generation at a time. The kernel releases the lock of a process that died."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -147,7 +147,8 @@ class ParquetSink:
 
     @contextmanager
     def snapshot(self, target: Target) -> Iterator[SinkSnapshot]:
-        """Of one step's folder, which later steps leave alone until ``keep_seconds`` after it was replaced."""
+        """The rows and fence of one step's folder, which later steps leave alone until ``keep_seconds`` after they
+        replaced it."""
         folder = self._of(target)
         found = folder.current(target.generation)
         if found is None:
@@ -191,7 +192,7 @@ class ParquetSink:
 
 
 def read_file(folder: SnapshotFolder, place: Path, file: PlacedFile) -> pa.Table:
-    """All that one file holds. Raises IntegrityError when it is not what was written."""
+    """The rows of a file. Raises IntegrityError when it is not what was written."""
     try:
         with folder.explained():
             data = (place / file.path).read_bytes()
@@ -207,8 +208,8 @@ def read_file(folder: SnapshotFolder, place: Path, file: PlacedFile) -> pa.Table
 
 
 class ParquetLoad:
-    """One step: its new files lie in a folder of their own until ``commit``. Of a first one, which takes long, a file
-    there says which buckets are whole, so that a load that is cut off is gone on with."""
+    """One step. Its new files are in a folder of their own until ``commit``. A first load takes long, so a file in the
+    folder says which buckets are complete, and a load that was cut off goes on after them."""
 
     def __init__(
         self,
@@ -234,7 +235,7 @@ class ParquetLoad:
         )  # fmt: skip
 
     def begin(self) -> None:
-        """The folder, with the buckets that an earlier load of this very step finished."""
+        """The folder, and the buckets that an earlier load of this step finished."""
         found = None if self._before is not None else read_loading(self._staging)
         if found is None or replace(found.manifest, files=()) != self._shape:
             shutil.rmtree(self._staging, ignore_errors=True)
@@ -293,7 +294,7 @@ class ParquetLoad:
     def _take_out(
         self, bucket: int, named: set[str], hashes: np.ndarray[tuple[int], np.dtype[np.int64]]
     ) -> None:
-        """Rows with these keys leave the files of before, which are written anew without them."""
+        """Rows with these keys leave the existing files, which are written again without them."""
         if not named:
             return
         for file in [each for each in self._held.get(bucket, ()) if each.path not in self._fresh]:
@@ -313,7 +314,7 @@ class ParquetLoad:
                 self._put(bucket, file.values, rows.filter(pa.array(kept)))
 
     def _pieces(self, rows: pa.Table) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
-        """Rows by their values in the columns the folder is partitioned by."""
+        """Rows by their values in the columns that name folders."""
         if not self._spec.partition_by:
             yield (), rows
             return
@@ -329,7 +330,7 @@ class ParquetLoad:
             yield tuple(text[at].as_py() for text in texts), rows.take(pa.array(order[first:end]))
 
     def _add(self, bucket: int, values: tuple[str | None, ...], rows: pa.Table) -> None:
-        """New rows, with files that they are not small against."""
+        """Write new rows, together with files that they are not small beside."""
         if not rows.num_rows:
             return
         beside = [file for file in self._held.get(bucket, ()) if file.values == values]

@@ -1,9 +1,9 @@
-"""A generation as folders of Parquet files, one folder for each step, and what says of which files it consists.
+"""A generation as folders of Parquet files, one for each step, and the manifests that name the files.
 
 ``<path>/<store>/<projection>/g42/`` holds ``s000000000123-…/``: files in Hive-style folders (``day=2026-11-20/``) and
-``_manifest.json``. Files that a step left alone are hard links to those of the step before. ``g42/current`` is a
-symbolic link to the newest of these folders and ``live``, beside the generations, one to the live generation's
-``current``: each is replaced by a single rename, so ``live/**/*.parquet`` is always the result at one position.
+``_manifest.json``. Files that a step did not change are hard links to those of the step before. ``g42/current`` is a
+symbolic link to the latest of these folders, and ``live``, beside the generations, one to the ``current`` of the live
+generation. Each is replaced by a single rename, so ``live/**/*.parquet`` is always the result at one position.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _POINTS_TO = re.compile(rf"g(\d+)/{_CURRENT}")
 
 @dataclass(frozen=True, slots=True)
 class PlacedFile:
-    """Rows of one bucket that have the same ``values`` (texts) in the columns the folder is partitioned by."""
+    """Rows of one bucket with the same ``values`` (texts) in the columns that name folders."""
 
     path: str
     bucket: int
@@ -52,7 +52,7 @@ class PlacedFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one step left: where it stands, how rows are placed, and the files."""
+    """The result of one step: its fence, how rows are placed, and the files."""
 
     log_id: str
     epoch: int
@@ -86,12 +86,12 @@ class Manifest:
         return Fence(self.log_id, target.projection, target.generation, self.epoch, self.epoch_hash)
 
     def is_of(self, target: Target, partition_by: Sequence[str]) -> bool:
-        """Whether its rows are shaped and placed as the target's."""
+        """Whether its rows have the target's schema and placement."""
         mine = (self.key, self.schema, self.partition_by, self.partitions, self.split)
         return mine == (target.key, target.schema, tuple(partition_by), target.partitions, target.split)
 
     def whole(self, rows: pa.Table, file: PlacedFile) -> pa.Table:
-        """Rows of a file with the columns that its folder's name stands for, in the schema's order."""
+        """The rows of a file with the columns that its folder's name stands for, in the schema's order."""
         for name, value in zip(self.partition_by, file.values, strict=True):
             column = from_texts(pa.array([value], pa.string()), self.schema.field(name).type)
             rows = rows.append_column(name, pa.repeat(column[0], rows.num_rows))
@@ -105,7 +105,7 @@ def generation_at(place: Path) -> int:
 
 
 class SnapshotFolder(GenerationsFolder):
-    """The files of one projection; raises IntegrityError for what Tailrace did not leave so."""
+    """The files of one projection. Raises IntegrityError for files that Tailrace did not write."""
 
     def current(self, generation: int) -> tuple[Path, Manifest] | None:
         """The folder of a generation's last step, and its manifest; None when there was no step."""
@@ -161,7 +161,7 @@ class SnapshotFolder(GenerationsFolder):
         point(self.path / _LIVE, f"g{generation}/{_CURRENT}")
 
     def prune(self, generation: int, keep_seconds: float) -> None:
-        """Remove the folders of earlier steps, each so long after the one behind it took its place."""
+        """Remove the folders of earlier steps, each so long after the next one replaced it."""
         with self.explained():
             place = self.generation(generation)
             now = (place / _CURRENT).resolve()
@@ -172,8 +172,8 @@ class SnapshotFolder(GenerationsFolder):
 
 
 def folder_name(column: str, value: str | None) -> str:
-    """``day=2026-11-20``, as Hive, Spark, DuckDB and pandas understand it. Raises UsageError for a value that such a
-    name cannot stand for."""
+    """``day=2026-11-20``, as Hive, Spark, DuckDB and pandas read it. Raises UsageError for a value that such a name
+    cannot express."""
     name = f"{quote(column, safe='')}={_NO_VALUE if value is None else quote(value, safe='')}"
     if value in ("", _NO_VALUE):
         raise UsageError(
@@ -193,14 +193,14 @@ _NAME = "loading.json"
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """The step as its manifest will be, with the files of the buckets that are ``done``."""
+    """A first load under way: the manifest as far as it is known, with the files of the buckets that are ``done``."""
 
     manifest: Manifest
     done: Sequence[int]
 
 
 def read_loading(staging: Path) -> Loading | None:
-    """None where there is none, or none that can be read: then the load begins again."""
+    """None where there is none, or it cannot be read: then the load begins again."""
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError, pa.ArrowException):
         data = json.loads((staging / _NAME).read_text("utf-8"))
         return Loading(Manifest.from_text(data["manifest"]), data["done"])
@@ -208,7 +208,7 @@ def read_loading(staging: Path) -> Loading | None:
 
 
 def write_loading(staging: Path, loading: Loading) -> None:
-    """In place of the one before, durably."""
+    """Replace the file durably."""
     text = json.dumps(
         {"manifest": loading.manifest.to_text(), "done": list(loading.done)}, ensure_ascii=False
     )
@@ -216,6 +216,6 @@ def write_loading(staging: Path, loading: Loading) -> None:
 
 
 def forget_loading(staging: Path) -> None:
-    """Before the folder is shown."""
+    """Remove the file before the folder is shown."""
     for path in staging.glob(f"{_NAME}*"):  # also what a killed process had begun to write
         path.unlink()

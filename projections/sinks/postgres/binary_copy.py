@@ -1,6 +1,9 @@
-"""Arrow tables in COPY's binary format, made column by column: no Python object per cell, and nothing that the server
-has to parse. <https://www.postgresql.org/docs/18/sql-copy.html#SQL-COPY-BINARY-FORMAT>; the values are those of each
-type's receive function in the server (``numeric_recv``, ``array_recv`` and so on)."""
+"""Arrow tables in COPY's binary format, made column by column: no Python object for each cell, and no text that the
+server has to parse.
+
+Format: <https://www.postgresql.org/docs/18/sql-copy.html#SQL-COPY-BINARY-FORMAT>. Values are as the receive functions
+of their types read them (``numeric_recv``, ``array_recv`` …).
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,14 @@ _DIGITS = np.uint64(10_000)  # of a numeric: its digits have the base 10,000
 
 
 def copy_rows(rows: pa.Table) -> pa.BinaryArray:
-    """Each row as COPY takes it, between HEADER and TRAILER. Raises UsageError for a year outside 1–9999."""
+    """Each row as COPY takes it between HEADER and TRAILER. Raises UsageError for a year outside 1–9999."""
     fields = (_field(column.combine_chunks()) for column in rows.columns)
     pieces = (piece for field in fields for piece in field)
     return joined_bytes(struct.pack(">h", rows.num_columns), *pieces)
 
 
 def _field(column: pa.Array) -> tuple[bytes | pa.BinaryArray, ...]:
-    """Length and value of each cell, or what stands for NULL."""
+    """Length and value of each cell; NULL's length where it is NULL."""
     values, width = _values(column)
     length = _fixed(pc.binary_length(values), ">i4") if width is None else struct.pack(">i", width)
     if not column.null_count:
@@ -44,7 +47,7 @@ def _field(column: pa.Array) -> tuple[bytes | pa.BinaryArray, ...]:
 
 
 def _values(column: pa.Array) -> tuple[pa.BinaryArray, int | None]:
-    """The value of each cell, anything where it is NULL, and how long all of them are, unless that differs."""
+    """The value of each cell (anything where it is NULL), and the length of every value, unless lengths differ."""
     kind, types = column.type, pa.types
     if is_list(kind):
         return _arrays(column), None
@@ -94,7 +97,7 @@ def _arrays(column: pa.Array) -> pa.BinaryArray:
 
 
 def _numerics(column: pa.Array) -> tuple[pa.BinaryArray, int]:
-    """Every value with all digits that the type has room for; the server leaves out the zeros at both ends."""
+    """Every value with all digits that the type has room for. The server removes zeros at both ends."""
     precision, scale = column.type.precision, column.type.scale
     after = -(-scale // 4)
     before = max(1, -(-(precision - scale) // 4))
@@ -114,7 +117,7 @@ def _numerics(column: pa.Array) -> tuple[pa.BinaryArray, int]:
 def write_digits(
     digits: np.ndarray[Any, Any], low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], factor: int
 ) -> None:
-    """The digits, to the base of 10,000, of (2^64 high + low) times factor, the lowest last; factor is at most 1000."""
+    """The digits to base 10,000 of (2^64 high + low) times factor, lowest last. The factor is at most 1000."""
     if not high.any() and (low < 2**64 // factor).all():
         limbs = [low * np.uint64(factor)]
     else:

@@ -28,7 +28,7 @@ class Findings:
 def find_problems(
     connection: psycopg.Connection, spec: PostgresTable, target: Target, table: str
 ) -> Findings:
-    """Look at names, privileges, what stands in the way, the view's columns and the publications."""
+    """Check names, privileges, existing tables, the view's columns and publications."""
     found = Findings()
     found.problems += _name_problems(spec, target)
     found.problems += _server_problems(connection, spec)
@@ -40,8 +40,8 @@ def find_problems(
 
 
 def published_by(connection: psycopg.Connection, schema: str, table: str) -> list[str]:
-    """The publications of this database that send changes of a table, or would if it existed: FOR ALL TABLES, its
-    schema's, or its own."""
+    """The publications of this database that send changes of a table, or would if it existed: FOR ALL TABLES, those of
+    its schema, or its own."""
     names = connection.execute(
         "SELECT pubname FROM pg_publication WHERE puballtables"
         " UNION SELECT pubname FROM pg_publication_tables WHERE schemaname = %(s)s AND tablename = %(t)s",
@@ -57,8 +57,8 @@ def published_by(connection: psycopg.Connection, schema: str, table: str) -> lis
 
 
 def not_ours(connection: psycopg.Connection, spec: PostgresTable, target: Target, table: str) -> str | None:
-    """What is in the way of a generation's table, and what to do; None when nothing is. A table of another projection
-    is not to be dropped, so it is not called a stranger's."""
+    """What has the name of a generation's table, and what to do; None when nothing has. A table of another projection
+    must not be dropped, so the message names its owner."""
     owner = _table_owner(connection, spec, table)
     if owner == (target.store, target.projection, target.generation):
         return None
@@ -76,7 +76,7 @@ def not_ours(connection: psycopg.Connection, spec: PostgresTable, target: Target
 def _table_owner(
     connection: psycopg.Connection, spec: PostgresTable, table: str
 ) -> tuple[str, str, int] | None:
-    """(store, projection, generation) that the ledger has for a table."""
+    """(store, projection, generation) of a table in the ledger."""
     if _relation_kind(connection, spec.schema, "tailrace_fences") is None:
         return None
     row = connection.execute(
@@ -208,7 +208,7 @@ def _look_at_publications(
 
 
 def _view_owner(connection: psycopg.Connection, spec: PostgresTable) -> tuple[str, str] | None:
-    """(store, projection) whose live row names the view."""
+    """(store, projection) of the live row that names the view."""
     if _relation_kind(connection, spec.schema, "tailrace_live") is None:
         return None
     row = connection.execute(

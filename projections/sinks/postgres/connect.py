@@ -1,6 +1,6 @@
-"""A Postgres database that a sink or a reader talks to: one connection per transaction, errors that say what to do.
+"""The Postgres database of a sink or a reader: a connection for each transaction, and errors that say what to do.
 
-No secret reaches a message: a place is named by host, port and database only.
+No secret is part of a message: a database is named by host, port and name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _REFUSALS = (
 
 
 class PostgresPlace:
-    """``title`` is how messages call it, for example ``sink 'mart'``. Raises UsageError for a DSN that is none."""
+    """A Postgres database. ``title`` names it in messages, for example ``sink 'mart'``. Raises UsageError for a
+    malformed DSN."""
 
     def __init__(self, title: str, dsn: str) -> None:
         try:
@@ -66,7 +67,7 @@ class PostgresPlace:
                 yield connection
 
     def connect(self) -> psycopg.Connection:
-        """A connection that the caller keeps; use it inside ``explained``."""
+        """A connection that the caller keeps. Use it inside ``explained``."""
         return psycopg.connect(
             self._dsn,
             application_name="tailrace",
@@ -85,7 +86,8 @@ class PostgresPlace:
 
 
 def begin(connection: psycopg.Connection, lock_seconds: float = LOCK_SECONDS) -> None:
-    """What each transaction begins with. Local to it, so that a pooler in transaction mode hands on a clean session."""
+    """The first statements of each transaction. They are local to it, so that a pooler in transaction mode passes on a
+    clean session."""
     connection.execute(
         sql.SQL(
             "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL bytea_output = 'hex';"
@@ -97,12 +99,12 @@ def begin(connection: psycopg.Connection, lock_seconds: float = LOCK_SECONDS) ->
 
 
 def limit_locks(connection: psycopg.Connection, seconds: float) -> None:
-    """How long each lock is waited for, from here on in the transaction."""
+    """Set how long each lock is waited for in the rest of the transaction."""
     connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(round(seconds * 1000))))
 
 
 def explain(place: str, error: psycopg.Error) -> TailraceError:
-    """What a driver error means to whoever runs the command."""
+    """The error for the user in place of a driver's error."""
     said = f"{place}: {server_words(error)}"
     match error:
         case errors.InsufficientPrivilege():
@@ -150,8 +152,8 @@ def explain(place: str, error: psycopg.Error) -> TailraceError:
 
 
 def _within_limits(error: psycopg.Error) -> str:
-    """What to do about a limit that no server's setting moves (SQLSTATE class 54). psycopg takes it for a trouble of
-    the server's, but trying again meets it again."""
+    """What to do about a limit that no setting of the server changes (SQLSTATE class 54). psycopg calls it an error of
+    operation, but trying again meets it again."""
     if isinstance(error, errors.TooManyColumns):
         return "let the projection's output have fewer columns"
     # Where in the server's source, as its sentences may be in any language: hio.c finds room for rows, and TOAST has
@@ -165,7 +167,7 @@ def _within_limits(error: psycopg.Error) -> str:
 
 
 def server_words(error: psycopg.Error) -> str:
-    """The server's or libpq's own sentence, without what may be a value of a row."""
+    """The sentence of the server or libpq, without parts that may be values of a row."""
     diag = error.diag
     if diag.message_primary is not None:
         return disclosure.server_said(error.sqlstate, diag.message_primary, diag.message_detail, diag.context)
@@ -175,6 +177,6 @@ def server_words(error: psycopg.Error) -> str:
 
 
 def _copied_column(error: psycopg.Error) -> str:
-    """The column that COPY was at: all that may be repeated of its context, which quotes the value."""
+    """The column at which COPY failed. It is the only part of COPY's context that quotes no value."""
     found = re.match(r"COPY [^,]+, line \d+, column ([^:]+)", error.diag.context or "")
     return f" in column {found[1]}" if found and not disclosure.allowed() else ""

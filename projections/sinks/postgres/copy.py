@@ -1,7 +1,7 @@
-"""Arrow tables into Postgres by COPY and back, column by column, and the Postgres types that hold Arrow's exactly.
+"""Arrow tables into Postgres by COPY and back, and the Postgres types that hold Arrow's exactly.
 
-In as binary (``postgres_binary``); out as CSV, because it tells NULL (nothing) from an empty string (``""``) and Arrow
-reads it without making a Python object per cell.
+In goes the binary format (``binary_copy``). Out comes CSV: it tells NULL (nothing) from an empty string (``""``), and
+Arrow reads it without a Python object for each cell.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 def column_type(kind: pa.DataType) -> str:
-    """The Postgres type for an Arrow type, spelled as format_type spells it."""
+    """The Postgres type for an Arrow type, as format_type writes it."""
     if is_list(kind):
         return column_type(kind.value_type) + "[]"
     if pa.types.is_decimal(kind):
@@ -58,15 +58,15 @@ def column_type(kind: pa.DataType) -> str:
 
 
 def arrow_type(name: str) -> pa.DataType | None:
-    """The Arrow type whose ``column_type`` is ``name`` (of the two that are a smallint, the wider one); None for a list
-    and for a type that no column of ours has."""
+    """The Arrow type whose ``column_type`` is ``name`` (the wider one of two that are a smallint). None for a list, and
+    for a type that no column of ours has."""
     if found := _NUMERIC.fullmatch(name):
         return pa.decimal128(int(found[1]), int(found[2]))
     return _KINDS.get(name)
 
 
 def copy_in(cursor: psycopg.Cursor[Any], relation: sql.Composable, rows: pa.Table) -> None:
-    """COPY rows into a table that has their columns (in any order, of exactly the types of ``column_type``). Raises
+    """COPY rows into a table that has their columns, in any order and of exactly the types of ``column_type``. Raises
     UsageError for a year outside 1–9999."""
     if not rows.num_rows:
         return
@@ -81,7 +81,7 @@ def copy_in(cursor: psycopg.Cursor[Any], relation: sql.Composable, rows: pa.Tabl
 def copy_out(
     cursor: psycopg.Cursor[Any], relation: sql.Composable, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a table, read by one COPY (one snapshot), in ``schema``."""
+    """All rows of a table in ``schema``, read by one COPY: one snapshot."""
     names = sql.SQL(", ").join(sql.Identifier(name) for name in schema.names)
     with cursor.copy(
         sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT csv)").format(names, relation)

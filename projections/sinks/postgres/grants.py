@@ -1,7 +1,7 @@
-"""Who may read a generation's table: at a swap the new one gets what is granted on the live one.
+"""Who may read a generation's table: a promotion grants on the new table what is granted on the live one.
 
-Readers of a view need rights on the table behind it where it asks for their own (``security_invoker``), and its owner
-does where it does not. Nothing is taken away: a retired table that somebody may read can be read without the view, too.
+Readers of a view need rights on the table behind it if the view checks their own (``security_invoker``); otherwise its
+owner needs them. Nothing is revoked: who may read a retired table could read it without the view before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tailrace.eventstore.errors import OperatorError
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One privilege on a table, or on one of its columns, of one role; of everybody without ``grantee``."""
+    """One privilege of one role on a table, or on one of its columns. Without ``grantee`` it is everybody's."""
 
     privilege: str
     column: str | None
@@ -27,7 +27,7 @@ class Grant:
 
 
 def carry_over(connection: psycopg.Connection, schema: str, live: str, table: str, view: str) -> None:
-    """Grant on ``table`` what is granted on ``live`` and not on it, and what the view's owner needs. Raises
+    """Grant on ``table`` what is granted on ``live`` and not yet on it, and what the view's owner needs. Raises
     OperatorError when our user may not."""
     live_one, next_one, view_one = (_oid(connection, schema, name) for name in (live, table, view))
     row = connection.execute(
@@ -79,7 +79,7 @@ def _columns(connection: psycopg.Connection, table: int | None) -> set[str]:
 
 
 def _grants(connection: psycopg.Connection, table: int | None) -> set[Grant]:
-    """What roles other than its owner have on a table and its columns."""
+    """The privileges of roles other than the owner on a table and its columns."""
     rows = connection.execute(
         "SELECT privilege_type, NULL, rolname, is_grantable"
         " FROM pg_class CROSS JOIN aclexplode(relacl) LEFT JOIN pg_roles r ON r.oid = grantee"
@@ -96,8 +96,8 @@ def _grants(connection: psycopg.Connection, table: int | None) -> set[Grant]:
 def _owners_need(
     connection: psycopg.Connection, live_and_view: Sequence[int | None], table: int | None
 ) -> set[Grant]:
-    """The view's owner reads the table for all its readers, unless it asks for theirs; the live table's owner, when
-    the sink had another user then, may be a reader."""
+    """The view's owner reads the table for all readers, unless the view checks their own rights. If the sink had
+    another user earlier, the live table's owner may be a reader."""
     rows = connection.execute(
         "SELECT DISTINCT rolname FROM pg_class c JOIN pg_roles r ON r.oid = relowner"
         " WHERE c.oid = ANY(%s) AND NOT has_table_privilege(r.oid, %s, 'SELECT') AND NOT EXISTS"
@@ -109,7 +109,7 @@ def _owners_need(
 
 
 def _on_new_columns(old: set[str], new: set[str], grants: Collection[Grant]) -> set[Grant]:
-    """The view reads each column, so who has been granted all of them, one by one, needs those that came since."""
+    """The view reads each column, so a role that was granted all columns one by one needs the new ones too."""
     readable = defaultdict[str | None, set[str]](set)
     for grant in grants:
         if grant.column is not None and grant.privilege == "SELECT":

@@ -1,7 +1,7 @@
-"""JSON columns of a generation: kept as ``json``, so that a text stays as it is, and shown to readers as ``jsonb``.
+"""JSON columns of a generation: stored as ``json``, which keeps the text, and shown to readers as ``jsonb``.
 
-``json`` takes texts that ``jsonb`` cannot hold (``"\\u0000"``, half of a surrogate pair, ``1e200000``). One such row
-would fail every reader of the view that comes across it, so it is refused when it is written.
+``json`` takes texts that ``jsonb`` cannot hold (``"\u0000"``, half of a surrogate pair, ``1e200000``). One such row
+would fail every reader of the view that meets it, so it is refused when it is written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REFUSALS = (psycopg.DataError, errors.ProgramLimitExceeded, errors.StatementToo
 
 
 class NotJsonb(psycopg.DataError):
-    """A column has a value that readers could not be shown. The server's own error is its cause."""
+    """A column has a value that ``jsonb`` cannot hold. The server's own error is its cause."""
 
     def __init__(self, column: str, cause: psycopg.Error) -> None:
         super().__init__(str(cause))
@@ -28,12 +28,12 @@ class NotJsonb(psycopg.DataError):
 
 
 def guard(column: str) -> sql.Composed:
-    """A constraint that holds wherever the cast is possible (JSON's null is a value), and fails with the cast."""
+    """A constraint that holds wherever the cast to ``jsonb`` works, and otherwise fails with the cast's error."""
     return sql.SQL("CHECK (({0}::jsonb IS NULL) = ({0} IS NULL))").format(sql.Identifier(column))
 
 
 def check(connection: psycopg.Connection, relation: sql.Composable, columns: Sequence[str]) -> None:
-    """Raises NotJsonb for rows of a table, which may have no guard: a generation of an earlier version has none."""
+    """Raises NotJsonb for rows of a table that may have no guard: generations of earlier versions have none."""
     for column in columns:
         with _of(column):
             connection.execute(
@@ -43,8 +43,8 @@ def check(connection: psycopg.Connection, relation: sql.Composable, columns: Seq
 
 @contextmanager
 def named(connection: psycopg.Connection, rows: pa.Table, columns: Sequence[str]) -> Iterator[None]:
-    """Around a COPY of rows into a guarded table: the server does not say which column a constraint failed on, so it is
-    asked for each of them. Then the transaction is rolled back, and NotJsonb raised; other errors pass."""
+    """Around a COPY into a guarded table. The server does not say in which column a constraint failed, so each column
+    is tested; then the transaction is rolled back and NotJsonb raised. Other errors pass."""
     try:
         yield
     except _REFUSALS:

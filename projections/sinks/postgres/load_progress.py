@@ -1,6 +1,7 @@
-"""Which buckets of a first load are in its table for good: said in the fence's row, committed together with their
-rows. So a load that is cut off is gone on with by bucket. Nobody reads the table before it has a fence; of two who load
-it, one that finds buckets it did not write is fenced.
+"""Which buckets of a first load are complete in its table: the fence's row says it, committed together with their rows.
+
+So a load that was cut off goes on after these buckets. Nobody reads the table before it has a fence. If two processes
+load it, the one that finds buckets it did not write is fenced.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Loading:
 
 
 class LoadingRow:
-    """That of one generation in the fences' table, which the transaction under way has locked."""
+    """The row of one generation in the fences' table, locked by the open transaction."""
 
     def __init__(self, connection: psycopg.Connection, fences: sql.Identifier, target: Target) -> None:
         self._connection, self._fences, self._target = connection, fences, target
@@ -53,8 +54,8 @@ class LoadingRow:
         self._set(None)
 
     def add(self, before: Loading, bucket: int) -> Loading:
-        """Commit what was written of a bucket, and begin the next transaction. Raises Fenced when another process went
-        on between the two."""
+        """Commit what was written of a bucket, and begin the next transaction. Raises Fenced when another process wrote
+        between the two."""
         after = replace(before, buckets=(*before.buckets, bucket))
         self._set(after.to_text())
         self._connection.commit()

@@ -1,4 +1,4 @@
-"""Rows of a projection through its view. For anything but a look-up by key, query the view with SQL."""
+"""Rows of a projection through its view, looked up by key. For anything else, query the view with SQL."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tailrace.projections.sinks.specs import PostgresTable
 
 
 class _JsonText(Loader):
-    """jsonb stays text, as in every other sink. Its binary form is a version byte before the text (jsonb.c)."""
+    """jsonb as text, as in every other sink. Its binary form is a version byte before the text (jsonb.c)."""
 
     format = Format.BINARY
 
@@ -40,7 +40,7 @@ class _JsonText(Loader):
 
 
 class PostgresReader:
-    """Looks keys up in ``schema.table`` over one connection, which is opened again after it broke."""
+    """Looks keys up in ``schema.table`` over one connection. A broken connection is opened again."""
 
     def __init__(self, spec: PostgresTable, settings: SinkSettings, store: str, projection: str) -> None:
         dsn = settings.dsn.get_secret_value() if settings.dsn else ""
@@ -113,8 +113,8 @@ class PostgresReader:
     def _cells(
         self, connection: psycopg.Connection, keys: Sequence[object]
     ) -> tuple[pa.Schema, list[list[object]]]:
-        """The key's columns, and the values of each. What is wrong by the columns that were known may be right by
-        those that a promotion has brought."""
+        """The key's columns and the values of each. A key that does not fit the columns that were known may fit those
+        of a promotion since."""
         if self._key is not None:
             try:
                 return self._key, self._typed(self._key, keys)
@@ -130,7 +130,7 @@ class PostgresReader:
     def _select(
         self, connection: psycopg.Connection, key: pa.Schema, cells: Sequence[list[object]]
     ) -> list[Row | None] | None:
-        """None when a promotion has brought other key columns."""
+        """The query; None when a promotion has brought other key columns."""
         names = key.names
         arrays = sql.SQL(", ").join(sql.SQL("%s::{}[]").format(sql.SQL(kind)) for _, kind in _named(key))
         asked = sql.SQL(", ").join(sql.Identifier(f"key {i}") for i in range(len(names)))
@@ -205,5 +205,5 @@ class PostgresReader:
 
 
 def _named(columns: pa.Schema) -> list[tuple[str, str]]:
-    """Columns with the server's names of their types."""
+    """Columns with the names that the server has for their types."""
     return [(column.name, column_type(column.type)) for column in columns]

@@ -1,10 +1,9 @@
-"""Generations as logged Postgres tables, one derived step per transaction (of a first one, which nobody reads yet, one
-per bucket), readers behind a view.
+"""Generations as logged Postgres tables, behind a view. A step is one transaction; a first step, which nobody reads
+yet, is one for each bucket.
 
-``schema.table__g<N>`` holds generation N. Two small tables stand beside it in the same schema: ``tailrace_fences``
-(where each generation stands) and ``tailrace_live`` (which one the view shows). Rows and fence change in one
-transaction, as do view and live row. Tables are logged: an unlogged one is empty after a crash, whatever its fence
-says.
+``schema.table__g<N>`` holds generation N. Two small tables are beside it: ``tailrace_fences`` (the fence of each
+generation) and ``tailrace_live`` (the generation that the view shows). Rows and fence change in one transaction, and so
+do view and live row. Tables are logged: an unlogged one is empty after a crash, whatever its fence says.
 """
 
 from __future__ import annotations
@@ -100,13 +99,13 @@ class PostgresSink:
         return LoadingRow(connection, self._identifier("tailrace_fences"), target)
 
     def _goes_on(self, connection: psycopg.Connection, target: Target) -> bool:
-        """Whether there are buckets of a first load, in columns as they have to be."""
+        """Whether the table has buckets of a first load, in the right columns."""
         table = generation_table(self._spec, target.generation)
         begun = self._loading(connection, target).read() is not None
         return begun and not self._changed_columns(connection, target, table)
 
     def _begun(self, connection: psycopg.Connection, target: Target, to: Fence) -> Loading:
-        """What is in of a first load to there; rows of any other go."""
+        """The buckets of a first load to this fence that are complete. Rows of any other load are removed."""
         row = self._loading(connection, target)
         found = row.read()
         if found is not None and found.is_of(to):
@@ -246,7 +245,7 @@ class PostgresSink:
         )
 
     def _forget_fence(self, connection: psycopg.Connection, target: Target) -> None:
-        """A fence that outlived its table (dropped by hand) says nothing of the new one."""
+        """A fence that outlived its table (dropped by hand) says nothing about the new one."""
         connection.execute(
             sql.SQL(
                 "UPDATE {} SET log_id = NULL, epoch = NULL, epoch_hash = NULL, loading = NULL"
@@ -279,9 +278,9 @@ class PostgresSink:
 
 
 class PostgresLoad:
-    """One step in one open transaction. The first step goes straight into the table, a transaction for each bucket, and
-    gets its key afterwards; later ones are gathered in temporary tables and applied by three statements. ``begun``:
-    what is in of a first one."""
+    """One step in an open transaction. The first step goes straight into the table, a transaction for each bucket, and
+    the key is built afterwards. Later steps are gathered in temporary tables and applied by three statements.
+    ``begun``: the complete buckets of a first step."""
 
     def __init__(
         self,

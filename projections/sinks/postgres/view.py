@@ -1,4 +1,4 @@
-"""The view that readers see, and the live row beside it: switched together, in one short transaction."""
+"""The view that readers see and its row in the live table, switched together in one short transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def generation_table(spec: PostgresTable, generation: int) -> str:
 
 
 def live(connection: psycopg.Connection, schema: str, store: str, projection: str) -> int | None:
-    """The generation of the live row; None without one, or without the table."""
+    """The generation of the live row; None without one, or without the live table."""
     known = connection.execute(
         "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace"
         " WHERE nspname = %s AND relname = 'tailrace_live'",
@@ -46,8 +46,8 @@ def live(connection: psycopg.Connection, schema: str, store: str, projection: st
 
 
 def shown(connection: psycopg.Connection, spec: PostgresTable, store: str, projection: str) -> int | None:
-    """The generation of the live row if the view still is what its promotion made it: somebody may have dropped it
-    since, or put something else in its place."""
+    """The generation of the live row, if the view is still what its promotion made: somebody may have dropped or
+    replaced it."""
     generation = live(connection, spec.schema, store, projection)
     if generation is None:
         return None
@@ -62,7 +62,7 @@ def shown(connection: psycopg.Connection, spec: PostgresTable, store: str, proje
 
 
 def _definition(connection: psycopg.Connection, spec: PostgresTable) -> str | None:
-    """The view's query as the server prints it, every name with its schema; None when there is no such view."""
+    """The view's query as the server prints it, with schemas; None when there is no such view."""
     connection.execute("SET LOCAL search_path = pg_catalog")
     row = connection.execute(
         "SELECT pg_get_viewdef(c.oid) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace"
@@ -88,7 +88,7 @@ def view_columns(connection: psycopg.Connection, schema: str, name: str) -> Colu
 
 
 def shown_columns(spec: PostgresTable, target: Target) -> dict[str, str]:
-    """The columns readers see of a generation, with their types."""
+    """The columns that readers see of a generation, with their types."""
     return {
         field.name: "jsonb" if field.name in spec.json else column_type(field.type) for field in target.schema
     }
@@ -98,7 +98,7 @@ def promote(
     place: PostgresPlace, spec: PostgresTable, target: Target, table: str, expected_live: int | None
 ) -> None:
     """Point the view at ``table`` and the live row at the target's generation. Raises HeldByReaders where that would
-    keep the view's other readers waiting for a long one."""
+    make other readers of the view wait long."""
     with place.transaction(lock_seconds=LOCK_SECONDS) as connection:
         try:
             _take_turn(connection, place, spec)
@@ -108,7 +108,8 @@ def promote(
 
 
 def _take_turn(connection: psycopg.Connection, place: PostgresPlace, spec: PostgresTable) -> None:
-    """No row of the live ones can be locked before there is one: promotions into a schema take turns at the table."""
+    """Promotions into a schema lock the live table one after another: a row that does not exist yet cannot be
+    locked."""
     try:
         connection.execute(
             sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(
@@ -122,8 +123,8 @@ def _take_turn(connection: psycopg.Connection, place: PostgresPlace, spec: Postg
 
 
 def _refuse_long(connection: psycopg.Connection, place: PostgresPlace, spec: PostgresTable) -> None:
-    """Raises HeldByReaders for a transaction that has the view and is old already: in the queue behind it, a promotion
-    would hold up everybody who comes after. Where its age cannot be seen (pg_read_all_stats), it counts as young."""
+    """Raises HeldByReaders for an old transaction that holds the view: a promotion queued behind it would hold up every
+    later reader. Where its age cannot be seen (pg_read_all_stats), it counts as young."""
     row = connection.execute(
         "SELECT l.pid, a.application_name, a.state, floor(extract(epoch FROM clock_timestamp() - a.xact_start))::bigint"
         " FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
@@ -197,8 +198,8 @@ def _swap(
 def _replacement(
     connection: psycopg.Connection, spec: PostgresTable, target: Target, table: str, existing: Columns
 ) -> sql.Composed:
-    """CREATE OR REPLACE keeps owner, grants and dependents, on condition that the view's columns stay as they are:
-    new ones come behind, one that this generation does not have (a rollback to before it) is NULL."""
+    """CREATE OR REPLACE keeps owner, grants and dependents if the view's columns stay: new ones come last, and one that
+    this generation does not have (after a rollback) is NULL."""
     columns_shown = shown_columns(spec, target)
     changed = [
         f"{name} is {kind}, would be {columns_shown[name]}"

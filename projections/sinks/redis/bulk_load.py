@@ -1,9 +1,14 @@
-"""The first rows of a bucket, as plain commands: a server takes them in a third of the time that scripts need.
+"""The first rows of a bucket as plain commands: a server takes them in a third of the time of scripts.
 
-A script compares the stamp of each row it finds. Where a bucket had no row when the load came to it, nothing has to be
-compared: whoever else writes to it applies the same step, with the same bytes, until the bucket's fence moves. So every
-transaction of rows goes in only while that fence is as it was looked at (WATCH). Once it has moved, or the server
-refuses a transaction, the scripts take the rest, or some rows once more: they know what to do, and what to say.
+A script compares the epoch of each row that it finds. A bucket without rows needs no comparison: whoever else writes to
+it applies the same step, with the same bytes, until its fence moves.
+
+The life of a bucket's load:
+
+  1. *Watched*: each transaction of rows is executed only if the bucket's fence is as it was read (WATCH).
+  2. *Sent*: transactions go over two connections, so that the server works on one while the other's answers are read.
+  3. *Ended*: all rows are written; or the fence has moved, or the server refused a transaction. Then scripts write the
+     remaining rows, some of them again, and report what is wrong.
 """
 
 from __future__ import annotations
@@ -42,7 +47,7 @@ _BYTES_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """What a server was sent: how many rows go in with it, and how many answers come back, those to ``_look`` last."""
+    """What was sent to a server: how many rows it contains, and how many answers come back, those to ``_look`` last."""
 
     rows: int
     data: bytes
@@ -50,7 +55,7 @@ class _Sent:
 
 
 class BulkLoad:
-    """Plain commands of one step, over connections of its own to each server."""
+    """Plain commands of one step, over its own connections to each server."""
 
     def __init__(self, client: Client, target: Target, format: RowFormat, ttl_millis: int, to: Fence) -> None:
         self._client, self._target, self._format, self._to = client, target, format, to
@@ -67,7 +72,7 @@ class BulkLoad:
         self._hang_up()
 
     def write(self, tag: str, rows: pa.Table) -> int:
-        """How many of the rows are in for certain: all, or those before the first that scripts have to take."""
+        """Write rows; returns how many of them are written for certain. Scripts have to write the others."""
         if tag not in self._empty:
             self._empty[tag] = run(self._client, [("EXISTS", f"{tag}#keys")]) == [0]
         if not self._empty[tag]:
@@ -93,7 +98,7 @@ class BulkLoad:
         return done
 
     def _both(self, tag: str) -> Sequence[Any]:
-        """Two connections to the bucket's server: it works for the one while the other's answers are read."""
+        """Two connections to the bucket's server: it works on one while the answers of the other are read."""
         pool = server_of(self._client, tag).connection_pool
         where = str(pool.connection_kwargs)
         if where not in self._connections:
@@ -101,14 +106,14 @@ class BulkLoad:
         return self._connections[where]
 
     def _hang_up(self) -> None:
-        """What is still under way goes in, or not: it is this step's."""
+        """Close the connections. What is under way may be executed or not: it belongs to this step."""
         for both in self._connections.values():
             for connection in both:
                 connection.disconnect()
         self._connections.clear()
 
     def _accepted(self, connection: Any, sent: _Sent) -> bool:
-        """Whether the server did what it was sent, and the bucket is still this step's."""
+        """Whether the server did what it was sent, and the bucket's fence has not moved."""
         *answers, held = _answers(connection, sent.answers)
         done = answers[-2] if sent.rows else []  # EXEC's, which are None when the fence had moved
         if not isinstance(done, list) or not isinstance(held, list):
@@ -156,7 +161,7 @@ class BulkLoad:
 
 @dataclass(frozen=True, slots=True)
 class _Commands:
-    """Rows as so many commands each, or (0) as arguments of one command for all."""
+    """Rows as several commands each, or (0) as arguments of one command for all."""
 
     rows: pa.BinaryArray
     each: int
@@ -169,7 +174,7 @@ class _Commands:
 
 
 def _look(tag: str) -> bytes:
-    """From now on a transaction goes in only while the bucket's fence is as this shows it."""
+    """Commands after which a transaction is executed only while the bucket's fence is as they show it."""
     fence = f"{tag}#fence".encode()
     return command(b"WATCH", fence) + command(b"HMGET", fence, b"log_id", b"epoch")
 

@@ -1,9 +1,13 @@
-"""A Redis that a sink or a reader talks to: physical names, what is known of a generation, errors that say what to do.
+"""The Redis server of a sink or a reader: physical names, what is known of a generation, and errors that say what to
+do.
 
-Per bucket of a generation, all with the hash tag ``{prefix:projection:g42:b017}`` so that a bucket is one cluster slot:
-``{…}:<key text>`` a row, ``{…}#keys`` the key texts of all rows, ``{…}#gone`` those of deleted ones not yet removed,
-``{…}#fence`` where the bucket stands. Per generation ``prefix:projection:g42:fence`` and ``…:meta``; per projection
-``prefix:projection:live``, the number of the generation that readers see.
+All keys of a bucket have the hash tag ``{prefix:projection:g42:b017}``, so that a bucket is in one cluster slot:
+
+  - ``{…}:<key text>`` is a row, ``{…}#keys`` the key texts of all rows, ``{…}#gone`` those of deleted ones that are not
+    removed yet, and ``{…}#fence`` the fence of the bucket.
+
+A generation has ``prefix:projection:g42:fence`` and ``…:meta``, a projection ``prefix:projection:live``: the number of
+the generation that readers see.
 """
 
 from __future__ import annotations
@@ -61,7 +65,7 @@ class RedisNames:
 
 @dataclass(frozen=True, slots=True)
 class GenerationMeta:
-    """What a reader must know to find and read rows."""
+    """What a reader must know to find and decode rows."""
 
     store: str
     key: tuple[str, ...]
@@ -95,8 +99,8 @@ class GenerationMeta:
 
 
 class RedisPlace:
-    """``title`` is how messages call it. ``cluster``: the server is one of a cluster, whose others it names. Raises
-    UsageError for a URL that is none."""
+    """A Redis server. ``title`` names it in messages. ``cluster``: it is one server of a cluster and names the others.
+    Raises UsageError for a malformed URL."""
 
     def __init__(self, title: str, url: str, *, cluster: bool = False) -> None:
         if misread(url):
@@ -115,7 +119,7 @@ class RedisPlace:
 
     @contextmanager
     def client(self) -> Iterator[Client]:
-        """The client; the connections it took are closed at the end."""
+        """The client. Its connections are closed at the end."""
         with self.explained():
             try:
                 yield self.open()
@@ -132,7 +136,7 @@ class RedisPlace:
             raise explain(self.text, error) from error
 
     def open(self) -> Client:
-        """The client with its connection pools, for a reader that keeps it; use it inside ``explained``."""
+        """The client with its connection pools, for a reader that keeps it. Use it inside ``explained``."""
         if not self._cluster:
             return self._client
         if self._members is None:  # asks the server for the others at once
@@ -148,7 +152,8 @@ class RedisPlace:
 
 
 def _names_database(url: str) -> bool:
-    """Whether the database is given as a number or not at all. The driver takes any other for 0, ``3/4`` for 34."""
+    """Whether the database is a number or absent. The driver reads anything else wrongly: ``3/4`` as 34, other texts as
+    0."""
     parts = urlsplit(url)
     database = parts.path.strip("/")
     return parts.scheme == "unix" or not database or (database.isascii() and database.isdecimal())
@@ -164,7 +169,7 @@ def _options() -> dict[str, Any]:
 
 
 def explain(place: str, error: exceptions.RedisError | exceptions.RedisClusterException) -> TailraceError:
-    """What a driver error means to whoever runs the command. Commands and their values are not repeated."""
+    """The error for the user in place of a driver's error. Commands and their values are not repeated."""
     said = str(error)
     if said.startswith(FENCED):
         return Fenced(
@@ -214,7 +219,7 @@ def explain(place: str, error: exceptions.RedisError | exceptions.RedisClusterEx
 
 
 def run(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    """Send commands at once, return their answers in order; raises the first refusal."""
+    """Send commands at once, and return their answers in order. Raises the first refusal."""
     answers = answers_of(client, commands)
     for answer in answers:
         if isinstance(answer, Exception):
@@ -223,7 +228,8 @@ def run(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def answers_of(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    """Send commands at once, return their answers in order, refusals among them. All keys of one are of one bucket."""
+    """Send commands at once, and return their answers in order, refusals among them. All keys of one command are of one
+    bucket."""
     if not commands:
         return []
     if not isinstance(client, RedisCluster):
@@ -256,7 +262,7 @@ def _by_server(
 
 
 def server_of(client: Client, key: str) -> Redis:
-    """The server itself, or that one of a cluster which has the key."""
+    """The server, or the one of a cluster that has the key."""
     if not isinstance(client, RedisCluster):
         return client
     cluster: Any = client

@@ -1,7 +1,8 @@
 """Whole rows as MessagePack maps, and back, in the schema they came from.
 
-Floats and bytes are of MessagePack's own types, also within lists; all others are as in JSON (``columns``). Written
-column by column, byte for byte as the msgpack package does it: <https://github.com/msgpack/msgpack/blob/master/spec.md>.
+Floats and bytes have MessagePack's own types, in lists too; all other values are as in JSON (``columns``). Maps are
+written column by column, byte for byte as the msgpack package does:
+<https://github.com/msgpack/msgpack/blob/master/spec.md>.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _OWN_BYTE = 4
 
 
 def to_packed(rows: pa.Table, head: bytes) -> list[bytes]:
-    """One map per row with every column, NULL as nil. ``head`` is one packed entry that comes before them."""
+    """A map for each row with every column, NULL as nil. ``head`` is one packed entry before them."""
     return list(packed_maps(rows, head).to_pylist())
 
 
@@ -39,7 +40,7 @@ def packed_maps(rows: pa.Table, head: bytes) -> pa.BinaryArray:
 
 
 def from_packed(maps: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """The inverse of ``to_packed``, of unpacked maps; other entries are ignored, a missing one is NULL."""
+    """The inverse of ``to_packed``, from unpacked maps. Other entries are ignored; a missing one is NULL."""
     columns = [_column([row.get(field.name) for row in maps], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -97,7 +98,7 @@ def _big_endian(column: pa.Array, form: str) -> pa.BinaryArray:
 
 
 def _integers(column: pa.Array) -> pa.BinaryArray:
-    """Each in as few bytes as it needs: the last so many of its eight, behind its type."""
+    """Each in as few bytes as it needs: its type, then the last of its eight bytes."""
     values = column.cast(pa.int64()).fill_null(0).to_numpy()
     classes = np.searchsorted(_BOUNDS, values, side="right")
     widths = _WIDTHS[classes]

@@ -1,5 +1,5 @@
-"""Rows of a projection from Redis. Each call asks for the pointer and the rows in one round trip, so that a promotion
-is seen at once and nobody reads a generation that is being removed."""
+"""Rows of a projection from Redis. Each call asks for the pointer and the rows in one round trip, so that it sees a
+promotion at once and never reads a generation that is being removed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
-"""How a row lies in Redis: as a hash, as JSON or as MessagePack. Each begins with the epoch that wrote it, which the
-scripts read without the rest (``redis_scripts.py``); a tombstone is the epoch and ``_deleted``."""
+"""How a row lies in Redis: as a hash, as JSON or as MessagePack; and rows as commands of Redis' protocol.
+
+Each row begins with the epoch that wrote it, which scripts read without the rest (``scripts``). A tombstone is the
+epoch and ``_deleted``. Commands are RESP, <https://redis.io/docs/latest/develop/reference/protocol-spec/>: an array of
+bulk strings, ``*2``, then ``$3``, ``GET`` and so on, each ended by CR LF. They are made column by column, without a
+Python object for each cell.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +29,11 @@ from tailrace.projections.sinks.rows import (
 )
 
 Piece: TypeAlias = bytes | pa.BinaryArray
-"""What stands in every row, or one cell per row."""
+"""The same bytes in every row, or a cell for each row."""
 
 
 def array_header(words: int) -> bytes:
-    """How a command of so many words begins."""
+    """The beginning of a command of so many words."""
     return b"*%d\r\n" % words
 
 
@@ -41,7 +46,7 @@ def command(*words: bytes) -> bytes:
 
 
 def bulk_strings(cells: pa.Array, prefix: bytes = b"") -> tuple[Piece, ...]:
-    """Each cell, with what is before all of them, as one word; null for null."""
+    """Each cell, after the prefix, as one word; null for null."""
     lengths = pc.add(pc.binary_length(cells), len(prefix))
     return (b"$", integers(lengths), b"\r\n" + prefix, cells.cast(pa.binary()), b"\r\n")
 
@@ -53,36 +58,36 @@ def integers(values: pa.Array) -> pa.BinaryArray:
 
 Opened = Mapping[Any, Any]
 UNREADABLE = (pa.ArrowException, ValueError, TypeError, AttributeError)
-"""What opening or decoding a row raises that somebody else wrote."""
+"""What parsing or decoding raises for a row that Tailrace did not write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Rows of hashes in Redis' protocol: fields and values, and how many words they are in each row."""
+    """Hashes in Redis' protocol: their fields and values, and the number of words in each row."""
 
     words: pa.Array
     pieces: Sequence[Piece]
 
 
 class RowFormat(Protocol):
-    """Rows to the values that a command or script takes, and the server's answers to rows. ``read`` is the command that
-    answers with a row; ``epoch`` and ``deleted`` are what its two own fields are called in an opened one."""
+    """From rows to values of commands and scripts, and from the server's answers to rows. The command ``read`` answers
+    with a row; ``epoch`` and ``deleted`` are its own two fields in a parsed row."""
 
     read: str
     epoch: str | bytes
     deleted: str | bytes
 
     def cells(self, rows: pa.Table, epoch: int) -> Fields | pa.Array:
-        """Rows as a server is to hold them, a text or bytes each, unless they are hashes."""
+        """Rows as the server stores them, a text or bytes each; hashes are ``Fields``."""
 
     def values(self, rows: pa.Table, epoch: int) -> list[list[str | bytes]]:
-        """Rows as a script takes them: of a hash without the epoch."""
+        """Rows as a script takes them: a hash without the epoch."""
 
     def tombstone(self, epoch: int) -> str | bytes:
-        """What stands for a row that was deleted; the script itself writes a hash's."""
+        """The value of a deleted row. For a hash the script itself writes it."""
 
     def opened(self, answer: Any) -> Opened:
-        """The fields of a row or tombstone. Raises one of UNREADABLE for something else."""
+        """The fields of a row or tombstone. Raises one of UNREADABLE for anything else."""
 
     def decoded(self, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
         """Opened rows, typed. Raises one of UNREADABLE."""
@@ -152,7 +157,7 @@ class _Packed(RowFormat):
 
     @staticmethod
     def _stamp(epoch: int) -> bytes:
-        """The first entry of each map, of one width for every epoch: ``_epoch`` and a uint 64."""
+        """The first entry of each map, of the same width for every epoch: ``_epoch`` and a uint 64."""
         return b"\xa6_epoch\xcf" + epoch.to_bytes(8, "big")
 
 

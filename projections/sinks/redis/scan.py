@@ -1,4 +1,4 @@
-"""Rows out of Redis: by key for readers, all of a generation for ``verify``."""
+"""Rows out of Redis: some by key for readers, all of a generation for ``verify``."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _GLOB = "\\*?[]^-"  # what SCAN's MATCH takes for more than itself
 def read_rows(
     client: Client, keys: Sequence[str | bytes], meta: GenerationMeta, *first: Sequence[Any]
 ) -> list[Any]:
-    """Rows by physical key in one round trip: a mapping each, None for one that is not there or deleted.
+    """Rows by physical key in one round trip: a mapping each, None for one that does not exist or is deleted.
 
-    The answers of the commands ``first`` come before them. Raises one of ``UNREADABLE`` for a row that is none of ours.
+    The answers of the commands ``first`` come before them. Raises one of ``UNREADABLE`` for a row that Tailrace did not
+    write.
     """
     read = FORMATS[meta.format].read
     answers = run(client, [*first, *((read, key) for key in keys)])
@@ -40,12 +41,12 @@ def read_rows(
 
 
 def decode_rows(rows: Sequence[Any], meta: GenerationMeta) -> pa.RecordBatch:
-    """Rows of ``read_rows`` (none of them None), typed. Raises one of ``UNREADABLE``."""
+    """Typed rows from those of ``read_rows``, without None. Raises one of ``UNREADABLE``."""
     return FORMATS[meta.format].decoded(rows, meta.schema)
 
 
 def pages(client: Client, manifest: str) -> Iterator[list[bytes]]:
-    """The members of a set in pages; one that is there throughout comes at least once."""
+    """The members of a set in pages. A member that stays in the set comes at least once."""
     cursor: Any = 0
     while True:
         cursor, texts = run(client, [("SSCAN", manifest, cursor, "COUNT", _KEYS_AT_ONCE)])[0]
@@ -63,9 +64,11 @@ def _row(answer: Any, meta: GenerationMeta) -> Any:
 
 
 class RedisScan:
-    """All rows of a generation as readers find them: those of the manifests, and those that somebody else put beside.
+    """All rows of a generation as readers find them: those in the manifests, and others that somebody wrote beside
+    them.
 
-    ``epoch`` is the generation's fence: a newer row is of a step on its way. Infinity: such rows are taken as well.
+    ``epoch`` is the generation's fence: a row of a newer epoch belongs to a step on its way. Infinity accepts those
+    rows too.
     """
 
     def __init__(
@@ -78,8 +81,8 @@ class RedisScan:
         self._damaged: list[str] = []
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Raises InMotion while a step is applied, DifferenceFound at the end when there were rows that are none of
-        ours: unreadable, or under the key of another row."""
+        """Raises InMotion while a step is applied, and at the end DifferenceFound for rows that Tailrace did not write:
+        unreadable ones, and ones under the key of another row."""
         for bucket, tag in enumerate(self._tags):
             seen: set[bytes] = set()
             for texts in pages(self._client, f"{tag.decode()}#keys"):
@@ -90,7 +93,7 @@ class RedisScan:
         self._refuse_damaged()
 
     def batches_of(self, keys: pa.Table) -> Iterator[pa.RecordBatch]:
-        """The rows of some keys (key columns and ``_hash``). Raises as ``batches``."""
+        """The rows of some keys (key columns and ``_hash``). Raises what ``batches`` raises."""
         texts = [text.encode() for text in key_texts(self._target, keys)]
         hashes = keys.column("_hash").combine_chunks()
         places = key_rules.buckets_of(hashes, self._target.partitions, self._target.split).tolist()
@@ -113,7 +116,7 @@ class RedisScan:
             )
 
     def _beside(self) -> Iterator[pa.RecordBatch]:
-        """Rows that no manifest names. Only a look at all keys of the server finds them."""
+        """Rows that no manifest names. Only a scan of all keys of the server finds them."""
         pattern = "".join(f"\\{sign}" if sign in _GLOB else sign for sign in self._common) + "*}:*"
         bucket_of = {tag: bucket for bucket, tag in enumerate(self._tags)}
         seen: set[bytes] = set()
@@ -138,7 +141,7 @@ class RedisScan:
                     break
 
     def _decoded(self, bucket: int, texts: Sequence[bytes]) -> pa.RecordBatch:
-        """The rows of some keys of a bucket; those that are none of ours are remembered and left out."""
+        """The rows of some keys of a bucket. Rows that are not ours are counted and left out."""
         rows = [(text, row) for text, row in zip(texts, self._read(bucket, texts), strict=True) if row]
         try:
             batch = decode_rows([row for _, row in rows], self._meta).cast(self._target.schema)
@@ -163,7 +166,7 @@ class RedisScan:
         return [self._checked(text, answer) for text, answer in zip(texts, answers, strict=True)]
 
     def _checked(self, text: bytes, answer: Any) -> Any:
-        """The row in an answer; None for one that is deleted or none of ours."""
+        """The row in an answer; None for a deleted one and one that is not ours."""
         if isinstance(answer, Exception):
             if not (isinstance(answer, exceptions.ResponseError) and str(answer).startswith("WRONGTYPE")):
                 raise answer
@@ -181,7 +184,7 @@ class RedisScan:
             return None
 
     def _places(self, batch: pa.RecordBatch) -> list[tuple[bytes | None, int]]:
-        """Per row the key text under which, and the bucket in which readers look for it; no text when the key has a
+        """For each row the key text under which readers look for it, and its bucket; no text when the key has a
         NULL."""
         columns = [key_rules.texts(batch.column(name)) for name in self._target.key]
         cells = zip(*(column.to_pylist() for column in columns), strict=True)
@@ -192,7 +195,7 @@ class RedisScan:
 
 
 def _epoch(answer: Any, meta: GenerationMeta) -> int:
-    """Of a row or tombstone; 0 without one."""
+    """The epoch of a row or tombstone; 0 without one."""
     if not answer:
         return 0
     rows = FORMATS[meta.format]

@@ -1,6 +1,6 @@
 """The scripts that run inside Redis. Each touches one bucket (one hash tag) or one key, and a bounded number of rows.
 
-They are sent as text each time (a kilobyte beside some hundred rows), so a restarted server needs no care.
+They are sent as text each time, a kilobyte beside some hundred rows, so that a restarted server needs no care.
 """
 
 from __future__ import annotations

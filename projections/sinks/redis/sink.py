@@ -1,7 +1,8 @@
-"""Generations as Redis keys: rows stamped with their epoch, tombstones until the fence has passed, fences last.
+"""Generations as Redis keys: rows carry their epoch, tombstones stay until the fence has passed them, and fences come
+last.
 
-Every bucket has a manifest of its keys, so that only ``scan`` looks at the whole key space. Rows of a step show up
-one script after the other; a row itself only ever goes forward.
+Every bucket has a manifest of its keys, so that only ``scan`` reads all keys of the server. Rows of a step appear
+script by script; a single row never goes back to an older epoch.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -143,7 +145,8 @@ class RedisSink:
             ttl_millis = 0 if self._spec.ttl_seconds is None else math.ceil(self._spec.ttl_seconds * 1000)
             with BulkLoad(client, target, FORMATS[self._spec.format], ttl_millis, to) as bulk:
                 first = bulk if expected is None else None
-                yield RedisLoad(client, names, target, self._spec.format, ttl_millis, overall, to, first)
+                rows = RedisRows(names, target, self._spec.format, ttl_millis)
+                yield RedisLoad(client, rows, overall, to, first)
 
     def fence(self, target: Target) -> Fence | None:
         with self._place.client() as client:
@@ -204,8 +207,8 @@ class RedisSink:
         return None if text is None else GenerationMeta.from_text(text)
 
     def _fence(self, client: Client, target: Target) -> Fence | None:
-        """The generation's fence, or that of the bucket furthest behind: a server that lost its latest writes may
-        have kept the one and lost the other."""
+        """The generation's fence, or that of the bucket that is furthest behind: a server that lost its latest writes
+        may have kept the one and lost the other."""
         names = self.names(target.store, target.projection)
         keys = [f"{names.bucket(target.generation, bucket)}#fence" for bucket in range(target.buckets)]
         overall, *buckets = (
@@ -221,7 +224,8 @@ class RedisSink:
         return lowest
 
     def _remove(self, client: Client, target: Target, buckets: int) -> None:
-        """All keys of a generation but its meta. The fence first: what is left by a crash is nobody's generation."""
+        """Remove all keys of a generation but its meta. The fence goes first, so that what a crash leaves belongs to no
+        generation."""
         names = self.names(target.store, target.projection)
         run(client, [("DEL", names.fence(target.generation))])
         for bucket in range(buckets):
@@ -232,23 +236,25 @@ class RedisSink:
             run(client, [("UNLINK", f"{tag}#fence", f"{tag}#gone", f"{tag}#keys")])
 
 
+@dataclass(frozen=True, slots=True)
+class RedisRows:
+    """The rows of a generation: their keys, their format, and when they expire (0: never)."""
+
+    names: RedisNames
+    target: Target
+    format: str
+    ttl_millis: int
+
+
 class RedisLoad:
-    """One step, written by transactions and scripts of a bounded number of rows, each of which may be run again."""
+    """One step, written by transactions and scripts of a bounded number of rows. Each may be run again."""
 
     def __init__(
-        self,
-        client: Client,
-        names: RedisNames,
-        target: Target,
-        format: str,
-        ttl_millis: int,
-        overall: Fence | None,
-        to: Fence,
-        bulk: BulkLoad | None,
+        self, client: Client, rows: RedisRows, overall: Fence | None, to: Fence, bulk: BulkLoad | None
     ) -> None:
-        self._client, self._names, self._target = client, names, target
-        self._format, self._ttl_millis, self._overall, self._to = format, ttl_millis, overall, to
-        self._rows, self._bulk = FORMATS[format], bulk
+        self._client, self._names, self._target = client, rows.names, rows.target
+        self._format, self._ttl_millis, self._overall, self._to = rows.format, rows.ttl_millis, overall, to
+        self._rows, self._bulk = FORMATS[rows.format], bulk
 
     def write(self, bucket: int, upserts: pa.Table, deletes: pa.Table) -> None:
         rows = rows_for(self._target, upserts)
@@ -271,8 +277,8 @@ class RedisLoad:
 
     @property
     def done(self) -> frozenset[int]:
-        """A bucket's fence lies with its rows, so it says of them what is true also after a crash of the server. Later
-        steps are short: they are not looked for."""
+        """The fence of a bucket is in the same slot as its rows, so that it is true of them after a crash of the server
+        too. Later steps are short: their buckets are written again."""
         if self._bulk is None:
             return frozenset()
         tags = self._tags(range(self._target.buckets))
@@ -304,7 +310,7 @@ class RedisLoad:
         self._sweep(tags)
 
     def _sweep(self, tags: Sequence[str]) -> None:
-        """Remove the tombstones that the fence has passed. Cut off here, the next step's sweep takes them."""
+        """Remove the tombstones that the fence has passed. After a crash the next step's sweep does it."""
         epoch = str(self._to.epoch)
         while tags:
             removed = run(

@@ -1,5 +1,5 @@
-"""Rows as tantivy's documents: as JSON text made column by column, which tantivy parses quicker than it takes documents
-made field by field in Python. What JSON cannot tell it exactly is made field by field all the same."""
+"""Rows as tantivy's documents: JSON text made column by column, which tantivy parses faster than it takes documents
+built field by field in Python. Cells that JSON cannot carry exactly are built field by field."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PADDING = pa.array(["", " ", "  "])
 
 
 def json_documents(fields: Mapping[str, FieldKind], keys: pa.StringArray, rows: pa.Table) -> pa.StringArray:
-    """One document per row; null for a row that ``document`` has to make."""
+    """A document for each row; null for a row that ``document`` has to build."""
     pieces: list[str | pa.Array] = [f'{{"{KEY}":', *json_cells(keys), f',"{KIND}":"{IS_ROW}","{ROW}":"']
     pieces += [_base64(json_objects(rows)), '"']
     for name, kind in fields.items():
@@ -53,8 +53,8 @@ def documents(
 
 
 def _base64(texts: pa.StringArray) -> pa.StringArray:
-    """Each text in base64, as JSON has bytes. Blanks at the end make each a multiple of three bytes, which JSON allows:
-    so all of them are turned at once, and none ends in padding."""
+    """Each text in base64, as JSON has bytes. Blanks at the end make each a multiple of three bytes, which JSON allows.
+    So all are encoded at once, and none ends in padding."""
     lengths = pc.binary_length(texts).to_numpy()
     padded = joined(texts, _PADDING.take(pa.array(-lengths % 3)))
     lengths = pc.binary_length(padded).to_numpy() // 3 * 4
@@ -64,7 +64,7 @@ def _base64(texts: pa.StringArray) -> pa.StringArray:
 
 
 def _field(name: str, kind: FieldKind, column: pa.Array) -> list[str | pa.Array]:
-    """What stands in the documents for a column: nothing for NULL and NaN, null where JSON will not do."""
+    """A column in the documents: nothing for NULL and NaN, null where JSON cannot carry the value."""
     head = f",{dump(name)}:"
     if is_list(column.type):
         cells = pa.array([_list(kind, value) for value in column.to_pylist()], pa.string())
@@ -100,7 +100,7 @@ def _exact(texts: pa.StringArray) -> pa.BooleanArray:
 
 
 def _moments(column: pa.Array) -> pa.StringArray:
-    """RFC 3339; a moment that the index cannot hold is found at the nearest end."""
+    """RFC 3339. A moment that the index cannot hold is found at the nearest end."""
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("s"))
     wall = (
@@ -122,7 +122,7 @@ def _list(kind: FieldKind, value: list[Any] | None) -> str | None:
 
 
 def _add_values(document: tantivy.Document, name: str, kind: FieldKind, value: Any) -> None:
-    """The searchable form of a cell. NULL and NaN have none; the stored row keeps them."""
+    """Add the searchable form of a cell. NULL and NaN have none; the stored row keeps them."""
     for cell in value if isinstance(value, list) else [value]:
         if cell is None:
             continue

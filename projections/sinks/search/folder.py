@@ -1,8 +1,8 @@
-"""A projection's folder of tantivy indexes: one per generation, and the file CURRENT that names the live one.
+"""The folder of a projection's tantivy indexes: one for each generation, and the file CURRENT that names the live one.
 
 ``<path>/<store>/<projection>/g42/`` holds an index and ``tailrace.json`` (what a reader must know). Each row is one
 document: ``_key`` (its key text, one term), ``_row`` (the whole row as JSON, stored only), and the searchable fields.
-The fence is a document too, so that it changes in the very commit that changes the rows.
+The fence is a document too, so that it changes in the commit that changes the rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DISK_TROUBLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class IndexMeta:
-    """What a reader must know of a generation. ``long_words``: those of 40 bytes and more are in it, too, which older
+    """What a reader must know about a generation. ``long_words``: words of 40 bytes and more are indexed, which older
     generations lack."""
 
     key: tuple[str, ...]
@@ -64,7 +64,7 @@ class IndexMeta:
         )
 
     def cut_words(self, index: tantivy.Index) -> None:
-        """Has an index, or one that queries are parsed for, cut texts into words as this generation does."""
+        """Have an index, or one that parses queries, cut texts into words as this generation does."""
         if self.long_words:
             index.register_tokenizer("default", _words())
 
@@ -120,7 +120,7 @@ class SearchFolder(GenerationsFolder):
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Also errors of tantivy, which raises ValueError for all of its own."""
+        """Inside, errors of files and of tantivy (which raises ValueError) say what to do."""
         try:
             with super().explained():
                 yield
@@ -149,8 +149,8 @@ class SearchFolder(GenerationsFolder):
             ) from error
 
     def check_files(self, generation: int) -> None:
-        """Compare the files of the latest commit with the checksums in their footers (tantivy, footer.rs: the footer
-        as JSON, its length and a magic number). Raises IntegrityError, naming what is damaged."""
+        """Compare the files of the latest commit with the checksums in their footers (tantivy, footer.rs: the footer as
+        JSON, its length and a magic number). Raises IntegrityError, naming what is damaged."""
         folder = self.generation(generation)
         with self.explained():
             names = _committed(json.loads((folder / "meta.json").read_bytes()))
@@ -164,8 +164,8 @@ class SearchFolder(GenerationsFolder):
 
 
 def index_schema(fields: Mapping[str, FieldKind], *, own: bool = True) -> tantivy.Schema:
-    """An index's fields. Without our ``own`` ones a parser of queries has the others by the same numbers, and finds
-    nothing to search in these."""
+    """The fields of an index. Without our ``own`` fields a parser of queries has the others under the same numbers, and
+    cannot search ours."""
     builder = tantivy.SchemaBuilder()
     for name in (KEY, KIND):
         if own:
@@ -192,8 +192,8 @@ def index_schema(fields: Mapping[str, FieldKind], *, own: bool = True) -> tantiv
 
 @cache
 def _words() -> tantivy.TextAnalyzer:
-    """tantivy's default but for its limit of 40 bytes. It has the default's name, which versions of Tailrace that know
-    no other can open as well: they do not find the long words, and all else."""
+    """tantivy's default tokenizer without its limit of 40 bytes. It has the default's name, so that older versions of
+    Tailrace can open the index: they find all but the long words."""
     words = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
     return words.filter(tantivy.Filter.remove_long(TERM_BYTES + 1)).filter(tantivy.Filter.lowercase()).build()
 
@@ -201,7 +201,7 @@ def _words() -> tantivy.TextAnalyzer:
 def read_fence(
     index: tantivy.Index, target: Target, searcher: tantivy.Searcher | None = None
 ) -> Fence | None:
-    """As a searcher sees it (default: one of the latest commit)."""
+    """The fence as a searcher sees it (default: one of the latest commit)."""
     searcher = searcher or index.searcher()
     query = tantivy.Query.term_query(index.schema, KIND, IS_FENCE, "basic")
     hits = searcher.search(query, limit=1, count=False).hits
@@ -212,7 +212,7 @@ def read_fence(
 
 
 def stored_row(searcher: tantivy.Searcher, address: tantivy.DocAddress) -> dict[str, Any]:
-    """Raises ValueError for a document that is none of ours."""
+    """The row of a document. Raises ValueError for a document that is not ours."""
     row = json.loads(bytes(searcher.doc(address).get_first(ROW) or b"null"))
     if not isinstance(row, dict):
         raise ValueError("a document without a row")
@@ -220,8 +220,8 @@ def stored_row(searcher: tantivy.Searcher, address: tantivy.DocAddress) -> dict[
 
 
 def _committed(meta: Mapping[str, Any]) -> tuple[str, ...]:
-    """How the names of the files of a commit begin. The list of deleted documents has a number; another one may be
-    on its way into the next commit."""
+    """Beginnings of the names of a commit's files. The list of deleted documents has a number: another one may be on
+    its way into the next commit."""
     parts = ("fast", "fieldnorm", "idx", "pos", "store", "term")
     names = []
     for segment in meta["segments"]:
@@ -233,7 +233,7 @@ def _committed(meta: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _is_whole(file: Path) -> bool:
-    """Whether a file of an index is what its footer says. One that is gone was merged into another since."""
+    """Whether a file of an index is what its footer says. A missing file was merged into another meanwhile."""
     try:
         data = file.read_bytes()
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What users write into a search, for tantivy: what they may ask for, and what is wrong with a query.
+"""Queries of users, for tantivy: what they may contain, and what is wrong with one.
 
-tantivy's own sentences quote the query, which may hold values of rows, so ours stand in their place. They name fields
-of the index, which are schema; not the field that a query names, which may be any text before a colon.
+tantivy's messages quote the query, which may hold values of rows, so ours replace them. They name fields of the index,
+which are schema, but never the field of a query: that may be any text before a colon.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Said = tuple[str, str]  # what is wrong, and what to do
 
 
 class Queries:
-    """Parses queries for one index. Its twin has the same fields but for Tailrace's own, which nobody can search in."""
+    """Parses queries for one index. Its twin has the same fields except Tailrace's own, which nobody can search."""
 
     def __init__(self, meta: IndexMeta) -> None:
         self._meta = meta
@@ -48,7 +48,7 @@ class Queries:
         return UsageError(f"{disclosure.value(query)} is not a query: {said}", hint=hint)
 
     def not_every_value(self, query: str) -> UsageError:
-        """Of ``field:*`` where tantivy does not know which rows have a value."""
+        """The error for ``field:*`` where tantivy does not know which rows have a value."""
         has = self._fields("i64", "f64", "bool", "date")
         return UsageError(
             f"{disclosure.value(query)} is not a query: field:* asks for rows with any value, which is known only of"

@@ -22,7 +22,8 @@ Stamp = tuple[int, int]  # inode and time of change of a file that is only ever 
 
 
 class SearchReader:
-    """Keeps the live generation's index open and opens it again when a commit or a promotion replaced its file."""
+    """Searches the live generation and looks rows up by key. The index stays open until a commit or a promotion
+    replaces it."""
 
     def __init__(self, spec: SearchIndex, settings: SinkSettings, store: str, projection: str) -> None:
         path = settings.path
@@ -49,10 +50,12 @@ class SearchReader:
             return found
 
     def search(self, query: str, limit: int = 10) -> list[Hit]:
-        """tantivy's query language: words, "phrases", field:word, AND, OR, NOT, ranges field:[a TO b]. Dates as in RFC
-        3339, day:"2024-02-29T00:00:00Z". NOT takes from what else is asked for: "* NOT chair" is all rows without it.
+        """tantivy's query language: words, "phrases", field:word, AND, OR, NOT, ranges field:[a TO b]. Dates are RFC
+        3339, day:"2024-02-29T00:00:00Z". NOT takes away from the rest of the query: "* NOT chair" is all rows without
+        it.
 
-        Words without a field are looked for in all ``text`` and ``string`` fields."""
+        Words without a field are searched in all ``text`` and ``string`` fields.
+        """
         if limit < 1:
             raise UsageError(f"a limit of {limit}", hint="give 1 or more")
         index, meta = self._live()

@@ -1,6 +1,6 @@
-"""Generations as tantivy indexes. A step is one commit of one index: rows, deletions and fence at once.
+"""Generations as tantivy indexes. A step is one commit of one index: rows, deletions and fence together.
 
-tantivy's writer lock lets one process write to an index at a time; the kernel frees it when that process dies.
+tantivy's writer lock admits one process at a time; the kernel releases it when that process dies.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class SearchSink:
 
     @contextmanager
     def snapshot(self, target: Target) -> Iterator[SinkSnapshot]:
-        """Of one commit: a searcher holds its files open, also those that later commits remove."""
+        """The rows and fence of one commit: a searcher keeps its files open, even those that later commits remove."""
         folder = self._of(target)
         index = folder.open_index(target.generation)
         if index is None:
@@ -233,7 +233,7 @@ class SearchLoad:
                 self._writer.add_document(document)
 
     def _check_lengths(self, keys: pa.StringArray, rows: pa.Table) -> None:
-        """Raises UsageError for what would not be found."""
+        """Raises UsageError for a text that would not be found."""
         of = f"projection {self._target.projection!r}"
         if (longest := _longest(keys)) > TERM_BYTES:
             raise UsageError(
@@ -248,12 +248,12 @@ class SearchLoad:
 
 
 def _longest(texts: pa.StringArray | pa.ChunkedArray) -> int:
-    """Bytes of the longest text, also of those in lists."""
+    """Bytes of the longest text, those in lists too."""
     return pc.max(pc.binary_length(pc.list_flatten(texts) if is_list(texts.type) else texts)).as_py() or 0
 
 
 def field_problems(spec: SearchIndex, target: Target) -> list[str]:
-    """Searchable fields that are not in the output, or of a type that the kind of field cannot take."""
+    """Searchable fields that are missing in the output, or of a type that their kind cannot take."""
     problems = [] if spec.fields else ["no column is searchable: name some in SearchIndex(fields=…)"]
     for name, kind in spec.fields.items():
         if name.startswith("_"):
