@@ -12,9 +12,9 @@ Level = Literal["fail", "warn"]
 
 @dataclass(frozen=True, slots=True)
 class DefinitionFinding:
-    """Something wrong with a projection: ``fail`` when its results would be wrong or it cannot run, ``warn`` when
-    they may differ from one computation to the next. ``place`` is ``file:line``; ``input`` and ``column`` say whose,
-    where it is about one, ``exit_code`` that of the error it would be (``tailrace.eventstore.errors``)."""
+    """Something wrong with a projection: ``fail`` when its results would be wrong or it cannot run, ``warn`` when they
+    may differ from one computation to the next. ``place`` is ``file:line``. ``input`` and ``column`` name what it is
+    about; ``exit_code`` is that of the error it would be (``tailrace.eventstore.errors``)."""
 
     level: Level
     what: str
@@ -26,6 +26,6 @@ class DefinitionFinding:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The known name that comes closest, as a question; "" when none comes close."""
+    """The most similar known name, as a question; "" when none is similar."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {close[0]}?" if close else ""

@@ -65,7 +65,7 @@ def _value_text(value: object) -> str:
 
 
 def _code_text(code: CodeType) -> str:
-    """A function without source (an interactive session): its instructions and constants."""
+    """The instructions and constants of a function without source (an interactive session)."""
     constants = [_code_text(part) if isinstance(part, CodeType) else repr(part) for part in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"
 
@@ -111,13 +111,13 @@ def _is_store(context: ast.expr_context) -> bool:
 
 @dataclass(slots=True)
 class _Reach:
-    """What a function reaches, collected once per name, in an order that depends on the text alone."""
+    """What a function reaches: each name once, in an order that depends on the text alone."""
 
     texts: list[str] = field(default_factory=list)
     seen: set[tuple[str, str]] = field(default_factory=set)
 
     def follow_name(self, module: _Module, name: str) -> None:
-        """Take in the statements that bind ``name`` in ``module``, and what they use in turn."""
+        """Add the statements that bind ``name`` in ``module``, and what they use in turn."""
         if (module.name, name) in self.seen:
             return
         self.seen.add((module.name, name))
@@ -151,7 +151,7 @@ class _Reach:
             self.follow_name(_Module.read(base, file), name)
 
     def _follow_module(self, name: str) -> None:
-        """``import name``: any of its attributes may be used, so all of it counts."""
+        """``import name``: any attribute may be used, so the whole module counts."""
         file = _project_file(name)
         if file is None or (name, "*") in self.seen:
             return

@@ -1,9 +1,9 @@
-"""What a projection's ``affects`` say together: which columns of its key tell its inputs' rows apart, and by which of
-their columns. Pure; knows names only.
+"""What the ``affects`` of a projection say together: which columns of its key all inputs give, and by which columns of
+theirs. Pure; knows names only.
 
-A projection is *local* when the rows of its result with some values of ``Lineage.key`` follow from those rows of its
-inputs alone that have these values. Then a change of a few rows is a change of a few values, and only what has these
-values is read and computed again.
+A projection is *local* when the rows of its result with some values of ``Lineage.key`` depend only on those rows of its
+inputs that have these values. Then a change of few rows is a change of few values, and only rows with these values are
+read and computed again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Direct:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The input's rows go where those rows of another one go whose columns ``theirs`` equal its columns ``own``."""
+    """The input's rows go where the rows of another input go whose columns ``theirs`` equal its columns ``own``."""
 
     input: str
     own: tuple[str, ...]
@@ -35,16 +35,16 @@ Path = Direct | Link
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """``key``: columns of the projection's key, in its order, that every input with a lineage gives; empty when there
-    are none. ``paths``: of each such input the way to them, those that others go through first. ``unknown``: inputs
-    of which nobody said what they affect."""
+    """``key``: the columns of the projection's key, in its order, that every input with a lineage gives; empty when
+    there are none. ``paths``: for each such input the way to them; inputs that others go through come first.
+    ``unknown``: inputs that do not say what they affect."""
 
     key: tuple[str, ...]
     paths: Mapping[str, Path]
     unknown: tuple[str, ...]
 
     def columns_of(self, name: str) -> tuple[str, ...]:
-        """The columns of an input by which rows are found: its own, and those that others go through."""
+        """The columns by which rows of an input are found: its own, and those by which others go through it."""
         found: list[str] = []
         match self.paths.get(name):
             case Direct(columns=columns):
@@ -82,8 +82,8 @@ def lineage_of(projection: Projection) -> Lineage:
 
 
 def key_columns(key: tuple[str, ...], affects: Affects) -> Mapping[str, str]:
-    """Column of the key -> column of the input, of an ``affects`` that names columns. Columns that are all named like
-    some of the key are those; others stand for the key's columns in their order."""
+    """The columns of an ``affects``, by columns of the key. If all are named like columns of the key, they are those;
+    otherwise they stand for the key's columns in order."""
     match affects:
         case str():
             return key_columns(key, (affects,))

@@ -1,4 +1,4 @@
-"""Defining projections, and finding those a project defines."""
+"""Defining projections, and loading those of a project."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def projection(
 ) -> Callable[[Callable[..., Any]], Projection]:
     """Make a projection of a function from DataFrames to one DataFrame.
 
-    ``key`` names the columns of the result that tell its rows apart, ``sink`` where the rows go, and every other
-    argument an input: the function has a parameter of the same name and gets a DataFrame there. A parameter ``now``
+    ``key`` names the columns of the result that identify its rows, ``sink`` is where the rows go, and every other
+    argument is an input: the function has a parameter of the same name and gets a DataFrame there. A parameter ``now``
     gets the commit time of the position. ``freshness``, seconds or text ("10min"), is how old the result may be:
     ``tailrace run`` schedules by it.
 
@@ -74,7 +74,7 @@ def projection(
 
 
 def _keys(given: Any) -> tuple[str, ...]:
-    """As it is given where it is none: what is wrong with it is told with the rest (``mistakes``)."""
+    """The key columns; a value that is no key stays as it is, for ``mistakes_of`` to report."""
     return tuple(given) if isinstance(given, tuple | list) else (given,)
 
 
@@ -85,7 +85,7 @@ def _tolerances(given: Any) -> Any:
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """Something wrong with a definition, or with a module or file that gives none (then ``projection`` is None).
-    ``name`` and ``place`` are the definition's as far as they are known, else the module's name."""
+    ``name`` and ``place`` are those of the definition if they are known, else of the module."""
 
     projection: Projection | None
     finding: DefinitionFinding
@@ -94,12 +94,12 @@ class Mistake:
 
     @property
     def is_of_module(self) -> bool:
-        """Is a whole module or file missing, or wrong before it defines anything?"""
+        """Whether a whole module or file is missing, or wrong before it defines anything."""
         return self.projection is None and self.name == self.place
 
 
 def as_error(mistakes: Iterable[Mistake], name: str) -> UsageError:
-    """The first mistake of one definition, or module, as the error that loading it would have raised."""
+    """The first mistake of a definition or module, as the error that loading it would raise."""
     own = [mistake for mistake in mistakes if mistake.name == name]
     return (
         UsageError(own[0].finding.what, hint=own[0].finding.hint)
@@ -116,18 +116,18 @@ def _first(name: str, found: Sequence[DefinitionFinding]) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """What does not load of a project, beside what does."""
+    """What does not load of a project."""
 
     mistakes: tuple[Mistake, ...] = ()
 
     @property
     def definitions(self) -> dict[str, UsageError]:
-        """The first mistake of each definition by its name."""
+        """The first mistake of each definition, by name."""
         return self._errors(of_modules=False)
 
     @property
     def modules(self) -> dict[str, UsageError]:
-        """The first mistake of each module or file of which it is not even known what it defines."""
+        """The first mistake of each module or file that defines nothing because of it."""
         return self._errors(of_modules=True)
 
     def _errors(self, *, of_modules: bool) -> dict[str, UsageError]:
@@ -140,7 +140,7 @@ _gathered: ContextVar[list[Mistake] | None] = ContextVar("gathered", default=Non
 
 @contextmanager
 def gathering() -> Iterator[list[Mistake]]:
-    """Inside, mistakes of definitions and modules are gathered instead of raised, so that all can be told at once;
+    """Inside, mistakes of definitions and modules are gathered instead of raised, so that all can be reported at once.
     ``load_projections`` leaves out what has one."""
     found: list[Mistake] = []
     token = _gathered.set(found)
@@ -161,7 +161,7 @@ def _tell(defined: Projection | None, name: str, place: str, found: Iterable[Def
 
 
 def import_from(root: Path) -> Path:
-    """Puts a folder on ``sys.path``, as ``python -m`` would: modules and sinks of one's own lie there."""
+    """Put a folder on ``sys.path``, as ``python -m`` would: a project's modules and sinks are there."""
     folder = root.resolve()
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
@@ -179,8 +179,8 @@ def load_projections(
     """Import the modules, read the ``.sql`` files (and folders of them), and return their projections by name, in order
     of definition.
 
-    ``root`` (default: the working folder) is put on ``sys.path`` and is where paths begin. Raises UsageError for a
-    module that is missing or does not import, a file that is missing or wrong, and for two projections of one name.
+    ``root`` (default: the working folder) is put on ``sys.path``, and paths begin there. Raises UsageError for a module
+    that is missing or does not import, a file that is missing or wrong, and for two projections of one name.
     """
     folder = import_from(root or Path.cwd())
     found: dict[str, Projection] = {}
@@ -242,7 +242,7 @@ def _files(folder: Path, path: str | Path) -> list[Path]:
 
 
 def _of_file(file: Path) -> list[Projection]:
-    """The projection of one file; none when it is not even known what it should be."""
+    """The projection of one file; none when the file does not say what it should be."""
     try:
         from tailrace.projections.definition.sql.load import load_sql
     except ModuleNotFoundError as error:
@@ -300,7 +300,8 @@ def _broken(name: str, error: Exception) -> UsageError:
 
 
 def _of_module(module: ModuleType) -> list[Projection]:
-    """The projections a module defines (not those it imports), refusing one hidden by another of its name."""
+    """The projections that a module defines (not those it imports). One that is hidden by another of its name is
+    refused."""
     own = [
         value
         for value in vars(module).values()

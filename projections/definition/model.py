@@ -161,7 +161,7 @@ class Projection:
 
     @property
     def topics(self) -> tuple[TopicId, ...]:
-        """The topics it reads itself, each once, in declared order."""
+        """The topics that it reads itself, each once, in declared order."""
         sources = self.inputs.values()
         return tuple(dict.fromkeys(source.topic_id for source in sources if not isinstance(source, Result)))
 

@@ -1,4 +1,4 @@
-"""Which projections read whose results: in which order they are refreshed, and that they read in no circle. Pure."""
+"""Which projections read each other's results: the order of refreshes, and circles. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tailrace.projections.definition.model import Projection
 
 
 def in_order(projections: Mapping[str, Projection], names: Iterable[str]) -> list[str]:
-    """The names, each behind those that it reads, also by way of others; otherwise in the order they have."""
+    """The names, each after those that it reads directly or by way of others; otherwise in their order."""
     chosen = list(dict.fromkeys(names))
     found: dict[str, None] = {}
     begun: set[str] = set()
@@ -28,7 +28,7 @@ def in_order(projections: Mapping[str, Projection], names: Iterable[str]) -> lis
 
 
 def circle_of(projections: Mapping[str, Projection], name: str) -> list[str]:
-    """The way from a projection back to itself, by what each reads; [] when there is none."""
+    """The way from a projection back to itself through what each reads; [] when there is none."""
     ways = [[name]]
     seen = {name}
     while ways:

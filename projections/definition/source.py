@@ -34,7 +34,7 @@ def _foreign_roots() -> tuple[str, ...]:
 
 
 def is_project_file(path: str | None) -> bool:
-    """Is this source file the user's own: not a library, not the interpreter, not ours?"""
+    """Whether a source file is the user's own: not a library's, not the interpreter's, not ours."""
     if not path or path.startswith("<") or "pyspark.zip" in path or "py4j" in path:
         return False
     real = os.path.realpath(path)
@@ -70,8 +70,8 @@ def _tree(file: str, text: str) -> ast.Module:
 
 @dataclass(frozen=True, slots=True)
 class SourceLines:
-    """The lines of a function's calls by the name that is called (``join``, ``row_number``), and those of the inputs
-    in its decorator by their names."""
+    """The lines of a function's calls by the name that is called (``join``, ``row_number``), and those of the inputs in
+    its decorator by their names."""
 
     file: str
     line: int
@@ -80,7 +80,7 @@ class SourceLines:
 
     @classmethod
     def of(cls, projection: Projection) -> SourceLines:
-        """Of a projection's function; without calls when there is no source (an interactive session)."""
+        """The lines of a projection's function; no calls when there is no source (an interactive session)."""
         function = inspect.unwrap(projection.function)
         if isinstance(function, SqlQuery):
             return cls(function.file, function.line, function.calls, function.inputs)

@@ -16,8 +16,8 @@ _PLACE = re.compile(r"\(?line (\d+),? pos(?:ition)? (\d+)\)?")
 
 @dataclass(frozen=True, slots=True)
 class TableReference:
-    """A place of the text that reads an input: from ``start`` up to ``end``. ``alias``: what its columns are qualified
-    by, where the text gives it no other name."""
+    """A place of the text that reads an input, from ``start`` to before ``end``. ``alias`` qualifies its columns where
+    the text gives no other name."""
 
     start: int
     end: int
@@ -27,9 +27,9 @@ class TableReference:
 
 @dataclass(frozen=True)
 class SqlQuery:
-    """``text`` is the file with its header blanked, so that lines and columns are the file's. ``words`` are those that
-    count: no comments, no layout. ``calls`` are the lines of its functions and clauses, by the name that DataFrames
-    have for them; ``inputs`` the lines in which they are declared."""
+    """``text`` is the file with its header blanked, so that lines and columns are the file's. ``words`` are its tokens
+    without comments and layout. ``calls`` are the lines of its functions and clauses, by the names that DataFrames have
+    for them; ``inputs`` the lines that declare them."""
 
     file: str
     line: int
@@ -55,7 +55,7 @@ class SqlQuery:
         return found
 
     def _template(self) -> str:
-        """With a place for each DataFrame: Spark has no names for them but those it makes itself."""
+        """The query with a placeholder for each DataFrame: Spark takes no other names for them."""
         places = {name: f"{{i{at}}}" for at, name in enumerate(self.inputs)}
         parts, at = [], 0
         for reading in self.readings:
@@ -65,7 +65,7 @@ class SqlQuery:
         return "".join([*parts, _escaped(self.text[at:])])
 
     def place_of(self, error: Exception) -> str:
-        """``file:line``, with the column where it is that of the file, of what Spark refuses."""
+        """The place of what Spark refuses: ``file:line``, with the column where that is the file's."""
         context: Sequence[Any] = getattr(error, "getQueryContext", tuple)() or ()
         told = _PLACE.search(context[0].summary() if context else str(error)) or _PLACE.search(str(error))
         if told is None:

@@ -1,4 +1,8 @@
-"""What is wrong with a definition by itself: without a log, without settings."""
+"""What is wrong with a definition by itself: without a log, without settings.
+
+A module is loaded without a type checker. A value of a wrong type that failed only in use would look like a bug of
+ours, far from where it is written; so the fields of inputs and sinks are checked against one table.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +144,7 @@ def _of_input(defined: Projection, name: str, source: object) -> _Said:
 
 
 def _of_through(defined: Projection, name: str, through: Through) -> _Said:
-    """It leads to inputs with a lineage, and not back."""
+    """A ``Through`` leads to an input with a lineage, and not back."""
     columns = [*through.on, *through.on.values()] if isinstance(through.on, Mapping) else []
     if not columns or not all(isinstance(column, str) and column for column in columns):
         yield (
@@ -178,7 +182,7 @@ class _Wanted:
 
 
 def wrong_values(given: object) -> Iterator[tuple[str, str]]:
-    """Fields of an input or a sink whose value cannot be used: what is wrong, and what is wanted."""
+    """The fields of an input or a sink with unusable values: what is wrong, and what is wanted."""
     for name, wanted in _FIELDS.get(type(given), {}).items():
         value = getattr(given, name)
         if not wanted.fits(value):

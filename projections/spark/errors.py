@@ -1,7 +1,8 @@
 """From an exception of the projection's code, or of Spark running it, to one readable error.
 
-A user's mistake is told by the projection's name, the user's own file and line, and the exception's first words.
-Errors that our own tasks raise cross the JVM as text; they are found in it and raised again as what they were.
+A user's mistake is reported by the projection's name, the user's own file and line, and the beginning of the
+exception's message. Errors that our own tasks raise cross the JVM as text; they are found in it and raised again as
+what they were.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tailrace.projections.definition.model import Projection
 
 FOR_GOOD = (ProjectionFailed, UnreadableCell, UnknownCell, HistoryGone)
-"""Errors that come again however often a build is gone on with: code, input or output is at fault, or rows are gone."""
+"""Errors that come again however often a build is continued: code, input or output is at fault, or rows are gone."""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _OWN_MODULES = "|".join(re.escape(kind.__module__) for kind in (TailraceError, ProjectionFailed))
@@ -37,7 +38,7 @@ _PYTHON_ERROR = re.compile(
     r"^([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt|Invalid)): ?(.*)$", re.M
 )
 _VIEW = re.compile(r"`?_pyspark_[0-9a-f]{32}`?")
-"""What pyspark calls a DataFrame in SQL."""
+"""pyspark's name for a DataFrame in SQL."""
 _HINT = "\n  hint: "
 _MAX_WORDS = 600
 _WORKER_GONE = "Python worker exited unexpectedly (crashed)"
@@ -49,8 +50,8 @@ _DRIVERS = ("psycopg", "redis.", "sqlalchemy.")
 
 @contextmanager
 def explained(projection: Projection, doing: str) -> Iterator[None]:
-    """Run a projection's code, or Spark on its plan; what it raises becomes a TailraceError. ``doing`` is a verb
-    phrase for the message ("defining its result", "computing its result")."""
+    """Run a projection's code, or Spark on its plan; what it raises becomes a TailraceError. ``doing`` is a verb phrase
+    for the message ("defining its result", "computing its result")."""
     try:
         yield
     except TailraceError:
@@ -62,8 +63,8 @@ def explained(projection: Projection, doing: str) -> Iterator[None]:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Did Ctrl-C cause it? Spark's handler cancels the jobs and raises KeyboardInterrupt, in whose place the failure of
-    a cancelled job then leaves Spark's own clean-up."""
+    """Whether Ctrl-C caused it. Spark's handler cancels the jobs and raises KeyboardInterrupt; the failure of a
+    cancelled job may then replace it."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -73,7 +74,7 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 @contextmanager
 def explained_upkeep(doing: str) -> Iterator[None]:
-    """Run work of ours, none of a user's code, in Spark's tasks; what they raise comes out as what it was."""
+    """Run our own work, without a user's code, in Spark's tasks; errors of ours come out as what they were."""
     try:
         yield
     except TailraceError:
@@ -110,10 +111,10 @@ def explain(projection: Projection, doing: str, error: Exception) -> TailraceErr
 
 
 def unforeseen(projection: Projection, doing: str, error: Exception) -> OperatorError:
-    """What to tell of an exception that nobody foresaw, so that one projection's does not end the work on others.
+    """The error for an exception that nobody foresaw, so that one projection's does not stop the others.
 
-    Raises the exception itself when it is a disk's or a server's, and not of the projection's own code: others meet it,
-    too, and the command line has words for it.
+    Raises the exception itself when it comes from a disk or a server and not from the projection's code: it concerns
+    all projections, and the command line explains it.
     """
     place = user_place(error)
     if place is None and (isinstance(error, OSError) or type(error).__module__.startswith(_DRIVERS)):
@@ -125,7 +126,7 @@ def unforeseen(projection: Projection, doing: str, error: Exception) -> Operator
 
 
 def _own_error(text: str, prefix: str = "") -> TailraceError | None:
-    """One of our own errors that a Spark task raised, taken from the text of the exception around it."""
+    """An error of our own that a Spark task raised, found in the text of the exception around it."""
     found = None
     for match in _OWN_ERROR.finditer(text):
         kind = ProjectionFailed if match[1] == "ProjectionFailed" else getattr(errors, match[1], None)
@@ -145,8 +146,8 @@ def _place_in_text(text: str) -> str | None:
 
 
 def _cause(error: Exception) -> str:
-    """What to say of an exception: its class and first words, without plans and Java frames. Words that may hold
-    values of rows are hidden; a plan that Spark refuses has seen none yet."""
+    """The class and the beginning of an exception's message, without plans and Java frames. Words that may hold values
+    of rows are hidden; a plan that Spark refuses has not seen any."""
     text = str(error)
     name = type(error).__name__
     if getattr(error, "getCondition", None) is None:
@@ -171,8 +172,8 @@ def _words(text: str) -> str:
 
 
 def _lost_worker(text: str, doing: str) -> TransientError | None:
-    """What to tell when a process that ran a task was killed, by a system out of memory for one, as often as Spark
-    tries."""
+    """The error when a process that ran a task was killed as often as Spark tries, for example by a system out of
+    memory."""
     if _WORKER_GONE not in text:
         return None
     return TransientError(
@@ -183,7 +184,7 @@ def _lost_worker(text: str, doing: str) -> TransientError | None:
 
 
 def _lost_session(error: Exception, doing: str) -> TransientError | None:
-    """What to tell when Spark's JVM ended, rather than the user's code fail with a connection of its own."""
+    """The error when Spark's JVM ended; None when the exception comes from a connection of the user's code."""
     from tailrace.projections.spark.session import END_SECONDS, is_lost
 
     of_a_connection = type(error).__module__.startswith("py4j.") or isinstance(error, OSError | EOFError)

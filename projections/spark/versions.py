@@ -1,7 +1,7 @@
-"""Whether the driver, Spark's JVM and its executors are of one version.
+"""Whether the driver, Spark's JVM and its executors have the same versions.
 
-A cluster's Spark beside a wheel of another release, or executors with another Tailrace, mostly work until they fail
-somewhere that tells nobody why.
+A cluster with another release of Spark, or executors with another Tailrace, mostly work, and then fail where no message
+says why.
 """
 
 from __future__ import annotations
@@ -26,24 +26,23 @@ _ANSWER = "pyspark string, tailrace string"
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Of one process: of pyspark, and of Tailrace; None: its modules are there without a distribution, "": they are not
-    there. Python's own is compared by each worker before it takes a task."""
+    """The versions of pyspark and Tailrace in one process. None: its modules are there without a distribution; "": they
+    are not there. Workers compare Python's own version before they take a task."""
 
     pyspark: str
     tailrace: str | None
 
 
 def disagreements(session: SparkSession, *, on_executors: bool) -> list[str]:
-    """What is of another version than this process, each with what to do. With ``on_executors`` a few tiny tasks ask
-    theirs.
+    """What has another version than this process, and what to do. With ``on_executors`` a few tiny tasks ask executors.
 
-    Raises OperatorError when they cannot run Python tasks of this driver at all.
+    Raises OperatorError when executors cannot run Python tasks of this driver at all.
     """
     return differing(here(), str(session.version), executors(session) if on_executors else ())
 
 
 def differing(driver: Versions, spark: str, executors: Collection[Versions]) -> list[str]:
-    """``disagreements`` as a function of what was found."""
+    """``disagreements`` as a pure function of the versions."""
     found = []
     if _release(spark) != _release(driver.pyspark):
         found.append(
@@ -68,12 +67,13 @@ def differing(driver: Versions, spark: str, executors: Collection[Versions]) -> 
 
 
 def _release(version: str) -> tuple[str, ...]:
-    """``4.0.1.dev3``, ``4.0.1-vendor`` -> 4.0: minor releases change what driver and JVM say to each other."""
+    """``4.0.1.dev3``, ``4.0.1-vendor`` -> 4.0: driver and JVM of different minor releases do not understand each
+    other."""
     return tuple(version.split(".")[:2])
 
 
 def here() -> Versions:
-    """Of this process."""
+    """The versions of this process."""
     import pyspark
 
     try:
@@ -84,7 +84,7 @@ def here() -> Versions:
 
 
 def executors(session: SparkSession) -> set[Versions]:
-    """What the executors' Python workers say of themselves. Raises OperatorError."""
+    """The versions that the executors' Python workers report. Raises OperatorError."""
     from pyspark.errors import PySparkException
 
     def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -114,7 +114,7 @@ def executors(session: SparkSession) -> set[Versions]:
 
 
 def _unable(said: str) -> OperatorError:
-    """Why no Python task ran. The probe has no rows, so what Spark says of it holds no value of one."""
+    """Why no Python task ran. The probe has no rows, so Spark's message holds no value of one."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     if _PYTHON_DIFFERS in said:
         why = next(line for line in lines if _PYTHON_DIFFERS in line)

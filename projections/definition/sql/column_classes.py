@@ -1,9 +1,9 @@
-"""What the rows of a query's inputs affect, derived from its text: from where the key's columns come, and which columns
+"""What the rows of a query's inputs affect, derived from its text: where the key's columns come from, and which columns
 the query sets equal. Pure.
 
-What is derived is a claim like one that is written: the proof on Spark's plan and the samples hold for both. So nothing
-here needs to be sure of what a function or an outer join means; it has to find what the author would have written, or
-nothing. Names of columns are compared as Spark compares them, without their case.
+The result is a claim, like one that an author writes: the proof on Spark's plan and the samples check both. So nothing
+here has to know what a function or an outer join means. It finds what the author would have written, or nothing. Names
+of columns are compared without case, as Spark compares them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NotDerived(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """``affects`` of the inputs that were asked for; ``missing`` are those without, each with the reason."""
+    """``affects`` of the inputs in question; ``missing`` are those without one, each with the reason."""
 
     affects: Mapping[str, Affects]
     missing: Mapping[str, str]
@@ -41,7 +41,7 @@ class Derived:
 def derive(
     query: exp.Query, key: Sequence[str], inputs: Mapping[str, Input], wanted: Sequence[str]
 ) -> Derived:
-    """The lineage of a query over ``inputs``, of which ``wanted`` do not say what they affect."""
+    """The lineage of a query over ``inputs``; those in ``wanted`` do not say what they affect."""
     if not wanted:
         return Derived({}, {})
     walk = _Walk({name.lower(): name for name in inputs}, inputs)
@@ -57,9 +57,9 @@ def derive(
 
 @dataclass(slots=True)
 class _Output:
-    """What a query or a table gives. ``columns`` are those whose names are known, in their order, each with the places
-    its value comes from (none: it is computed); ``stars`` are outputs that are given on as a whole. With a ``reading``
-    other columns are those of an input; if it ``is_open``, there may be other ones."""
+    """The output of a query or a table. ``columns`` are those with known names, in order, each with the places its
+    value comes from (none: it is computed); ``stars`` are outputs that are passed on whole. With a ``reading``, other
+    columns are those of an input; if it ``is_open``, there may be others."""
 
     columns: list[tuple[str, frozenset[Place]]] = field(default_factory=list)
     stars: list[_Output] = field(default_factory=list)
@@ -67,7 +67,7 @@ class _Output:
     is_open: bool = False
 
     def has(self, name: str) -> bool | None:
-        """Is there such a column? None when nobody knows."""
+        """Whether there is such a column; None when that is not known."""
         if any(column == name for column, _ in self.columns):
             return True
         known = [star.has(name) for star in self.stars]
@@ -87,7 +87,7 @@ class _Output:
 
 
 def _one(outputs: Sequence[_Output], name: str) -> _Output | None:
-    """The one that has a column; None when that is not certain."""
+    """The only output that has a column; None when that is not certain."""
     known = [(output, output.has(name)) for output in outputs]
     for certain in (True, None):
         found = [output for output, has in known if has is certain]
@@ -102,8 +102,8 @@ _Same = Callable[[frozenset[Place], frozenset[Place]], frozenset[Place]]
 
 @dataclass(slots=True)
 class _Walk:
-    """Reads a query from its tables up. ``names`` are the inputs' by their lower case; ``edges`` the places that the
-    query sets equal, which with the places they reach in turn are one class; ``groups`` what is grouped or partitioned
+    """Reads a query from its tables up. ``names`` are the inputs by their lower-case names. ``edges`` are places that
+    the query sets equal: places that are connected are one class. ``groups`` is what the query groups or partitions
     by."""
 
     names: Mapping[str, str]
@@ -127,7 +127,7 @@ class _Walk:
         return {place for place in {*self._above, *roots} if self.root(place) in roots}
 
     def root(self, place: Place) -> Place:
-        """The place that stands for its class."""
+        """The place that represents a class."""
         while place in self._above:
             place = self._above[place]
         return place
@@ -144,8 +144,8 @@ class _Walk:
             self._above[below] = above
 
     def query(self, query: exp.Expr, tables: _Tables) -> _Output:
-        """A SELECT, a set operation or one of these in parentheses. ``tables`` are the common table expressions that it
-        sees, each with those that it sees itself."""
+        """A SELECT, a set operation or one of these in parentheses. ``tables`` are the common table expressions in
+        scope, each with its own scope."""
         known = dict(tables)
         with_ = query.args.get("with_")
         for each in with_.expressions if isinstance(with_, exp.With) else ():
@@ -159,7 +159,7 @@ class _Walk:
         raise NotDerived(f"it has a {query.key}, which is not followed")
 
     def _united(self, left: _Output, right: _Output) -> _Output:
-        """A set operation's column of one place is that of both sides."""
+        """A column of a set operation is, in each place, that of both sides."""
         if left.columns and right.columns and not left.stars and not right.stars:
             pairs = zip(left.columns, right.columns, strict=False)
             columns = [(name, self._same(ours, theirs)) for (name, ours), (_, theirs) in pairs]
@@ -167,7 +167,7 @@ class _Walk:
         return _United(self._same, left, right)
 
     def _same(self, ours: frozenset[Place], theirs: frozenset[Place]) -> frozenset[Place]:
-        """The value of either: places of one class, as far as the key goes. Nothing when one of them is computed."""
+        """The value of either: places of one class, for the key's purposes. Nothing when one of them is computed."""
         if not ours or not theirs:
             return frozenset()
         for one in ours:
@@ -200,7 +200,7 @@ class _Walk:
         return output
 
     def _add(self, sources: dict[str, _Output], source: exp.Expr, tables: _Tables) -> str:
-        """Take in what stands in FROM or JOIN; its name."""
+        """Add a table of FROM or JOIN; returns its name."""
         name = (source.alias_or_name or f" {len(sources)}").lower()
         sources[name] = self._source(source, tables)
         for join in source.args.get("joins") or []:  # (a JOIN b …) in parentheses
@@ -254,7 +254,7 @@ class _Walk:
                 self._equal(self._value(bare.left, scope), self._value(bare.right, scope))
 
     def _value(self, expression: exp.Expr, scope: _Scope) -> frozenset[Place]:
-        """The places an expression's value comes from as it is."""
+        """The places whose value an expression passes on unchanged."""
         match expression:
             case exp.Alias() | exp.Paren() | exp.Cast():
                 return self._value(expression.this, scope)
@@ -267,7 +267,7 @@ class _Walk:
         return frozenset()
 
     def _look_into_subqueries(self, select: exp.Select, tables: _Tables) -> None:
-        """Readings in conditions and values: of these nothing is followed, but they are there."""
+        """Note readings in conditions and values. They are not followed, but they count."""
         around = [select.args.get("where"), select.args.get("having"), *select.expressions]
         around += [join.args.get("on") for join in select.args.get("joins") or []]
         for place in filter(None, around):
@@ -275,7 +275,7 @@ class _Walk:
                 self.query(inner, tables)
 
     def _grouped(self, select: exp.Select, scope: _Scope, output: _Output) -> None:
-        """Note what it groups by, and what its windows are partitioned by."""
+        """Note what the query groups by, and what its windows are partitioned by."""
         group = select.args.get("group")
         if group is not None:
             self.groups.append([self._group_value(each, scope, output) for each in group.expressions])
@@ -305,7 +305,7 @@ class _Walk:
 
 
 class _United(_Output):
-    """The columns of a set operation's sides by their names, where these are not known before they are asked for."""
+    """The columns of a set operation's sides by name, where these are not known beforehand."""
 
     def __init__(self, same: _Same, left: _Output, right: _Output) -> None:
         super().__init__()
@@ -356,7 +356,7 @@ class _Scope:
         return frozenset({(output.reading, parts[1])}) if isinstance(source, Changes) else frozenset()
 
     def starred(self, star: exp.Expr) -> list[_Output]:
-        """The outputs that ``*`` or ``t.*`` gives on; nothing certain of those with EXCEPT and its like."""
+        """The outputs that ``*`` or ``t.*`` passes on. Nothing is certain about those with EXCEPT and the like."""
         inner = star.this if isinstance(star, exp.Column) else star
         if any(inner.args.values()):
             return [_Output(is_open=True)]
@@ -410,8 +410,9 @@ class _Choice:
         return best
 
     def _subsets(self) -> Iterator[tuple[str, ...]]:
-        """Sets of key columns that all inputs give that say what they affect: first those that every group and window
-        has which has some of the key, for what it mixes cannot be followed; of these the largest first."""
+        """Sets of key columns that are given by all inputs that say what they affect. First come those that every group
+        and window has if it has any of the key, because what it mixes cannot be followed; then larger before
+        smaller."""
         known = [
             frozenset(key_columns(tuple(self.key), source.affects))
             for source in self.inputs.values()
@@ -422,7 +423,7 @@ class _Choice:
         return iter(sorted(sets, key=self._mixed))
 
     def _mixed(self, followed: Sequence[str]) -> int:
-        """How many groups and windows have a part of these columns only."""
+        """How many groups and windows have only a part of these columns."""
         classes = [self.walk.class_of(self.traced[name]) for name in followed]
         held = [sum(any(places & one for places in group) for one in classes) for group in self._groups()]
         return sum(0 < count < len(classes) for count in held)
@@ -449,7 +450,7 @@ class _Choice:
         return found
 
     def _leads(self, name: str, affects: Affects, reached: Sequence[str], found: dict[str, Affects]) -> bool:
-        """Is an input known to lead to the key, now that these are? A wanted one's way there is ``found``."""
+        """Whether an input is known to lead to the key. The way of a wanted input is in ``found``."""
         if affects is None:
             link = self._link(name, reached) if name in self.wanted else None
             if link is not None:
@@ -461,7 +462,7 @@ class _Choice:
         return [number for number, read in enumerate(self.walk.readings) if read == name]
 
     def _column(self, name: str, column: str) -> str | None:
-        """The column that in every reading of an input holds a column of the key; by preference one of its name."""
+        """The column that holds a column of the key in every reading of an input; one of the same name is preferred."""
         held = self.walk.class_of(self.traced[column])
         readings = self._readings(name)
         common = {own for _, own in held if readings and all((reading, own) in held for reading in readings)}

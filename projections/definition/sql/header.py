@@ -1,4 +1,5 @@
-"""The header of a ``.sql`` file: a comment at its head that holds, as TOML, what ``@projection`` is given in Python."""
+"""The header of a ``.sql`` file: a comment at its beginning with TOML, which says what ``@projection`` is given in
+Python."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from pydantic import (
 from tailrace.eventstore.errors import manual_page
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.model import Changes, Events, Input, OnUnreadable, Result, State, Through
-from tailrace.projections.definition.sql.own_sink import NoSink, own_sink
+from tailrace.projections.definition.sql.own_sink import WrongSink, own_sink
 from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex, SinkSpec
 
 EVERYTHING = "*"
@@ -107,8 +108,8 @@ class _Header(_Strict):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a header says. ``sink`` is None where that is wrong. ``derived`` names the inputs of which it does not say
-    what they affect; those of which it says "everything" have no ``affects`` either."""
+    """What a header says. ``sink`` is None when it is wrong. ``derived`` names the inputs without an ``affects`` in it;
+    those with "everything" have none either."""
 
     name: str
     key: tuple[str, ...]
@@ -124,7 +125,7 @@ class Header:
 
 @dataclass(slots=True)
 class HeaderReader:
-    """Reads the header of one file; ``findings`` are what is wrong with it."""
+    """Reads the header of one file. ``findings`` are what is wrong with it."""
 
     file: str
     stem: str
@@ -132,7 +133,7 @@ class HeaderReader:
     _lines: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def read(self, text: str) -> tuple[Header | None, str]:
-        """The header, None without one that can be understood, and the text with spaces in its place."""
+        """The header (None: it cannot be understood), and the text with spaces in its place."""
         opened = _HEADER.match(text)
         closed = text.find("*/", opened.end()) if opened else -1
         if opened is None or closed < 0:
@@ -233,7 +234,7 @@ class HeaderReader:
         self._find_unknown(given, ["factory", "options"], first)
         try:
             return own_sink(given.get("factory"), given.get("options", {}))
-        except NoSink as error:
+        except WrongSink as error:
             self._find(error.what, error.hint, self._line(("sink", error.option), first))
             return None
 
@@ -254,7 +255,7 @@ class HeaderReader:
 
 
 def _problems(error: ValidationError, told: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """What is wrong (what, hint, path), each place once: a value of several allowed forms fits none of them."""
+    """What is wrong (what, hint, path), once for each place: a value with several allowed forms fails all of them."""
     seen: set[tuple[str, ...]] = set()
     for problem in error.errors():
         absent = problem["type"] in ("missing", "extra_forbidden")
@@ -277,8 +278,8 @@ def _unknown(name: str, word: str, known: Iterable[str]) -> tuple[str, str]:
 
 
 def _written(loc: Sequence[str], told: Mapping[str, Any], *, absent: bool) -> tuple[str, ...]:
-    """The part of an error's place that the header has: the rest are names of the forms that were tried. What is
-    absent, or unknown, is its last part."""
+    """The part of an error's place that is in the header; the rest are names of the forms that were tried. What is
+    absent or unknown is its last part."""
     found: list[str] = []
     at: Any = told
     for part in loc[:-1] if absent else loc:
@@ -293,7 +294,7 @@ def _lowered(text: str) -> str:
 
 
 def _lines(toml: str, first: int) -> Iterator[tuple[tuple[str, ...], int]]:
-    """The line of each key and table of a TOML text, by its path, and of what is around it."""
+    """The line of each key and table of a TOML text, by its path."""
     around: tuple[str, ...] = ()
     seen: set[tuple[str, ...]] = set()
     for number, line in enumerate(toml.splitlines(), first):

@@ -1,5 +1,8 @@
-"""From a ``.sql`` file to a projection, or to all that is wrong with the file. Starts no Spark, which reads the text
-again and has the last word; refused here are several statements, tables that are no inputs, inputs nobody reads."""
+"""From a ``.sql`` file to a projection, or to everything that is wrong with the file. Starts no Spark.
+
+Spark reads the text again and decides. Refused here are several statements, tables that are no inputs, and inputs that
+the query does not read.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ _CLAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A file's projection, None when it is not known what it is to be. ``findings`` are what is wrong with it."""
+    """The projection of a file; None when it is not known what it should be. ``findings`` are what is wrong with the
+    file."""
 
     file: str
     name: str
@@ -64,7 +68,7 @@ def load_sql(path: Path) -> Loaded:
 
 
 def _projection(header: Header, query: exp.Query, parsed: _Body) -> Projection:
-    """With the lineage that the header gives. What else the query reads is found."""
+    """The projection with the lineage of the header; what it does not say is derived from the query."""
     assert header.sink is not None
     arguments = parsed.arguments(query)
     function = SqlQuery(
@@ -118,7 +122,7 @@ def _missing(defined: Projection, header: Header, name: str, why: str) -> Defini
 
 
 class _Body:
-    """The text behind the header, in which lines and columns are the file's."""
+    """The text after the header. Lines and columns are the file's."""
 
     def __init__(self, file: str, text: str, findings: list[DefinitionFinding]) -> None:
         self.file, self.text, self._findings = file, text, findings
@@ -126,7 +130,7 @@ class _Body:
         self.line = 1
 
     def query(self) -> exp.Query | None:
-        """The one SELECT; None when it is something else, which is then found."""
+        """The one SELECT; None, with a finding, when it is something else."""
         try:
             self.tokens = sqlglot.tokenize(self.text, read=_DIALECT)
             self.line = self.tokens[0].line if self.tokens else 1
@@ -148,7 +152,7 @@ class _Body:
         return parsed[0]
 
     def _unended(self, words: str) -> tuple[str, str]:
-        """What the tokenizer says, and the place: it gives that of the first character it could not make a token of."""
+        """The tokenizer's message and place: that of the first character which it could not read."""
         told = _UNENDED.fullmatch(words)
         if told is None:
             return "it cannot be cut into words", f"{self.line}"
@@ -178,7 +182,7 @@ class _Body:
         return {name: tuple(lines) for name, lines in found.items()}
 
     def arguments(self, query: exp.Query) -> tuple[str, ...]:
-        """Its parameters; ``:now`` is the only one there is."""
+        """The parameters of the query. ``:now`` is the only allowed one."""
         names = {str(each.this or "?") for each in query.find_all(exp.Placeholder, exp.Parameter)}
         for name in sorted(names - {NOW}):
             self._find(
@@ -187,7 +191,7 @@ class _Body:
         return (NOW,) if NOW in names else ()
 
     def readings(self, query: exp.Query, inputs: Iterable[str]) -> Iterator[TableReference]:
-        """Every place that reads an input, in order. Tables that are none are found."""
+        """Every place that reads an input, in order. Tables that are no inputs are findings."""
         names = {name.lower(): name for name in inputs}
         own = {each.alias.lower() for each in query.find_all(exp.CTE)}
         for hidden in sorted(own & set(names)):

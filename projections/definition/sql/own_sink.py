@@ -1,4 +1,4 @@
-"""A sink of a user's own, named in a header: ``module:name`` of what makes it, called with the header's options."""
+"""A user's own sink, named in a header: ``module:name`` of a factory that is called with the header's options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.projections.sinks.specs import OwnSink
 _EXAMPLE = 'for example factory = "shop.sinks:TotalsFile", options = { path = "totals.db" }'
 
 
-class NoSink(Exception):
+class WrongSink(Exception):
     """What is wrong with ``factory`` or ``options`` (``option``), and what to do about it."""
 
     def __init__(self, option: str, what: str, hint: str) -> None:
@@ -23,21 +23,21 @@ class NoSink(Exception):
 
 
 def own_sink(factory: object, options: object) -> OwnSink:
-    """The sink that ``factory`` gives. Raises NoSink; its module is imported."""
+    """The sink that ``factory`` makes. Raises WrongSink. Its module is imported."""
     if not isinstance(options, Mapping):
-        raise NoSink("options", "sink.options is no table", _EXAMPLE)
+        raise WrongSink("options", "sink.options is no table", _EXAMPLE)
     make = _found(factory)
     try:
         made = make(**options)
     except Exception as error:
         place = f" ({at})" if (at := user_place(error)) else ""
-        raise NoSink(
+        raise WrongSink(
             "options",
             f"{factory} does not give a sink for these options: {type(error).__name__}: {error}{place}",
             "sink.options are its arguments by name",
         ) from error
     if not isinstance(made, OwnSink):
-        raise NoSink(
+        raise WrongSink(
             "factory",
             f"{factory} gives a {type(made).__name__}, which is no sink",
             "a sink has open_sink and open_reader: see "
@@ -49,12 +49,12 @@ def own_sink(factory: object, options: object) -> OwnSink:
 def _found(factory: object) -> Callable[..., Any]:
     module_name, colon, name = factory.partition(":") if isinstance(factory, str) else ("", "", "")
     if not (module_name and colon and name.isidentifier()):
-        raise NoSink("factory", "sink.factory does not name what makes the sink as module:name", _EXAMPLE)
+        raise WrongSink("factory", "sink.factory does not name what makes the sink as module:name", _EXAMPLE)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
         place = f" ({at})" if (at := user_place(error)) else ""
-        raise NoSink(
+        raise WrongSink(
             "factory",
             f"module {module_name!r} of sink.factory does not import: {type(error).__name__}: {error}{place}",
             "modules are looked up from the folder of tailrace.toml and the installed packages",
@@ -62,7 +62,7 @@ def _found(factory: object) -> Callable[..., Any]:
     made: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(made):
         known = [each for each in vars(module) if not each.startswith("_")]
-        raise NoSink(
+        raise WrongSink(
             "factory",
             f"module {module_name!r} has no {name} to be called",
             did_you_mean(name, known) or "sink.factory is a class, or a function, at the top of its module",
