@@ -19,7 +19,7 @@ from sqlglot.errors import ParseError, TokenError
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.model import NOW, Affects, Projection
 from tailrace.projections.definition.source import shown
-from tailrace.projections.definition.sql.column_classes import derive
+from tailrace.projections.definition.sql.derive import derive
 from tailrace.projections.definition.sql.header import EVERYTHING, Header, HeaderReader
 from tailrace.projections.definition.sql_query import SqlQuery, TableReference
 from tailrace.projections.definition.validate import mistakes_of
