@@ -147,7 +147,7 @@ class ProjectionContext:
         """Whether no loaded definition matches it. Then this process may not refresh it."""
         made_by = {generation.projection: generation.fingerprint}
         if generation.pin:
-            made_by |= generation.pin.anew
+            made_by |= generation.pin.computed_inputs
         return any(self.fingerprint(name) != known for name, known in made_by.items())
 
     def why_frozen(self, generation: Generation) -> str:
@@ -161,10 +161,10 @@ class ProjectionContext:
             return f"no module that loads defines it; {'; '.join(map(_first_line, modules))}"
         return "no loaded module defines it; readers keep what it shows"
 
-    def anew(self, pin: Pin | None) -> dict[str, Projection]:
+    def computed_inputs(self, pin: Pin | None) -> dict[str, Projection]:
         """The definitions of projections whose results are computed together with a pinned generation. Raises
         UsageError when one is not loaded."""
-        return {name: self.projection(name) for name in pin.anew} if pin else {}
+        return {name: self.projection(name) for name in pin.computed_inputs} if pin else {}
 
     def sink(self, generation: Generation) -> Sink:
         return open_sink(generation.sink, self.settings)

@@ -29,7 +29,7 @@ from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.store import Store
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.lifecycle.catch_up import refresh_under_lease, undefined_outcomes
-from tailrace.projections.refresh.lock import refreshing
+from tailrace.projections.refresh.lock import refresh_lease
 from tailrace.projections.refresh.refresh import Outcome
 from tailrace.projections.spark.session import require_submitter
 
@@ -133,7 +133,7 @@ def run(
     poll = ctx.settings.projections.poll_seconds
     schedule = Schedule({each.name: each.freshness_seconds for each in chosen}, poll)
     news = _News(report)
-    with refreshing(ctx, [each.name for each in chosen]):
+    with refresh_lease(ctx, [each.name for each in chosen]):
         while not stop.is_set():
             require_submitter()
             head = ctx.store.head()

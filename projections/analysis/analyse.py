@@ -33,7 +33,7 @@ from tailrace.projections.analysis.proof import Proof
 from tailrace.projections.analysis.python_clocks import Watch, python_clocks, watched
 from tailrace.projections.analysis.spark_plan import holds_rows, not_deterministic, plan_json
 from tailrace.projections.compute.compute import define, output_schema
-from tailrace.projections.compute.read_plan import Planned, described
+from tailrace.projections.compute.read_plan import Planned, describe_input
 from tailrace.projections.definition.findings import DefinitionFinding, Level
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.model import Input, Projection, ProjectionFailed, Result
@@ -144,7 +144,7 @@ def analyse(
     inputs = {}
     for name, source in projection.inputs.items():
         expected = name in upstream and is_unbuilt(store, source)
-        inputs[name] = upstream[name].expected_result() if expected else described(store, source)
+        inputs[name] = upstream[name].expected_result() if expected else describe_input(store, source)
     texts = {
         name: each.analysis.numeric_texts for name, each in upstream.items() if each.analysis is not None
     }

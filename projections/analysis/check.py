@@ -19,7 +19,7 @@ from tailrace.projections.analysis.comparable import columns_of, incomparable
 from tailrace.projections.analysis.guards import declared_against
 from tailrace.projections.compute.compute import alike
 from tailrace.projections.compute.frames import shown_columns
-from tailrace.projections.compute.read_plan import described
+from tailrace.projections.compute.read_plan import describe_input
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.lineage import lineage_of
 from tailrace.projections.definition.load import Mistake
@@ -153,7 +153,7 @@ def _ambiguous_columns(ctx: ProjectionContext, projection: Projection) -> Iterat
     for name, source in projection.inputs.items():
         if not isinstance(source, State):
             continue
-        columns = alike(ctx.spark, shown_columns(described(ctx.store, source), source))
+        columns = alike(ctx.spark, shown_columns(describe_input(ctx.store, source), source))
         if columns:
             what = (
                 f"input {name!r}: {source.topic} has columns {', '.join(columns)}, which Spark does not tell apart:"

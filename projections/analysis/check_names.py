@@ -12,7 +12,7 @@ from tailrace.eventstore.model.topic import TopicKind
 from tailrace.projections.definition.findings import DefinitionFinding, did_you_mean
 from tailrace.projections.definition.model import Changes, Events, Input, Projection, Result, State, Through
 from tailrace.projections.definition.source import SourceLines
-from tailrace.projections.generations.result_input import described_result, live_of
+from tailrace.projections.generations.result_input import describe_result, live_of
 from tailrace.projections.sinks.contract import Sink
 from tailrace.projections.sinks.open import open_sink
 
@@ -44,7 +44,7 @@ def wrong_names(store: Store, projection: Projection) -> Iterator[DefinitionFind
         place = lines.of_input(name)
         if isinstance(source, Result):
             if live_of(store, source.projection) is not None:  # one that was never built has to be waited for
-                known = described_result(store, source.projection).schema.names
+                known = describe_result(store, source.projection).schema.names
                 yield from wrong_in_result(projection, name, source, known)
             continue
         try:

@@ -26,10 +26,10 @@ from tailrace.projections.generations.difference import (
     Row,
     TableDifference,
     difference,
-    ordered,
-    repeated,
+    null_keys,
+    repeated_keys,
+    sort_rows,
     versions,
-    with_null_key,
 )
 from tailrace.projections.generations.step_files import (
     NO_FILES,
@@ -73,7 +73,7 @@ class Placement:
     def buckets(self) -> range:
         return range(self.partitions * self.split)
 
-    def hashed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def add_hashes(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Spark task: add ``_hash`` and ``_bucket`` to each row."""
         for every in batches:
             batch, hashes = self.chosen(every)
@@ -97,7 +97,7 @@ class Placement:
 
     def rows(self, group: pa.Table) -> pa.Table:
         """A bucket's rows in the types of files, ordered."""
-        return ordered(group.select([HASH, *self.schema.names]).cast(run_schema(self.schema)), self.key)
+        return sort_rows(group.select([HASH, *self.schema.names]).cast(run_schema(self.schema)), self.key)
 
 
 def placement_of(generation: Generation) -> Placement:
@@ -185,7 +185,7 @@ class BucketTask:
     afresh: bool = False
     basis: str | None = None
 
-    def of_group(self, group: pa.Table) -> pa.Table:
+    def compare_group(self, group: pa.Table) -> pa.Table:
         """Spark task: all rows of one bucket."""
         bucket = group[BUCKET][0].as_py()
         outcome = self.compare(bucket, self.placement.rows(group))
@@ -220,7 +220,7 @@ class BucketTask:
         """Compare one bucket's ordered rows with the result before, and write what differs. With ``some``, the rows are
         those of some keys, and are compared with the rows of these keys."""
         key, schema = self.placement.key, self.placement.schema
-        bad = with_bad_keys(bucket, rows, key)
+        bad = bad_keys(bucket, rows, key)
         if bad is not None:
             return bad
         before = self.previous.get(bucket, NO_FILES)
@@ -314,9 +314,9 @@ def _as_json(row: Row) -> str:
     return json.dumps(row, default=str, ensure_ascii=False)
 
 
-def with_bad_keys(bucket: int, rows: pa.Table, key: Sequence[str]) -> BucketOutcome | None:
+def bad_keys(bucket: int, rows: pa.Table, key: Sequence[str]) -> BucketOutcome | None:
     """The outcome of a bucket whose ordered rows have NULL in a key, or a key twice; None when neither is so."""
-    nulls, repeats = with_null_key(rows, key), repeated(rows, key)
+    nulls, repeats = null_keys(rows, key), repeated_keys(rows, key)
     if not len(nulls) and not len(repeats):
         return None
     samples = _key_samples("null", rows, key, nulls) + _key_samples("repeated", rows, key, repeats)

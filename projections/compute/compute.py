@@ -20,9 +20,9 @@ from tailrace.projections.compute.bucket import (
     BucketOutcome,
     BucketTask,
     Placement,
-    with_bad_keys,
+    bad_keys,
 )
-from tailrace.projections.compute.progress import buckets_reported
+from tailrace.projections.compute.progress import report_buckets
 from tailrace.projections.definition.model import Projection, ProjectionFailed
 from tailrace.projections.generations.difference import HASH
 from tailrace.projections.generations.step_files import run_schema
@@ -172,15 +172,15 @@ def _compute(
     step = f"computing {projection.name}"
     with (
         explained(projection, "computing its result"),
-        buckets_reported(result.sparkSession, report, step, finished, total) as counted,
+        report_buckets(result.sparkSession, report, step, finished, total) as counted,
     ):
 
         def compared(group: pa.Table) -> pa.Table:  # no method: Spark counts ``self`` among the parameters
-            outcome = task.of_group(group)
+            outcome = task.compare_group(group)
             counted.add()
             return outcome
 
-        grouped = _hashed(result, placement).groupBy(BUCKET)
+        grouped = _add_hashes(result, placement).groupBy(BUCKET)
         found: pa.Table = grouped.applyInArrow(compared, _RESULT).toArrow()
     outcomes = {
         outcome.bucket: outcome for outcome in map(BucketOutcome.from_json, found["outcome"].to_pylist())
@@ -195,7 +195,7 @@ def _compute(
     return ordered_outcomes
 
 
-def keyed(projection: Projection, result: DataFrame, split: int, partitions: int) -> DataFrame:
+def keyed_frame(projection: Projection, result: DataFrame, split: int, partitions: int) -> DataFrame:
     """A result as an input of another projection, in the types in which results are stored. Its keys are checked first:
     a NULL or a repeated key raises ProjectionFailed in the task."""
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -208,28 +208,30 @@ def keyed(projection: Projection, result: DataFrame, split: int, partitions: int
 
     def checked(group: pa.Table) -> pa.Table:
         rows = placement.rows(group)
-        bad = with_bad_keys(0, rows, placement.key)
+        bad = bad_keys(0, rows, placement.key)
         if bad is not None:
-            raise _refused(named, placement.key, [bad])
+            raise _bad_keys_error(named, placement.key, [bad])
         return rows.select(arrow.names).cast(arrow)
 
-    return _hashed(result, placement).groupBy(BUCKET).applyInArrow(checked, spark_schema)
+    return _add_hashes(result, placement).groupBy(BUCKET).applyInArrow(checked, spark_schema)
 
 
-def _hashed(result: DataFrame, placement: Placement) -> DataFrame:
+def _add_hashes(result: DataFrame, placement: Placement) -> DataFrame:
     from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
     fields = [*result.schema.fields, StructField(HASH, LongType()), StructField(BUCKET, IntegerType())]
-    return result.mapInArrow(placement.hashed, StructType(fields))
+    return result.mapInArrow(placement.add_hashes, StructType(fields))
 
 
 def refuse_bad_keys(projection: Projection, outcomes: Sequence[BucketOutcome]) -> None:
     """Raises ProjectionFailed when a row has a NULL in its key, or two rows have one key."""
     if any(outcome.nulls or outcome.repeats for outcome in outcomes):
-        raise _refused(_named(projection), projection.key, outcomes)
+        raise _bad_keys_error(_named(projection), projection.key, outcomes)
 
 
-def _refused(named: str, key_columns: Sequence[str], outcomes: Sequence[BucketOutcome]) -> ProjectionFailed:
+def _bad_keys_error(
+    named: str, key_columns: Sequence[str], outcomes: Sequence[BucketOutcome]
+) -> ProjectionFailed:
     nulls = sum(outcome.nulls for outcome in outcomes)
     repeats = sum(outcome.repeats for outcome in outcomes)
     key = ", ".join(key_columns)

@@ -17,7 +17,7 @@ from tailrace.eventstore.state.assembly import ERASED
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.state import readable_states
 from tailrace.eventstore.storage import Storage
-from tailrace.projections.compute.compute import define, keyed
+from tailrace.projections.compute.compute import define, keyed_frame
 from tailrace.projections.compute.read_plan import ChangesInput, Planned, ReadPlan
 from tailrace.projections.definition.model import Input, Projection, State
 from tailrace.projections.generations.result_input import ResultInput
@@ -37,13 +37,12 @@ def frames(
     result: dict[str, DataFrame] = {}
     for name, planned in plan.inputs.items():
         frame = _frame(spark, storage, planned, parallelism, shown_columns(planned, projection.inputs[name]))
-        result[name] = _as_declared(frame, projection, name)
-    for name, anew in plan.anew.items():
-        read = frames(spark, storage, anew.projection, anew.reads, parallelism)
-        computed = define(anew.projection, read, plan.cut.commit_ts)
-        result[name] = keyed(anew.projection, computed, anew.reads.split(parallelism), parallelism).alias(
-            name
-        )
+        result[name] = _declare(frame, projection, name)
+    for name, other in plan.computed_inputs.items():
+        read = frames(spark, storage, other.projection, other.reads, parallelism)
+        computed = define(other.projection, read, plan.cut.commit_ts)
+        split = other.reads.split(parallelism)
+        result[name] = keyed_frame(other.projection, computed, split, parallelism).alias(name)
     return result
 
 
@@ -51,10 +50,10 @@ def local_frame(spark: SparkSession, projection: Projection, name: str, rows: pa
     """An input's DataFrame as ``frames`` makes it, from rows on the driver in the columns that the function sees."""
     spark_schema, arrow = _schemas(rows.schema)
     frame = spark.createDataFrame(rows.cast(arrow).combine_chunks(), spark_schema)
-    return _as_declared(frame, projection, name)
+    return _declare(frame, projection, name)
 
 
-def _as_declared(frame: DataFrame, projection: Projection, name: str) -> DataFrame:
+def _declare(frame: DataFrame, projection: Projection, name: str) -> DataFrame:
     source = projection.inputs[name]
     if isinstance(source, State):
         frame = cast_columns(frame, projection, name, source)
@@ -135,12 +134,12 @@ def read_changes(storage: Storage, planned: ChangesInput, partition: int) -> pa.
             version = planned.versions[ref.version]
             table = read_segment(storage, ref, version, partitions=(partition,))
             pieces.append(
-                _as_events(table, planned) if planned.as_events else _unified(table, version, planned)
+                _event_rows(table, planned) if planned.as_events else _unify(table, version, planned)
             )
     return pa.concat_tables(pieces)
 
 
-def _as_events(table: pa.Table, planned: ChangesInput) -> pa.Table:
+def _event_rows(table: pa.Table, planned: ChangesInput) -> pa.Table:
     """The inserts of an events table. It is insert-only, so anything else is evidence of tampering and no event."""
     table = table.filter(pc.is_in(table["_op"], pa.array(["r", "c"])))
     after = table["after"].combine_chunks()
@@ -152,13 +151,13 @@ def _as_events(table: pa.Table, planned: ChangesInput) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _unified(table: pa.Table, version: TopicSchema, planned: ChangesInput) -> pa.Table:
+def _unify(table: pa.Table, version: TopicSchema, planned: ChangesInput) -> pa.Table:
     """Rows of an older version with the columns of the latest one, matched by identity. Columns that the older one did
     not have are NULL."""
     if version == planned.target:
         return table
     arrays = [
-        _restructured(table[field.name], version, field.type, planned.target)
+        _restructure(table[field.name], version, field.type, planned.target)
         if field.name in ("key", "after", "before", "_moved_from")
         else table[field.name]
         for field in planned.schema
@@ -166,7 +165,7 @@ def _unified(table: pa.Table, version: TopicSchema, planned: ChangesInput) -> pa
     return pa.Table.from_arrays(arrays, schema=planned.schema)
 
 
-def _restructured(
+def _restructure(
     column: pa.ChunkedArray, version: TopicSchema, kind: pa.StructType, target: TopicSchema
 ) -> pa.Array:
     rows = column.combine_chunks()

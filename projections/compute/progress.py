@@ -31,7 +31,7 @@ class BucketCount:
 
 
 @contextmanager
-def buckets_reported(
+def report_buckets(
     session: SparkSession,
     report: Report,
     step: str,

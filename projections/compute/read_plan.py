@@ -22,7 +22,7 @@ from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.segment.segment import POSITION_FIELDS, stored_schema
 from tailrace.eventstore.state.input import StateInput, plan_state
 from tailrace.projections.definition.model import Changes, Events, Input, Projection, Result, State
-from tailrace.projections.generations.result_input import ResultInput, described_result, live_of, plan_result
+from tailrace.projections.generations.result_input import ResultInput, describe_result, live_of, plan_result
 
 if TYPE_CHECKING:
     from tailrace.eventstore.store import Store
@@ -57,7 +57,7 @@ class ChangesInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Anew:
+class ComputedInput:
     """A result of another projection that is not kept at the position: it is computed together with the one that reads
     it."""
 
@@ -75,16 +75,18 @@ _SEALS = 3  # the latest sealer wins, so that ours may be fenced
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The inputs of a projection at a cut: those that are read, and results that are computed ``anew``."""
+    """The inputs of a projection at a cut: those that are read, and results of other projections that are
+    computed."""
 
     cut: Cut
     inputs: Mapping[str, Planned]
-    anew: Mapping[str, Anew] = field(default_factory=dict)
+    computed_inputs: Mapping[str, ComputedInput] = field(default_factory=dict)
 
     @property
     def read(self) -> list[Planned]:
         """Everything that is read, for results that are computed anew too."""
-        return [*self.inputs.values(), *(each for anew in self.anew.values() for each in anew.reads.read)]
+        below = (other.reads.read for other in self.computed_inputs.values())
+        return [*self.inputs.values(), *(each for planned in below for each in planned)]
 
     @property
     def rows(self) -> int:
@@ -116,10 +118,10 @@ class ReadPlan:
 @dataclass(frozen=True, slots=True)
 class ResultSources:
     """Where results of other projections come from: these ``generations`` (default: the live ones), or, for projections
-    in ``anew``, these definitions, which are computed."""
+    in ``computed_inputs``, these definitions."""
 
     generations: Mapping[str, int] = field(default_factory=dict)
-    anew: Mapping[str, Projection] = field(default_factory=dict)
+    computed_inputs: Mapping[str, Projection] = field(default_factory=dict)
 
 
 _LIVE = ResultSources()
@@ -147,14 +149,14 @@ def plan_reads(
 
 
 def needs(
-    store: Store, projection: Projection, anew: Mapping[str, Projection] | None = None
+    store: Store, projection: Projection, computed_inputs: Mapping[str, Projection] | None = None
 ) -> tuple[InputNeed, ...]:
     """What a generation that is begun now will read. Retention keeps it."""
     found: list[InputNeed] = []
     for source in projection.inputs.values():
         if isinstance(source, Result):
-            if anew and source.projection in anew:
-                found += needs(store, anew[source.projection], anew)
+            if computed_inputs and source.projection in computed_inputs:
+                found += needs(store, computed_inputs[source.projection], computed_inputs)
                 continue
             # The other projection holds its own changes back; these topics say how far this one is.
             read = live_of(store, source.projection)
@@ -187,12 +189,12 @@ def _plan(
     results: ResultSources,
 ) -> ReadPlan:
     planned: dict[str, Planned] = {}
-    computed: dict[str, Anew] = {}
+    computed: dict[str, ComputedInput] = {}
     for name in projection.inputs if names is None else names:
         source = projection.inputs[name]
-        if isinstance(source, Result) and source.projection in results.anew:
-            definition = results.anew[source.projection]
-            computed[name] = Anew(definition, _plan(store, definition, cut, None, results))
+        if isinstance(source, Result) and source.projection in results.computed_inputs:
+            definition = results.computed_inputs[source.projection]
+            computed[name] = ComputedInput(definition, _plan(store, definition, cut, None, results))
         else:
             planned[name] = plan_input(store, source, cut, generations=results.generations)
     return ReadPlan(cut, planned, computed)
@@ -240,14 +242,14 @@ def plan_changes(store: Store, source: Changes | Events, cut: Cut, after_epoch: 
     )
 
 
-def described(store: Store, source: Input) -> Planned:
+def describe_input(store: Store, source: Input) -> Planned:
     """An input as its topic is known now, without rows. The topic need not be complete.
 
     Raises UsageError for an unknown topic or column, IncompleteTopic for the result of a projection that was never
     built.
     """
     if isinstance(source, Result):
-        return described_result(store, source.projection)
+        return describe_result(store, source.projection)
     info = store.topic(source.topic_id)
     versions = {schema.version: schema for schema in store.schemas(info.id)}
     target = unify(list(versions.values()))

@@ -67,7 +67,7 @@ def projection(
             file=shown(code.co_filename),
             line=code.co_firstlineno,
         )
-        _tell(defined, defined.name, defined.place, mistakes_of(defined))
+        _report(defined, defined.name, defined.place, mistakes_of(defined))
         return defined
 
     return define
@@ -139,7 +139,7 @@ _gathered: ContextVar[list[Mistake] | None] = ContextVar("gathered", default=Non
 
 
 @contextmanager
-def gathering() -> Iterator[list[Mistake]]:
+def gather_mistakes() -> Iterator[list[Mistake]]:
     """Inside, mistakes of definitions and modules are gathered instead of raised, so that all can be reported at once.
     ``load_projections`` leaves out what has one."""
     found: list[Mistake] = []
@@ -150,7 +150,7 @@ def gathering() -> Iterator[list[Mistake]]:
         _gathered.reset(token)
 
 
-def _tell(defined: Projection | None, name: str, place: str, found: Iterable[DefinitionFinding]) -> None:
+def _report(defined: Projection | None, name: str, place: str, found: Iterable[DefinitionFinding]) -> None:
     """Raises UsageError with the first mistake of a definition, or gathers all."""
     gathered, mistakes = _gathered.get(), list(found)
     if gathered is not None:
@@ -185,11 +185,11 @@ def load_projections(
     folder = import_from(root or Path.cwd())
     found: dict[str, Projection] = {}
     for name in modules:
-        with _told(name):
+        with _report_module(name):
             for defined in _of_module(_import(name, str(folder))):
                 _add(found, defined)
     for path in sql:
-        with _told(str(path)):
+        with _report_module(str(path)):
             for file in _files(folder, path):
                 for defined in _of_file(file):
                     _add(found, defined)
@@ -199,7 +199,7 @@ def load_projections(
         if circle:
             what = f"it reads its own result: {' <- '.join(circle)}"
             hint = "one of them has to read topics instead"
-            _tell(
+            _report(
                 defined, defined.name, defined.place, [DefinitionFinding("fail", what, hint, defined.place)]
             )
     return _without_mistakes(right)
@@ -211,7 +211,7 @@ def _without_mistakes(found: Mapping[str, Projection]) -> dict[str, Projection]:
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
+def _report_module(name: str) -> Iterator[None]:
     """Mistakes of a module or path: gathered, or raised."""
     try:
         yield
@@ -256,7 +256,7 @@ def _of_file(file: Path) -> list[Projection]:
         raise UsageError(
             f"{shown(str(file))} cannot be read: {error}", hint="a definition is UTF-8 text"
         ) from None
-    _tell(loaded.projection, loaded.name, loaded.file, loaded.findings)
+    _report(loaded.projection, loaded.name, loaded.file, loaded.findings)
     return [loaded.projection] if loaded.projection is not None else []
 
 
@@ -266,7 +266,7 @@ def _add(found: dict[str, Projection], defined: Projection) -> None:
         what = f"two projections are named {defined.name!r}: {other.place} and {defined.place}"
         hint = "a projection's name is its function's, or its file's; rename one of them"
         # Of both: with one of them left out, nobody knows that it is the other one that is meant.
-        _tell(other, other.name, other.place, [DefinitionFinding("fail", what, hint, other.place)])
+        _report(other, other.name, other.place, [DefinitionFinding("fail", what, hint, other.place)])
 
 
 def _import(name: str, folder: str) -> ModuleType:

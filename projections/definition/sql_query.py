@@ -67,10 +67,10 @@ class SqlQuery:
     def place_of(self, error: Exception) -> str:
         """The place of what Spark refuses: ``file:line``, with the column where that is the file's."""
         context: Sequence[Any] = getattr(error, "getQueryContext", tuple)() or ()
-        told = _PLACE.search(context[0].summary() if context else str(error)) or _PLACE.search(str(error))
-        if told is None:
+        place = _PLACE.search(context[0].summary() if context else str(error)) or _PLACE.search(str(error))
+        if place is None:
             return f"{self.file}:{self.line}"
-        line = int(told[1])
+        line = int(place[1])
         fragment = context[0].fragment() if context else ""
         text = self.text.splitlines()[line - 1] if line <= self.text.count("\n") + 1 else ""
         if fragment and text.count(fragment) == 1:

@@ -70,14 +70,14 @@ def _of_tolerance(given: object) -> _Said:
         isinstance(column, str) and is_number(value) for column, value in given.items()
     ):
         yield (
-            f"its tolerance is {told(given)}",
+            f"its tolerance is {describe_value(given)}",
             'say for each column how much may differ: tolerance={"total": 1e-6}',
         )
 
 
 def _of_trust(given: object) -> _Said:
     if not isinstance(given, bool):
-        yield f"its trust is {told(given)}", "say trust=True, or leave it out"
+        yield f"its trust is {describe_value(given)}", "say trust=True, or leave it out"
 
 
 def _of_itself(defined: Projection) -> _Said:
@@ -86,7 +86,10 @@ def _of_itself(defined: Projection) -> _Said:
     if not defined.key or None in defined.key or "" in defined.key:
         yield "it has no key", 'name the columns that tell its rows apart: key="customer_id"'
     elif others := [name for name in defined.key if not isinstance(name, str)]:
-        yield f"its key names {told(others[0])}", 'a key is a column, or several: key=("customer_id", "day")'
+        yield (
+            f"its key names {describe_value(others[0])}",
+            'a key is a column, or several: key=("customer_id", "day")',
+        )
     elif len(set(defined.key)) != len(defined.key):
         yield f"its key {defined.key} names a column twice", "name each column once"
     sink: object = defined.sink  # what an untyped module gave
@@ -187,10 +190,10 @@ def wrong_values(given: object) -> Iterator[tuple[str, str]]:
         value = getattr(given, name)
         if not wanted.fits(value):
             owner = type(given).__name__
-            yield f"{name} of {owner} is {told(value)}", f"{owner}({name}=…) takes {wanted.words}"
+            yield f"{name} of {owner} is {describe_value(value)}", f"{owner}({name}=…) takes {wanted.words}"
 
 
-def told(value: object) -> str:
+def describe_value(value: object) -> str:
     """A value and its type, as messages name it."""
     text = repr(value)
     return f"{text if len(text) <= _LONGEST else text[:_LONGEST] + '…'} ({type(value).__name__})"

@@ -66,13 +66,13 @@ def _rows(table: pa.Table) -> list[Row]:
     return rows
 
 
-def ordered(table: pa.Table, key: Sequence[str]) -> pa.Table:
+def sort_rows(table: pa.Table, key: Sequence[str]) -> pa.Table:
     """Sorted by hash, then key."""
     by = [(HASH, "ascending"), *((name, "ascending") for name in key)]
     return table.sort_by(by).combine_chunks()
 
 
-def repeated(table: pa.Table, key: Sequence[str]) -> RowNumbers:
+def repeated_keys(table: pa.Table, key: Sequence[str]) -> RowNumbers:
     """The rows of an ordered table that have the key of the row before."""
     if table.num_rows < 2:
         return np.zeros(0, np.int64)
@@ -84,7 +84,7 @@ def repeated(table: pa.Table, key: Sequence[str]) -> RowNumbers:
     return candidates[_equal_keys(earlier, later, key)]
 
 
-def with_null_key(table: pa.Table, key: Sequence[str]) -> RowNumbers:
+def null_keys(table: pa.Table, key: Sequence[str]) -> RowNumbers:
     """The rows with a NULL in a key column."""
     mask = np.zeros(table.num_rows, np.bool_)
     for name in key:
@@ -132,7 +132,7 @@ def matches(old: pa.Table, new: pa.Table, key: Sequence[str]) -> RowNumbers:
     shared = np.union1d(_not_unique(old_hash), _not_unique(new_hash))
     unsettled = np.union1d(shared, new_hash[found[~confirmed]])
     if len(unsettled):
-        _settle(old, new, key, unsettled, match)
+        _match_by_key(old, new, key, unsettled, match)
     return match
 
 
@@ -140,7 +140,7 @@ def _not_unique(hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
 
 
-def _settle(
+def _match_by_key(
     old: pa.Table, new: pa.Table, key: Sequence[str], hashes: np.ndarray[Any, Any], match: RowNumbers
 ) -> None:
     rows_of: dict[tuple[Any, ...], list[int]] = defaultdict(list)

@@ -31,12 +31,12 @@ _OWN = "own"
 @dataclass(frozen=True, slots=True)
 class Pin:
     """The past position that a generation was built for; it is never refreshed. ``text`` is the position as the user
-    wrote it. ``anew`` are the projections whose results were not kept there and were computed with it, with the
-    fingerprints of their definitions."""
+    wrote it. ``computed_inputs`` are the projections whose results were not kept there and were computed with it, with
+    the fingerprints of their definitions."""
 
     text: str
     cut: Cut
-    anew: Mapping[str, str] = field(default_factory=dict)
+    computed_inputs: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         moment = self.cut.commit_ts.isoformat() if self.cut.commit_ts else None
@@ -48,7 +48,7 @@ class Pin:
                 "below_lsn": below,
                 "inside": inside,
                 "commit_ts": moment,
-                "anew": dict(self.anew),
+                "anew": dict(self.computed_inputs),
             }
         )
 

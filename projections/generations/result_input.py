@@ -117,7 +117,7 @@ def result_in(store: Store, name: str, cut: Cut, generation: int | None = None) 
     return None if any(store.segments(topic, cut, floor) for topic in topics) else at
 
 
-def not_kept(
+def missing_results(
     store: Store, projection: Projection, definitions: Mapping[str, Projection], position: str, cut: Cut
 ) -> list[str]:
     """The projections, among those that one reads directly or by way of others, whose results are not kept at a cut:
@@ -131,7 +131,7 @@ def not_kept(
             continue
         if name not in definitions:
             raise _unknown(store, projection, name, position)
-        found |= dict.fromkeys([name, *not_kept(store, definitions[name], definitions, position, cut)])
+        found |= dict.fromkeys([name, *missing_results(store, definitions[name], definitions, position, cut)])
     return list(found)
 
 
@@ -206,7 +206,7 @@ def common_cut(store: Store, projection: Projection, cut: Cut) -> Cut:
     )
 
 
-def behind(store: Store, projection: Projection, cut: Cut) -> dict[str, int]:
+def lagging_results(store: Store, projection: Projection, cut: Cut) -> dict[str, int]:
     """The results that a projection reads and that have not reached a cut, with the epochs where they stand."""
     found = {}
     for name in projection.reads:
@@ -229,7 +229,7 @@ def plan_result(store: Store, name: str, cut: Cut, generation: int | None = None
     return _planned(at.info, at.step)
 
 
-def described_result(store: Store, name: str) -> ResultInput:
+def describe_result(store: Store, name: str) -> ResultInput:
     """A projection's result without its rows, with the columns of the live generation. Raises IncompleteTopic when it
     was never built."""
     info = live_of(store, name)
@@ -258,14 +258,14 @@ def _planned(info: GenerationInfo, step: DerivedRun | None) -> ResultInput:
 
 
 def results_at(
-    store: Store, projection: Projection, cut: Cut, anew: Mapping[str, Projection] | None = None
+    store: Store, projection: Projection, cut: Cut, computed_inputs: Mapping[str, Projection] | None = None
 ) -> dict[str, int]:
-    """The generation of each result that a projection reads at a cut. Projections in ``anew`` are computed: the results
-    that they read count in their place."""
+    """The generation of each result that a projection reads at a cut. Projections in ``computed_inputs`` are computed:
+    the results that they read count in their place."""
     found: dict[str, int] = {}
     for name in projection.reads:
-        if anew and name in anew:
-            found |= results_at(store, anew[name], cut, anew)
+        if computed_inputs and name in computed_inputs:
+            found |= results_at(store, computed_inputs[name], cut, computed_inputs)
         else:
             found[name] = plan_result(store, name, cut).generation
     return found

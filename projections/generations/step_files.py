@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from tailrace.eventstore.errors import IntegrityError
 from tailrace.eventstore.segment import file_reader
 from tailrace.eventstore.storage import Storage
-from tailrace.projections.generations.difference import HASH, Mask, TableDifference, matches, ordered
+from tailrace.projections.generations.difference import HASH, Mask, TableDifference, matches, sort_rows
 
 OP = "_op"
 _ROW = "_row"
@@ -198,15 +198,15 @@ def write_delta(
 def _write_overlay(
     storage: Storage, path: str, bucket: int, upserts: pa.Table, deletes: pa.Table
 ) -> DerivedFile:
-    table = pa.concat_tables([_tagged(upserts, UPSERT), _tagged(_widened(deletes, upserts.schema), DELETE)])
+    table = pa.concat_tables([_with_op(upserts, UPSERT), _with_op(_widen(deletes, upserts.schema), DELETE)])
     return _write(storage, path, bucket, table, upserts.num_rows, deletes.num_rows)
 
 
-def _tagged(table: pa.Table, op: str) -> pa.Table:
+def _with_op(table: pa.Table, op: str) -> pa.Table:
     return table.add_column(1, OP, pa.array([op] * table.num_rows, pa.string()))
 
 
-def _widened(keys_only: pa.Table, schema: pa.Schema) -> pa.Table:
+def _widen(keys_only: pa.Table, schema: pa.Schema) -> pa.Table:
     """Rows of ``_hash`` and key columns with all columns; the others are NULL."""
     columns = [
         keys_only[field.name].cast(field.type)
@@ -239,7 +239,7 @@ def _write(
 def read_result(storage: Storage, files: BucketFiles, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
     """A bucket's result, ``_hash`` and the columns of ``schema``, ordered by (hash, key)."""
     run = read_run(storage, files.run, schema)
-    return laid_over(run, read_overlay(storage, files.overlays, schema, key), key)
+    return apply_overlay(run, read_overlay(storage, files.overlays, schema, key), key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ def read_keys(
     """The rows of ``read_result`` with some keys."""
     run = some.of(read_run(storage, files.run, schema, some))
     upserts, deletes = read_overlay(storage, files.overlays, schema, key)
-    return laid_over(run, (some.of(upserts), some.of(deletes)), key)
+    return apply_overlay(run, (some.of(upserts), some.of(deletes)), key)
 
 
 Overlay = tuple[pa.Table, pa.Table]
@@ -293,12 +293,12 @@ def read_overlay(
     return upserts, deletes
 
 
-def laid_over(run: pa.Table, overlay: Overlay, key: Sequence[str]) -> pa.Table:
+def apply_overlay(run: pa.Table, overlay: Overlay, key: Sequence[str]) -> pa.Table:
     """Rows after the overlay, ordered by (hash, key)."""
     upserts, deletes = overlay
     if upserts.num_rows or deletes.num_rows:
         run = pa.concat_tables([_without(_without(run, upserts, key), deletes, key), upserts])
-    return ordered(run, key)
+    return sort_rows(run, key)
 
 
 def _without(table: pa.Table, gone: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -310,8 +310,8 @@ def _without(table: pa.Table, gone: pa.Table, key: Sequence[str]) -> pa.Table:
     if not len(rows):
         return table
     names = [HASH, *key]
-    found = ordered(table.select(names).take(pa.array(rows)).append_column(_ROW, pa.array(rows)), key)
-    match = matches(ordered(gone.select(names), key), found, key)
+    found = sort_rows(table.select(names).take(pa.array(rows)).append_column(_ROW, pa.array(rows)), key)
+    match = matches(sort_rows(gone.select(names), key), found, key)
     keep = np.ones(table.num_rows, np.bool_)
     keep[found[_ROW].to_numpy()[match >= 0]] = False
     return table.filter(pa.array(keep))

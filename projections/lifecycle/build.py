@@ -30,8 +30,8 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.errors import NotLevel
 from tailrace.projections.generations.generation import Generation, Pin, files_of, spec_to_text
-from tailrace.projections.generations.result_input import common_cut, not_kept
-from tailrace.projections.lifecycle.collect import drop, drop_refused, given_up
+from tailrace.projections.generations.result_input import common_cut, missing_results
+from tailrace.projections.lifecycle.collect import drop, drop_refused, fails_when_refused
 from tailrace.projections.lifecycle.promote import (
     Promoted,
     reconcile_if_possible,
@@ -40,9 +40,9 @@ from tailrace.projections.lifecycle.promote import (
 )
 from tailrace.projections.refresh import resume
 from tailrace.projections.refresh.apply import Applied, apply
-from tailrace.projections.refresh.lock import building, refreshing
+from tailrace.projections.refresh.lock import build_lease, refresh_lease
 from tailrace.projections.refresh.plan import Full
-from tailrace.projections.refresh.record import failures_recorded, record_applied
+from tailrace.projections.refresh.record import record_applied, record_failures
 from tailrace.projections.refresh.refresh import (
     Outcome,
     refresh_generation,
@@ -95,11 +95,11 @@ def rebuild(
     """
     projection = ctx.projection(name)
     _check_preview(preview, promote)
-    with failures_recorded(ctx, name, "build"):
-        return _rebuilt(ctx, projection, as_of, promote, preview, stale_ok=stale_ok)
+    with record_failures(ctx, name, "build"):
+        return _rebuild(ctx, projection, as_of, promote, preview, stale_ok=stale_ok)
 
 
-def _rebuilt(
+def _rebuild(
     ctx: ProjectionContext,
     projection: Projection,
     as_of: str | int | datetime | None,
@@ -114,17 +114,19 @@ def _rebuilt(
     pin = None if as_of is None else _pin(ctx, projection, str(as_of), ctx.store.cut(as_of))
     if pin and promote and not stale_ok:
         refuse_behind(ctx, name, ctx.topics(projection), pin.cut.epoch)
-    with building(ctx, name, pin, preview):
-        generation = _unfinished(ctx, projection, pin, preview)
+    with build_lease(ctx, name, pin, preview):
+        generation = _find_unfinished(ctx, projection, pin, preview)
         resumed = generation is not None
         if generation is None:
             cut = pin.cut if pin else common_cut(ctx.store, projection, ctx.store.cut())
             generation = _create(ctx, projection, pin, cut, preview)
             drop_refused(ctx, generation)
         wanted = pin is None and preview is None if promote is None else promote
-        with attempts.build(ctx.store.catalog, name, generation.number), given_up(ctx, generation):
-            done = _built(ctx, projection, generation, resumed=resumed)
-            promoted = _shown(ctx, projection, generation, done, stale_ok=stale_ok) if wanted else None
+        with attempts.build(ctx.store.catalog, name, generation.number), fails_when_refused(ctx, generation):
+            done = _fill(ctx, projection, generation, resumed=resumed)
+            promoted = (
+                _promote_when_level(ctx, projection, generation, done, stale_ok=stale_ok) if wanted else None
+            )
             _ready(ctx, generation)
         if preview is not None:
             _drop_earlier(ctx, generation)
@@ -143,12 +145,12 @@ def _rebuilt(
     )
 
 
-def _built(
+def _fill(
     ctx: ProjectionContext, projection: Projection, generation: Generation, *, resumed: bool
 ) -> list[Applied | Outcome]:
     """Fill the generation and catch up. Returns what was brought to its sink."""
     name, pin = projection.name, generation.pin
-    with _failing(ctx, generation):
+    with _fails_for_good(ctx, generation):
         started, taken = datetime.now(UTC), None
         if ctx.store.steps.last(name, generation.number) is None:
             leftovers = resume.leftovers_of(ctx, generation) if resumed else None
@@ -166,7 +168,7 @@ def _built(
     return done
 
 
-def _shown(
+def _promote_when_level(
     ctx: ProjectionContext,
     projection: Projection,
     generation: Generation,
@@ -187,7 +189,7 @@ def _shown(
         if generation.pin is not None:
             _ready(ctx, generation)
             raise behind
-        with _failing(ctx, generation):
+        with _fails_for_good(ctx, generation):
             done.append(refresh_generation(ctx, projection, generation, ctx.store.cut()))
     _ready(ctx, generation)
     raise NotLevel(generation, _LEVEL_ROUNDS, behind)
@@ -202,12 +204,12 @@ def _ready(ctx: ProjectionContext, generation: Generation) -> None:
 def _pin(ctx: ProjectionContext, projection: Projection, text: str, cut: Cut) -> Pin:
     """A past position, and the projections among those that this one reads whose results are not kept there: they are
     computed with it."""
-    anew = {}
-    for name in not_kept(ctx.store, projection, ctx.projections, text, cut):
+    computed_inputs = {}
+    for name in missing_results(ctx.store, projection, ctx.projections, text, cut):
         check(ctx.store, ctx.settings, ctx.projections[name])
-        anew[name] = ctx.fingerprint(name) or ""
+        computed_inputs[name] = ctx.fingerprint(name) or ""
         ctx.report(f"computing {name} with it: its result as of {text} is not kept", 0, None, "")
-    return Pin(text, cut, anew)
+    return Pin(text, cut, computed_inputs)
 
 
 def _check_preview(label: str | None, promote: bool | None) -> None:
@@ -232,7 +234,7 @@ def _drop_earlier(ctx: ProjectionContext, preview: Generation) -> None:
                 ctx.report(f"{generation} stays: {error.message}", 0, None, "")
 
 
-def _unfinished(
+def _find_unfinished(
     ctx: ProjectionContext, projection: Projection, pin: Pin | None, preview: str | None
 ) -> Generation | None:
     """The latest build of the same definition, position and label that a crash cut off, or that was not level."""
@@ -244,7 +246,7 @@ def _unfinished(
         if generation.state is GenerationState.BUILDING:
             return generation
         if generation.state is GenerationState.READY and _was_not_level(ctx, generation):
-            with refreshing(ctx, [projection.name]):  # no runner is at work on it
+            with refresh_lease(ctx, [projection.name]):  # no runner is at work on it
                 ctx.store.derived.set_state(projection.name, generation.number, GenerationState.BUILDING)
             return generation
     return None
@@ -267,8 +269,10 @@ def _create(
         )
     if cut.epoch == 0:
         raise IncompleteTopic("the log is empty", hint="run `tailrace capture` first")
-    anew = ctx.anew(pin)
-    reads = plan_reads(ctx.store, projection, cut, ctx.parallelism, results=ResultSources(anew=anew))
+    computed_inputs = ctx.computed_inputs(pin)
+    reads = plan_reads(
+        ctx.store, projection, cut, ctx.parallelism, results=ResultSources(computed_inputs=computed_inputs)
+    )
     with explained(projection, "reading its inputs"):
         inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)
     schema = output_schema(projection, define(projection, inputs, cut.commit_ts))
@@ -287,15 +291,15 @@ def _create(
         state=GenerationState.BUILDING,
         frozen_at=None,
         created_at=datetime.now(UTC),
-        inputs=needs(ctx.store, projection, anew),
+        inputs=needs(ctx.store, projection, computed_inputs),
         preview=preview,
     )
     for remark in ctx.sink(planned).check(ctx.target(planned)):
         ctx.report(f"{projection.name}: {remark}", 0, None, "")
-    return _numbered(ctx, planned)
+    return _take_number(ctx, planned)
 
 
-def _numbered(ctx: ProjectionContext, planned: Generation) -> Generation:
+def _take_number(ctx: ProjectionContext, planned: Generation) -> Generation:
     """Take a number whose place in the sink is free. A sink may hold generations that this catalog does not know,
     because the catalog was restored or the sink belonged to another log. These are dropped, except the one that readers
     see: its number is skipped."""
@@ -323,7 +327,7 @@ def _numbered(ctx: ProjectionContext, planned: Generation) -> Generation:
 
 
 @contextmanager
-def _failing(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
+def _fails_for_good(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
     """Errors that would come again make a build fail for good. After any other it may be finished later."""
     try:
         yield

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from tailrace.eventstore.catalog.leases import AtWork
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.check_names import check
@@ -22,19 +23,19 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.order import in_order
 from tailrace.projections.generations.errors import NotShowable, NotShown
 from tailrace.projections.lifecycle.build import rebuild
-from tailrace.projections.lifecycle.collect import refused_again
+from tailrace.projections.lifecycle.collect import repeated_refusal
 from tailrace.projections.lifecycle.promote import (
     reconcile,
 )
-from tailrace.projections.refresh.lock import AtWork, refreshing
-from tailrace.projections.refresh.record import failures_recorded
+from tailrace.projections.refresh.lock import refresh_lease
+from tailrace.projections.refresh.record import record_failures
 from tailrace.projections.refresh.refresh import (
     Outcome,
     Status,
     mark_frozen,
     refresh_projection,
     refresh_shown,
-    stopped,
+    stopped_outcome,
 )
 from tailrace.projections.sinks.open import open_sink
 
@@ -51,7 +52,7 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
     for done, name in enumerate(in_order(ctx.projections, chosen)):
         ctx.report("refreshing", done, len(chosen), "projections")
         try:
-            with refreshing(ctx, [name]):
+            with refresh_lease(ctx, [name]):
                 outcomes += refresh_under_lease(ctx, name, cut)
         except AtWork as error:
             outcomes.append(Outcome(name, None, "waiting", error.message, error=error))
@@ -61,19 +62,19 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
 
 
 def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
-    """Refresh one projection to a cut. The caller holds its lease (``lock.refreshing``)."""
+    """Refresh one projection to a cut. The caller holds its lease (``lock.refresh_lease``)."""
     started = datetime.now(UTC)
     try:
-        with failures_recorded(ctx, name, "refresh", ctx.store.derived.live(name)):
+        with record_failures(ctx, name, "refresh", ctx.store.derived.live(name)):
             check(ctx.store, ctx.settings, ctx.projections[name])
-            held = _held(ctx, name)
+            held = _promotion_hindrance(ctx, name)
             live = ctx.live(name)
             if live is None:
                 _refuse_foreign(ctx, name)
         if live is None:
-            refused = refused_again(ctx, ctx.projections[name], cut)
+            refused = repeated_refusal(ctx, ctx.projections[name], cut)
             if refused is not None:
-                return [stopped(ctx, name, None, refused)]
+                return [stopped_outcome(ctx, name, None, refused)]
             built = rebuild(ctx, name)
             seconds = (datetime.now(UTC) - started).total_seconds()
             return [
@@ -91,7 +92,7 @@ def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Out
                 )
             ]
     except Exception as error:  # noqa: BLE001 one projection's must not end the others
-        return [stopped(ctx, name, None, error)]
+        return [stopped_outcome(ctx, name, None, error)]
     outcomes = refresh_projection(ctx, name, cut)
     if held is not None:
         level = any(
@@ -106,7 +107,7 @@ def refresh_under_lease(ctx: ProjectionContext, name: str, cut: Cut) -> list[Out
     return outcomes
 
 
-def _held(ctx: ProjectionContext, name: str) -> NotShown | NotShowable | None:
+def _promotion_hindrance(ctx: ProjectionContext, name: str) -> NotShown | NotShowable | None:
     """What keeps readers from seeing the live generation. That is no reason not to refresh it."""
     try:
         reconcile(ctx, name)

@@ -158,7 +158,7 @@ def _collect_files(ctx: ProjectionContext, name: str) -> None:
 
 
 @contextmanager
-def given_up(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
+def fails_when_refused(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
     """Inside, a build fails for good when its sink refuses a step. Readers have never seen it."""
     try:
         yield
@@ -167,7 +167,7 @@ def given_up(ctx: ProjectionContext, generation: Generation) -> Iterator[None]:
         raise
 
 
-def refused_again(ctx: ProjectionContext, projection: Projection, cut: Cut) -> StepRefused | None:
+def repeated_refusal(ctx: ProjectionContext, projection: Projection, cut: Cut) -> StepRefused | None:
     """The refusal that a first build at ``cut`` would meet again: the definition is the same, and no input has changed
     since."""
     found = _last_refused(ctx, projection.name)

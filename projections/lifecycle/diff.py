@@ -16,7 +16,7 @@ from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.storage import Storage
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.generations.difference import HASH, TableDifference, difference, ordered, versions
+from tailrace.projections.generations.difference import HASH, TableDifference, difference, sort_rows, versions
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.generations.step_files import NO_FILES, BucketFiles, read_result
 from tailrace.projections.sinks.reader import Row
@@ -96,7 +96,7 @@ class BucketSplit(NamedTuple):
     split: int
 
 
-def sharing(bucket: int, cut: BucketSplit, own: BucketSplit) -> list[int]:
+def overlapping_buckets(bucket: int, cut: BucketSplit, own: BucketSplit) -> list[int]:
     """The buckets of ``own`` that may have keys of a bucket of ``cut``. With another number of partitions these are
     all; else those in the same part of the same partition, as far as the coarser split tells parts apart."""
     buckets = range(own.partitions * own.split)
@@ -135,10 +135,10 @@ class _Side:
         """The rows of a bucket as ``spread`` splits keys, with these columns, ordered."""
         own, cut = (BucketSplit(each.partitions, each.split) for each in (self.generation, spread))
         pieces = [self._table(NO_FILES)]
-        for each in sharing(bucket, cut, own):
+        for each in overlapping_buckets(bucket, cut, own):
             table = self._table(self.files.get(each, NO_FILES))
             pieces.append(table if own == cut else table.filter(_in_bucket(table, bucket, spread)))
-        return ordered(pa.concat_tables(pieces).select([HASH, *names]), self.generation.key)
+        return sort_rows(pa.concat_tables(pieces).select([HASH, *names]), self.generation.key)
 
     def _table(self, files: BucketFiles) -> pa.Table:
         return read_result(self.storage, files, self.schema, self.generation.key)

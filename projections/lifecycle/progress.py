@@ -45,8 +45,8 @@ class Rung:
 @dataclass(frozen=True, slots=True)
 class ProjectionProgress:
     """The live generation of a projection. ``rungs`` lead from the log to the sink; without the sink's, ``problem``
-    says why. ``failing``: the last refresh or build failed. ``unshown``: readers still see another generation, and the
-    sink's rung is that one's."""
+    says why. ``failing``: the last refresh or build failed. ``unshown``: readers still see another generation, and
+    the sink's rung is that one's."""
 
     projection: str
     generation: Generation
@@ -112,7 +112,7 @@ def _standing(
         rungs=rungs,
         problem=look.problem,
         verified=verified[0] if verified and verified[0].generation == live.number else None,
-        failing=failing(ctx.store, name),
+        failing=last_failure(ctx.store, name),
         unshown=look.unshown,
     )
 
@@ -131,7 +131,7 @@ def unbuilt_projections(store: Store, now: datetime) -> Iterator[Unbuilt]:
     for name in sorted({*store.derived.projections(), *store.run_records.projections()}):
         if store.derived.live(name) is not None:
             continue
-        failed = failing(store, name)
+        failed = last_failure(store, name)
         tried = failed is not None and now - (failed.finished or failed.started) < _RECENT
         if tried or store.derived.generations(name):
             yield Unbuilt(name, failed)
@@ -144,7 +144,7 @@ def _seen(ctx: ProjectionContext, live: Generation, pending: Unshown | None) -> 
     return next((each for each in ctx.generations(live.projection) if each.number == pending.shown), live)
 
 
-def failing(store: Store, name: str) -> RunRecord | None:
+def last_failure(store: Store, name: str) -> RunRecord | None:
     """The record of the last refresh or build, if it failed."""
     latest = next(iter(store.run_records.latest(name, limit=1, kinds=REFRESHES)), None)
     return latest if latest is not None and latest.status == "failed" else None

@@ -36,8 +36,8 @@ PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """The generation that is live now, the one before, and the ``fence`` of the new one: ``behind`` epochs before what
-    readers saw."""
+    """The generation that is live now, the one before, and the ``fence`` of the new one: ``behind`` epochs
+    before what readers saw."""
 
     projection: str
     generation: int
@@ -90,7 +90,7 @@ def promote(
             raise
         except TailraceError as error:
             hindrance = error
-    if hindrance is not None and (number is not None or not _waiting(ctx, name)):
+    if hindrance is not None and (number is not None or not _promotion_candidates(ctx, name)):
         raise hindrance
     return show(ctx, _choose(ctx, name, number), stale_ok=stale_ok)
 
@@ -217,7 +217,7 @@ def _choose(ctx: ProjectionContext, name: str, number: int | None) -> Generation
             )
         return generation
     live = ctx.store.derived.live(name)
-    newer = _waiting(ctx, name)
+    newer = _promotion_candidates(ctx, name)
     if newer:
         return newer[-1]
     older = ", ".join(str(generation.number) for generation in _ready(ctx, name))
@@ -237,7 +237,7 @@ def _ready(ctx: ProjectionContext, name: str) -> list[Generation]:
     ]
 
 
-def _waiting(ctx: ProjectionContext, name: str) -> list[Generation]:
+def _promotion_candidates(ctx: ProjectionContext, name: str) -> list[Generation]:
     """Those of ``_ready`` that are newer than the live one."""
     live = ctx.store.derived.live(name) or 0
     return [generation for generation in _ready(ctx, name) if generation.number > live]

@@ -72,19 +72,19 @@ def read_sink(
     try:
         if isinstance(sink, MovingSink):
             try:
-                found = [_at_rest(ctx, generation, placement, folder, tries=1)]
+                found = [_read_at_rest(ctx, generation, placement, folder, tries=1)]
             except InMotion:
-                found = _in_motion(ctx, generation, placement, sink, folder)
+                found = _read_in_motion(ctx, generation, placement, sink, folder)
         else:
-            found = [_at_rest(ctx, generation, placement, folder, tries=_TRIES)]
+            found = [_read_at_rest(ctx, generation, placement, folder, tries=_TRIES)]
         for reading in found:
-            with _in_reach(ctx, generation, attempt, reading) as there:
+            with _placed_for_tasks(ctx, generation, attempt, reading) as there:
                 yield there
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _at_rest(
+def _read_at_rest(
     ctx: ProjectionContext, generation: Generation, placement: Placement, folder: Path, *, tries: int
 ) -> SinkRows:
     """All rows at one position, after several tries."""
@@ -107,7 +107,7 @@ def _read_once(
     sink, target = ctx.sink(generation), ctx.target(generation)
     if isinstance(sink, SnapshotSink):
         with sink.snapshot(target) as found:
-            fence = _of_this_log(ctx, generation, found.fence)
+            fence = _require_this_log(ctx, generation, found.fence)
             return _write_rows(ctx, generation, placement, fence, folder, found.rows)
     fence = _fence(ctx, generation)
     reading = _write_rows(ctx, generation, placement, fence, folder, sink.scan(target))
@@ -119,7 +119,7 @@ def _read_once(
     )
 
 
-def _in_motion(
+def _read_in_motion(
     ctx: ProjectionContext, generation: Generation, placement: Placement, sink: MovingSink, folder: Path
 ) -> list[SinkRows]:
     """The rows of keys that no step touches while all are read, at the fence before; those of the other keys at a later
@@ -127,12 +127,12 @@ def _in_motion(
     target = ctx.target(generation)
     since = _fence(ctx, generation)
     rest = _write_rows(ctx, generation, placement, since, folder, sink.scan_in_motion(target))
-    touched = _touched(ctx, generation, since)
+    touched = _touched_keys(ctx, generation, since)
     hashes = touched[HASH].to_numpy()
-    rest = replace(rest, placement=_narrowed(placement, Listed(hashes, others=True)))
+    rest = replace(rest, placement=_narrow(placement, Listed(hashes, others=True)))
     if not len(hashes):
         return [rest]
-    chosen = _narrowed(placement, Listed(hashes))
+    chosen = _narrow(placement, Listed(hashes))
     moved: InMotion | None = None
     for _ in range(_TRIES_OF_SOME):
         fence = _fence(ctx, generation)
@@ -143,32 +143,32 @@ def _in_motion(
         except InMotion as error:
             moved = error
         time.sleep(_PAUSE_OF_SOME_SECONDS)
-    raise moved or _restless(generation)
+    raise moved or _too_busy(generation)
 
 
-def _narrowed(placement: Placement, choice: Choice) -> Placement:
+def _narrow(placement: Placement, choice: Choice) -> Placement:
     return replace(placement, choice=Both(placement.choice, choice) if placement.choice else choice)
 
 
-def _touched(ctx: ProjectionContext, generation: Generation, since: Fence) -> pa.Table:
+def _touched_keys(ctx: ProjectionContext, generation: Generation, since: Fence) -> pa.Table:
     """The keys that the generation's steps after a fence touch, also steps that are not applied yet: ``_hash`` and the
     key columns."""
     columns = [HASH, *generation.key]
     found = [run_schema(generation.schema).empty_table().select(columns)]
     steps = ctx.store.steps.list(generation.projection, generation.number, after=since.epoch)
     if steps and steps[0].from_epoch != since.epoch:
-        raise _restless(generation)  # steps in between are forgotten already
+        raise _too_busy(generation)  # steps in between are forgotten already
     for step in steps:
         for file in files_of(step).deltas:
             for rows in read_delta(ctx.store.storage, file, generation.schema, generation.key):
                 found.append(rows.select(columns).cast(found[0].schema))
     touched = pa.concat_tables(found).group_by(columns).aggregate([])
     if touched.num_rows > _TOUCHED_MAX:
-        raise _restless(generation)
+        raise _too_busy(generation)
     return touched
 
 
-def _restless(generation: Generation) -> InMotion:
+def _too_busy(generation: Generation) -> InMotion:
     return InMotion(
         f"{generation} is refreshed too often and by too much to be read meanwhile",
         hint="verify it while no runner refreshes it",
@@ -176,7 +176,7 @@ def _restless(generation: Generation) -> InMotion:
 
 
 @contextmanager
-def _in_reach(
+def _placed_for_tasks(
     ctx: ProjectionContext, generation: Generation, attempt: Attempt, reading: SinkRows
 ) -> Iterator[SinkRows]:
     """The same files where tasks can read them: when tasks run on other machines, beside the generation's own in the
@@ -202,10 +202,10 @@ def _in_reach(
 
 
 def _fence(ctx: ProjectionContext, generation: Generation) -> Fence:
-    return _of_this_log(ctx, generation, ctx.fence(generation))
+    return _require_this_log(ctx, generation, ctx.fence(generation))
 
 
-def _of_this_log(ctx: ProjectionContext, generation: Generation, fence: Fence | None) -> Fence:
+def _require_this_log(ctx: ProjectionContext, generation: Generation, fence: Fence | None) -> Fence:
     if fence is None:
         raise OperatorError(
             f"the sink holds nothing of {generation}", hint=f"tailrace rebuild {generation.projection}"

@@ -21,11 +21,11 @@ from tailrace.projections.compute.sampling import Sampling, sampling_of
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import Generation, Pin, files_of
-from tailrace.projections.generations.result_input import not_kept, result_in
+from tailrace.projections.generations.result_input import missing_results, result_in
 from tailrace.projections.generations.step_files import BucketFiles
 from tailrace.projections.lifecycle.promote import reconcile
 from tailrace.projections.lifecycle.sink_rows import read_sink
-from tailrace.projections.refresh.record import failures_recorded
+from tailrace.projections.refresh.record import record_failures
 from tailrace.projections.refresh.step import compute_at
 from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.sinks.specs import expires
@@ -91,7 +91,7 @@ def verify(
     if known is None:
         raise UsageError(f"projection {name!r} was never built", hint=f"tailrace rebuild {name}")
     _check_sample(sample, seed)
-    with failures_recorded(ctx, name, "verify", known):
+    with record_failures(ctx, name, "verify", known):
         compared = _compare(ctx, projection, number, sample, seed)
     _record(ctx, compared, started)
     return compared
@@ -156,7 +156,7 @@ def _with_what_is_gone(
     if kept or generation.pin is not None:
         return generation
     position = f"epoch {cut.epoch:,}"
-    gone = not_kept(ctx.store, projection, ctx.projections, position, cut)
+    gone = missing_results(ctx.store, projection, ctx.projections, position, cut)
     made_by = {name: live.fingerprint for name in gone if (live := ctx.live(name))}
     if any(made_by.get(name) != ctx.fingerprint(name) for name in gone):
         return generation

@@ -151,7 +151,7 @@ def compute_incrementally(
         if not len(affected):
             return IncrementalResult([], 0)
         ctx.report(f"reading {len(affected):,} keys for {projection.name}", 0, None, "")
-        found = restricted_result(step, lineage, window.now.restricted(affected), affected)
+        found = restricted_result(step, lineage, window.now.rows_of_keys(affected), affected)
     except (TooLarge, HistoryGone) as error:
         raise NotIncremental(error.message, "size") from None
     try:
@@ -166,7 +166,7 @@ def compute_incrementally(
 def require_comparable(step: StepInput, lineage: Lineage, now: Inputs) -> None:
     """Raises NotIncremental when rows of the inputs cannot be found by keys of the result."""
     reason = incomparable(
-        step.projection, lineage, lambda name: columns_of(now.planned(name)), step.generation.schema
+        step.projection, lineage, lambda name: columns_of(now.plan_of(name)), step.generation.schema
     )
     if reason is not None:
         raise NotIncremental(reason, "definition")
@@ -190,13 +190,14 @@ def _keys_by_state(
     step: StepInput, source: State, name: str, path: Path, window: RefreshWindow
 ) -> list[KeySet]:
     """The keys that changed rows of a table take part in."""
-    changed = _changed_keys(step, source, window.now.planned(name), window)
+    changed = _changed_keys(step, source, window.now.plan_of(name), window)
     columns = path.columns if isinstance(path, Direct) else path.own
     if changed.cells is not None and set(columns) <= set(changed.cells):
         rows = pa.table({column: changed.cells[column] for column in columns})
         return _keys_by_own_columns(name, path, rows, window)
     return [
-        side.keys_of(name, side.of_source_keys(name, changed.hashes, changed.cells)) for side in window.ends
+        side.keys_of(name, side.rows_by_source_key(name, changed.hashes, changed.cells))
+        for side in window.ends
     ]
 
 
@@ -213,7 +214,7 @@ def _keys_by_result(
     if set(columns) <= set(changed.column_names):
         return _keys_by_own_columns(name, path, changed, window)
     hashes = changed[HASH].combine_chunks().to_numpy()
-    return [side.keys_of(name, side.of_source_keys(name, hashes)) for side in window.ends]
+    return [side.keys_of(name, side.rows_by_source_key(name, hashes)) for side in window.ends]
 
 
 def _keys_by_own_columns(name: str, path: Path, rows: pa.Table, window: RefreshWindow) -> list[KeySet]:

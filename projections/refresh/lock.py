@@ -11,28 +11,26 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from tailrace.eventstore.catalog import leases
-from tailrace.eventstore.catalog.leases import AtWork, Worker
+from tailrace.eventstore.catalog.leases import Worker
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.generation import Pin
-
-__all__ = ["AtWork", "Worker", "building", "refreshing", "workers"]
 
 _DIGITS = 16  # of a fingerprint
 
 
-def refreshing(ctx: ProjectionContext, names: Sequence[str]) -> AbstractContextManager[None]:
+def refresh_lease(ctx: ProjectionContext, names: Sequence[str]) -> AbstractContextManager[None]:
     """A lease for as long as this process refreshes projections. Raises AtWork."""
-    held = {f"run:{_defined(ctx, name)}": f"projection {name!r} is being refreshed" for name in names}
+    held = {f"run:{_definition(ctx, name)}": f"projection {name!r} is being refreshed" for name in names}
     return leases.working(ctx.store.catalog, held, "run")
 
 
-def building(
+def build_lease(
     ctx: ProjectionContext, name: str, pin: Pin | None, preview: str | None
 ) -> AbstractContextManager[None]:
     """A lease for as long as this process builds a generation. Another position or preview is another build. Raises
     AtWork."""
     at = "" if pin is None else str(pin.cut.epoch)
-    lease = f"build:{_defined(ctx, name)}:{at}:{preview or ''}"
+    lease = f"build:{_definition(ctx, name)}:{at}:{preview or ''}"
     return leases.working(ctx.store.catalog, {lease: f"projection {name!r} is being built"}, "rebuild")
 
 
@@ -42,5 +40,5 @@ def workers(ctx: ProjectionContext, name: str) -> list[Worker]:
         return leases.workers(connection, (f"run:{name}:", f"build:{name}:"))
 
 
-def _defined(ctx: ProjectionContext, name: str) -> str:
+def _definition(ctx: ProjectionContext, name: str) -> str:
     return f"{name}:{(ctx.fingerprint(name) or '')[:_DIGITS]}"

@@ -50,15 +50,15 @@ def plans(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[Pl
         elif live.pin is not None:
             decided = Nothing(f"{live} is pinned at {live.pin.text}")
         else:
-            decided = _planned(ctx, projection, live, cut, found)
+            decided = _plan_live(ctx, projection, live, cut, found)
         number = live.number if live else None
-        estimated = _estimated(ctx, projection, live, decided, found)
-        waiting, problem = _waiting(ctx, live)
+        estimated = _estimate(ctx, projection, live, decided, found)
+        waiting, problem = _missing_steps(ctx, live)
         found.append(PlannedRefresh(name, number, decided, estimated, waiting, problem))
     return found
 
 
-def _waiting(ctx: ProjectionContext, live: Generation | None) -> tuple[int, str]:
+def _missing_steps(ctx: ProjectionContext, live: Generation | None) -> tuple[int, str]:
     """The steps that the sink of a live generation lacks, or why it cannot be asked. A frozen one gets none."""
     if live is None or ctx.is_frozen(live):
         return 0, ""
@@ -68,7 +68,7 @@ def _waiting(ctx: ProjectionContext, live: Generation | None) -> tuple[int, str]
         return 0, error.message
 
 
-def _planned(
+def _plan_live(
     ctx: ProjectionContext,
     projection: Projection,
     live: Generation,
@@ -76,9 +76,9 @@ def _planned(
     before: Sequence[PlannedRefresh],
 ) -> Plan:
     """What a refresh would do with the live generation after it has refreshed the projections ``before`` it."""
-    waits = _waits(projection, before)
+    waits = _reads_before(projection, before)
     try:
-        decided = _step(ctx, projection, live, cut, waits)
+        decided = _plan_step(ctx, projection, live, cut, waits)
         if not isinstance(decided, Nothing):
             require_changes(ctx.store, str(live), live.projection, live.inputs)
     except IncompleteTopic as error:
@@ -88,7 +88,7 @@ def _planned(
     return decided
 
 
-def _step(
+def _plan_step(
     ctx: ProjectionContext, projection: Projection, live: Generation, cut: Cut, waits: Sequence[str]
 ) -> Plan:
     if not waits:
@@ -102,7 +102,7 @@ def _step(
     return Incremental(from_epoch, cut.epoch, what)
 
 
-def _estimated(
+def _estimate(
     ctx: ProjectionContext,
     projection: Projection,
     live: Generation | None,
@@ -118,7 +118,7 @@ def _estimated(
         return estimate(decided, changes, 0, ())
     files = files_of(last)
     changes = None
-    if not _waits(projection, before):  # what others will change is not known
+    if not _reads_before(projection, before):  # what others will change is not known
         changes = changes_between(ctx.store, projection, decided.from_epoch, decided.to_epoch, files.results)
     records = ctx.store.run_records.latest(live.projection, limit=_RECORDS)
     own = [record for record in records if record.generation == live.number]
@@ -126,7 +126,7 @@ def _estimated(
     return estimate(decided, changes, files.rows, own, direct=direct)
 
 
-def _waits(projection: Projection, before: Sequence[PlannedRefresh]) -> list[str]:
+def _reads_before(projection: Projection, before: Sequence[PlannedRefresh]) -> list[str]:
     """The projections that this one reads and that are refreshed before it."""
     return [
         each.projection

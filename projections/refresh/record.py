@@ -24,7 +24,7 @@ _LATEST_RECORDS = 20
 
 
 @contextmanager
-def failures_recorded(
+def record_failures(
     ctx: ProjectionContext, name: str, kind: str, generation: int | None = None
 ) -> Iterator[None]:
     """Inside, what stops a refresh or a build is put on record. That another process is at work, or that a topic is
@@ -84,12 +84,12 @@ def record_applied(
     if taken is None and not applied.steps and number in ctx.on_record.get(name, ()):
         return
     now = datetime.now(UTC)
-    for step, anew in _not_on_record(ctx, generation, applied):
+    for step, is_new in _not_on_record(ctx, generation, applied):
         if taken is not None and taken.run.to_epoch == step.to_epoch:
             record = _record_of_own(ctx, projection, started, now, taken)
         else:
             record = _record_of_earlier(
-                started if anew else now, now, step, "applied now" if anew else "applied"
+                started if is_new else now, now, step, "applied now" if is_new else "applied"
             )
         ctx.store.run_records.add(record)
     ctx.on_record.setdefault(name, set()).add(number)
@@ -132,7 +132,7 @@ def _not_on_record(
     steps = [step for step in ctx.store.steps.list(name, number, known or 0) if step.to_epoch <= fence.epoch]
     before = len(steps) - applied.steps
     found = [(step, at >= before) for at, step in enumerate(steps)]
-    return found if known is not None else [(step, anew) for step, anew in found if anew]
+    return found if known is not None else [(step, is_new) for step, is_new in found if is_new]
 
 
 def _record_of_own(

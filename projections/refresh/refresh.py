@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from tailrace.eventstore import failpoints
+from tailrace.eventstore.catalog.leases import AtWork
 from tailrace.eventstore.errors import Fenced, IncompleteTopic, TailraceError
 from tailrace.eventstore.maintenance.redaction.receipts import erasures
 from tailrace.eventstore.metadata.generations import GenerationState
@@ -27,17 +28,16 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import Generation, files_of
 from tailrace.projections.generations.result_input import (
-    behind,
     changed_results,
     changed_topics,
     common_cut,
+    lagging_results,
     reason_against_results,
 )
 from tailrace.projections.refresh.apply import apply
 from tailrace.projections.refresh.incremental import reason_against
-from tailrace.projections.refresh.lock import AtWork
 from tailrace.projections.refresh.plan import Cause, Nothing, Plan, plan
-from tailrace.projections.refresh.record import failures_recorded, record_applied, record_settled
+from tailrace.projections.refresh.record import record_applied, record_failures, record_settled
 from tailrace.projections.refresh.samples import samples_against
 from tailrace.projections.refresh.step import take_step
 from tailrace.projections.refresh.step_input import StepInput
@@ -116,7 +116,7 @@ def plan_reachable(step: StepInput) -> tuple[Plan, Cut]:
     if isinstance(decided, Nothing) and reached.epoch < wanted.epoch:
         late = ", ".join(
             f"projection {name} stands at epoch {epoch}"
-            for name, epoch in behind(store, projection, wanted).items()
+            for name, epoch in lagging_results(store, projection, wanted).items()
         )
         decided = Nothing(f"it is as far as what it reads: {late}, the log ends at epoch {wanted.epoch}")
     return decided, reached
@@ -201,32 +201,32 @@ def followers(ctx: ProjectionContext, name: str) -> list[Generation]:
 def refresh_projection(ctx: ProjectionContext, name: str, cut: Cut) -> list[Outcome]:
     """Refresh every generation of a projection that follows the log. One that no loaded definition matches is frozen
     and left alone. An error is in the outcome, except Fenced, which ends this process."""
-    return [_refreshed(ctx, generation, cut) for generation in followers(ctx, name)]
+    return [_refresh_or_stop(ctx, generation, cut) for generation in followers(ctx, name)]
 
 
 def refresh_shown(ctx: ProjectionContext, live: Generation, shown: int | None, cut: Cut) -> list[Outcome]:
     """Refresh the generation that readers still see in place of the live one, which is at ``cut`` already. Never beyond
     ``cut``: readers would go back in time when the live one is shown."""
     return [
-        _refreshed(ctx, generation, cut)
+        _refresh_or_stop(ctx, generation, cut)
         for generation in ctx.generations(live.projection)
         if generation.number == shown and generation.pin is None and not ctx.is_frozen(generation)
     ]
 
 
-def _refreshed(ctx: ProjectionContext, generation: Generation, cut: Cut) -> Outcome:
+def _refresh_or_stop(ctx: ProjectionContext, generation: Generation, cut: Cut) -> Outcome:
     name, number = generation.projection, generation.number
     frozen = mark_frozen(ctx, generation)
     if frozen is not None:
         return frozen
     try:
-        with failures_recorded(ctx, name, "refresh", number):
+        with record_failures(ctx, name, "refresh", number):
             return refresh_generation(ctx, ctx.projections[name], generation, cut)
     except Exception as error:  # noqa: BLE001 one projection's must not end the others
-        return stopped(ctx, name, number, error)
+        return stopped_outcome(ctx, name, number, error)
 
 
-def stopped(ctx: ProjectionContext, name: str, number: int | None, error: Exception) -> Outcome:
+def stopped_outcome(ctx: ProjectionContext, name: str, number: int | None, error: Exception) -> Outcome:
     """The outcome of a refresh that an error stopped. Raises the error when it does not concern this projection alone:
     Fenced, which ends this process, and what ``unforeseen`` raises."""
     if isinstance(error, AtWork | IncompleteTopic):

@@ -41,41 +41,43 @@ class Inputs:
         self.null_links: set[str] = set()  # inputs with a NULL in the columns that lead to another input
         self._plans: dict[str, Planned] = {}
 
-    def planned(self, name: str) -> Planned:
+    def plan_of(self, name: str) -> Planned:
         """How an input is read, with the columns of its lineage."""
         if name not in self._plans:
             more = self._lineage.columns_of(name)
             self._plans[name] = plan_input(self._store, self._projection.inputs[name], self.cut, more)
         return self._plans[name]
 
-    def visible(self, name: str) -> list[str]:
+    def visible_columns(self, name: str) -> list[str]:
         """The columns of an input that the function sees."""
-        return shown_columns(self.planned(name), self._projection.inputs[name])
+        return shown_columns(self.plan_of(name), self._projection.inputs[name])
 
-    def of_source_keys(
+    def rows_by_source_key(
         self, name: str, hashes: Ints, cells: Mapping[str, pa.ChunkedArray] | None = None
     ) -> pa.Table:
         """The rows of a state or a result with these key hashes, in the columns of its lineage. ``cells`` are the
         columns of the keys, where they are known."""
-        planned, names = self.planned(name), self._lineage.columns_of(name)
+        planned, names = self.plan_of(name), self._lineage.columns_of(name)
         if isinstance(planned, ResultInput):
-            return self._with_hashes(planned, hashes).select(list(names))
+            return self._result_rows_by_hash(planned, hashes).select(list(names))
         if cells is not None and _hashed_alike(planned.target.key):
             known = KeySet.of([cells[column.name] for column in planned.target.key])
             return self._state(name, known.hashes, names, known.matches)
         return self._state(name, hashes, names)
 
-    def having(self, name: str, columns: Sequence[str], wanted: KeySet, also: Sequence[str]) -> pa.Table:
+    def rows_with_keys(
+        self, name: str, columns: Sequence[str], wanted: KeySet, also: Sequence[str]
+    ) -> pa.Table:
         """The rows of an input that have one of the ``wanted`` keys in ``columns``: these columns and ``also``."""
         names = list(dict.fromkeys((*also, *columns)))
-        planned = self.planned(name)
+        planned = self.plan_of(name)
         if isinstance(planned, ChangesInput):
-            return self._changes_having(name, planned, columns, wanted)
+            return self._changes_with_keys(name, planned, columns, wanted)
         if isinstance(planned, ResultInput):
             if planned.key == tuple(columns):
-                return self._with_hashes(planned, wanted.hashes).select(names)
+                return self._result_rows_by_hash(planned, wanted.hashes).select(names)
             buckets = [bucket for bucket, _ in planned.placed]
-            return self._of_result(
+            return self._result_rows(
                 planned, buckets, lambda rows: pa.array(wanted.matches([rows[each] for each in columns]))
             ).select(names)
         if not len(wanted):
@@ -98,48 +100,50 @@ class Inputs:
                     self.null_links.add(name)
                 if not len(links):
                     return self.no_keys
-                return self.keys_of(other, self.having(other, theirs, links, self._lineage.columns_of(other)))
+                return self.keys_of(
+                    other, self.rows_with_keys(other, theirs, links, self._lineage.columns_of(other))
+                )
 
     @cached_property
     def no_keys(self) -> KeySet:
         """An empty set in the types of the key."""
         direct = next(name for name, path in self._lineage.paths.items() if isinstance(path, Direct))
-        return self.keys_of(direct, self.planned(direct).schema.empty_table())
+        return self.keys_of(direct, self.plan_of(direct).schema.empty_table())
 
-    def restricted(self, affected: KeySet) -> dict[str, pa.Table]:
+    def rows_of_keys(self, affected: KeySet) -> dict[str, pa.Table]:
         """The rows of each input with a lineage that take part in the keys, in the columns that the function sees.
 
         Raises TooLarge when all of them together take more than the limit.
         """
         found: dict[str, pa.Table] = {}
         for name, path in self._lineage.paths.items():
-            also = (*self.visible(name), *self._lineage.columns_of(name))
+            also = (*self.visible_columns(name), *self._lineage.columns_of(name))
             match path:
                 case Direct(columns=columns):
-                    found[name] = self.having(name, columns, affected, also)
+                    found[name] = self.rows_with_keys(name, columns, affected, also)
                 case Link(input=other, own=own, theirs=theirs):
                     links = KeySet.of(self._values(other, found[other], theirs))
-                    found[name] = self.having(name, own, links, also)
-        found = {name: rows.select(self.visible(name)) for name, rows in found.items()}
+                    found[name] = self.rows_with_keys(name, own, links, also)
+        found = {name: rows.select(self.visible_columns(name)) for name, rows in found.items()}
         held = sum(rows.nbytes for rows in found.values())
         if held > self._limit_bytes:
             raise TooLarge(f"their rows take {held >> 20:,} MiB")
         return found
 
     def _state(self, name: str, hashes: Ints, names: Sequence[str], keys: Matches | None = None) -> pa.Table:
-        planned = self.planned(name)
+        planned = self.plan_of(name)
         assert isinstance(planned, StateInput)
         columns = tuple(column for column in planned.columns if column in names)
         narrow = replace(planned, columns=columns)
         return state_of_keys(self._store.storage, narrow, hashes, _HISTORY_FACTOR * self._limit_bytes, keys)
 
-    def _with_hashes(self, planned: ResultInput, hashes: Ints) -> pa.Table:
+    def _result_rows_by_hash(self, planned: ResultInput, hashes: Ints) -> pa.Table:
         wanted = pa.array(hashes)
-        return self._of_result(
+        return self._result_rows(
             planned, planned.buckets_of(hashes), lambda rows: pc.is_in(rows[HASH], value_set=wanted)
         )
 
-    def _of_result(
+    def _result_rows(
         self, planned: ResultInput, buckets: Sequence[int], chosen: Callable[[pa.Table], pa.Array]
     ) -> pa.Table:
         """Some rows of another projection's result. It is read bucket by bucket, so that only chosen rows are held."""
@@ -153,7 +157,7 @@ class Inputs:
                 raise TooLarge(f"rows of {planned.projection} take more than {self._limit_bytes >> 20:,} MiB")
         return pa.concat_tables(pieces)
 
-    def _changes_having(
+    def _changes_with_keys(
         self, name: str, planned: ChangesInput, columns: Sequence[str], wanted: KeySet
     ) -> pa.Table:
         pieces = [planned.schema.empty_table()]
@@ -170,7 +174,7 @@ class Inputs:
 
     def _values(self, name: str, rows: pa.Table, columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """Columns of an input's rows; for changes the columns of their key, which every change has."""
-        planned = self.planned(name)
+        planned = self.plan_of(name)
         if isinstance(planned, ChangesInput) and not planned.as_events:
             return [pc.struct_field(rows["key"], column) for column in columns]
         return [rows[column] for column in columns]

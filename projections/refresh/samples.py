@@ -80,7 +80,7 @@ def check_samples(step: StepInput, files: StepFiles) -> Checked | None:
         if keys is None:
             return None
         with ctx.store.pinned(f"projection {projection.name}"):
-            found = restricted_result(step, lineage, now.restricted(keys), keys)
+            found = restricted_result(step, lineage, now.rows_of_keys(keys), keys)
         outcomes = compare_buckets(task, lineage, keys, found)
         samples = [found.key for outcome in outcomes for found in outcome.samples]
         if samples:

@@ -104,7 +104,7 @@ def take_step(
             task = replace(task, placement=replace(task.placement, without=frozenset(done)))
         computed = _compute(step, decided, last, task)
         if done:
-            computed = _with_taken_over(computed, done, len(task.placement.buckets))
+            computed = _add_taken_over(computed, done, len(task.placement.buckets))
         seconds = None if done else ctx.clock() - began
         try:
             if step.results() != results:
@@ -172,7 +172,7 @@ def _objection(step: StepInput, last: DerivedRun) -> Objection:
     return objection
 
 
-def _with_taken_over(computed: ComputedStep, done: Mapping[int, BucketOutcome], buckets: int) -> ComputedStep:
+def _add_taken_over(computed: ComputedStep, done: Mapping[int, BucketOutcome], buckets: int) -> ComputedStep:
     return replace(
         computed,
         outcomes=sorted([*computed.outcomes, *done.values()], key=lambda outcome: outcome.bucket),
@@ -229,7 +229,7 @@ def compute_at(
     ctx, projection, generation = step.ctx, step.projection, step.generation
     require_changes(ctx.store, str(generation), generation.projection, generation.inputs)
     ctx.report(f"reading for {projection.name}", 0, None, "")
-    sources = ResultSources(results or {}, ctx.anew(generation.pin))
+    sources = ResultSources(results or {}, ctx.computed_inputs(generation.pin))
     reads = plan_reads(ctx.store, projection, step.cut, ctx.parallelism, results=sources)
     with explained(projection, "reading its inputs"):
         inputs = frames(ctx.spark, ctx.store.storage, projection, reads, ctx.parallelism)

@@ -22,7 +22,9 @@ class StepInput:
 
     def results(self) -> dict[str, int]:
         """The generation of each result of another projection that is read at the position."""
-        return results_at(self.ctx.store, self.projection, self.cut, self.ctx.anew(self.generation.pin))
+        return results_at(
+            self.ctx.store, self.projection, self.cut, self.ctx.computed_inputs(self.generation.pin)
+        )
 
     @property
     def follows_log(self) -> bool:

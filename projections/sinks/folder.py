@@ -40,7 +40,7 @@ class GenerationsFolder(ABC):
     ) -> None:
         """``Sink.promote``; ``fence`` is the sink's."""
         require_filled(target, fence(target))  # before there is a folder to lock
-        with self.promoting():
+        with self.promotion_lock():
             require_filled(target, fence(target))  # it may have been dropped meanwhile
             live = self.live()
             if live == target.generation:
@@ -56,13 +56,13 @@ class GenerationsFolder(ABC):
         """``Sink.drop``."""
         if not self.path.exists():
             return
-        with self.promoting():
+        with self.promotion_lock():
             if self.live() == target.generation:
                 raise UsageError(f"{target} is live", hint="promote another generation first")
             self.remove(target.generation)
 
     @contextmanager
-    def promoting(self) -> Iterator[None]:
+    def promotion_lock(self) -> Iterator[None]:
         """A lock: one promotion at a time on this machine. The kernel releases it when the process dies."""
         with self.explained(), open(self.path / _LOCK, "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

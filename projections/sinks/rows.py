@@ -39,7 +39,7 @@ def json_objects(rows: pa.Table, head: str = "{") -> pa.StringArray:
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         before, cells, after = json_cells(column.combine_chunks())
         pieces += [f"{',' if pieces else head}{dump(name)}:{before}", cells, after]
-    return joined(*pieces, "}")
+    return join_pieces(*pieces, "}")
 
 
 def json_cells(column: pa.Array) -> tuple[str, pa.Array, str]:
@@ -55,7 +55,7 @@ def json_cells(column: pa.Array) -> tuple[str, pa.Array, str]:
         texts = _escaped(texts)
     if not texts.null_count:
         return '"', texts, '"'
-    return "", joined('"', texts, '"').fill_null("null"), ""
+    return "", join_pieces('"', texts, '"').fill_null("null"), ""
 
 
 def _escaped(texts: pa.StringArray) -> pa.StringArray:
@@ -80,13 +80,13 @@ def content(cells: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return np.frombuffer(data, np.uint8)[ends[cells.offset] : ends[cells.offset + len(cells)]]
 
 
-def joined(*pieces: str | pa.Array) -> pa.StringArray:
+def join_pieces(*pieces: str | pa.Array) -> pa.StringArray:
     """The pieces of each row one after the other; null where one of them is."""
     return pc.binary_join_element_wise(*_merged(pieces, str), "")
 
 
-def joined_bytes(*pieces: bytes | pa.BinaryArray) -> pa.BinaryArray:
-    """``joined`` for bytes."""
+def join_bytes(*pieces: bytes | pa.BinaryArray) -> pa.BinaryArray:
+    """``join_pieces`` for bytes."""
     together = _merged(pieces, bytes)
     scalars = (pa.scalar(each, pa.binary()) if isinstance(each, bytes) else each for each in together)
     return pc.binary_join_element_wise(*scalars, pa.scalar(b"", pa.binary()))
@@ -172,7 +172,7 @@ _PIECE_BYTES = 32 << 20  # in memory; what a sink makes of it is a few times tha
 Made = TypeVar("Made")
 
 
-def encoded_ahead(rows: pa.Table, encode: Callable[[pa.Table], Made]) -> Iterator[Made]:
+def encode_ahead(rows: pa.Table, encode: Callable[[pa.Table], Made]) -> Iterator[Made]:
     """Encode each piece, in order. Another thread encodes the next piece meanwhile: Arrow releases the GIL."""
     with ThreadPoolExecutor(1, "tailrace-encode") as pool:
         made: Future[Made] | None = None

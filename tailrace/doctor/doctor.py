@@ -323,7 +323,7 @@ def _check_redis_server(subject: str, info: Mapping[str, Any]) -> Iterator[Check
 def check_projections(configuration: Configuration) -> Iterator[Check]:
     """Modules import and SQL files parse; the sink and the sources of every projection are configured. A broken
     definition does not hide the others."""
-    from tailrace.projections.definition.load import Broken, gathering, load_configured
+    from tailrace.projections.definition.load import Broken, gather_mistakes, load_configured
 
     settings = configuration.settings
     if not settings.projections.modules and not settings.projections.sql:
@@ -334,7 +334,7 @@ def check_projections(configuration: Configuration) -> Iterator[Check]:
     if importlib.util.find_spec("pyspark") is None:
         return  # the package check has said it; the modules import it
     try:
-        with gathering() as mistakes:
+        with gather_mistakes() as mistakes:
             found = load_configured(settings.projections, configuration.folder)
     except TailraceError as error:
         yield failed_check("projections", error)

@@ -143,21 +143,21 @@ class HeaderReader:
         first = text.count("\n", 0, opened.end()) + 1
         body = re.sub(r"[^\n]", " ", text[: closed + 2]) + text[closed + 2 :]
         try:
-            told = tomllib.loads(toml)
+            values = tomllib.loads(toml)
         except tomllib.TOMLDecodeError as error:
             place = _PLACE.search(str(error))
             line = first + int(place[1]) - 1 if place and place[1] else first + toml.count("\n")
             self._find(f"its header is no TOML: {_PLACE.sub('', str(error))}", _MORE, line)
             return None, body
         self._lines = dict(_lines(toml, first))
-        return self._understood(told, first), body
+        return self._understood(values, first), body
 
-    def _understood(self, told: Mapping[str, Any], first: int) -> Header | None:
-        sink = self._sink(told.get("sink"), first)
+    def _understood(self, values: Mapping[str, Any], first: int) -> Header | None:
+        sink = self._sink(values.get("sink"), first)
         try:
-            header = _Header.model_validate(dict(told))
+            header = _Header.model_validate(dict(values))
         except ValidationError as error:
-            for what, hint, path in _problems(error, told):
+            for what, hint, path in _problems(error, values):
                 self._find(what, hint, self._line(path, first))
             return None
         inputs = {
@@ -254,12 +254,14 @@ class HeaderReader:
         return first
 
 
-def _problems(error: ValidationError, told: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _problems(
+    error: ValidationError, values: Mapping[str, Any]
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """What is wrong (what, hint, path), once for each place: a value with several allowed forms fails all of them."""
     seen: set[tuple[str, ...]] = set()
     for problem in error.errors():
         absent = problem["type"] in ("missing", "extra_forbidden")
-        path = _written([str(part) for part in problem["loc"]], told, absent=absent)
+        path = _written([str(part) for part in problem["loc"]], values, absent=absent)
         if path in seen:
             continue
         seen.add(path)
@@ -277,11 +279,11 @@ def _unknown(name: str, word: str, known: Iterable[str]) -> tuple[str, str]:
     return f"there is no {name}", did_you_mean(word, known) or f"known are {', '.join(known)}"
 
 
-def _written(loc: Sequence[str], told: Mapping[str, Any], *, absent: bool) -> tuple[str, ...]:
+def _written(loc: Sequence[str], values: Mapping[str, Any], *, absent: bool) -> tuple[str, ...]:
     """The part of an error's place that is in the header; the rest are names of the forms that were tried. What is
     absent or unknown is its last part."""
     found: list[str] = []
-    at: Any = told
+    at: Any = values
     for part in loc[:-1] if absent else loc:
         if isinstance(at, Mapping) and part in at:
             found.append(part)

@@ -31,7 +31,7 @@ _CLAUSES = {
     "distinct": "distinct", "except": "subtract", "minus": "subtract", "intersect": "intersect",
     "tablesample": "sample",
 }  # fmt: skip
-"""What DataFrames call a clause: findings about plans are told by these names."""
+"""What DataFrames call a clause: findings about plans use these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +153,10 @@ class _Body:
 
     def _unended(self, words: str) -> tuple[str, str]:
         """The tokenizer's message and place: that of the first character which it could not read."""
-        told = _UNENDED.fullmatch(words)
-        if told is None:
+        found = _UNENDED.fullmatch(words)
+        if found is None:
             return "it cannot be cut into words", f"{self.line}"
-        return f"{told[1]} is missing for what begins here", self._place(int(told[2]))
+        return f"{found[1]} is missing for what begins here", self._place(int(found[2]))
 
     def _place(self, offset: int) -> str:
         """``line:column`` of a character."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.projections.sinks.columns import is_bytes, is_list, is_text, require_common_years
-from tailrace.projections.sinks.rows import joined_bytes
+from tailrace.projections.sinks.rows import join_bytes
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 TRAILER = struct.pack(">h", -1)
@@ -34,7 +34,7 @@ def copy_rows(rows: pa.Table) -> pa.BinaryArray:
     """Each row as COPY takes it between HEADER and TRAILER. Raises UsageError for a year outside 1–9999."""
     fields = (_field(column.combine_chunks()) for column in rows.columns)
     pieces = (piece for field in fields for piece in field)
-    return joined_bytes(struct.pack(">h", rows.num_columns), *pieces)
+    return join_bytes(struct.pack(">h", rows.num_columns), *pieces)
 
 
 def _field(column: pa.Array) -> tuple[bytes | pa.BinaryArray, ...]:
@@ -43,7 +43,7 @@ def _field(column: pa.Array) -> tuple[bytes | pa.BinaryArray, ...]:
     length = _fixed(pc.binary_length(values), ">i4") if width is None else struct.pack(">i", width)
     if not column.null_count:
         return length, values
-    return (pc.if_else(column.is_valid(), joined_bytes(length, values), _NULL),)
+    return (pc.if_else(column.is_valid(), join_bytes(length, values), _NULL),)
 
 
 def _values(column: pa.Array) -> tuple[pa.BinaryArray, int | None]:
@@ -91,8 +91,8 @@ def _arrays(column: pa.Array) -> pa.BinaryArray:
     item_type = struct.pack(">iI", bool(items.null_count), _oid(items.type))
     lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int32())
     ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
-    inner = pc.binary_join(pa.ListArray.from_arrays(ends, joined_bytes(*_field(items))), b"")
-    filled = joined_bytes(struct.pack(">i", 1), item_type, _fixed(lengths, ">i4"), _FIRST_INDEX, inner)
+    inner = pc.binary_join(pa.ListArray.from_arrays(ends, join_bytes(*_field(items))), b"")
+    filled = join_bytes(struct.pack(">i", 1), item_type, _fixed(lengths, ">i4"), _FIRST_INDEX, inner)
     return pc.if_else(pc.greater(lengths, 0), filled, struct.pack(">i", 0) + item_type)
 
 

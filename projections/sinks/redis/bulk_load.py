@@ -38,7 +38,7 @@ from tailrace.projections.sinks.redis.row_format import (
     command,
     integers,
 )
-from tailrace.projections.sinks.rows import content, encoded_ahead, joined_bytes
+from tailrace.projections.sinks.rows import content, encode_ahead, join_bytes
 
 # Of one transaction: Redis does nothing else meanwhile.
 _ROWS_AT_ONCE = 500
@@ -123,12 +123,12 @@ class BulkLoad:
         return fits and not any(isinstance(each, Exception) for each in done)
 
     def _transactions(self, tag: str, rows: pa.Table) -> Iterator[_Sent]:
-        for encoded in encoded_ahead(rows, partial(self._encoded, tag)):
+        for encoded in encode_ahead(rows, partial(self._encoded, tag)):
             yield from encoded
 
     def _encoded(self, tag: str, rows: pa.Table) -> list[_Sent]:
         texts = key_column(self._target, rows)
-        manifest, members = f"{tag}#keys".encode(), joined_bytes(*bulk_strings(texts))
+        manifest, members = f"{tag}#keys".encode(), join_bytes(*bulk_strings(texts))
         commands = self._commands(bulk_strings(texts, f"{tag}:".encode()), rows)
         sent = []
         for start, end in _bounds(commands.rows):
@@ -151,12 +151,12 @@ class BulkLoad:
             before = (b"*", integers(pc.add(cells.words, 2)), b"\r\n")
             after = (array_header(3), bulk_string(b"PEXPIRE"), *key, bulk_string(ttl)) if ttl else ()
             line = (*before, bulk_string(b"HSET"), *key, *cells.pieces, *after)
-            return _Commands(joined_bytes(*line), 2 if ttl else 1)
+            return _Commands(join_bytes(*line), 2 if ttl else 1)
         value = bulk_strings(cells)
         if not ttl:
-            return _Commands(joined_bytes(*key, *value), 0)
+            return _Commands(join_bytes(*key, *value), 0)
         line = (array_header(5), bulk_string(b"SET"), *key, *value, bulk_string(b"PX"), bulk_string(ttl))
-        return _Commands(joined_bytes(*line), 1)
+        return _Commands(join_bytes(*line), 1)
 
 
 @dataclass(frozen=True, slots=True)

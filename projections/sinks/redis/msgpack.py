@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.projections.sinks.columns import from_json, is_bytes, is_list, to_json, to_texts
-from tailrace.projections.sinks.rows import joined_bytes
+from tailrace.projections.sinks.rows import join_bytes
 
 _NIL, _FALSE, _TRUE, _DOUBLE = b"\xc0", b"\xc2", b"\xc3", b"\xcb"
 # Integers from each of these bounds on have the next type; those of fixed width, from -32 on, are their own type byte.
@@ -36,7 +36,7 @@ def packed_maps(rows: pa.Table, head: bytes) -> pa.BinaryArray:
     pieces: list[bytes | pa.BinaryArray] = [msgpack.Packer().pack_map_header(rows.num_columns + 1), head]
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         pieces += [msgpack.packb(name), _packed(column.combine_chunks())]
-    return joined_bytes(*pieces)
+    return join_bytes(*pieces)
 
 
 def from_packed(maps: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
@@ -55,7 +55,7 @@ def _packed(column: pa.Array) -> pa.BinaryArray:
     elif types.is_signed_integer(kind):
         cells = _integers(column)
     elif types.is_floating(kind):
-        cells = joined_bytes(_DOUBLE, _big_endian(column.cast(pa.float64()), ">f8"))
+        cells = join_bytes(_DOUBLE, _big_endian(column.cast(pa.float64()), ">f8"))
     elif is_bytes(kind):
         cells = _measured(column.cast(pa.binary()), _bin_header)
     else:
@@ -71,7 +71,7 @@ def _measured(cells: pa.BinaryArray, header: Callable[[int], bytes]) -> pa.Binar
     """Cells behind what tells their length."""
     lengths = pc.binary_length(cells).dictionary_encode()
     headers = pa.array([header(length) for length in lengths.dictionary.to_pylist()], pa.binary())
-    return joined_bytes(headers.take(lengths.indices), cells)
+    return join_bytes(headers.take(lengths.indices), cells)
 
 
 def _str_header(length: int) -> bytes:

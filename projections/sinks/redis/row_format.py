@@ -23,7 +23,7 @@ from tailrace.projections.sinks.rows import (
     field_cells,
     from_fields,
     from_objects,
-    joined_bytes,
+    join_bytes,
     json_objects,
     to_fields,
 )
@@ -101,7 +101,7 @@ class _Hashes(RowFormat):
         words: pa.Array = pa.repeat(2, rows.num_rows)
         for name, cells in field_cells(rows):
             there = (bulk_string(name.encode()), *bulk_strings(cells))
-            pieces += [joined_bytes(*there).fill_null(b"")] if cells.null_count else there
+            pieces += [join_bytes(*there).fill_null(b"")] if cells.null_count else there
             words = pc.add(words, pc.if_else(cells.is_valid(), 2, 0))
         return Fields(words, pieces)
 

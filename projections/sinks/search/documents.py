@@ -15,7 +15,14 @@ import pyarrow.compute as pc
 import tantivy
 
 from tailrace.projections.sinks.columns import is_list, to_texts
-from tailrace.projections.sinks.rows import content, dump, joined, json_cells, json_objects, to_json_texts
+from tailrace.projections.sinks.rows import (
+    content,
+    dump,
+    join_pieces,
+    json_cells,
+    json_objects,
+    to_json_texts,
+)
 from tailrace.projections.sinks.search.folder import IS_ROW, KEY, KIND, ROW
 from tailrace.projections.sinks.specs import FieldKind
 
@@ -32,7 +39,7 @@ def json_documents(fields: Mapping[str, FieldKind], keys: pa.StringArray, rows: 
     pieces += [_base64(json_objects(rows)), '"']
     for name, kind in fields.items():
         pieces += _field(name, kind, rows.column(name).combine_chunks())
-    return joined(*pieces, "}")
+    return join_pieces(*pieces, "}")
 
 
 def documents(
@@ -56,7 +63,7 @@ def _base64(texts: pa.StringArray) -> pa.StringArray:
     """Each text in base64, as JSON has bytes. Blanks at the end make each a multiple of three bytes, which JSON allows.
     So all are encoded at once, and none ends in padding."""
     lengths = pc.binary_length(texts).to_numpy()
-    padded = joined(texts, _PADDING.take(pa.array(-lengths % 3)))
+    padded = join_pieces(texts, _PADDING.take(pa.array(-lengths % 3)))
     lengths = pc.binary_length(padded).to_numpy() // 3 * 4
     ends = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     data = binascii.b2a_base64(content(padded).data, newline=False)
@@ -68,7 +75,7 @@ def _field(name: str, kind: FieldKind, column: pa.Array) -> list[str | pa.Array]
     head = f",{dump(name)}:"
     if is_list(column.type):
         cells = pa.array([_list(kind, value) for value in column.to_pylist()], pa.string())
-        return [pc.if_else(column.is_valid(), joined(head, cells), "")]
+        return [pc.if_else(column.is_valid(), join_pieces(head, cells), "")]
     match kind:
         case "f64" if not pa.types.is_signed_integer(column.type):
             return _floats(head, column)
@@ -77,7 +84,7 @@ def _field(name: str, kind: FieldKind, column: pa.Array) -> list[str | pa.Array]
         case _:
             before, cells, after = json_cells(column)
             pieces = [head + before, cells, after]
-    return [pc.if_else(column.is_valid(), joined(*pieces), "")] if column.null_count else pieces
+    return [pc.if_else(column.is_valid(), join_pieces(*pieces), "")] if column.null_count else pieces
 
 
 def _floats(head: str, column: pa.Array) -> list[str | pa.Array]:
@@ -88,7 +95,7 @@ def _floats(head: str, column: pa.Array) -> list[str | pa.Array]:
     missing = column.is_null(nan_is_null=pa.types.is_floating(column.type))
     if pc.all(exact).as_py() and not pc.any(missing).as_py():
         return [head, texts]
-    return [pc.if_else(missing, "", pc.if_else(exact, joined(head, texts), None))]
+    return [pc.if_else(missing, "", pc.if_else(exact, join_pieces(head, texts), None))]
 
 
 def _exact(texts: pa.StringArray) -> pa.BooleanArray:
@@ -112,7 +119,7 @@ def _moments(column: pa.Array) -> pa.StringArray:
         pa.scalar(each.replace(tzinfo=None), pa.timestamp("us")) for each in (_FIRST_MOMENT, _LAST_MOMENT)
     )
     held = pc.max_element_wise(first, pc.min_element_wise(last, wall, skip_nulls=False), skip_nulls=False)
-    return joined(pc.replace_substring(held.cast(pa.string()), " ", "T"), "Z")
+    return join_pieces(pc.replace_substring(held.cast(pa.string()), " ", "T"), "Z")
 
 
 def _list(kind: FieldKind, value: list[Any] | None) -> str | None:

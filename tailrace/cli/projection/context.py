@@ -76,7 +76,7 @@ def with_master(settings: Settings, master: str | None) -> Settings:
 
 
 def _definitions(invocation: Invocation, *, lenient: bool) -> tuple[dict[str, Projection], Broken]:
-    from tailrace.projections.definition.load import Broken, gathering, load_configured
+    from tailrace.projections.definition.load import Broken, gather_mistakes, load_configured
 
     settings = invocation.settings
     if not (settings.projections.modules or settings.projections.sql or lenient):
@@ -84,7 +84,7 @@ def _definitions(invocation: Invocation, *, lenient: bool) -> tuple[dict[str, Pr
             f"{invocation.configuration.path} names no projections",
             hint='add [projections] modules = ["shop.projections"], or sql = ["shop/sql"]',
         )
-    with gathering() as mistakes:
+    with gather_mistakes() as mistakes:
         found = load_configured(settings.projections, invocation.configuration.folder)
     broken = Broken(tuple(mistakes))
     for error in (*broken.definitions.values(), *broken.modules.values()) if lenient else ():

@@ -20,7 +20,7 @@ from tailrace.eventstore.storage import LocalStorage
 from tailrace.projections import PostgresTable, Projection, ProjectionFailed, State, projection
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask, Placement
 from tailrace.projections.compute.compute import compute, define, output_schema
-from tailrace.projections.compute.progress import BucketCount, buckets_reported
+from tailrace.projections.compute.progress import BucketCount, report_buckets
 from tailrace.projections.context import Report, silent
 from tailrace.projections.generations.step_files import (
     BucketFiles,
@@ -133,14 +133,14 @@ def test_each_bucket_with_rows_is_counted_by_the_task_that_settles_it(
 
     @contextmanager
     def kept(*arguments: Any) -> Iterator[BucketCount]:
-        with buckets_reported(*arguments) as counted:
+        with report_buckets(*arguments) as counted:
             counts.append(counted)
             yield counted
 
     def report(step: str, done: int, total: int | None, unit: str) -> None:
         told.append((step, done, total, unit))
 
-    monkeypatch.setattr("tailrace.projections.compute.compute.buckets_reported", kept)
+    monkeypatch.setattr("tailrace.projections.compute.compute.report_buckets", kept)
     generation = Generation(spark, LocalStorage(tmp_path), totals, {}, report)
     outcomes = generation.refresh(orders([(key, "1.00") for key in range(6)]))
 

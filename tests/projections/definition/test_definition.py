@@ -12,7 +12,7 @@ import pytest
 from tailrace.eventstore.errors import UsageError
 from tailrace.projections import PostgresTable, State, load_projections, projection
 from tailrace.projections.definition.fingerprint import fingerprint
-from tailrace.projections.definition.load import gathering
+from tailrace.projections.definition.load import gather_mistakes
 from tests.support import forking
 from tests.support.forking import REPOSITORY
 
@@ -234,7 +234,7 @@ def test_values_of_a_wrong_type_are_named_where_they_are_written_and_stop_no_oth
         orders = "" if "orders=" in arguments else ', orders=State("a.b.c")'
         lines += [f"@projection({arguments}{orders})", f"def case_{number}(orders): ..."]
     (tmp_path / "valued_views.py").write_text("\n".join(lines))
-    with gathering() as mistakes:
+    with gather_mistakes() as mistakes:
         loaded = load_projections(["valued_views"], root=tmp_path)
 
     assert list(loaded) == [f"case_{len(VALUES)}"]
@@ -270,7 +270,7 @@ def test_two_projections_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "twice_b.py").write_text(textwrap.dedent(text))
     with pytest.raises(UsageError, match=r"two projections are named 'twice': .*twice_a.py.*twice_b.py"):
         load_projections(["twice_a", "twice_b"], tmp_path)
-    with gathering() as mistakes:
+    with gather_mistakes() as mistakes:
         assert load_projections(["twice_a", "twice_b"], tmp_path) == {}, "nobody knows which one is meant"
     assert [mistake.name for mistake in mistakes] == ["twice"]
     (tmp_path / "twice_c.py").write_text("from twice_a import twice\n")
@@ -307,7 +307,7 @@ def test_all_mistakes_of_all_modules_can_be_gathered_and_what_is_right_is_loaded
         """)
     )
     (tmp_path / "unfinished_views.py").write_text("def")
-    with gathering() as mistakes:
+    with gather_mistakes() as mistakes:
         found = load_projections(["unfinished_views", "mistaken_views"], root=tmp_path)
 
     assert list(found) == ["right"]

@@ -25,7 +25,7 @@ from tailrace.projections import (
 from tailrace.projections.analysis.check import CheckReport, examine, mistake_reports
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.definition.fingerprint import fingerprint
-from tailrace.projections.definition.load import gathering
+from tailrace.projections.definition.load import gather_mistakes
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.verify import verify
@@ -223,7 +223,7 @@ def test_what_does_not_follow_is_asked_for_by_name_and_what_to_write_is_said(
     written: Written, case: str
 ) -> None:
     query, names, why = UNPROVABLE[case]
-    with gathering() as mistakes, pytest.raises(ValueError):
+    with gather_mistakes() as mistakes, pytest.raises(ValueError):
         written(of(query))
     assert [mistake.finding.input for mistake in mistakes] == names
     for mistake in mistakes:
@@ -293,7 +293,7 @@ def examined(folder: Path, **files: str) -> list[CheckReport]:
     """What a check says of files before it looks at plans."""
     for name, text in files.items():
         (folder / f"{name}.sql").write_text(textwrap.dedent(text).lstrip())
-    with gathering() as mistakes:
+    with gather_mistakes() as mistakes:
         load_projections([], folder, ["."])
     return mistake_reports(mistakes)
 

@@ -15,9 +15,9 @@ from tailrace.projections.generations.difference import (
     HASH,
     difference,
     equal,
-    ordered,
-    repeated,
-    with_null_key,
+    null_keys,
+    repeated_keys,
+    sort_rows,
 )
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("total", pa.float64())])
@@ -27,7 +27,7 @@ def table(rows: list[dict[str, Any]], *, hash_bits: int = 64) -> pa.Table:
     """Rows with their hash. Few ``hash_bits`` make different keys collide."""
     plain = pa.Table.from_pylist(rows, schema=SCHEMA)
     hashes = [keys.hash_texts([str(row["id"])]) % (1 << hash_bits) for row in rows]
-    return ordered(plain.add_column(0, HASH, pa.array(hashes, pa.int64())), ["id"])
+    return sort_rows(plain.add_column(0, HASH, pa.array(hashes, pa.int64())), ["id"])
 
 
 cells = st.fixed_dictionaries(
@@ -94,8 +94,8 @@ def test_repeated_and_null_keys_are_found(hash_bits: int) -> None:
     )
     nulls = pa.table({HASH: [1, 2], "id": pa.array([None, 5], pa.int64())})
 
-    assert [rows["id"][row].as_py() for row in repeated(rows, ["id"])] == [3, 3]
-    assert with_null_key(nulls, ["id"]).tolist() == [0]
+    assert [rows["id"][row].as_py() for row in repeated_keys(rows, ["id"])] == [3, 3]
+    assert null_keys(nulls, ["id"]).tolist() == [0]
 
 
 def test_nested_values_are_compared_by_value() -> None:

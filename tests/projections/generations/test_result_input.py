@@ -18,7 +18,7 @@ from tailrace.eventstore.store import Store
 from tailrace.projections import Projection, load_projections
 from tailrace.projections.analysis.check import examine
 from tailrace.projections.context import ProjectionContext
-from tailrace.projections.definition.load import gathering
+from tailrace.projections.definition.load import gather_mistakes
 from tailrace.projections.definition.model import ProjectionFailed
 from tailrace.projections.definition.order import circle_of, in_order
 from tailrace.projections.generations.result_input import result_at
@@ -167,7 +167,7 @@ def test_as_of_any_position_what_it_reads_is_what_was_kept_or_is_computed_with_i
         )
         built = rebuild(ctx, "diamond", as_of=asked)
         pin = diamond.generation("diamond", built.generation).pin
-        assert pin is not None and set(pin.anew) == computed
+        assert pin is not None and set(pin.computed_inputs) == computed
         assert {
             f"computing {each} with it: its result as of {asked} is not kept" for each in computed
         } <= set(told)
@@ -266,7 +266,7 @@ def second(a): ...
     )
     with pytest.raises(UsageError, match=re.escape("it reads its own result: first <- second <- first")):
         load_projections(["circular_views"], tmp_path)
-    with gathering() as mistakes:
+    with gather_mistakes() as mistakes:
         assert load_projections(["circular_views"], tmp_path) == {}
     assert [mistake.name for mistake in mistakes] == ["first", "second"]
 

@@ -38,11 +38,11 @@ from tailrace.projections.generations.step_files import folder_of
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.collect import gc
-from tailrace.projections.lifecycle.progress import SinkInspector, failing, measure_progress
+from tailrace.projections.lifecycle.progress import SinkInspector, last_failure, measure_progress
 from tailrace.projections.lifecycle.promote import Promoted, promote, reconcile, rollback
 from tailrace.projections.lifecycle.verify import verify
 from tailrace.projections.refresh.apply import apply
-from tailrace.projections.refresh.lock import building
+from tailrace.projections.refresh.lock import build_lease
 from tailrace.projections.refresh.plan import Incremental, Nothing
 from tailrace.projections.refresh.plan_all import plans
 from tailrace.projections.refresh.refresh import Outcome
@@ -275,7 +275,7 @@ def test_a_build_into_a_server_without_room_is_on_record_as_it_went_and_goes_on_
     done, failed = ctx.store.run_records.latest("order_cache")
     assert (done.kind, done.status, done.generation, done.to_epoch) == ("full", "done", 1, built.epoch)
     assert done.rows_upserted == built.upserts > 0 and done.reason.endswith("applied now")
-    assert failed.status == "failed" and failing(ctx.store, "order_cache") is None
+    assert failed.status == "failed" and last_failure(ctx.store, "order_cache") is None
 
 
 def test_a_second_run_or_rebuild_is_told_who_is_at_work_and_the_first_goes_on(
@@ -296,7 +296,7 @@ def test_a_second_run_or_rebuild_is_told_who_is_at_work_and_the_first_goes_on(
     (outcome,) = refresh(ctx, ["order_cache"])
     assert (outcome.status, outcome.epoch) == ("done", epoch)
     assert f"projection 'order_cache' is being refreshed already: run {me}, since 20" in told["refresh"]
-    with building(ctx, "order_cache", None, None):
+    with build_lease(ctx, "order_cache", None, None):
         second("rebuild")
     assert f"projection 'order_cache' is being built already: rebuild {me}, since 20" in told["rebuild"]
     assert [each.number for each in ctx.generations("order_cache")] == [1], "nothing was begun"

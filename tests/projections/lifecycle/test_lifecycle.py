@@ -19,6 +19,7 @@ from pydantic import SecretStr
 from tailrace.cli.projection.status import describe_unshown, projection_statuses
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import terms
+from tailrace.eventstore.catalog.leases import AtWork
 from tailrace.eventstore.errors import (
     Fenced,
     IncompleteTopic,
@@ -51,7 +52,7 @@ from tailrace.projections.lifecycle.progress import SinkInspector, measure_progr
 from tailrace.projections.lifecycle.promote import promote, rollback
 from tailrace.projections.lifecycle.verify import DifferentRow, verify
 from tailrace.projections.refresh.costs import Estimate, Number
-from tailrace.projections.refresh.lock import AtWork, refreshing
+from tailrace.projections.refresh.lock import refresh_lease
 from tailrace.projections.refresh.plan import Full, Incremental, Nothing
 from tailrace.projections.refresh.plan_all import plans
 from tailrace.projections.refresh.refresh import Outcome
@@ -259,7 +260,7 @@ def test_a_changed_definition_is_deployed_beside_a_runner_of_the_old_one(
             kept_fresh.extend(refresh_under_lease(old, "totals", old.store.cut(shop.work())))
 
     new.report = meanwhile
-    with refreshing(old, ["totals"]):
+    with refresh_lease(old, ["totals"]):
         built = rebuild(new, "totals")
         with pytest.raises(AtWork):
             run(deploy(TOTALS), None, threading.Event())

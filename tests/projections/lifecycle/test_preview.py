@@ -14,7 +14,7 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh
 from tailrace.projections.lifecycle.collect import gc
-from tailrace.projections.lifecycle.diff import BucketSplit, Sample, diff, sharing
+from tailrace.projections.lifecycle.diff import BucketSplit, Sample, diff, overlapping_buckets
 from tailrace.projections.lifecycle.list import generations
 from tailrace.projections.lifecycle.promote import promote
 from tests.projections.conftest import Deploy
@@ -136,7 +136,7 @@ def test_a_key_is_looked_for_where_it_is_whatever_the_buckets(
     key_hash: int, one: int, other: int, few: int, many: int
 ) -> None:
     cut, own = BucketSplit(one, 2**few), BucketSplit(other, 2**many)
-    found = sharing(bucket_of(key_hash, *cut), cut, own)
+    found = overlapping_buckets(bucket_of(key_hash, *cut), cut, own)
     assert bucket_of(key_hash, *own) in found
     if one == other:
         assert len(found) == max(1, own.split // cut.split)

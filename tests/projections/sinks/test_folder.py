@@ -23,7 +23,7 @@ def test_a_generation_that_is_dropped_before_its_promotion_has_the_lock_is_not_s
 ) -> None:
     sink = sink_at(tmp_path)
     fill(sink, target(), [ANNA])
-    promoting = GenerationsFolder.promoting
+    promoting = GenerationsFolder.promotion_lock
 
     def late(folder: GenerationsFolder) -> AbstractContextManager[None]:
         monkeypatch.setattr(GenerationsFolder, "promoting", promoting)

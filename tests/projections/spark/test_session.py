@@ -16,7 +16,7 @@ import pytest
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.settings import Settings, SparkSettings, StoreSettings
 from tailrace.eventstore.store import Store
-from tailrace.projections.compute.progress import buckets_reported
+from tailrace.projections.compute.progress import report_buckets
 from tailrace.projections.compute.state_runs import SparkWorkers
 from tailrace.projections.context import ProjectionContext
 from tailrace.projections.spark.session import check_master, open_session, parallelism_of
@@ -186,7 +186,7 @@ def test_done_buckets_are_told_while_others_are_computed_and_before_the_first_th
         told.append((re.sub(r"\d+", "N", step), done, total, unit))
         (of_buckets if unit == "buckets" else of_tasks).touch()
 
-    with buckets_reported(spark, report, "computing totals", 4, 16, every_seconds=0.01) as counted:
+    with report_buckets(spark, report, "computing totals", 4, 16, every_seconds=0.01) as counted:
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             """The first has two buckets and ends once tasks were told, the others once its buckets were."""

@@ -20,7 +20,7 @@ from tailrace.projections.sinks.contract import ResumableLoad, Sink, Target, joi
 from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.redis import bulk_load
 from tailrace.projections.sinks.redis.row_format import array_header, bulk_string, bulk_strings, command
-from tailrace.projections.sinks.rows import encoded_ahead, joined_bytes
+from tailrace.projections.sinks.rows import encode_ahead, join_bytes
 from tailrace.projections.sinks.specs import RedisCache
 from tailrace.testing.sink_contract import SinkStep, pieces
 from tailrace.testing.sink_rows import SCHEMA, value_of
@@ -95,15 +95,15 @@ def test_a_first_writer_that_fell_asleep_changes_nothing(
     monkeypatch.setattr(bulk_load, "_ROWS_AT_ONCE", 7)
 
     def asleep(rows: pa.Table, encode: Any) -> Iterator[Any]:
-        monkeypatch.setattr(bulk_load, "encoded_ahead", encoded_ahead)
+        monkeypatch.setattr(bulk_load, "encode_ahead", encode_ahead)
         apply(sink, target(), None, 10, BEFORE)
         apply(sink, target(), 10, 11, NEW, GONE)
-        yield from encoded_ahead(rows, encode)
+        yield from encode_ahead(rows, encode)
 
     sink.create(target())
     parts = list(pieces(target(), SinkStep(fence(target(), 10), tuple(BEFORE))))
     with sink.load(target(), None, fence(target(), 10)) as load:
-        monkeypatch.setattr(bulk_load, "encoded_ahead", asleep)
+        monkeypatch.setattr(bulk_load, "encode_ahead", asleep)
         load.write(*parts[0])
         after = held(client, 1)
         for part in parts:
@@ -151,7 +151,7 @@ def test_a_bucket_that_has_rows_is_compared_row_by_row(sink: Sink, client: Any) 
 @given(st.lists(st.binary(max_size=30) | st.none(), max_size=20), st.binary(max_size=5))
 def test_words_of_a_column_are_those_of_each_cell(cells: list[bytes | None], prefix: bytes) -> None:
     column = pa.array([b"before", *cells], pa.binary())[1:]
-    lines = joined_bytes(array_header(2), bulk_string(b"GET"), *bulk_strings(column, prefix))
+    lines = join_bytes(array_header(2), bulk_string(b"GET"), *bulk_strings(column, prefix))
     expected = [None if cell is None else command(b"GET", prefix + cell) for cell in cells]
     assert lines.to_pylist() == expected
 
