@@ -5,108 +5,28 @@
         def place(self, my_server):
             self.opener = functools.partial(MySink, my_server.url)
 
-``opener`` opens the sink anew, as another process would; it must pickle, because the suite kills processes of its own
-in the middle of a step. The tests are plain functions with asserts: any runner that calls ``test_*`` will do. A sink
-that holds fewer types sets ``schema`` to what it holds; ``process`` may be another ``Popen``, which starts Python
-faster.
+``opener`` opens the sink as another process would. It must pickle, because the suite kills processes in the middle of a
+step (``sink_crashes``). The tests are plain functions with asserts: any runner that calls ``test_*`` will do. A sink
+that holds fewer types sets ``schema`` to what it holds. ``process`` may be another ``Popen`` that starts Python faster.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
 import random
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from time import sleep
-from typing import Any, ClassVar
+from contextlib import suppress
+from dataclasses import replace
 
 import pyarrow as pa
 
 from tailrace.eventstore.errors import Fenced, TailraceError, UsageError
-from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.position import Fence
-from tailrace.projections.sinks.contract import InMotion, ResumableLoad, Sink, SnapshotSink, Target
-from tailrace.testing.sink_rows import AWKWARD, SCHEMA, value_of
-
-Row = dict[str, Any]
-CHILD_SECONDS = 120  # for a process that starts, imports and applies one small step
-BEGINS = b"begins\n"
+from tailrace.projections.sinks.contract import InMotion, ResumableLoad, SnapshotSink
+from tailrace.testing.sink_crashes import SinkCrashes
+from tailrace.testing.sink_steps import Row, SinkStep, pieces, raises
 
 
-@dataclass(frozen=True, slots=True)
-class SinkStep:
-    """One derived step: rows by key that are put, keys that go."""
-
-    to: Fence
-    upserts: tuple[Row, ...] = ()
-    deletes: tuple[Row, ...] = ()
-
-
-class SinkContract:
+class SinkContract(SinkCrashes):
     """Subclass it, set ``opener``, and let a test runner find the subclass."""
-
-    opener: Callable[[], Sink]
-    schema: ClassVar[pa.Schema] = SCHEMA
-    key: ClassVar[tuple[str, ...]] = ("region", "id")
-    partitions: ClassVar[int] = 2
-    split: ClassVar[int] = 2
-    process: ClassVar[type[subprocess.Popen[Any]]] = subprocess.Popen
-
-    # What the tests are made of.
-
-    def target(self, generation: int = 1, projection: str = "totals") -> Target:
-        return Target("acme", projection, generation, self.key, self.schema, self.partitions, self.split)
-
-    def fence(self, target: Target, epoch: int, *, log: str = "log-1", hash: str = "") -> Fence:
-        return Fence(log, target.projection, target.generation, epoch, hash or f"hash-{epoch}")
-
-    def row(self, number: int, seed: int = 0) -> Row:
-        """A row with the key that ``number`` stands for; its other cells are drawn."""
-        draw = random.Random(f"{number}/{seed}")
-        row = {field.name: value_of(field, draw) for field in self.schema}
-        return row | self.key_of(number)
-
-    def key_of(self, number: int) -> Row:
-        cells = {}
-        for name in self.key:
-            kind = self.schema.field(name).type
-            values = AWKWARD["region"]
-            cells[name] = (
-                number if pa.types.is_integer(kind) else f"{values[number % len(values)]}{number // 7}"
-            )
-        return cells
-
-    def apply(self, target: Target, expected: Fence | None, step: SinkStep) -> None:
-        with self.opener().load(target, expected, step.to) as load:
-            for bucket, upserts, deletes in pieces(target, step):
-                load.write(bucket, upserts, deletes)
-            load.commit()
-
-    def filled(self, target: Target, numbers: Iterable[int] = range(20), epoch: int = 10) -> SinkStep:
-        """Create a generation and apply a first step to it."""
-        self.opener().create(target)
-        step = SinkStep(self.fence(target, epoch), tuple(self.row(number) for number in numbers))
-        self.apply(target, None, step)
-        return step
-
-    def content(self, target: Target) -> list[str]:
-        """All rows in a form that tells -0.0 from 0.0 and takes NaN as itself."""
-        tables = [pa.table(batch) for batch in self.opener().scan(target)]
-        for table in tables:
-            assert table.schema.equals(target.schema), f"scan gave {table.schema}"
-        return sorted(repr(row) for table in tables for row in table.to_pylist())
-
-    def assert_holds(self, target: Target, rows: Iterable[Row], fence: Fence | None) -> None:
-        expected = pa.Table.from_pylist(list(rows), target.schema).to_pylist()
-        assert self.content(target) == sorted(map(repr, expected))
-        assert self.opener().fence(target) == fence
-
-    # The tests.
 
     def test_check_finds_nothing_and_writes_nothing(self) -> None:
         target = self.target()
@@ -247,34 +167,6 @@ class SinkContract:
         expected = [self.row(n) for n in range(5) if n != 1] + list(second.upserts)
         self.assert_holds(target, expected, second.to)
 
-    def test_a_first_step_killed_anywhere_gives_the_same_when_applied_again(self) -> None:
-        target = self.target()
-        step = SinkStep(self.fence(target, 10), tuple(self.row(number) for number in range(30)))
-        for writes in (1, target.buckets):
-            self.opener().create(target)
-            self.die(target, None, step, writes)
-            assert self.opener().fence(target) is None
-            if self.opener().kind == "atomic":
-                assert self.content(target) == []
-        self.apply(target, None, step)
-        self.assert_holds(target, step.upserts, step.to)
-
-    def test_a_later_step_killed_anywhere_gives_the_same_when_applied_again(self) -> None:
-        target = self.target()
-        first = self.filled(target)
-        step = SinkStep(
-            self.fence(target, 11),
-            upserts=tuple(self.row(number, seed=1) for number in range(10, 30)),
-            deletes=tuple(self.key_of(number) for number in range(10)),
-        )
-        for writes in (1, target.buckets):
-            self.die(target, first.to, step, writes)
-            assert self.opener().fence(target) == first.to
-            if self.opener().kind == "atomic":
-                self.assert_holds(target, first.upserts, first.to)
-        self.apply(target, first.to, step)
-        self.assert_holds(target, step.upserts, step.to)
-
     def test_a_first_step_that_is_cut_off_goes_on_behind_the_buckets_that_were_done(self) -> None:
         """Of a sink whose loads keep them; any other begins again."""
         target = self.target()
@@ -318,28 +210,6 @@ class SinkContract:
         self.opener().create(target)
         self.apply(target, None, step)
         self.assert_holds(target, step.upserts, step.to)
-
-    def test_a_step_killed_at_any_moment_is_in_or_can_be_applied_again(self) -> None:
-        target = self.target()
-        first = self.filled(target)
-        step = SinkStep(
-            self.fence(target, 11),
-            upserts=tuple(self.row(number, seed=1) for number in range(10, 400)),
-            deletes=tuple(self.key_of(number) for number in range(10)),
-        )
-        draw = random.Random(type(self).__name__)
-        for _ in range(3):
-            self.kill_soon(target, first.to, step, after=draw.uniform(0, 0.1))
-            if self.opener().fence(target) == step.to:
-                break
-            if self.opener().kind == "atomic":
-                self.assert_holds(target, first.upserts, first.to)
-        if self.opener().fence(target) != step.to:
-            self.apply(target, first.to, step)
-        self.assert_holds(target, step.upserts, step.to)
-        last = SinkStep(self.fence(target, 12), deletes=tuple(self.key_of(n) for n in range(10, 400)))
-        self.apply(target, step.to, last)
-        self.assert_holds(target, [], last.to)
 
     def test_a_scan_may_be_left_early(self) -> None:
         target = self.target()
@@ -470,82 +340,3 @@ class SinkContract:
         self.assert_holds(target, [], None)
         again = self.filled(target, range(3), epoch=4)
         self.assert_holds(target, again.upserts, again.to)
-
-    def die(self, target: Target, expected: Fence | None, step: SinkStep, writes: int) -> None:
-        """Apply a step in a process of its own that is killed with -9 after so many writes, before the commit."""
-        with self._child(target, expected, step, writes) as child:
-            _, said = child.communicate(timeout=CHILD_SECONDS)
-        assert child.returncode == -signal.SIGKILL, said.decode(errors="replace")
-
-    def kill_soon(self, target: Target, expected: Fence | None, step: SinkStep, after: float) -> None:
-        """Apply a step in a process of its own that is killed with -9 so many seconds after it began."""
-        with self._child(target, expected, step, None) as child:
-            assert child.stdout is not None
-            assert child.stdout.readline() == BEGINS, child.communicate()[1].decode(errors="replace")
-            sleep(after)
-            child.kill()
-            child.communicate(timeout=CHILD_SECONDS)
-
-    def _child(
-        self, target: Target, expected: Fence | None, step: SinkStep, writes: int | None
-    ) -> subprocess.Popen[bytes]:
-        child = self.process(
-            [sys.executable, "-m", "tailrace.testing.sink_contract"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        assert child.stdin is not None
-        parts = list(pieces(target, step))
-        pickle.dump((self.opener, target, expected, step.to, parts, writes), child.stdin)
-        child.stdin.flush()
-        return child
-
-
-def pieces(target: Target, step: SinkStep) -> Iterator[tuple[int, pa.Table, pa.Table]]:
-    """A step cut by bucket: (bucket, upserts, deletes) for every bucket, as a derived segment is."""
-    upserts = _hashed(target, pa.Table.from_pylist(list(step.upserts), target.schema))
-    key_schema = pa.schema([target.schema.field(name) for name in target.key])
-    deletes = _hashed(target, pa.Table.from_pylist(list(step.deletes), key_schema))
-    for bucket in range(target.buckets):
-        yield bucket, _of_bucket(target, upserts, bucket), _of_bucket(target, deletes, bucket)
-
-
-def _hashed(target: Target, rows: pa.Table) -> pa.Table:
-    columns = [keys.texts(rows.column(name).combine_chunks()) for name in target.key]
-    return rows.append_column("_hash", keys.hash_columns(columns))
-
-
-def _of_bucket(target: Target, rows: pa.Table, bucket: int) -> pa.Table:
-    buckets = keys.buckets_of(rows.column("_hash").combine_chunks(), target.partitions, target.split)
-    return rows.filter(pa.array(buckets == bucket))
-
-
-@contextmanager
-def raises(kind: type[TailraceError]) -> Iterator[list[TailraceError]]:
-    """The block must raise ``kind``; what it raised is put into the list."""
-    caught: list[TailraceError] = []
-    try:
-        yield caught
-    except kind as error:
-        caught.append(error)
-    assert caught, f"{kind.__name__} was expected, nothing was raised"
-
-
-def apply_in_a_child() -> None:
-    """Apply a step that comes pickled on standard input; with ``writes``, die after so many of them."""
-    opener, target, expected, to, parts, writes = pickle.load(sys.stdin.buffer)
-    sink = opener()
-    sys.stdout.buffer.write(BEGINS)
-    sys.stdout.flush()
-    with sink.load(target, expected, to) as load:
-        for part in parts if writes is None else parts[:writes]:
-            load.write(*part)
-        if writes is not None:
-            os.kill(os.getpid(), signal.SIGKILL)
-        load.commit()
-
-
-if __name__ == "__main__":
-    apply_in_a_child()

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tailrace.eventstore.model.position import Fence
 from tailrace.projections.sinks.contract import Sink, Target
-from tailrace.testing.sink_contract import SinkStep, pieces
+from tailrace.testing.sink_steps import SinkStep, pieces
 
 SCHEMA = pa.schema(
     [

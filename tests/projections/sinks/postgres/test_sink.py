@@ -30,7 +30,7 @@ from tailrace.projections.sinks.postgres import view
 from tailrace.projections.sinks.postgres.check import published_by
 from tailrace.projections.sinks.postgres.connect import begin, explain
 from tailrace.projections.sinks.specs import PostgresTable
-from tailrace.testing.sink_contract import SinkStep, pieces
+from tailrace.testing.sink_steps import SinkStep, pieces
 from tests.fixtures.servers import ServerFactory
 from tests.projections.sinks.sink_data import SCHEMA, apply, fence, fill, rows_of, target
 

@@ -22,8 +22,8 @@ from tailrace.projections.sinks.redis import bulk_load
 from tailrace.projections.sinks.redis.row_format import array_header, bulk_string, bulk_strings, command
 from tailrace.projections.sinks.rows import encode_ahead, join_bytes
 from tailrace.projections.sinks.specs import RedisCache
-from tailrace.testing.sink_contract import SinkStep, pieces
 from tailrace.testing.sink_rows import SCHEMA, value_of
+from tailrace.testing.sink_steps import SinkStep, pieces
 from tests.projections.sinks.sink_data import apply, fence, fill, rows_of, target
 
 pytestmark = pytest.mark.valkey

@@ -17,7 +17,7 @@ from tailrace.eventstore.settings import Settings, SinkSettings
 from tailrace.projections.sinks.contract import InMotion, Sink
 from tailrace.projections.sinks.open import open_reader, open_sink
 from tailrace.projections.sinks.specs import RedisCache
-from tailrace.testing.sink_contract import SinkStep, pieces
+from tailrace.testing.sink_steps import SinkStep, pieces
 from tests.projections.sinks.sink_data import apply, fence, fill, rows_of, target
 
 pytestmark = [pytest.mark.valkey, pytest.mark.usefixtures("values_shown")]

@@ -20,7 +20,7 @@ from tailrace.projections.sinks.open import open_sink
 from tailrace.projections.sinks.redis import sink as redis_sink
 from tailrace.projections.sinks.redis.connect import run
 from tailrace.projections.sinks.specs import RedisCache, RedisFormat
-from tailrace.testing.sink_contract import SinkStep, pieces
+from tailrace.testing.sink_steps import SinkStep, pieces
 from tests.fixtures.servers import RedisFactory
 from tests.projections.sinks.sink_data import apply, fence, fill, rows_of, target
 
