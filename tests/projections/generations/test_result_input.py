@@ -219,7 +219,7 @@ def test_it_is_verified_where_results_that_it_reads_are_kept_no_more(
     shop: ShopLog, diamond: ProjectionContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A runner goes on meanwhile, and forgets the steps of long ago."""
-    monkeypatch.setattr(refreshes, "_STEPS_KEPT", 1)
+    monkeypatch.setattr(refreshes, "_STEPS_RETAINED", 1)
     live = diamond.live("diamond")
     assert live is not None
     last = shop.store.steps.last("diamond", live.number)

@@ -26,11 +26,11 @@ def test_a_generation_that_is_dropped_before_its_promotion_has_the_lock_is_not_s
     promoting = GenerationsFolder.promotion_lock
 
     def late(folder: GenerationsFolder) -> AbstractContextManager[None]:
-        monkeypatch.setattr(GenerationsFolder, "promoting", promoting)
+        monkeypatch.setattr(GenerationsFolder, "promotion_lock", promoting)
         sink_at(tmp_path).drop(target())
         return promoting(folder)
 
-    monkeypatch.setattr(GenerationsFolder, "promoting", late)
+    monkeypatch.setattr(GenerationsFolder, "promotion_lock", late)
     with pytest.raises(UsageError, match="was never filled"):
         sink.promote(target(), None)
     assert sink.live(target().store, target().projection) is None
