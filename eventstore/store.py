@@ -119,7 +119,7 @@ class Store(Log):
         timeout: float | None = None,
     ) -> Iterator[Followed]:
         """Rows of topics (names or patterns, ``!`` leaves out) epoch by epoch, as Arrow, changes or typed events,
-        without a group: whoever goes on later keeps the ``epoch`` that ended last, and starts there.
+        without a group. To go on later, keep the ``epoch`` that ended last, and start there.
 
         ``start``: "earliest", "latest", behind any position that ``cut`` takes, or offsets in partitions of one topic
         ("2:1500,3:20"). Follows what comes, also topics that come and match a pattern, until ``timeout`` seconds pass
@@ -173,8 +173,8 @@ class Store(Log):
         report: Callable[[str], None] = lambda _: None,
         workers: Workers | None = None,
     ) -> list[Compacted]:
-        """Seal, and make state runs of these tables or all (``maintain`` makes those that are worth it): whoever reads
-        their state folds them and what is newer. ``workers``: who does the work instead of this process. Raises Busy
+        """Seal, and make state runs of these tables or all (``maintain`` makes those that are worth it): readers of
+        their state fold a run and the rows behind it. ``workers`` do the work instead of this process. Raises Busy
         when upkeep runs, Fenced when another one took over."""
         made = []
         with maintaining(self.catalog):

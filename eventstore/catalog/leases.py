@@ -5,8 +5,8 @@ first, and resolves after: every file that is retired from then on stays until t
 the reader is never referred to. Short readers need none; they find the page again (``Store.read``).
 
 A driver computes a projection: it reads for long, and writes files that nothing names before its commit, under names
-that hold its lease's. It commits only while its lease is there (``require``). Whoever collects files ends the leases of
-dead drivers first (``at_work``), and looks after that which files are named: one of an ended lease, not named then,
+that hold its lease's. It commits only while its lease is there (``require``). A collector of files first ends the
+leases of dead drivers (``at_work``), then reads which files are named: one of an ended lease that is not named then
 never will be.
 
 Times are those of the catalog: its server's, or with SQLite this host's. A clock that jumps ahead by more than a lease
@@ -60,11 +60,11 @@ class Worker:
 
 
 class Busy(TransientError):
-    """Somebody else keeps the log in order at this moment."""
+    """Another process does the log's upkeep at this moment."""
 
 
 class AtWork(Fenced):
-    """Somebody else is at work on the same at this moment; nothing was begun."""
+    """Another process works on the same at this moment; nothing was begun."""
 
 
 class LeaseEnded(TransientError):
@@ -152,7 +152,8 @@ def workers(connection: Connection, prefixes: tuple[str, ...]) -> list[Worker]:
 
 
 def require(connection: Connection, name: str) -> None:
-    """Inside a driver's committing transaction: whoever ends its lease waits until that is over. Raises Ended."""
+    """Require a lease inside its driver's committing transaction: it cannot be ended until that is over. Raises
+    LeaseEnded."""
     table = tables.leases
     held = connection.execute(update(table).where(table.c.id == name).values(id=name))
     if held.rowcount != 1:

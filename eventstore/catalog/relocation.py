@@ -44,7 +44,7 @@ def check(catalog: Catalog) -> None:
 
 
 def put_up(connection: Connection, kind: str, guarded: Iterable[Table], place: str) -> None:
-    """From the end of this transaction on every write to these tables is refused, telling ``place``."""
+    """From the end of this transaction on every write to these tables is refused with an error that names ``place``."""
     said = f"{MOVED_TEXT}{place}".replace("'", "''")
     quote = connection.dialect.identifier_preparer.quote_identifier
     if kind == "postgres":

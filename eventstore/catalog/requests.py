@@ -1,7 +1,7 @@
-"""What other processes ask of a source's writer: rows that it finds, carries out and answers.
+"""Requests to a source's writer: rows that other processes add, and that it executes and answers.
 
-Nobody but the writer writes to a topic, so whoever wants something read again, or tried again, leaves it here. A
-request is for one topic. Its writer sets it ``running``, then ``done`` or ``failed``, each with a sentence.
+Only the writer writes to a topic, so a process that wants a table read again, or decoding tried again, adds a
+request. It is for one topic. Its writer sets it ``running``, then ``done`` or ``failed``, each with a sentence.
 """
 
 from __future__ import annotations

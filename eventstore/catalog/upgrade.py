@@ -1,4 +1,4 @@
-"""Upgrades of a store's tables to this code's format: what one would do, and doing it."""
+"""Upgrading a store's tables to this code's format: what would be done, and doing it."""
 
 from __future__ import annotations
 

@@ -194,8 +194,9 @@ class Resolver:
     def _below(
         self, lsns: Mapping[str, int], head: int, incarnations: Mapping[str, int], at_least: int = 0
     ) -> Cut:
-        """Of each named source everything that committed below its LSN in its incarnation; of other sources everything
-        up to the last epoch this takes, or up to ``at_least``. The head when no named source has a later commit."""
+        """A cut with everything that committed below the LSN of each named source, in its incarnation, and
+        everything of other sources up to the last epoch this takes, or up to ``at_least``. The head when no named
+        source has a later commit."""
         later: dict[str, Epoch] = {}  # first epoch with rows at or above the LSN
         lsns = dict(lsns)
         for source, lsn in list(lsns.items()):

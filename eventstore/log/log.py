@@ -259,7 +259,7 @@ class Log:
             return self._groups
 
     def pinned(self, purpose: str) -> AbstractContextManager[None]:
-        """Inside, files that ``segments`` refers to stay, however long it takes. For whoever hands references on."""
+        """Inside, files that ``segments`` refers to stay, however long it takes. Use it to hand references on."""
         return leases.pinned(self.catalog, purpose)
 
     def _reader(self, topic: TopicId) -> TopicReader:

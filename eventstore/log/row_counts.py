@@ -15,7 +15,7 @@ from tailrace.eventstore.model.topic import TopicId
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """``at_least`` and ``at_most`` differ where a file also has epochs that were not asked for."""
+    """``at_least`` and ``at_most`` differ where a file also has epochs outside the range."""
 
     at_least: int = 0
     at_most: int = 0

@@ -1,9 +1,9 @@
 """Repartitioning: later rows of a topic are spread over another number of partitions, from one epoch on.
 
-One transaction, under the lock of the source's row, as one of its writer's: an epoch without rows tells of it, the
+One transaction, under the lock of the source's row, as one of its writer's: a control epoch records it, the
 topic gets a new incarnation (``partitioning``) for the rows behind that epoch, and its new partitions begin at offset
-0. No row is written anew; those of before keep their partitions and offsets. A writer that has arranged rows over the
-partitions of before finds other offsets than it left, writes nothing, and arranges them again.
+0. No row is rewritten: earlier rows keep their partitions and offsets. A writer that has arranged rows over the
+former partitions finds other offsets than it left, writes nothing, and arranges them again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from tailrace.eventstore.settings import PARTITIONS_MAX
 
 @dataclass(frozen=True, slots=True)
 class Repartitioned:
-    """``epoch``: the one that tells of it, 0 when the topic had as many partitions already. Rows of later epochs are in
-    the partitions of ``after``, those up to it stay in those of ``before`` (and of incarnations before that)."""
+    """``epoch`` is the control epoch that records it, 0 when the topic had as many partitions already. Rows of later
+    epochs are in the partitions of ``after``; earlier ones stay in those of ``before`` and of incarnations before
+    that."""
 
     topic: TopicId
     epoch: int
@@ -75,7 +76,7 @@ def _now(connection: Connection, topic: TopicId) -> tuple[TopicInfo, int]:
 
 
 def _add_partitions(connection: Connection, topic_id: int, count: int) -> None:
-    """Their offsets: nobody has any yet, and nothing is gone."""
+    """Add offsets of the new partitions: they are empty, and nothing of them is gone."""
     table = tables.topic_offsets
     mine = table.c.topic_id == topic_id
     row = connection.execute(select(table).where(mine).with_for_update()).one()

@@ -73,7 +73,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What there is to keep in order, as one snapshot shows it. ``tiers``: files and bytes by size, small to large."""
+    """The work that is left to upkeep, as one snapshot shows it. ``tiers``: files and bytes by size, small to large."""
 
     epoch_rows: int
     epoch_files: int
@@ -155,7 +155,7 @@ def maintain(
 
 
 def _each(made: Iterable[_T], tell: Callable[[list[_T]], None]) -> list[_T]:
-    """All that is made, told as it comes."""
+    """Collect what is made, and report each piece as it comes."""
     done: list[_T] = []
     for each in made:
         done.append(each)

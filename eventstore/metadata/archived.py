@@ -55,7 +55,7 @@ class ArchivedFile:
 def read(
     connection: Connection, topic: TopicId, topic_id: int, opened: Callable[[str], Storage]
 ) -> list[ArchivedFile]:
-    """A topic's files in archives, in its order. No archive is asked."""
+    """A topic's files in archives, in its order, by the catalog alone."""
     table = tables.archived
     query = select(table).where(table.c.topic_id == topic_id).order_by(table.c.first_row)
     return [

@@ -45,7 +45,7 @@ def attempt(catalog: Catalog, projection: str, generation: int, what: str) -> It
 
 @contextmanager
 def build(catalog: Catalog, projection: str, generation: int) -> Iterator[None]:
-    """While this process builds a generation nobody gives it up. Raises Ended when somebody has."""
+    """While this process builds a generation no other gives it up. Raises LeaseEnded when one has."""
     table = tables.generations
     mine = (table.c.projection == projection, table.c.generation == generation)
     with attempt(catalog, projection, generation, "build"):

@@ -24,7 +24,7 @@ from tailrace.eventstore.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """Of one topic; offsets by partition."""
+    """One topic's start; offsets by partition."""
 
     epoch: int
     offsets: tuple[int, ...]
@@ -64,7 +64,7 @@ def moment(connection: Connection, storage: Storage, start: LogStart) -> datetim
 
 
 def gone(connection: Connection, storage: Storage, topic: TopicId, start: LogStart) -> HistoryGone:
-    """The error for whoever asks for more than retention left; names the earliest moment there is."""
+    """The error for a reader of rows that retention removed; it names the earliest moment that can be read."""
     committed = moment(connection, storage, start)
     when = "" if committed is None else f", committed {committed:%Y-%m-%dT%H:%M:%SZ}"
     return HistoryGone(

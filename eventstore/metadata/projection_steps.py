@@ -66,7 +66,7 @@ class ProjectionSteps:
         """Append one step to a generation's chain, by compare-and-set: ``from_epoch`` must be where the chain ends
         (0 for the first). The same step again gives back the stored one; anything else raises Fenced, so that a
         process that computed on an outdated state changes nothing. ``lease`` is that of the attempt that wrote its
-        files (Ended when it is over: they may be gone)."""
+        files (LeaseEnded when it is over: they may be gone)."""
         if step.to_epoch <= step.from_epoch:
             raise UsageError(f"a derived step from epoch {step.from_epoch} to {step.to_epoch} leads nowhere")
         table = tables.derived

@@ -1,4 +1,4 @@
-"""Topics that are set aside because their table cannot be decoded, in the catalog, with what came for them since.
+"""Topics in quarantine, because their table cannot be decoded, and the undecoded frames that came for them since.
 
 Both change in the transaction that moves the source's position, so a frame is either kept or in the log, never both.
 Whatever completes such a topic, or has it read again, drops what was kept; its files are orphans then.

@@ -56,7 +56,7 @@ class RunRecord:
 
 
 class RunRecords:
-    """Of all projections, in the catalog's table ``runs``."""
+    """Run records of all projections, in the catalog's table ``runs``."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog

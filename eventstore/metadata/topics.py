@@ -138,7 +138,7 @@ def next_offsets(connection: Connection, topic_id: int) -> str:
 def offset_bounds(
     connection: Connection, topics: Collection[TopicId]
 ) -> dict[TopicId, tuple[Partitioning, tuple[tuple[int, int], ...]]]:
-    """Of topics, by partition, the first offset that readers can get, and the next one."""
+    """By topic its partitioning, and by partition the first offset that can be read and the next to be written."""
     table, offsets = tables.topics, tables.topic_offsets
     query = (
         select(table.c.name, table.c.partitioning, offsets.c.log_starts, offsets.c.next_offsets)

@@ -42,7 +42,7 @@ class Partitioning:
 
     @classmethod
     def of(cls, count: int) -> Partitioning:
-        """Of a new topic."""
+        """The partitioning of a new topic."""
         return cls((TopicIncarnation(0, 0, count),))
 
     @classmethod

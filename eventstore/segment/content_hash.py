@@ -56,7 +56,8 @@ class Content:
 
 
 def content_of(table: pa.Table) -> Content:
-    """Of rows with ``_partition``, ``_offset`` and ``_epoch``, as files or ``segment.read_segment`` give them."""
+    """The content of rows with ``_partition``, ``_offset`` and ``_epoch``, as files or ``segment.read_segment`` give
+    them."""
     total = Content()
     for start in range(0, table.num_rows, _PIECE_ROWS):
         rows = row_hashes(table.slice(start, _PIECE_ROWS))

@@ -1,4 +1,4 @@
-"""Events that a consumer could not process: put aside with their error, so that the rest goes on.
+"""Dead letters: events that a consumer could not process are parked with their error, so that the rest goes on.
 
 By default the later events of the same key are parked behind a parked one, so that every key keeps its order; a
 replay gives them again, oldest first.

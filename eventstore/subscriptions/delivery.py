@@ -140,7 +140,7 @@ class Delivery:
         return None
 
     def replay(self, stop: threading.Event) -> None:
-        """Give again what was asked for, of our keys, each oldest first."""
+        """Give parked events again whose replay was requested, of this member's keys, each key's oldest first."""
         database = self._owner.database
         asked = dead_letters.parked(database, self._owner.group_name, replay=True)
         keys: dict[tuple[Slot, int], list[Parked]] = {}

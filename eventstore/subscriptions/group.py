@@ -124,7 +124,7 @@ class Group(GroupPartitions):
     # what is parked
 
     def parked(self) -> list[Parked]:
-        """Events that were put aside, oldest first per partition."""
+        """Parked events, oldest first per partition."""
         return dead_letters.parked(self.database, self.name)
 
     def replay(self, ids: Collection[int] | None = None) -> int:

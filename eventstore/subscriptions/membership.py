@@ -147,7 +147,7 @@ def holdings(connection: Connection, group: str, member: str) -> list[Holding]:
 
 
 def finished(connection: Connection, group: str, closed: Mapping[Slot, int]) -> set[Slot]:
-    """Of closed partitions, those that the group is done with: at their end, and given back by who came there."""
+    """The closed partitions that the group is done with: at their end, and given back by the member that reached it."""
     table = group_tables.partitions
     query = select(table.c.topic, table.c.partition, table.c.next_offset).where(
         table.c.group_name == group,

@@ -1,9 +1,9 @@
 """Folding: rows of old epochs move from the catalog's table to files, which are merged by size tier like segments.
 
 The newest ``keep_epochs`` stay, and with them every epoch that is not sealed: the files hold a prefix of the epochs
-without a gap. An epoch's row has two hashes, its own and its content's, its row in a file has the one; so the chain is
-checked once more before rows leave. One transaction takes ``CHUNK`` rows out and names their file; it is small, since a
-capture waits behind it. Merging epoch files is like merging segments (``merge``): write, swap, retire.
+without a gap. An epoch's row has two hashes, its own and its content's; its row in a file has only the first. So the
+chain is checked once more before rows leave. One transaction takes ``CHUNK`` rows out and names their file; it is
+small, since a capture waits behind it. Merging epoch files is like merging segments (``merge``): write, swap, retire.
 """
 
 from __future__ import annotations

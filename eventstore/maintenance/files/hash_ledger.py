@@ -1,4 +1,4 @@
-"""The double entry of a topic's files: whoever replaces some records it here, in the transaction that does it."""
+"""The double entry of a topic's files: code that replaces files records it here, in the same transaction."""
 
 from __future__ import annotations
 

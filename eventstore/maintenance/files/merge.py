@@ -5,7 +5,7 @@
    within an epoch beside, rows of one file, and a reader that goes by epochs finds each once.
 3. Write the merged file; no lock is held.
 4. One transaction: term still mine, the merged file in, the others out and retired (``retired``). Readers resolve
-   within one snapshot, so they find either the ones or the other.
+within one snapshot, so they find either the former files or the merged one.
 
 A crash before 4 leaves an orphan, after it nothing to do.
 """

@@ -15,7 +15,7 @@ from tailrace.eventstore.log.log import Log
 
 
 def collect_orphans(log: Log) -> int:
-    """Remove them and give their number. Files with other names are left alone."""
+    """Remove such files and give their number. Files with other names are left alone."""
     # The order matters: a file that is listed, of an ended term and not named *afterwards*, never will be.
     listed = [path for folder in ("log", "epochs") for path in log.storage.list(folder)]
     with log.catalog.read() as connection:

@@ -1,7 +1,7 @@
 """Retired files: replaced in the catalog, kept until no reader can still want them.
 
-Two kinds of readers may hold a reference from before: short ones, for which a period of grace is kept, and those with a
-lease (``leases.pinned``), however long it lasts.
+Two kinds of readers may still refer to them: short ones, which a period of grace is for, and those with a lease
+(``leases.pinned``), however long it lasts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tailrace.eventstore.segment.segment import folder_of
 
 
 def retire(connection: Connection, files: Sequence[tuple[str, int]]) -> None:
-    """Inside the transaction that takes them (path, bytes) out of the catalog."""
+    """Retire files (path, bytes), inside the transaction that takes them out of the catalog."""
     last = terms.advance(connection, terms.RETIRED, len(files))
     now = leases.now(connection)
     rows = [
@@ -31,7 +31,7 @@ def retire(connection: Connection, files: Sequence[tuple[str, int]]) -> None:
 
 
 def of_topic(log: Log, topic: TopicId) -> list[Row[*tuple[Any, ...]]]:
-    """Rows of ``retired``: those that held rows of a topic."""
+    """A condition on ``retired``: files that held rows of a topic."""
     table = tables.retired
     with log.catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [topic])[topic]
@@ -40,8 +40,8 @@ def of_topic(log: Log, topic: TopicId) -> list[Row[*tuple[Any, ...]]]:
 
 
 def remove(log: Log, files: Sequence[Row[*tuple[Any, ...]]]) -> None:
-    """Remove retired files, whoever may want them: readers in the middle of them fail with MissingFile and find the
-    rows elsewhere when they begin again. May be killed at any point."""
+    """Remove retired files even if a reader still wants them: it fails with MissingFile, and finds the rows
+    elsewhere when it begins again. May be killed at any point."""
     for row in files:
         log.storage.delete(row.path)
         failpoints.hit("retired_removed")
@@ -52,7 +52,7 @@ def remove(log: Log, files: Sequence[Row[*tuple[Any, ...]]]) -> None:
 
 
 def collect_retired(log: Log, grace_seconds: float) -> tuple[int, int]:
-    """Remove those that nobody can want any more; gives their number and bytes. May be killed at any point."""
+    """Remove the files that no reader can want any more; gives their number and bytes. May be killed at any point."""
     table = tables.retired
     with log.catalog.write() as connection:
         leases.forget_expired(connection)

@@ -1,8 +1,8 @@
 """Which neighbours are merged: by size tier, so that a row is rewritten once per tier however long the log gets.
 
 Files of a topic stand in its order, and only neighbours can become one: nothing between them, one schema version. A
-file is full at ``TARGET_BYTES``. What stands before a full file, a gap or another version gets no new neighbour, so it
-is merged whatever there is. At the growing end ``FAN_IN`` files of about one size make one; a smaller one between
+file is full at ``TARGET_BYTES``. Files before a full file, a gap or another version get no new neighbour, so they
+are merged at once. At the growing end ``FAN_IN`` files of about one size make one; a smaller one between
 larger ones goes along. So each growing end holds at most ``FAN_IN - 1`` files of each tier, and before each full file
 there is at most one that is not.
 """

@@ -38,7 +38,7 @@ Rate = Callable[[int, int, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A store's two halves, opened without asking whether they are in use."""
+    """A store's two halves, opened whether they are in use or not."""
 
     catalog: Catalog
     storage: Storage
@@ -211,7 +211,8 @@ class Move:
                 do(inside, groups.kind, guarded, *more)
 
     def _copy_rows(self) -> dict[str, int]:
-        """Raises Fenced when another run of the move opened the new place: whoever writes there would lose it."""
+        """Raises Fenced when another run of the move opened the new place: what is written there since would be
+        lost."""
         copied = [table for table in tables.metadata.sorted_tables if table.name not in _LEFT]
         with self.source.catalog.read() as reading, self.target.catalog.write() as writing:
             marked = writing.execute(select(tables.moved).with_for_update()).one_or_none()

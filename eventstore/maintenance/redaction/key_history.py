@@ -1,8 +1,8 @@
 """Which rows of a topic are of one key, and of the keys that its row had before and after.
 
 A *lifetime* of a key ends with its delete, or a truncate: what comes under the same key later is another row. A key
-change is a delete and a create that follows it at once (``_moved_from``), so it joins two lifetimes. Asked for a key,
-all its lifetimes are meant, and all that are joined to them; other lifetimes of other keys are other rows.
+change is a delete and a create that follows it at once (``_moved_from``), so it joins two lifetimes. A request for a
+key means all its lifetimes, and all that are joined to them; other lifetimes of other keys are other rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class KeyRows:
-    """Offsets of the rows by partition, ascending; ``keys``: of the rows, the one that was asked for first."""
+    """Offsets of the rows by partition, ascending; ``keys`` are all keys they had, the requested one first."""
 
     offsets: dict[int, list[int]]
     keys: tuple[Key, ...]

@@ -37,8 +37,8 @@ class Remnant:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """``keys``: of the rows, the one that was asked for first, then those they had before or after. ``upto``: rows of
-    later epochs stay as they are. ``epoch`` tells the log's readers of it; 0 in a plan."""
+    """``keys`` are all keys that the rows had, the requested one first. ``upto``: rows of later epochs stay as they
+    are. ``epoch`` is the control epoch that tells the log's readers; 0 in a plan."""
 
     topic: str
     keys: tuple[tuple[str | None, ...], ...]
@@ -72,7 +72,7 @@ class Receipt:
 
 
 def add(connection: Connection, topic_id: int, receipt: Receipt) -> Receipt:
-    """Inside the transaction that makes it true."""
+    """Store a receipt, inside the transaction of its redaction."""
     now = leases.now(connection)
     values = {"epoch": receipt.epoch, "topic_id": topic_id, "erased_at": now, "receipt": receipt.to_json()}
     connection.execute(insert(tables.redactions).values(values))
@@ -80,7 +80,7 @@ def add(connection: Connection, topic_id: int, receipt: Receipt) -> Receipt:
 
 
 def erasures(log: Log, topics: Sequence[TopicId]) -> dict[TopicId, int]:
-    """Those of these topics that rows were ever erased of, and the epoch that tells of the last time."""
+    """Topics among these of which rows were ever erased, each with the control epoch of its last redaction."""
     table = tables.redactions
     with log.catalog.read() as connection:
         names = {number: topic for topic, number in topic_ids(connection, topics).items()}
@@ -92,7 +92,7 @@ def erasures(log: Log, topics: Sequence[TopicId]) -> dict[TopicId, int]:
 
 
 def receipts(log: Log, topics: Sequence[TopicId] = ()) -> list[Receipt]:
-    """Of these topics, or of all, oldest first. Raises UsageError for an unknown topic."""
+    """Receipts of these topics, or of all, oldest first. Raises UsageError for an unknown topic."""
     table = tables.redactions
     query = select(table).order_by(table.c.epoch)
     for topic in topics:

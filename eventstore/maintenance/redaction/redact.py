@@ -1,10 +1,10 @@
 """Redaction: the values of one key's rows are erased, wherever the log holds them; offsets, order and epochs stay.
 
-1. Be the one who keeps the log in order, and seal: no value is in a blob then.
+1. Take the lease of upkeep, and seal: no value is in a blob then.
 2. Find the rows (``key_history``), and the files of segments and state runs that hold a cell to erase.
 3. Write each of them again with these cells erased (``erase_cells``), and read it back. No lock is held.
 4. One transaction: term still mine, the new files in, the old ones out and retired, an entry for each in the topic's
-   chain, a receipt, and an epoch without rows that tells whoever follows the topic, projections above all.
+   chain, a receipt, and a control epoch that tells those who follow the topic, projections above all.
 
 A crash before 4 leaves orphans, after it nothing that another run does not do. Rows of later epochs stay as they are.
 """
@@ -295,7 +295,7 @@ def _count(table: pa.Table, version: TopicSchema, wanted: _Target) -> int:
 
 
 def _of(version: TopicSchema, wanted: _Target) -> Collection[int]:
-    """Of the columns to erase, those that are not part of this version's key."""
+    """The columns to erase that are not part of this version's key."""
     return wanted.ids - {column.id for column in version.key}
 
 

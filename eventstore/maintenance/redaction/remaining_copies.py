@@ -24,7 +24,8 @@ _OFFSETS_AT_ONCE = 500
 
 
 def remnants(log: Log, connection: Connection, info: TopicInfo, topic_id: int) -> list[Remnant]:
-    """As the catalog is inside this transaction, apart from what nobody here can know, which is always named."""
+    """The copies that this transaction's catalog knows of, and those that no catalog can know, which are always
+    named."""
     return [
         *_replaced(connection, info, topic_id),
         *_not_decoded(connection, topic_id),
@@ -116,7 +117,7 @@ def _projections(connection: Connection, topic: TopicId) -> Iterator[Remnant]:
 
 
 def forget_errors(log: Log, topic: TopicId, offsets: Mapping[int, Sequence[int]]) -> None:
-    """What handlers said of parked events may quote them."""
+    """Remove the errors of parked events: they may quote values."""
     database = log.groups_database
     for partition, found in offsets.items():
         for at in range(0, len(found), _OFFSETS_AT_ONCE):

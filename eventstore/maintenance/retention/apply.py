@@ -1,4 +1,5 @@
-"""Retention, carried out: a topic's oldest rows are removed, after what makes its state was written as a state run.
+"""Applying retention: the rows that make a topic's state are written as a state run, then its oldest rows are
+removed.
 
 1. ``plan`` says where. What goes is in the topic's archive, if it has one (``archive``).
 2. Write the state run there (``state_runs.write``), and the rest of a file that the cut goes through. No lock is held.
@@ -50,8 +51,8 @@ _NAMED = 64
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """One topic begins behind ``epoch`` now. ``events`` and ``bytes`` are what went, ``kept_events`` what stays of it
-    in the state run, ``forced`` whom it passed, ``archive`` where what went is kept."""
+    """One topic begins behind ``epoch`` now. ``events`` and ``bytes`` were removed, ``kept_events`` of them stay in
+    the state run; ``forced`` are the readers it passed, ``archive`` is where the removed rows are kept."""
 
     topic: str
     epoch: int
@@ -281,8 +282,8 @@ def _recorded(
 
 
 def _look_again(log: Log, step: RetentionStep) -> None:
-    """Who was forced past is left a position to find that out by. A group that is made after this look begins at the
-    new start, or is told. Raises Fenced when somebody needs by now what is to go."""
+    """Store a position for each group that retention is forced past, so that its next poll finds out. Raises Fenced
+    when another reader needs these rows by now. A group made after this check begins at the new start."""
     names = {reader.name for reader in step.passed if reader.kind == "group"}
     for group in all_groups(log):
         if group.name in names:

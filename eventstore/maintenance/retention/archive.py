@@ -1,4 +1,4 @@
-"""What retention is about to remove, put into an archive first.
+"""Archiving the rows that retention is about to remove.
 
 Every file is copied, or of one that the cut goes through the rows that go, and read back; then the transaction that
 removes the rows from the log names the files in the archive. A file's name there follows from what is in it, so whoever
@@ -168,7 +168,7 @@ def _copied(archive: _Archive, row: SegmentRow, ref: SegmentRef) -> dict[str, An
 
 
 def _note(archive: _Archive, name: str, source: str) -> None:
-    """That a file of the log is about to be copied. Raises Fenced: who was overtaken begins no copy any more."""
+    """Note that a file of the log is about to be copied. Raises Fenced when another maintainer began."""
     table = tables.archiving
     values = {
         "place": archive.place,

@@ -1,4 +1,4 @@
-"""Archives by name: what the log knows to be in each, and that one is no more.
+"""Archives by name: what the log knows to be in each, and forgetting one that is gone.
 
 Copies in an archive out of reach can be neither removed nor taken for removed, so the log knows of them for ever,
 unless somebody says that the archive is gone.
@@ -31,7 +31,7 @@ class KnownArchive:
 
 
 def archives(log: Log, topics: Sequence[TopicId] = ()) -> list[KnownArchive]:
-    """Those that have something of these topics, or of any. None is asked."""
+    """Archives that hold something of these topics, or of any, by the catalog alone."""
     with log.catalog.read() as connection:
         return _known(connection, [topic.text for topic in topics])
 

@@ -1,6 +1,6 @@
 """Who still needs rows of a topic: groups by their positions and what they parked, projections by their fences.
 
-Readers of the moment (leases) are no concern here: files that they were referred to stay until they end.
+Leases do not count here: the files that their readers refer to stay until they end.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _FOLLOWING = (GenerationState.BUILDING, GenerationState.READY, GenerationState.L
 
 @dataclass(frozen=True, slots=True)
 class RegisteredReader:
-    """``epoch``: rows up to it may be removed, for all it cares. ``kind``: group, projection, or what is no reader but
-    holds rows all the same: load. ``why``: for people."""
+    """It needs no row up to ``epoch``. ``kind`` is group or projection, or load, which is no reader but holds rows
+    as well. ``why`` is for people."""
 
     kind: str
     name: str

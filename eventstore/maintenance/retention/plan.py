@@ -1,4 +1,4 @@
-"""Retention, looked at: where does a topic's policy cut, how far may it, and is a step worth it. Nothing is changed.
+"""Planning retention: where does a topic's policy cut, how far may it, and is a step worth it? Nothing is changed.
 
 Not past a registered reader (``holds``), a load, an epoch that is not sealed. Steps that would rewrite much to remove
 little wait.
@@ -39,8 +39,8 @@ TopicRow = tuple[TopicInfo, int, TopicSettings]
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    """Who keeps a topic's rows from being removed, and how much that is: from the oldest row on that they need to
-    where the policy would have cut. ``bytes`` as stored; ``seconds``: how old the oldest of it is."""
+    """Rows that a reader keeps from being removed: from the oldest that it needs to where the policy would have cut.
+    ``bytes`` are as stored, ``seconds`` the age of the oldest."""
 
     topic: str
     reader: str
