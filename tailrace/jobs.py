@@ -1,5 +1,5 @@
 """A command of ours as a scheduler's job: the line for ``spark-submit``, a task for Airflow, an application for the
-Spark operator of Kubernetes. Texts of what was given; nothing is asked or started here."""
+Spark operator of Kubernetes. They are texts: nothing is started here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAME_CHARACTERS = 63  # of a Kubernetes object
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """``command`` is what stands behind ``tailrace`` on a command line. ``main`` and ``config`` are paths where the
+    """``command`` follows ``tailrace`` on a command line. ``main`` and ``config`` are paths where the
     driver runs, ``variables`` what the configuration takes from its environment."""
 
     store: str
@@ -44,18 +44,18 @@ class Job:
 
     @property
     def arguments(self) -> list[str]:
-        """What the main file is given."""
+        """The arguments of the main file."""
         overlay = ["--env", self.env] if self.env else []
         return ["--config", self.config, *overlay, *self.command]
 
     @property
     def ends(self) -> bool:
-        """Whether it comes to an end by itself."""
+        """Whether the command ends by itself."""
         return self.command[0] != "run" or "--once" in self.command
 
 
 def main_file() -> str:
-    """The file of this installation that ``spark-submit`` can be given."""
+    """The file of this installation for ``spark-submit`` to run."""
     return str(Path(__file__).with_name("__main__.py"))
 
 
@@ -80,7 +80,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 
 
 class TailraceOperator(SparkSubmitOperator):
-    """Repeats what may be repeated; skips what another process is at already."""
+    """Repeats what may be repeated; skips what another process does already."""
 
     def execute(self, context):
         try:

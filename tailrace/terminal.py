@@ -36,7 +36,7 @@ class Output:
 
     @property
     def interactive(self) -> bool:
-        """Whether somebody watches: standard error is a terminal and JSON was not asked for."""
+        """Whether a person watches: standard error is a terminal and there is no ``--json``."""
         return not self.json and self._stderr.isatty()
 
     def document(self, value: Any) -> None:
@@ -110,8 +110,8 @@ class Output:
 
 
 class Progress:
-    """What long work is doing: on a terminal a line that changes, elsewhere JSON lines on standard error: with
-    ``--json`` all that is said, else of each source one every few seconds, and the last."""
+    """What long work is doing: on a terminal one line that changes, elsewhere JSON lines on standard error. With
+    ``--json`` every message is a line; without it each source has one every few seconds, and its last."""
 
     def __init__(self, output: Output, activity: str) -> None:
         self._output = output
@@ -124,8 +124,8 @@ class Progress:
             self._status.start()
 
     def say(self, text: str, **facts: object) -> None:
-        """``text`` for people, ``facts`` for programs. Of several sources that take turns, told apart by the fact
-        ``source``, none hides the others."""
+        """``text`` for people, ``facts`` for programs. Sources that take turns carry the fact ``source``, so that none
+        hides another."""
         if self._status is not None:
             self._status.update(_escaped(f"{self._activity}: {text}"))
             return
@@ -136,7 +136,7 @@ class Progress:
             self._output.json_line(self._held.pop(source))
 
     def watch(self, text: str) -> None:
-        """``text`` for somebody who watches; nothing in a pipe."""
+        """``text`` on a terminal; nothing elsewhere."""
         if self._status is not None:
             self._status.update(_escaped(f"{self._activity}: {text}"))
 

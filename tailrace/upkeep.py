@@ -28,8 +28,8 @@ _STOP_SECONDS = 10.0
 
 @contextmanager
 def upkeep_rounds(store: Store, configuration: Configuration, say: Callable[[str], None]) -> Iterator[None]:
-    """Inside, a round is run whenever one is due. Failed ones are said, once as long as they fail the same way; capture
-    goes on. At the end a round under way is stopped: the next one finishes it."""
+    """Runs a round of upkeep whenever one is due, until it is left; then a running round is stopped, which the next one
+    finishes. A failure is reported once as long as it stays the same, and capture goes on."""
     if not store.settings.upkeep.every_seconds:
         yield
         return
@@ -46,6 +46,9 @@ def upkeep_rounds(store: Store, configuration: Configuration, say: Callable[[str
 
 
 class _Schedule:
+    """Life: idle, until ``every_seconds`` pass and a round is due; then one child process; idle again when it ends.
+    ``end`` stops both: no round begins any more, and the child is terminated, or killed after ``_STOP_SECONDS``."""
+
     def __init__(
         self,
         store: Store,
@@ -108,7 +111,7 @@ class _Schedule:
 
 
 def _failure(code: int, error: str) -> str:
-    """What a round that ended with ``code`` died of; "" when it did not."""
+    """Why a round that ended with ``code`` failed; "" when it did not."""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
     return "" if code in (0, *_OVERTAKEN) else error[max(error.find("error: "), 0) :].strip()

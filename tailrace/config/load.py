@@ -32,7 +32,7 @@ _SQLITE = "sqlite:///"
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings of one environment, with where they come from. ``warnings`` are said by ``tailrace doctor``."""
+    """The settings of one environment, with where they come from. ``tailrace doctor`` prints the ``warnings``."""
 
     path: Path
     env: str | None
@@ -202,7 +202,7 @@ def _absolute_sink(sink: Any, folder: Path) -> Any:
 
 
 def _check_addresses(file: Path, settings: Settings) -> None:
-    """Each kind of sink has its one address, and no other."""
+    """Raises UsageError unless each sink has the one address of its kind."""
     problems = [line for name, sink in settings.sinks.items() for line in _addressfile_error(name, sink)]
     if problems:
         raise file_error(file, problems)
@@ -227,7 +227,7 @@ def _addressfile_error(name: str, sink: SinkSettings) -> list[str]:
 
 
 def _require_hidden_keys(file: Path, overlaid: Mapping[str, Any]) -> None:
-    """A hash key that stands in the file protects nothing. Raises UsageError."""
+    """Raises UsageError for a hash key in the file itself, which protects nothing."""
     sources = overlaid.get("sources", {})
     for name, source in sources.items() if isinstance(sources, dict) else ():
         key = source.get("hash_key") if isinstance(source, dict) else None

@@ -1,4 +1,4 @@
-"""``tailrace demo --keep``: everything stays, and what to try is printed."""
+"""``tailrace demo --keep``: everything goes on, for you to try."""
 
 from __future__ import annotations
 

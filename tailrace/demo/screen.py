@@ -1,4 +1,4 @@
-"""What the demo says: numbered steps, figures, and checks that must hold."""
+"""What the demo prints: numbered steps, figures, and checks that must hold."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Screen:
         return round(time.monotonic() - self.started, 1)
 
     def line_of_result(self) -> None:
-        """All in one line."""
+        """The result in one line."""
         failed = len(self.failures)
         result = "all held" if not failed else f"{failed} FAILED"
         if self.output.json:

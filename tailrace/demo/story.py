@@ -309,7 +309,7 @@ class Story:
         screen.check(back == before, f"the total is {back:,} again")
 
     def settle(self, *, keep: bool) -> None:
-        """The last word: with the shop closed, every total in the mart equals what the source says."""
+        """The last check: with the shop closed, every total in the mart equals the source's."""
         screen = self.screen
         screen.step(
             "The shop closes", "With nothing in flight, the view must equal the source's own arithmetic."

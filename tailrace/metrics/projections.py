@@ -96,7 +96,7 @@ def _shown(standing: ProjectionProgress) -> float | None:
 
 
 def _different(verified: RunRecord) -> int:
-    """Rows that could not be compared are not counted: there is one at least."""
+    """At least 1 when rows could not be compared, which are not counted."""
     return max(verified.rows_upserted + verified.rows_deleted, int(verified.status == "different"))
 
 
@@ -146,7 +146,7 @@ def _failing(of: Sequence[ProjectionProgress | Unbuilt]) -> GaugeMetricFamily:
 
 
 class ProjectionCollector:
-    """What a scrape gets."""
+    """Metrics of a runner: positions of each projection, and what this process did."""
 
     def __init__(self, ctx: ProjectionContext) -> None:
         self._ctx = ctx

@@ -1,4 +1,4 @@
-"""``tailrace replay``: a topic's changes of a stretch of the log, again."""
+"""``tailrace replay``: a topic's changes between two positions, again."""
 
 from __future__ import annotations
 

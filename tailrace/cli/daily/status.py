@@ -132,7 +132,7 @@ def _print_head(invocation: Invocation, epoch: int, commit_ts: datetime | None) 
 
 
 def upkeep_line(upkeep: Standing) -> str:
-    """How orderly the log is, and who last saw to it."""
+    """What upkeep has left to do, and when its last round was."""
     parts = [f"{count(upkeep.unsealed_epochs, 'epoch')} not sealed ({size(upkeep.unsealed_bytes)})"]
     tiers = ", ".join(f"{files:,} {name}" for name, (files, _) in upkeep.tiers.items())
     parts.append(count(upkeep.files, "file") + (f" ({tiers})" if tiers else ""))

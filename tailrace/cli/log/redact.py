@@ -129,7 +129,7 @@ def _names(columns: Sequence[str] | None) -> list[str] | None:
 def _remove_replaced_files(
     store: Store, topic: TopicId, report: Callable[[str], None], *, at_once: bool
 ) -> list[Remnant]:
-    """Returns when they are gone; gives the places that are left."""
+    """Wait until the replaced files are gone, or remove them now; the places where values remain."""
     from tailrace.eventstore.maintenance.files import retired
     from tailrace.eventstore.maintenance.redaction import remaining_copies
     from tailrace.eventstore.maintenance.retention import archive

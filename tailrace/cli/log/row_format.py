@@ -23,8 +23,8 @@ SORTED_ROWS_MAX = 200_000  # of one epoch; of a larger one (a load) rows stay as
 
 
 def in_commit_order(followed: Iterable[Followed]) -> Iterator[Document]:
-    """Documents of rows that come epoch by epoch, within an epoch by commit. A truncate, which stands in every
-    partition, is given once."""
+    """Documents of rows that come epoch by epoch, within an epoch by commit. A truncate, which is in every
+    partition, comes once."""
     seen: set[tuple[Any, ...]] = set()
     held: list[Document] = []
     for piece in followed:

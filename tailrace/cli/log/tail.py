@@ -146,7 +146,7 @@ def _ops(given: Sequence[str]) -> list[str]:
 
 
 def _key(store: Store, infos: Sequence[TopicInfo], text: str) -> list[tuple[str, ...]]:
-    """The key as the topics' keys take it: whole, or its parts. Raises UsageError when it fits none of them."""
+    """The key in the form of the topics' keys: whole, or its parts. Raises UsageError when it fits none of them."""
     parts = tuple(next(csv.reader(io.StringIO(text)), []))
     forms: set[tuple[str, ...]] = set()
     widths: dict[int, str] = {}
