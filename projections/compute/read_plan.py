@@ -84,7 +84,7 @@ class ReadPlan:
 
     @property
     def read(self) -> list[Planned]:
-        """Everything that is read, for results that are computed anew too."""
+        """Everything that is read, also for results that are computed."""
         below = (other.reads.read for other in self.computed_inputs.values())
         return [*self.inputs.values(), *(each for planned in below for each in planned)]
 

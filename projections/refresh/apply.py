@@ -36,7 +36,9 @@ class StepRefused(UsageError):
 
     def __init__(self, generation: Generation, message: str, hint: str) -> None:
         name = generation.projection
-        way_out = f"once such rows are mended and captured, tailrace rebuild {name} builds the result anew"
+        way_out = (
+            f"once such rows are corrected and captured, tailrace rebuild {name} builds the result again"
+        )
         super().__init__(message, hint=f"{hint}; {way_out}" if hint else way_out)
         self.generation = generation.number
 

@@ -1,6 +1,6 @@
 """From a projection's sink specification to the sink, or its reader.
 
-The only module that knows every system; each system's modules, and its driver, are imported when one is opened.
+The only module that knows every system. The modules of a system, and its driver, are imported when one is opened.
 """
 
 from __future__ import annotations

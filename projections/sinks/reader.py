@@ -65,10 +65,10 @@ class SeenGeneration:
         """Note that rows of generation ``live`` are given next; ``seen`` is from before it was looked up. Raises
         GenerationMovedBack when it is an older one, unless another thread noted the same meanwhile."""
         with self._lock:
-            told = self._seen == live
+            noted = self._seen == live
             if self._seen == seen or live > max(self._seen or 0, seen or 0):
                 self._seen = live
-        if seen is not None and live < seen and not told:
+        if seen is not None and live < seen and not noted:
             raise GenerationMovedBack(self._projection, seen, live)
 
 

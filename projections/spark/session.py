@@ -48,8 +48,8 @@ _GATEWAY = (
 _FOR_WORKERS = (disclosure.VARIABLE, "AWS_REQUEST_CHECKSUM_CALCULATION")
 _WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
 _ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
-"""Tasks decode a row group after the other: of those pools that give such blocks back and take them anew from the
-system, a seventh of their time went there."""
+"""The memory pool of tasks. They decode one row group after another; pools that return such blocks to the system and
+take them again cost a seventh of the tasks' time."""
 
 _TAIL_CHARS = 1500
 _LOOK_SECONDS = 0.05
@@ -93,7 +93,7 @@ def open_session(settings: Settings) -> SparkSession:
         if is_submitted():
             check_master(settings, where)
         if not runs_here(where):
-            # Executors that lose their driver without a word are told as failed, and started again, by their cluster.
+            # A cluster counts executors that lose their driver silently as failed, and starts them again.
             atexit.register(session.stop)
         for told in disagreements(session, on_executors=not runs_here(where)):
             _log.warning(told)

@@ -64,7 +64,7 @@ _FILE_ROWS = 1_000_000
 # Of a column: one that needs more is written plain. With Arrow's 1 MiB, a bucket's keys and times take most of the
 # work, and more room in the end.
 _DICTIONARY_BYTES = 64 << 10
-# A file of at most so many times the new rows is written anew together with them.
+# A file of at most so many times the new rows is written again together with them.
 _GROWTH = 2
 
 

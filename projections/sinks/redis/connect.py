@@ -132,7 +132,7 @@ class RedisPlace:
         try:
             yield
         except (exceptions.RedisError, exceptions.RedisClusterException) as error:
-            self._members = None  # which servers there are is asked again
+            self._members = None  # the next call asks for the servers again
             raise explain(self.text, error) from error
 
     def open(self) -> Client:

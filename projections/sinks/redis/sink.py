@@ -28,7 +28,7 @@ from tailrace.projections.sinks.contract import (
     require_filled,
     rows_for,
 )
-from tailrace.projections.sinks.redis import scripts as scripts
+from tailrace.projections.sinks.redis import scripts
 from tailrace.projections.sinks.redis.bulk_load import BulkLoad
 from tailrace.projections.sinks.redis.connect import (
     Client,

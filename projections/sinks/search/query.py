@@ -98,7 +98,7 @@ class Queries:
         return f"only text fields ({self._fields('text')}) have phrases", "ask for single words"
 
 
-# The first of these kinds that is among a query's errors is told: that it only excludes often follows from another.
+# The first of these kinds among a query's errors is reported: that it only excludes often follows from another.
 _SAID: tuple[tuple[type, Callable[[Queries], _Said]], ...] = (
     (wrong.DateFormatError, Queries._no_date),
     (wrong.FieldDoesNotExistError, Queries._unknown_field),

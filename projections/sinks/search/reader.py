@@ -60,13 +60,13 @@ class SearchReader:
             raise UsageError(f"a limit of {limit}", hint="give 1 or more")
         index, meta = self._live()
         queries = Queries(meta)
-        asked = queries.parse(query)
+        parsed = queries.parse(query)
         no_fence = tantivy.Query.term_query(index.schema, KIND, IS_FENCE, "basic")
         with self._folder.explained():
             searcher = index.searcher()
             most = min(limit, max(1, searcher.num_docs))  # tantivy makes room for that many hits beforehand
             try:
-                hits = searcher.search(asked.and_must_not_match(no_fence), limit=most, count=False).hits
+                hits = searcher.search(parsed.and_must_not_match(no_fence), limit=most, count=False).hits
             except ValueError as error:
                 if "is not a fast field" not in str(error):
                     raise
@@ -74,7 +74,7 @@ class SearchReader:
             rows = self._rows(searcher, hits, meta)
             texts = [name for name, kind in meta.fields.items() if kind == "text"]
             marks = {
-                name: tantivy.SnippetGenerator.create(searcher, asked, index.schema, name) for name in texts
+                name: tantivy.SnippetGenerator.create(searcher, parsed, index.schema, name) for name in texts
             }
             return [
                 Hit(float(score), row, _highlights(row, marks))
