@@ -61,7 +61,7 @@ class Member:
         self.group_name = group.name
         self.database = group.database
         self.log = group.log
-        self._token = token
+        self._me = membership.MemberId(group.name, name, token)
         self._options = options
         self._effects: Effects | None = None
         self._ahead: ReadAhead | None = None
@@ -81,7 +81,7 @@ class Member:
 
     def __enter__(self) -> Self:
         with self.database.write() as connection:
-            membership.join(connection, self.group.name, self.name, self._token)
+            membership.join(connection, self._me)
         failpoints.hit("group_joined")
         self._listener = self._stack.enter_context(self.log.waker.listen())
         if self._options.buffer_bytes is not None:
@@ -98,7 +98,7 @@ class Member:
         self._stack.close()
         self._look_for_effects()
         with self.database.write() as connection:
-            membership.leave(connection, self.group.name, self.name, self._token)
+            membership.leave(connection, self._me)
 
     @property
     def slots(self) -> list[Slot]:
@@ -239,9 +239,7 @@ class Member:
                 membership.give_up(connection, self.group.name, self.name, held.holding)
             for held in ended:
                 membership.finish(connection, self.group.name, self.name, held.holding, held.cursor.position)
-            mine = membership.share_out(
-                connection, self.group.name, self.name, self._token, starts, closed, self._watch, now
-            )
+            mine = membership.share_out(connection, self._me, starts, closed, self._watch, now)
         failpoints.hit("partitions_shared")
         self._shared_at = now
         self._take(mine)
@@ -432,7 +430,7 @@ class Member:
                 continue
             try:
                 with self.database.write() as connection:
-                    membership.beat(connection, self.group.name, self.name, self._token)
+                    membership.beat(connection, self._me)
             except Fenced as error:
                 self._lost = error
                 return

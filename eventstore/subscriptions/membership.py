@@ -41,6 +41,15 @@ class Holding:
     wanted: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class MemberId:
+    """A process that takes part in a group: ``token`` distinguishes it from others of the same name."""
+
+    group: str
+    member: str
+    token: str
+
+
 @dataclass
 class BeatWatch:
     """What one member has seen of the others' beats. ``lease`` in seconds of its own monotonic clock."""
@@ -62,56 +71,50 @@ class BeatWatch:
         return found
 
 
-def join(connection: Connection, group: str, member: str, token: str) -> None:
-    """Become ``member``. Another process that has the name is out: what it owns gets a new generation."""
-    lock(connection, group)
+def join(connection: Connection, me: MemberId) -> None:
+    """Become the member. Another process that has the name is out: what it owns gets a new generation."""
+    lock(connection, me.group)
     table = group_tables.members
-    mine = (table.c.group_name == group, table.c.member == member)
-    taken = connection.execute(update(table).where(*mine).values(token=token, beat=table.c.beat + 1))
+    mine = (table.c.group_name == me.group, table.c.member == me.member)
+    taken = connection.execute(update(table).where(*mine).values(token=me.token, beat=table.c.beat + 1))
     if taken.rowcount:
-        _raise_generation(connection, group, member, member)
+        _raise_generation(connection, me.group, me.member, me.member)
     else:
-        connection.execute(
-            insert(table).values(group_name=group, member=member, token=token, beat=0, joined_at=now_micros())
-        )
+        identity = {"group_name": me.group, "member": me.member, "token": me.token}
+        connection.execute(insert(table).values(**identity, beat=0, joined_at=now_micros()))
 
 
-def leave(connection: Connection, group: str, member: str, token: str) -> None:
+def leave(connection: Connection, me: MemberId) -> None:
     """Give everything back. Nothing happens when the name is another's by now."""
-    lock(connection, group)
-    table = group_tables.members
-    left = connection.execute(
-        delete(table).where(table.c.group_name == group, table.c.member == member, table.c.token == token)
-    )
+    lock(connection, me.group)
+    left = connection.execute(delete(group_tables.members).where(*_row_of(me)))
     if left.rowcount:
-        _raise_generation(connection, group, member, None)
+        _raise_generation(connection, me.group, me.member, None)
 
 
-def beat(connection: Connection, group: str, member: str, token: str) -> None:
+def beat(connection: Connection, me: MemberId) -> None:
     """Raises Fenced when this process is not the member any more."""
     table = group_tables.members
-    mine = (table.c.group_name == group, table.c.member == member, table.c.token == token)
-    if connection.execute(update(table).where(*mine).values(beat=table.c.beat + 1)).rowcount != 1:
+    if connection.execute(update(table).where(*_row_of(me)).values(beat=table.c.beat + 1)).rowcount != 1:
         raise Fenced(
-            f"{member!r} of group {group!r} is another process now, or was silent for too long",
+            f"{me.member!r} of group {me.group!r} is another process now, or was silent for too long",
             hint="its partitions are in other hands and nothing was committed; join again",
         )
 
 
 def share_out(
     connection: Connection,
-    group: str,
-    member: str,
-    token: str,
+    me: MemberId,
     starts: Mapping[Slot, Start],
     closed: Mapping[Slot, int],
     watch: BeatWatch,
     now: float,
 ) -> list[Holding]:
-    """Beat, remove who is silent, add partitions that are new, and give every partition its owner. What is mine.
-    ``closed``: the ends of partitions that get no more rows; those that are done need no owner."""
+    """Beat, remove silent members, add partitions that are new, and give every partition its owner. Gives this member's
+    partitions. ``closed``: the ends of partitions that get no more rows; those that are done need no owner."""
+    group = me.group
     lock(connection, group)
-    beat(connection, group, member, token)
+    beat(connection, me)
     _remove_silent(connection, group, watch, now)
     known = _owners(connection, group)
     for slot in starts.keys() - known.keys():
@@ -127,7 +130,12 @@ def share_out(
             _hand_over(connection, group, slot, owner)
         else:
             _want(connection, group, slot, owner if owner != current else None)
-    return holdings(connection, group, member)
+    return holdings(connection, group, me.member)
+
+
+def _row_of(me: MemberId) -> tuple[ColumnElement[bool], ...]:
+    table = group_tables.members
+    return table.c.group_name == me.group, table.c.member == me.member, table.c.token == me.token
 
 
 def holdings(connection: Connection, group: str, member: str) -> list[Holding]:
