@@ -31,15 +31,6 @@ def format_lsn(lsn: int) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
-    """One change of a Postgres source. ``incarnation`` is our own counter of source lives (restores, upgrades)."""
-
-    incarnation: int
-    commit_lsn: int
-    ordinal: int
-
-
 @dataclass(frozen=True, slots=True)
 class Cut:
     """Up to where the log is read: all rows of epochs <= ``epoch``; of the sources in ``below_lsn`` those of epochs
