@@ -30,7 +30,7 @@ NAMES = frozenset(
         "epoch_committed",
         "position_confirmed",
         "repair_compared",  # everything compared, nothing of it in the log
-        "frames_kept",  # of a topic set aside: their file is written, no epoch names it
+        "frames_kept",  # of a topic in quarantine: their file is written, no epoch names it
         "frames_retried",  # decoded again, nothing of it in the log
         "chunk_read",  # a load's chunk is read, its mark not committed
         # projections (steps 7 to 10)

@@ -23,16 +23,16 @@ SUFFIX = ".frames"
 _JOINED_BYTES = 64 << 10  # what one append may write anew
 
 
-def reason(aside: QuarantinedTopic) -> str:
-    return f"set aside at {format_lsn(aside.lsn)}: {aside.error}"
+def reason(topic: QuarantinedTopic) -> str:
+    return f"in quarantine since {format_lsn(topic.lsn)}: {topic.error}"
 
 
-def begin(connection: Connection, topic_id: int, aside: QuarantinedTopic) -> None:
+def begin(connection: Connection, topic_id: int, topic: QuarantinedTopic) -> None:
     """What was kept before, if anything, is dropped."""
     end(connection, topic_id)
     connection.execute(
         insert(tables.set_aside).values(
-            topic_id=topic_id, error=aside.error, lsn=aside.lsn, frame=aside.frame, keeps=aside.keeps
+            topic_id=topic_id, error=topic.error, lsn=topic.lsn, frame=topic.frame, keeps=topic.keeps
         )
     )
 
@@ -129,10 +129,10 @@ def quarantined(catalog: Catalog, source: str | None = None) -> list[Quarantined
     if source is not None:
         query = query.where(topics.c.source == source)
     with catalog.read() as connection:
-        return [_aside(row) for row in connection.execute(query)]
+        return [_quarantined(row) for row in connection.execute(query)]
 
 
-def _aside(row: Row[*tuple[Any, ...]]) -> QuarantinedTopic:
+def _quarantined(row: Row[*tuple[Any, ...]]) -> QuarantinedTopic:
     return QuarantinedTopic(
         topic=TopicId.parse(row.name),
         error=row.error,

@@ -229,7 +229,7 @@ def set_published(connection: Connection, topic_id: int, published: str) -> None
 
 def suspend(connection: Connection, topic_id: int, epoch: int, reason: str) -> None:
     """The topic's state is unknown from this epoch on, until ``complete``. Suspending again changes the reason; a load
-    by chunks that was under way is begun again, and what was kept of a topic set aside is dropped."""
+    by chunks that was under way is begun again, and what was kept of a topic in quarantine is dropped."""
     table = tables.incomplete
     load_progress.end(connection, topic_id)
     quarantine.end(connection, topic_id)

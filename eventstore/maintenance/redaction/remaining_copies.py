@@ -69,12 +69,12 @@ def _replaced(connection: Connection, info: TopicInfo, topic_id: int) -> Iterato
 
 
 def _not_decoded(connection: Connection, topic_id: int) -> Iterator[Remnant]:
-    aside, kept = tables.set_aside, tables.kept_frames
-    if connection.scalar(select(aside.c.topic_id).where(aside.c.topic_id == topic_id)) is None:
+    quarantined, kept = tables.set_aside, tables.kept_frames
+    if connection.scalar(select(quarantined.c.topic_id).where(quarantined.c.topic_id == topic_id)) is None:
         return
     parts = connection.scalar(select(func.sum(kept.c.frames)).where(kept.c.topic_id == topic_id))
     yield Remnant(
-        "what was set aside",
+        "undecoded frames in quarantine",
         f"{int(parts or 0)} messages that could not be decoded yet may hold values of any row",
         "tailrace source retry, then erase again",
     )

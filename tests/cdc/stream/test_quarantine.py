@@ -1,4 +1,4 @@
-"""A table that cannot be decoded is set aside: the others go on, what comes for it is kept and decoded later."""
+"""A table that cannot be decoded goes into quarantine: the others go on, its frames are kept and decoded later."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_others_go_on_and_what_was_kept_is_decoded_in_order(
         assert (aside.topic, aside.keeps) == (ORDERS, True)
         assert aside.frames > 1500
         assert aside.error == "its rows could not be made (Refused)"
-        with pytest.raises(IncompleteTopic, match="set aside at"):
+        with pytest.raises(IncompleteTopic, match="in quarantine since"):
             next(iter(state(store, ORDERS, store.cut())), None)
         assert [each.equal for each in site.verify(PEOPLE)] == [True]
     broken(False)

@@ -1,4 +1,4 @@
-"""A stream that makes trouble, as an operator meets it: what is set aside, recorded, decoded again."""
+"""A stream that makes trouble, as an operator meets it: what is in quarantine, recorded, decoded again."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def test_a_table_is_set_aside_and_retried_and_a_recording_is_decoded_without_a_s
     with psycopg.connect(shop.environment["SHOP_DSN"], autocommit=True) as connection:
         connection.execute("UPDATE orders SET amount = amount + 1 WHERE id <= 3")
     broken = {"TAILRACE_FAILPOINT": "table_decoded=shop.public.orders"}
-    set_aside = shop.run("capture", "--until-idle", "--record", "trouble.rec", environment=broken)
-    assert set_aside.code == 0
-    assert "shop.public.orders is in quarantine, the others go on" in set_aside.err + set_aside.out
+    captured = shop.run("capture", "--until-idle", "--record", "trouble.rec", environment=broken)
+    assert captured.code == 0
+    assert "shop.public.orders is in quarantine, the others go on" in captured.err + captured.out
     (document,) = shop.ok("status", "--json").documents
     (aside,) = document["quarantine"]
     assert aside["topic"] == "shop.public.orders" and aside["undecoded"][0] == 3 and aside["frame"] is None
