@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from tailrace.eventstore.maintenance.files import fold, seal, tiers
 from tailrace.eventstore.maintenance.files.tiers import TierFile
 from tailrace.eventstore.maintenance.retention import plan
-from tailrace.eventstore.maintenance.state_runs import due as rundue
+from tailrace.eventstore.maintenance.state_runs.due import WORTH, Holdings, SealedFile, stretch
 from tailrace.eventstore.metadata.log_start import LogStart
 from tailrace.eventstore.metadata.state_runs import Run
 from tailrace.eventstore.model.partitioning import Partitioning
@@ -138,20 +138,20 @@ class Topic:
         self.start = cut
 
     def _compact(self) -> Iterator[int]:
-        held = rundue.Holdings(
+        held = Holdings(
             LogStart(self.start, (), ()),
             self.looks,
-            [rundue.SealedFile(self.last_epoch(file), file.rows, file.bytes) for file in self.files],
+            [SealedFile(self.last_epoch(file), file.rows, file.bytes) for file in self.files],
             self.runs,
         )
         if not self.load.state_bytes:
             return
-        due = rundue.stretch(TOPIC, held, Partitioning.of(1), self.load.state_bytes, bag=False)
+        due = stretch(TOPIC, held, Partitioning.of(1), self.load.state_bytes, bag=False)
         if due is None:
             return
         self.looks = tuple(epoch for epoch in self.looks if epoch <= due.after)
         run = self._run(due.after, due.epoch)
-        if run.refs[0].rows > rundue.WORTH * due.rows:
+        if run.refs[0].rows > WORTH * due.rows:
             self.looks = (*self.looks, due.epoch)
             return
         gone = [

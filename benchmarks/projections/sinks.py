@@ -103,7 +103,7 @@ def rows_of(count: int) -> Rows:
             "note": pa.array([" ".join(each) for each in words[random.integers(0, len(words), (count, 8))]]),
         }
     ).cast(SCHEMA)
-    hashes = keys.hash_columns([keys.texts(made["id"].combine_chunks())])
+    hashes = keys.hash_columns([keys.column_texts(made["id"].combine_chunks())])
     buckets = keys.buckets_of(hashes, PARTITIONS, 1)
     hashed = made.add_column(0, "_hash", hashes)
     return Rows([hashed.filter(pa.array(buckets == bucket)) for bucket in range(PARTITIONS)])

@@ -85,7 +85,7 @@ def _unsigned(hashes: pa.Int64Array) -> np.ndarray[Any, np.dtype[np.uint64]]:
     return values.view(np.uint64)
 
 
-def texts(column: pa.Array) -> pa.Array:
+def column_texts(column: pa.Array) -> pa.Array:
     """The key text of a typed column: what ``text`` gives for each of its values, as a string array."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):

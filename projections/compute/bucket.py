@@ -93,7 +93,7 @@ class Placement:
 
     def hashes(self, batch: pa.RecordBatch) -> pa.Int64Array:
         columns = (batch.column(name).cast(self.schema.field(name).type) for name in self.key)
-        return keys.hash_columns([keys.texts(column) for column in columns])
+        return keys.hash_columns([keys.column_texts(column) for column in columns])
 
     def rows(self, group: pa.Table) -> pa.Table:
         """A bucket's rows in the types of files, ordered."""

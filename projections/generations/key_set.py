@@ -74,7 +74,7 @@ class KeySet:
     def hashes(self) -> Hashes:
         """The hash of each key (``tailrace.eventstore.model.keys``). If these are whole keys of a result, its column
         ``_hash`` has the same."""
-        columns = [keys.texts(column.combine_chunks()) for column in self.table.columns]
+        columns = [keys.column_texts(column.combine_chunks()) for column in self.table.columns]
         hashes: Hashes = keys.hash_columns(columns).to_numpy()
         return hashes
 
@@ -99,7 +99,7 @@ class KeySet:
         rows = np.flatnonzero(mask)
         picks = pa.array(rows)
         candidates = [_one(column.take(picks)) for column in typed]
-        found = keys.hash_columns([keys.texts(column) for column in candidates]).to_numpy()
+        found = keys.hash_columns([keys.column_texts(column) for column in candidates]).to_numpy()
         mask[rows] = self._confirmed(found, candidates)
         return mask
 

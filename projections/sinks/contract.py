@@ -232,7 +232,7 @@ def key_texts(target: Target, rows: pa.Table) -> list[str]:
 
 def key_column(target: Target, rows: pa.Table) -> pa.StringArray:
     """``key_texts`` as an array."""
-    columns = [keys.texts(rows.column(name).combine_chunks()).cast(pa.string()) for name in target.key]
+    columns = [keys.column_texts(rows.column(name).combine_chunks()).cast(pa.string()) for name in target.key]
     if len(columns) == 1:
         return columns[0]
     for escaped in ("\\", ":"):

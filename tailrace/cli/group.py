@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.cli.invocation import invocation_of
-from tailrace.terminal import count as plural
-from tailrace.terminal import duration, size, when
+from tailrace.terminal import count, duration, size, when
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,10 +137,10 @@ def replay(context: typer.Context, group: Name, ids: Ids = None) -> None:
     """Try parked events again, each with all later ones of its key: these, or all. The group's members do it."""
     invocation = invocation_of(context)
     with invocation.store() as store:
-        count = store.group(group).replay(ids)
-    invocation.output.line(f"{count:,} events will be given to {group} again")
+        replayed = store.group(group).replay(ids)
+    invocation.output.line(f"{replayed:,} events will be given to {group} again")
     if invocation.output.json:
-        invocation.output.document({"group": group, "replayed": count})
+        invocation.output.document({"group": group, "replayed": replayed})
 
 
 @group_commands.command()
@@ -157,10 +156,10 @@ def discard(
     with invocation.store() as store:
         found = store.group(group)
         invocation.confirm(f"discard {len(ids)} parked events of group {group}")
-        count = found.discard(ids)
-    invocation.output.line(f"{count:,} parked events of {group} are gone")
+        discarded = found.discard(ids)
+    invocation.output.line(f"{discarded:,} parked events of {group} are gone")
     if invocation.output.json:
-        invocation.output.document({"group": group, "discarded": count})
+        invocation.output.document({"group": group, "discarded": discarded})
 
 
 @group_commands.command()
@@ -191,7 +190,7 @@ def _summary(group: Group, progress: Sequence[PartitionProgress], held: Sequence
 
 def _table_row(summary: dict[str, Any]) -> tuple[object, ...]:
     """A group on a line: how far behind it is in events, bytes and seconds; what cannot be removed because of it."""
-    held = [f"{each['topic']}: {plural(each['events'], 'row')}" for each in summary["holds_back"]]
+    held = [f"{each['topic']}: {count(each['events'], 'row')}" for each in summary["holds_back"]]
     return (
         summary["group"],
         ", ".join(summary["topics"]),

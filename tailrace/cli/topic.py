@@ -10,8 +10,7 @@ import typer
 
 from tailrace.cli.invocation import invocation_of
 from tailrace.cli.log.show import TopicArgument
-from tailrace.terminal import count as plural
-from tailrace.terminal import size
+from tailrace.terminal import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +69,7 @@ def show(
         invocation.output.document({**_document(info), "versions": versions, "archived": archives})
         return
     invocation.output.line(
-        f"{info.id.text}  ({info.kind.value}, {plural(info.partitions, 'partition')}, {_completeness(info)})"
+        f"{info.id.text}  ({info.kind.value}, {count(info.partitions, 'partition')}, {_completeness(info)})"
     )
     if info.partitioning.mixed:
         invocation.output.line(_incarnation_names(info.partitioning))
@@ -83,9 +82,9 @@ def show(
         invocation.output.table(("id", "column", "type", "held as", "key"), rows, title=title)
     for place in dict.fromkeys(each.archive for each in archived):
         kept = _archive_totals(archived, place)
-        files = f"{plural(kept['files'], 'file')} ({size(kept['bytes'])})"
+        files = f"{count(kept['files'], 'file')} ({size(kept['bytes'])})"
         epochs = f"epochs {kept['first_epoch']:,} to {kept['last_epoch']:,}"
-        invocation.output.line(f"archived in {place}: {files}, {plural(kept['rows'], 'row')} of {epochs}")
+        invocation.output.line(f"archived in {place}: {files}, {count(kept['rows'], 'row')} of {epochs}")
 
 
 @topic_commands.command()
@@ -133,15 +132,15 @@ def repartition(
     Existing rows keep their partitions and offsets. Later ones go to new partitions, whose numbers go on.
     Consumer groups finish the old ones first, so that each key stays in order.
     """
-    from tailrace.eventstore.maintenance.repartition import repartition as carry_out
+    from tailrace.eventstore.maintenance.repartition import repartition
     from tailrace.eventstore.model.topic import TopicId
 
     invocation = invocation_of(context)
     wanted = TopicId.parse(topic)
     with invocation.store() as store:
         store.topic(wanted)
-        invocation.confirm(f"spread later rows of {wanted} over {plural(partitions, 'partition')}")
-        done = carry_out(store, wanted, partitions)
+        invocation.confirm(f"spread later rows of {wanted} over {count(partitions, 'partition')}")
+        done = repartition(store, wanted, partitions)
     output = invocation.output
     if output.json:
         output.document(
@@ -154,7 +153,7 @@ def repartition(
             }
         )
     elif not done.epoch:
-        output.line(f"{done.topic} has {plural(partitions, 'partition')}: nothing to do")
+        output.line(f"{done.topic} has {count(partitions, 'partition')}: nothing to do")
     else:
         output.line(
             f"{done.topic}: rows behind epoch {done.epoch:,} are in {_partition_names(done.after)}, "

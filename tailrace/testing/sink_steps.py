@@ -95,7 +95,7 @@ def pieces(target: Target, step: SinkStep) -> Iterator[tuple[int, pa.Table, pa.T
 
 
 def _hashed(target: Target, rows: pa.Table) -> pa.Table:
-    columns = [keys.texts(rows.column(name).combine_chunks()) for name in target.key]
+    columns = [keys.column_texts(rows.column(name).combine_chunks()) for name in target.key]
     return rows.append_column("_hash", keys.hash_columns(columns))
 
 

@@ -10,7 +10,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from tailrace.eventstore.model import keys as keys_
+from tailrace.eventstore.model.keys import bucket_of, column_texts
 from tailrace.eventstore.settings import SinkSettings
 from tailrace.projections.sinks.contract import join_key
 from tailrace.projections.sinks.keys import key_name
@@ -48,14 +48,14 @@ class ParquetReader:
     def many(self, keys: Sequence[object]) -> list[Row | None]:
         place, manifest = self._live()
         names = [key_name(key, manifest.key, manifest.schema, self._projection) for key in keys]
-        buckets = {keys_.bucket_of(hashed, manifest.partitions, manifest.split) for hashed, _ in names}
+        buckets = {bucket_of(hashed, manifest.partitions, manifest.split) for hashed, _ in names}
         wanted = {text for _, text in names}
         found: dict[str, Row] = {}
         for file in manifest.files:
             if file.bucket in buckets:
                 rows = manifest.whole(read_file(self._folder, place, file), file)
                 columns = [
-                    keys_.texts(rows.column(name).combine_chunks()).to_pylist() for name in manifest.key
+                    column_texts(rows.column(name).combine_chunks()).to_pylist() for name in manifest.key
                 ]
                 texts = [join_key(cells) for cells in zip(*columns, strict=True)]
                 at = [number for number, text in enumerate(texts) if text in wanted]

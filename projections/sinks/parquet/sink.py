@@ -300,7 +300,7 @@ class ParquetLoad:
         for file in [each for each in self._held.get(bucket, ()) if each.path not in self._fresh]:
             rows = self._read(file)
             found = keys.hash_columns(
-                [keys.texts(rows.column(name).combine_chunks()) for name in self._target.key]
+                [keys.column_texts(rows.column(name).combine_chunks()) for name in self._target.key]
             )
             concerned = np.isin(found.to_numpy(), hashes)
             if not concerned.any():

@@ -8,8 +8,8 @@ import psycopg
 from psycopg import sql
 
 from tailrace.projections.sinks.contract import Target
-from tailrace.projections.sinks.postgres import view as postgres_view
 from tailrace.projections.sinks.postgres.copy import column_type
+from tailrace.projections.sinks.postgres.view import shown_columns, view_columns
 from tailrace.projections.sinks.specs import PostgresTable
 
 NAME_BYTES = 63  # NAMEDATALEN - 1; a longer name would be cut silently
@@ -174,9 +174,9 @@ def _relation_problems(
 
 def _view_problems(connection: psycopg.Connection, spec: PostgresTable, target: Target) -> list[str]:
     """Where the new columns do not fit a view that is in use."""
-    shown = postgres_view.shown_columns(spec, target)
+    shown = shown_columns(spec, target)
     changes = []
-    for name, kind in postgres_view.view_columns(connection, spec.schema, spec.table):
+    for name, kind in view_columns(connection, spec.schema, spec.table):
         if name not in shown:
             changes.append(f"column {name!r} is gone")
         elif shown[name] != kind:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tailrace.eventstore.errors import IntegrityError, TransientError, UsageError
-from tailrace.eventstore.model import keys as key_rules
+from tailrace.eventstore.model.keys import bucket_of
 from tailrace.eventstore.settings import SinkSettings
 from tailrace.projections.sinks.keys import key_name
 from tailrace.projections.sinks.reader import (
@@ -100,7 +100,7 @@ class RedisReader:
 
     def _physical(self, key: object, generation: int, meta: GenerationMeta) -> str:
         key_hash, text = key_name(key, meta.key, meta.schema, self._projection)
-        bucket = key_rules.bucket_of(key_hash, meta.partitions, meta.split)
+        bucket = bucket_of(key_hash, meta.partitions, meta.split)
         return f"{self._names.bucket(generation, bucket)}:{text}"
 
 

@@ -10,7 +10,7 @@ from redis import exceptions
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import DifferenceFound
-from tailrace.eventstore.model import keys as key_rules
+from tailrace.eventstore.model.keys import buckets_of, column_texts, hash_columns
 from tailrace.projections.sinks.contract import InMotion, Target, join_key, key_texts
 from tailrace.projections.sinks.redis.connect import (
     Client,
@@ -96,7 +96,7 @@ class RedisScan:
         """The rows of some keys (key columns and ``_hash``). Raises what ``batches`` raises."""
         texts = [text.encode() for text in key_texts(self._target, keys)]
         hashes = keys.column("_hash").combine_chunks()
-        places = key_rules.buckets_of(hashes, self._target.partitions, self._target.split).tolist()
+        places = buckets_of(hashes, self._target.partitions, self._target.split).tolist()
         by_bucket: dict[int, list[bytes]] = {}
         for bucket, text in zip(places, texts, strict=True):
             by_bucket.setdefault(bucket, []).append(text)
@@ -186,11 +186,11 @@ class RedisScan:
     def _places(self, batch: pa.RecordBatch) -> list[tuple[bytes | None, int]]:
         """For each row the key text under which readers look for it, and its bucket; no text when the key has a
         NULL."""
-        columns = [key_rules.texts(batch.column(name)) for name in self._target.key]
+        columns = [column_texts(batch.column(name)) for name in self._target.key]
         cells = zip(*(column.to_pylist() for column in columns), strict=True)
         texts = [None if None in row else join_key(row).encode() for row in cells]
-        hashes = key_rules.hash_columns(columns)
-        buckets = key_rules.buckets_of(hashes, self._target.partitions, self._target.split)
+        hashes = hash_columns(columns)
+        buckets = buckets_of(hashes, self._target.partitions, self._target.split)
         return list(zip(texts, buckets.tolist(), strict=True))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import tantivy
-from tantivy import query_parser_error as wrong  # type: ignore[attr-defined]  # not in its stubs
+from tantivy import query_parser_error  # type: ignore[attr-defined]  # not in its stubs
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.errors import UsageError
@@ -100,14 +100,14 @@ class Queries:
 
 # The first of these kinds among a query's errors is reported: that it only excludes often follows from another.
 _SAID: tuple[tuple[type, Callable[[Queries], _Said]], ...] = (
-    (wrong.DateFormatError, Queries._no_date),
-    (wrong.FieldDoesNotExistError, Queries._unknown_field),
-    (wrong.FieldNotIndexedError, Queries._unknown_field),
-    (wrong.ExpectedIntError, Queries._no_number),
-    (wrong.ExpectedFloatError, Queries._no_number),
-    (wrong.ExpectedBoolError, Queries._no_bool),
-    (wrong.PhrasePrefixRequiresAtLeastTwoTermsError, Queries._too_short),
-    (wrong.UnsupportedQueryError, Queries._unsupported),
-    (wrong.FieldDoesNotHavePositionsIndexedError, Queries._no_phrases),
-    (wrong.AllButQueryForbiddenError, Queries._only_excludes),
+    (query_parser_error.DateFormatError, Queries._no_date),
+    (query_parser_error.FieldDoesNotExistError, Queries._unknown_field),
+    (query_parser_error.FieldNotIndexedError, Queries._unknown_field),
+    (query_parser_error.ExpectedIntError, Queries._no_number),
+    (query_parser_error.ExpectedFloatError, Queries._no_number),
+    (query_parser_error.ExpectedBoolError, Queries._no_bool),
+    (query_parser_error.PhrasePrefixRequiresAtLeastTwoTermsError, Queries._too_short),
+    (query_parser_error.UnsupportedQueryError, Queries._unsupported),
+    (query_parser_error.FieldDoesNotHavePositionsIndexedError, Queries._no_phrases),
+    (query_parser_error.AllButQueryForbiddenError, Queries._only_excludes),
 )

@@ -10,7 +10,7 @@ import typer
 
 from tailrace.cli.invocation import NOTHING_TO_DO, Invocation, invocation_of
 from tailrace.eventstore.errors import UsageError
-from tailrace.terminal import count as plural
+from tailrace.terminal import count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,10 +63,10 @@ def replay(
     with invocation.store() as store:
         info = store.topic(topic)
         if into == STANDARD_OUTPUT:
-            count = _to_output(invocation, store, info.id, start, end)
+            replayed = _to_output(invocation, store, info.id, start, end)
         else:
-            count = _to_projection(invocation, info.id, into, start, end)
-    return NOTHING_TO_DO if detailed_exitcode and not count else 0
+            replayed = _to_projection(invocation, info.id, into, start, end)
+    return NOTHING_TO_DO if detailed_exitcode and not replayed else 0
 
 
 def _to_output(
@@ -74,13 +74,13 @@ def _to_output(
 ) -> int:
     from tailrace.cli.log.row_format import documents
 
-    count = 0
+    replayed = 0
     for batch in between(store, topic, start, end):
         for document in documents(topic, batch):
             invocation.output.document(document)
-            count += 1
-    invocation.output.note(f"{plural(count, 'change')} of {topic.text}")
-    return count
+            replayed += 1
+    invocation.output.note(f"{count(replayed, 'change')} of {topic.text}")
+    return replayed
 
 
 def between(store: Store, topic: TopicId, start: str | None, end: str | None) -> Iterator[pa.RecordBatch]:

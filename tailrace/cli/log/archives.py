@@ -27,14 +27,14 @@ def archives(
 
     Upkeep removes unfinished copies once their archive is in reach, whether or not settings still name it.
     """
-    from tailrace.eventstore.maintenance.retention import archives as archived
+    from tailrace.eventstore.maintenance.retention.archives import archives, forget
 
     invocation = invocation_of(context)
     output = invocation.output
     with invocation.store() as store:
         if gone is not None:
             invocation.confirm(f"forget everything that was archived in {gone}")
-            known = archived.forget(store, gone)
+            known = forget(store, gone)
             output.line(
                 f"forgot {count(known.files, 'file')} ({count(known.rows, 'row')}) and"
                 f" {count(known.unfinished, 'unfinished file')} in {known.place}, of {', '.join(known.topics)}"
@@ -42,7 +42,7 @@ def archives(
             if output.json:
                 output.document(known)
             return
-        found = archived.archives(store, [store.topic(name).id for name in topics or ()])
+        found = archives(store, [store.topic(name).id for name in topics or ()])
     if output.json:
         for each in found:
             output.document(each)

@@ -49,24 +49,24 @@ def redact(
     This covers all rows under the key, and rows that the same row had under earlier or later keys. Offsets, order and
     epochs stay, and consumers go on. Later changes are not erased. Prints a receipt; `log redactions` shows it again.
     """
-    from tailrace.eventstore.maintenance.redaction import redact as redaction
+    from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, plan, redact
     from tailrace.eventstore.model.topic import TopicId
 
     if wait and now:
         raise UsageError("--wait and --now exclude each other", hint="choose one")
     invocation = invocation_of(context)
-    request = redaction.RedactionRequest(TopicId.parse(topic), key, _names(columns))
+    request = RedactionRequest(TopicId.parse(topic), key, _names(columns))
     with invocation.store() as store:
         asks = invocation.settings.protected and not invocation.yes
         if dry_run or asks:
             with invocation.output.progress("looking for its rows"):
-                planned = redaction.plan(store, request)
+                planned = plan(store, request)
             _print_receipt(invocation, planned, planned=True)
             if dry_run:
                 return
             invocation.confirm(f"erase {count(planned.rows, 'row')} of {planned.topic} for good")
         with invocation.output.progress("redaction") as progress:
-            receipt = redaction.redact(store, request, report=progress.say)
+            receipt = redact(store, request, report=progress.say)
             if wait or now:
                 left = _remove_replaced_files(store, request.topic, progress.say, at_once=now)
                 receipt = replace(receipt, remnants=tuple(left))

@@ -169,12 +169,12 @@ def _latest_and_following(
     store: Store, patterns: Sequence[str], chosen: Filter, count: int, until: str | None, follow: bool
 ) -> Iterator[Document]:
     from tailrace.cli.log.row_format import in_commit_order
-    from tailrace.eventstore.subscriptions import tail as tailing
+    from tailrace.eventstore.subscriptions.tail import tail
 
     end = store.cut(until)
     yield from _latest(store, patterns, chosen, count, end)
     if follow:
-        yield from in_commit_order(tailing.tail(store, patterns, end.epoch, None, chosen, None))
+        yield from in_commit_order(tail(store, patterns, end.epoch, None, chosen, None))
 
 
 def _latest(
@@ -200,11 +200,11 @@ def _from(
     store: Store, patterns: Sequence[str], chosen: Filter, start: str, until: str | None, follow: bool
 ) -> Iterator[Document]:
     from tailrace.cli.log.row_format import in_commit_order
-    from tailrace.eventstore.subscriptions import tail as tailing
+    from tailrace.eventstore.subscriptions.tail import tail
 
     timeout = None if follow else 0.0
     behind = str(max(int(start) - 1, 0)) if start.isascii() and start.isdigit() else start
-    return in_commit_order(tailing.tail(store, patterns, behind, until, chosen, timeout))
+    return in_commit_order(tail(store, patterns, behind, until, chosen, timeout))
 
 
 def _printer(invocation: Invocation, form: Format) -> Callable[[Document], None]:

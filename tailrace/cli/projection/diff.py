@@ -28,11 +28,11 @@ def diff(
 ) -> int:
     """Compare the results of two generations, as the log keeps them: a preview and the live one, say. Starts no Spark.
     4 when they differ."""
-    from tailrace.projections.lifecycle.diff import diff as compare
+    from tailrace.projections.lifecycle.diff import diff
 
     invocation = invocation_of(context)
     with projection_context(invocation, f"diff {name}", lenient=True) as projections:
-        found = compare(projections, name, first, second)
+        found = diff(projections, name, first, second)
     if invocation.output.json:
         invocation.output.document(_document(found))
     else:

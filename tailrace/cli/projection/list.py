@@ -161,12 +161,12 @@ def promote(
     stale_ok: StaleOption = False,
 ) -> None:
     """Show a generation to readers, atomically."""
-    from tailrace.projections.lifecycle import promote as promotion
+    from tailrace.projections.lifecycle.promote import promote
 
     invocation = invocation_of(context)
     invocation.confirm(f"change the live generation of {name}")
     with projection_context(invocation, f"promote {name}", lenient=True) as projections:
-        done = promotion.promote(projections, name, generation, stale_ok=stale_ok)
+        done = promote(projections, name, generation, stale_ok=stale_ok)
     if invocation.output.json:
         invocation.output.document(done)
         return
@@ -182,12 +182,12 @@ def rollback(
     stale_ok: StaleOption = False,
 ) -> None:
     """Undo the last promotion: go back to the generation that was live before, atomically. Once, never forward."""
-    from tailrace.projections.lifecycle import promote as promotion
+    from tailrace.projections.lifecycle.promote import rollback
 
     invocation = invocation_of(context)
     invocation.confirm(f"roll {name} back")
     with projection_context(invocation, f"rollback {name}", lenient=True) as projections:
-        done = promotion.rollback(projections, name, stale_ok=stale_ok)
+        done = rollback(projections, name, stale_ok=stale_ok)
     if invocation.output.json:
         invocation.output.document(done)
         return

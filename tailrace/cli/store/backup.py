@@ -24,11 +24,11 @@ def backup(
 
     For a catalog on Postgres use `store hold`.
     """
-    from tailrace.eventstore.maintenance.move.backup import backup as copy
+    from tailrace.eventstore.maintenance.move.backup import backup
 
     invocation = invocation_of(context)
     with invocation.store() as store, invocation.output.progress("backup") as progress:
-        done = copy(store, folder, report=progress.say)
+        done = backup(store, folder, report=progress.say)
     if invocation.output.json:
         invocation.output.document({"folder": str(folder), **asdict(done)})
         return

@@ -43,7 +43,6 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.generations.errors import NotLevel, NotShowable, NotShown
 from tailrace.projections.generations.generation import files_of
 from tailrace.projections.lifecycle import build
-from tailrace.projections.lifecycle import promote as promotion
 from tailrace.projections.lifecycle.build import rebuild
 from tailrace.projections.lifecycle.catch_up import refresh, refresh_under_lease
 from tailrace.projections.lifecycle.collect import gc
@@ -57,7 +56,6 @@ from tailrace.projections.refresh.plan import Full, Incremental, Nothing
 from tailrace.projections.refresh.plan_all import plans
 from tailrace.projections.refresh.refresh import Outcome
 from tailrace.projections.runner import run
-from tailrace.projections.sinks.postgres import view as postgres_view
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.shoplog import TABLES, Row, ShopLog
 
@@ -277,8 +275,8 @@ def test_a_bad_deploy_is_rolled_back_and_says_when_that_means_going_stale(
     shop: ShopLog, deploy: Deploy, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when somebody reads the old one for long: then the promotion is finished by whoever comes next."""
-    monkeypatch.setattr(postgres_view, "LOCK_SECONDS", 0.05)
-    monkeypatch.setattr(promotion, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("tailrace.projections.sinks.postgres.view.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("tailrace.projections.lifecycle.promote.PAUSE_SECONDS", 0.05)
     good = deploy(TOTALS)
     rebuild(good, "totals")
     seen = view(settings, "totals")
@@ -314,8 +312,8 @@ def test_a_bad_deploy_is_rolled_back_and_says_when_that_means_going_stale(
 def test_a_promotion_that_a_reader_holds_up_is_told_and_what_readers_see_is_refreshed_meanwhile(
     shop: ShopLog, deploy: Deploy, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_view, "LOCK_SECONDS", 0.05)
-    monkeypatch.setattr(promotion, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("tailrace.projections.sinks.postgres.view.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("tailrace.projections.lifecycle.promote.PAUSE_SECONDS", 0.05)
     ctx = deploy(TOTALS)
     rebuild(ctx, "totals")
     mart = settings.sinks["mart"].dsn
@@ -366,7 +364,7 @@ def test_a_promotion_that_the_sink_refuses_says_why_each_time_and_refreshes_go_o
         raise OperatorError("permission denied", hint="GRANT the missing privilege")
 
     with monkeypatch.context() as refusing:
-        refusing.setattr(postgres_view, "_swap", refuse)
+        refusing.setattr("tailrace.projections.sinks.postgres.view._swap", refuse)
         for number in (2, None, 2):
             with pytest.raises(
                 NotShowable, match=r"generation 2 .*readers still see generation 1: permission denied"
