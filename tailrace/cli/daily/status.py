@@ -10,7 +10,6 @@ import typer
 
 from tailrace.cli.invocation import Invocation, invocation_of
 from tailrace.cli.projection.status import print_projections, projection_statuses
-from tailrace.eventstore.metadata.quarantine import quarantined
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.status import SourceStatus, source_status
 from tailrace.terminal import count, duration, size, when
@@ -91,6 +90,7 @@ def status(context: typer.Context) -> None:
 
 def quarantine_statuses(store: Store) -> list[QuarantineStatus]:
     from tailrace.eventstore.disclosure import allowed
+    from tailrace.eventstore.metadata.quarantine import quarantined
 
     return [
         QuarantineStatus(

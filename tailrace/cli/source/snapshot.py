@@ -12,7 +12,6 @@ from tailrace.cli.log.redact import redact_command
 from tailrace.cli.progress import Reporter
 from tailrace.cli.source.request import TableWork, request
 from tailrace.eventstore.errors import UsageError
-from tailrace.eventstore.metadata import load_progress
 from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.terminal import count
 
@@ -84,6 +83,8 @@ def tables_of(invocation: Invocation, store: Store, names: Sequence[str]) -> lis
 
 def report_rows_read(store: Store, reporter: Reporter, each: Request) -> None:
     """Rows of a topic that were read, their rate and the time that is left."""
+    from tailrace.eventstore.metadata import load_progress
+
     topic, load = each.topic.text, load_progress.read(store.catalog, each.topic)
     if load is None:
         reporter(f"{topic} waits to be read", 0, None, "", topic=topic)
