@@ -9,7 +9,6 @@ import typer
 from tailrace.cli.invocation import Invocation, invocation_of
 from tailrace.cli.source.request import TableWork, request
 from tailrace.eventstore.errors import UsageError
-from tailrace.eventstore.metadata.quarantine import quarantined
 from tailrace.terminal import size
 
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ def retry(
 def quarantined_topics(invocation: Invocation, store: Store, names: Sequence[str]) -> list[TopicId]:
     """All quarantined topics, or those of the named sources and topics. Raises UsageError for a name that is neither,
     and for a topic that is not quarantined."""
+    from tailrace.eventstore.metadata.quarantine import quarantined
+
     every = [each.topic for each in quarantined(store.catalog)]
     if not names:
         return every
@@ -64,6 +65,8 @@ def quarantined_topics(invocation: Invocation, store: Store, names: Sequence[str
 
 
 def _report_bytes_left(store: Store, reporter: Reporter, each: Request) -> None:
+    from tailrace.eventstore.metadata.quarantine import quarantined
+
     left = {found.topic: found.bytes for found in quarantined(store.catalog)}.get(each.topic, 0)
     reporter.progress.say(f"{each.topic.text}: {size(left)} left", topic=each.topic.text, bytes_left=left)
 
