@@ -168,7 +168,7 @@ class Store(Log):
 
     def compact(
         self,
-        topics: Collection[TopicId] | None = None,
+        topics: Collection[TopicId | str] | None = None,
         *,
         report: Callable[[str], None] = lambda _: None,
         workers: Workers | None = None,
@@ -177,16 +177,17 @@ class Store(Log):
         their state fold a run and the rows behind it. ``workers`` do the work instead of this process. Raises Busy
         when upkeep runs, Fenced when another one took over."""
         made = []
+        wanted = None if topics is None else [TopicId.of(topic) for topic in topics]
         with maintaining(self.catalog):
             self.seal()
-            for each in compact(self, topics, at_once=True, workers=workers):
+            for each in compact(self, wanted, at_once=True, workers=workers):
                 made.append(each)
                 report(f"{each.topic} up to epoch {each.epoch:,}")
         return made
 
     def verify(
         self,
-        topics: Sequence[TopicId] = (),
+        topics: Sequence[TopicId | str] = (),
         *,
         quick: bool = False,
         archives: bool = False,
@@ -195,7 +196,8 @@ class Store(Log):
         """Look whether the log is what was written, beside whatever runs: every checksum, hash and sum, every file and
         place. ``quick``: not what is in files and blobs; ``archives``: also the files in archives (OperatorError or
         TransientError when one is out of reach). Gives what was found, also when that is damage."""
-        return verify(self, topics, quick=quick, archives=archives, report=report)
+        wanted = [TopicId.of(topic) for topic in topics]
+        return verify(self, wanted, quick=quick, archives=archives, report=report)
 
     def collect_orphans(self) -> int:
         """Remove files that no epoch names and no running writer can register any more. Gives their number."""

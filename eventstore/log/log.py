@@ -87,7 +87,7 @@ class Log:
         return found[0] if found else None
 
     def epochs(
-        self, after: int = 0, limit: int = 1000, topics: Sequence[TopicId] | None = None
+        self, after: int = 0, limit: int = 1000, topics: Sequence[TopicId | str] | None = None
     ) -> list[EpochInfo]:
         """Up to ``limit`` visible epochs after ``after`` (of these topics, if named), in order, without gaps."""
         return follow.page(self.catalog, self.storage, Which(after=after, topics=self._ids_of(topics)), limit)
@@ -178,21 +178,23 @@ class Log:
         with self.catalog.read() as connection:
             return log_start.read(connection, topic_id)
 
-    def files(self, topic: TopicId) -> list[SegmentRef]:
+    def files(self, topic: TopicId | str) -> list[SegmentRef]:
         """Sealed and large files of a topic, in its order, for readers of their own (``storage.place`` is where one
         is). What is newer than the last ``seal`` is in the catalog. They stay for ``upkeep.keep_seconds`` after they
         were replaced."""
-        topic_id = self._topic_id(topic)
+        wanted = TopicId.of(topic)
+        topic_id = self._topic_id(wanted)
         table = tables.segments
         query = select(table).where(table.c.topic_id == topic_id).order_by(table.c.first_row)
         with self.catalog.read() as connection:
-            return [segment_index.file_ref(topic, row) for row in connection.execute(query)]
+            return [segment_index.file_ref(wanted, row) for row in connection.execute(query)]
 
-    def archived(self, topic: TopicId) -> list[ArchivedFile]:
+    def archived(self, topic: TopicId | str) -> list[ArchivedFile]:
         """Files that were copied to an archive before retention removed their rows, in the topic's order."""
-        topic_id = self._topic_id(topic)
+        wanted = TopicId.of(topic)
+        topic_id = self._topic_id(wanted)
         with self.catalog.read() as connection:
-            return archived.read(connection, topic, topic_id, self.archive)
+            return archived.read(connection, wanted, topic_id, self.archive)
 
     def archive(self, place: str) -> Storage:
         """The storage of an archive, as the topics' settings and ``ArchivedFile.archive`` name it."""

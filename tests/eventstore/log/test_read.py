@@ -284,3 +284,15 @@ def test_reading_positions_alone_gives_every_row(new_store: StoreFactory, inline
     store = new_store(inline_bytes=inline_bytes)
     writer(store).append(batch(10, orders=[("c", i) for i in range(40)]))
     assert len(content(store, columns=("_partition", "_offset"))) == 40
+
+
+def test_a_topic_is_named_by_its_text_as_well_as_by_its_identity(new_store: StoreFactory) -> None:
+    store = new_store()
+    writer(store).append(batch(10, orders=[("c", 1)]))
+    store.seal()
+    name = ORDERS.text
+    assert store.files(name) == store.files(ORDERS) != []
+    assert store.archived(name) == []
+    assert [info.epoch for info in store.epochs(topics=[name])] == [1]
+    assert store.verify([name]).findings == ()
+    assert [made.topic for made in store.compact([name])] == [name]
