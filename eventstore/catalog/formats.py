@@ -69,7 +69,8 @@ def check(catalog: Catalog, family: Family) -> None:
         raise OperatorError(
             f"the {family.name} tables of {catalog.label} have format {has}, "
             f"this version of Tailrace needs {family.least}",
-            hint=f"{_UPGRADE} says what it would do, and does it; see {manual_page('catalog.md', 'Upgrades')}",
+            hint=f"{_UPGRADE} says what it would do, and does it; see "
+            + manual_page("operations/catalog.md", "Upgrades"),
         )
     if has > family.revision:
         require_known(catalog, family, has)

@@ -29,7 +29,7 @@ def check(catalog: Catalog) -> None:
     place = f"{row.catalog}, segments in {row.segments}"
     again = (
         "end the move first: `tailrace store move` with the same options goes on with it, or --abandon gives it up; "
-        "see " + manual_page("storage.md", "Moving a store")
+        "see " + manual_page("operations/storage.md", "Moving a store")
     )
     if row.arriving:
         raise OperatorError(

@@ -139,7 +139,7 @@ def require(connection: Connection, schema: str, what: str, *needed: Role) -> No
         raise OperatorError(
             f"{login} may not {what}: it is no member of {' and '.join(absent)}; nothing was changed",
             hint=f"GRANT {', '.join(absent)} TO {login}, or use a login that is a member; see "
-            + manual_page("catalog.md", "Roles on Postgres"),
+            + manual_page("operations/catalog.md", "Roles on Postgres"),
         )
 
 

@@ -70,7 +70,7 @@ def gone(connection: Connection, storage: Storage, topic: TopicId, start: LogSta
     return HistoryGone(
         f"{topic} begins behind epoch {start.epoch}{when}: retention removed what came before",
         hint=f"the earliest state is that of epoch {start.epoch}, the earliest row that of the epoch behind it; see "
-        + manual_page("log.md", "Retention"),
+        + manual_page("operations/log.md", "Retention"),
     )
 
 

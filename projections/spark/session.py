@@ -44,7 +44,7 @@ _PARENT = os.getppid()
 _GATEWAY = (
     "PYSPARK_GATEWAY_PORT"  # set by spark-submit: the JVM is there and master and memory are its decision
 )
-# How a worker talks to an object store; no secret among them. Credentials are its own (docs/storage.md).
+# How a worker talks to an object store; no secret among them. Credentials are its own (docs/operations/storage.md).
 _FOR_WORKERS = (disclosure.VARIABLE, "AWS_REQUEST_CHECKSUM_CALCULATION")
 _WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
 _ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
@@ -214,7 +214,8 @@ def check_master(settings: Settings, where: str | None = None) -> None:
         raise UsageError(
             f"the Spark master is {where!r}, but store.segments is a folder of this machine",
             hint="use local[*], or keep the segments in an object store; when every worker mounts that folder at the "
-            "same path, set store.shared_path = true; see " + manual_page("storage.md", "Spark on a cluster"),
+            "same path, set store.shared_path = true; see "
+            + manual_page("operations/storage.md", "Spark on a cluster"),
         )
 
 

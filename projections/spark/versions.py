@@ -128,5 +128,5 @@ def _unable(said: str) -> OperatorError:
     return OperatorError(
         f"executors run no Python task: {why}",
         hint="each needs the same Python packages as the driver: see "
-        + manual_page("storage.md", "Spark on a cluster"),
+        + manual_page("operations/storage.md", "Spark on a cluster"),
     )

@@ -68,11 +68,14 @@ def test_a_page_is_named_by_an_address_where_a_team_serves_the_documentation(
 ) -> None:
     monkeypatch.delenv(DOCS_URL_VARIABLE, raising=False)
     assert (
-        manual_page("storage.md", "Moving a store") == "the documentation's page storage.md (Moving a store)"
+        manual_page("operations/storage.md", "Moving a store")
+        == "the documentation's page operations/storage.md (Moving a store)"
     )
     monkeypatch.setenv(DOCS_URL_VARIABLE, "https://docs.example.org/tailrace/")
-    assert manual_page("storage.md", "Moving a store").endswith("/tailrace/storage.md#moving-a-store")
-    assert manual_page("upkeep.md") == "https://docs.example.org/tailrace/upkeep.md"
+    assert manual_page("operations/storage.md", "Moving a store").endswith(
+        "/tailrace/operations/storage.md#moving-a-store"
+    )
+    assert manual_page("operations/upkeep.md") == "https://docs.example.org/tailrace/operations/upkeep.md"
     assert (
         heading_anchor("Checking: `tailrace projection check [NAME…]`")
         == "checking-tailrace-projection-check-name"

@@ -1,4 +1,4 @@
-"""Sealed segments are plain Parquet: the code of docs/files.md, run as it stands there on a real log."""
+"""Sealed segments are plain Parquet: the code of docs/operations/files.md, run as it stands there on a real log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tailrace.eventstore.state.state import state
 from tests.eventstore.shop import ORDERS, batch, content, register, writer
 from tests.support.capturing import REPOSITORY
 
-BLOCKS = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "files.md").read_text(), re.DOTALL)
+BLOCKS = re.findall(
+    r"```python\n(.*?)```", (REPOSITORY / "docs" / "operations" / "files.md").read_text(), re.DOTALL
+)
 
 
 def key(number: int) -> int:

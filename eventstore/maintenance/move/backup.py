@@ -51,7 +51,7 @@ def backup(log: Log, folder: Path, *, report: Callable[[str], None] = lambda _: 
         raise UsageError(
             "the catalog is on a Postgres server, which copies itself",
             hint="tailrace store hold -- COMMAND keeps files while COMMAND copies both: see "
-            + manual_page("operations.md", "A catalog on Postgres"),
+            + manual_page("operations/running.md", "A catalog on Postgres"),
         )
     target = LocalStorage(folder / SEGMENTS)
     try:

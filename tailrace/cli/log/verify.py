@@ -63,6 +63,6 @@ def _print_findings(invocation: Invocation, found: Verified) -> None:
     output.line(
         f"{count(len(found.findings), 'finding')}; nothing was changed\n"
         "  hint: put back what is damaged or missing from a backup, then verify again; what the source still holds"
-        f" can be read again: tailrace source snapshot; see {manual_page('operations.md', 'Restoring')}",
+        f" can be read again: tailrace source snapshot; see {manual_page('operations/running.md', 'Restoring')}",
         style="bold red",
     )

@@ -132,7 +132,9 @@ def test_a_dump_of_the_catalog_and_a_copy_of_the_segments_are_restored_and_nothi
         try:
             write(database, 1)
             capture.catch_up()
-            with store.pinned("store hold"):  # as docs/operations.md says: the catalog, then the segments
+            with store.pinned(
+                "store hold"
+            ):  # as docs/operations/running.md says: the catalog, then the segments
                 dump: list[str | Path] = [
                     postgres.bin("pg_dump"),
                     "--schema=acme_log",

@@ -1,4 +1,4 @@
-"""The page on backing up (docs/operations.md), step by step, with the source moving on."""
+"""The page on backing up (docs/operations/running.md), step by step, with the source moving on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psycopg
 from tests.support.folders import REPOSITORY
 from tests.tailrace.conftest import Project, until
 
-PAGE = (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs" / "operations" / "running.md").read_text(encoding="utf-8")
 PLACE = "/var/backups/tailrace"
 
 
