@@ -8,6 +8,7 @@ values that differ then come from clocks or random numbers. Spark analyses what 
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tailrace.eventstore.errors import IncompleteTopic, TailraceError, TransientError
+from tailrace.eventstore.model.schema import NUMERIC
+from tailrace.eventstore.model.topic import TopicKind
+from tailrace.eventstore.state.input import StateInput
 from tailrace.projections.analysis.determinism import Declaration, Fault, faults
 from tailrace.projections.analysis.empty_inputs import (
     ACTIONS,
@@ -26,17 +30,23 @@ from tailrace.projections.analysis.empty_inputs import (
     empty_inputs,
     with_unknown_columns,
 )
-from tailrace.projections.analysis.input_facts import bare_decimals, declaration_of
 from tailrace.projections.analysis.locality import prove
-from tailrace.projections.analysis.plan_tree import literals, read
-from tailrace.projections.analysis.proof import Proof
+from tailrace.projections.analysis.plan_tree import holds_rows, literals, not_deterministic, plan_json, read
 from tailrace.projections.analysis.python_clocks import Watch, python_clocks, watched
-from tailrace.projections.analysis.spark_plan import holds_rows, not_deterministic, plan_json
+from tailrace.projections.analysis.spread import InputFacts, Proof
 from tailrace.projections.compute.compute import define, output_schema
 from tailrace.projections.compute.read_plan import Planned, describe_input
 from tailrace.projections.definition.findings import DefinitionFinding, Level
 from tailrace.projections.definition.lineage import lineage_of
-from tailrace.projections.definition.model import Input, Projection, ProjectionFailed, Result
+from tailrace.projections.definition.model import (
+    Changes,
+    Events,
+    Input,
+    Projection,
+    ProjectionFailed,
+    Result,
+    State,
+)
 from tailrace.projections.definition.source import SourceLines
 from tailrace.projections.generations.result_input import ResultInput, live_of
 
@@ -60,6 +70,8 @@ _METHODS = {
     "FlatMapGroupsInArrow": ("applyInArrow",), "Sample": ("sample",),
 }  # fmt: skip
 """By which names a source calls what makes an operator."""
+_PLACE = ("_partition", "_offset")
+_BARE_DECIMAL = re.compile(r"\s*(decimal|dec|numeric)\s*", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,3 +275,68 @@ def _findings(found: Iterable[Fault], lines: SourceLines) -> Iterator[Definition
             yield DefinitionFinding(
                 _LEVELS[fault.kind], fault.what, fault.hint, place, fault.input, fault.column
             )
+
+
+def declaration_of(
+    projection: Projection, inputs: Mapping[str, Planned], texts_of_results: Mapping[str, frozenset[str]]
+) -> Declaration:
+    """``texts_of_results``: the columns of other projections' results that are numeric text."""
+    return Declaration(
+        frozenset(projection.tolerance),
+        projection.trust,
+        {name: _facts(projection, name, planned) for name, planned in inputs.items()},
+        {**_numeric_texts(projection, inputs), **texts_of_results},
+        frozenset(name for name, source in projection.inputs.items() if isinstance(source, State)),
+        {name: each.projection for name, each in projection.inputs.items() if isinstance(each, Result)},
+    )
+
+
+def _facts(projection: Projection, name: str, planned: Planned) -> InputFacts:
+    match projection.inputs[name]:
+        case State():
+            assert isinstance(planned, StateInput)
+            key = tuple(column.name for column in planned.target.key)
+            return InputFacts(name, () if planned.target.bag else (key,))
+        case Changes():
+            return InputFacts(name, (_PLACE,), nested=True)
+        case Events():
+            return InputFacts(name, (_PLACE, ("stream", "version")))
+        case Result():
+            assert isinstance(planned, ResultInput)
+            return InputFacts(name, (planned.key,))
+
+
+def _numeric_texts(projection: Projection, inputs: Mapping[str, Planned]) -> dict[str, frozenset[str]]:
+    """Columns that are numeric in Postgres and text in the DataFrame; ``after.price`` of changes."""
+    found = {}
+    for name, planned in inputs.items():
+        source = projection.inputs[name]
+        if isinstance(planned, ResultInput) or planned.target.kind is not TopicKind.TABLE:
+            continue
+        cast = source.cast if isinstance(source, State) else {}
+        rows = [""] if isinstance(source, State) else ["key", "after", "before", "_moved_from"]
+        found[name] = frozenset(
+            f"{row}.{column.name}" if row else column.name
+            for row in rows
+            for column in planned.target.columns
+            if column.type_oid == NUMERIC
+            and column.name not in cast
+            and _is_text(planned.schema, row, column.name)
+        )
+    return found
+
+
+def _is_text(schema: pa.Schema, row: str, column: str) -> bool:
+    held = schema.field(row).type if row else schema
+    names = [held.field(at).name for at in range(held.num_fields)] if row else schema.names
+    return column in names and bool(pa.types.is_string(held.field(column).type))
+
+
+def bare_decimals(projection: Projection, lines: SourceLines) -> Iterator[DefinitionFinding]:
+    """Casts that nobody means: Spark's ``decimal`` alone has no place behind the point."""
+    for name, source in projection.inputs.items():
+        for column, ddl in source.cast.items() if isinstance(source, State) else ():
+            if _BARE_DECIMAL.fullmatch(ddl):
+                what = f"input {name!r}: {ddl} is decimal(10,0) in Spark: {column} loses what is behind its point"
+                hint = f'say how many digits: cast={{"{column}": "decimal(20,4)"}}'
+                yield DefinitionFinding("warn", what, hint, lines.of_input(name), name, column)

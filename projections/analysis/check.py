@@ -15,8 +15,7 @@ import pyarrow as pa
 from tailrace.eventstore.errors import TailraceError, TransientError
 from tailrace.projections.analysis.analyse import Analysis, Upstream, analyse, is_unbuilt, upstream_of
 from tailrace.projections.analysis.check_names import wrong_in_result, wrong_names
-from tailrace.projections.analysis.comparable import columns_of, incomparable
-from tailrace.projections.analysis.guards import declared_against
+from tailrace.projections.analysis.guards import columns_of, declared_against, incomparable
 from tailrace.projections.compute.compute import alike
 from tailrace.projections.compute.frames import shown_columns
 from tailrace.projections.compute.read_plan import describe_input

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from tailrace.projections.analysis.expressions import has_collation, is_float, names_in, root, roots
 from tailrace.projections.analysis.numeric_text import NumericTexts
 from tailrace.projections.analysis.plan_tree import Node
-from tailrace.projections.analysis.proof import InputFacts, Proof
-from tailrace.projections.analysis.spread import Attribute, Lost, Relation, Whole
+from tailrace.projections.analysis.spread import Attribute, InputFacts, Lost, Proof, Relation, Whole
 from tailrace.projections.analysis.unstable_functions import (
     EXACT,
     NOW_HINT,

@@ -21,13 +21,15 @@ from tailrace.projections.analysis.expressions import (
 )
 from tailrace.projections.analysis.joins import JoinSides, join_rows, refusal_of
 from tailrace.projections.analysis.plan_tree import Node
-from tailrace.projections.analysis.proof import InputFacts, Obstacle, Proof
 from tailrace.projections.analysis.spread import (
     Attribute,
     Column,
     Domain,
+    InputFacts,
     Lost,
+    Obstacle,
     Origin,
+    Proof,
     Relation,
     Rows,
     Spread,

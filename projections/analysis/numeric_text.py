@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from tailrace.projections.analysis.expressions import root, values_of
 from tailrace.projections.analysis.plan_tree import Node
-from tailrace.projections.analysis.proof import Proof
-from tailrace.projections.analysis.spread import Attribute, Relation
+from tailrace.projections.analysis.spread import Attribute, Proof, Relation
 
 Origin = tuple[str, str]
 """An input and its column; ``after.price`` of changes."""

@@ -28,7 +28,7 @@ from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import Changed, TooLarge, changed_keys
-from tailrace.projections.analysis.comparable import columns_of, incomparable
+from tailrace.projections.analysis.guards import columns_of, incomparable
 from tailrace.projections.compute.bucket import BucketOutcome, BucketTask
 from tailrace.projections.compute.compute import define, refuse_bad_keys, require_schema
 from tailrace.projections.compute.frames import frames, local_frame, read_changes

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.projections.analysis.locality import MARK, prove
 from tailrace.projections.analysis.plan_tree import read
-from tailrace.projections.analysis.proof import InputFacts
+from tailrace.projections.analysis.spread import InputFacts
 from tailrace.projections.definition.lineage import Direct, Lineage
 
 PACKAGE = "org.apache.spark.sql.catalyst."
