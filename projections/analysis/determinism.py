@@ -33,11 +33,8 @@ _PYTHON = frozenset({"PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF"})
 _DECIDING = frozenset({"condition", "generator", "groupingExpressions", "keys", "partitionSpec"})
 """Fields of operators whose values decide on rows, also when they are columns as they are."""
 _READ_AS_VALUES = frozenset({"LateralSubquery", "ListQuery", "ScalarSubquery"})
-_SAME_ELEMENTS = frozenset({
-    "AggregateExpression", "Alias", "ArrayCompact", "ArrayDistinct", "ArrayFilter", "ArraySort", "ArrayTransform",
-    "Coalesce", "Concat", "Flatten", "WindowExpression",
-})  # fmt: skip
-"""What gives a list of the same elements, or of what is made of each."""
+_SAME_LIST = frozenset({"AggregateExpression", "Alias", "Coalesce", "WindowExpression"})
+"""What passes a list on. A list that is sorted after anything else was done with it is not proved."""
 _USUAL_ORDER = (
     "If And IsNull NamedLambdaVariable IsNull NamedLambdaVariable Literal If IsNull NamedLambdaVariable Literal If"
     " IsNull NamedLambdaVariable Literal If LessThan NamedLambdaVariable NamedLambdaVariable Literal If GreaterThan"
@@ -164,8 +161,6 @@ class _Search:
         known, name = UNSTABLE.get(inner.kind), name_of(inner.kind)
         if known and known.kind in ("clock", "session"):
             yield Fault(known.kind, f"{name}() {known.words}", known.hint, known.calls)
-        elif inner.kind == "AesEncrypt" and known and not _has_own_bytes(inner):
-            yield Fault("random", f"{name}({_read(inner)}) {known.words}", known.hint, known.calls)
         elif inner.kind in self.random and inner.kind not in _PYTHON:
             yield Fault(
                 "random", f"{name}() gives another value in each refresh", RANDOM_HINT, calls_of(inner.kind)
@@ -305,7 +300,8 @@ def _of_window(inner: Node, window: Node, relation: Relation) -> Iterator[Fault]
     if inner is not (function.children[0] if aggregates else function):
         return
     partition, order = spec.expressions("partitionSpec"), spec.expressions("orderSpec")
-    by_rows = _counts_rows(spec, order)
+    frames = [each.named("frameType") for each in spec.children if each.kind == "SpecifiedWindowFrame"]
+    by_rows = bool(order) and "RowFrame" in frames  # which rows are in it depends on their order
     by_place = inner.kind in PLACED or (aggregates and by_rows)
     if by_place and not relation.is_unique([held for each in (*partition, *order) for held in roots(each)]):
         name = name_of(inner.kind)
@@ -317,28 +313,20 @@ def _of_window(inner: Node, window: Node, relation: Relation) -> Iterator[Fault]
         )  # fmt: skip
 
 
-def _counts_rows(spec: Node, order: tuple[Node, ...]) -> bool:
-    """A frame of so many rows, not of values: which rows are in it depends on their order."""
-    frame = next((each for each in spec.children if each.kind == "SpecifiedWindowFrame"), None)
-    if frame is None or not order or frame.named("frameType") != "RowFrame":
-        return False
-    return any(bound.kind not in ("UnboundedPreceding", "UnboundedFollowing") for bound in frame.children)
-
-
 def _behind(fault: Fault, inner: Node, above: tuple[Node, ...]) -> list[Fault]:
     """What is left of a fault of a part of an expression in the whole: nothing where a list is sorted."""
     for outer in above if fault.listed else ():
-        own = next((each for each in outer.children if each.kind == "LambdaFunction"), None)
-        if outer.children[0] is not inner and outer.kind not in ("Coalesce", "Concat"):
-            return [replace(fault, listed=False)]
-        usual = own is not None and " ".join(each.kind for each in own.children[0].walk()) == _USUAL_ORDER
-        if outer.kind in SORTING and (outer.kind != "ArraySort" or usual):
+        if outer.kind in SORTING and outer.children[0] is inner and _sorts_as_usual(outer):
             return []
-        indexed = own is not None and len(own.children) > 2 and outer.kind != "ArraySort"
-        if outer.kind not in _SAME_ELEMENTS or indexed:
+        if outer.kind not in _SAME_LIST:
             return [replace(fault, listed=False)]
         inner = outer
     return [fault]
+
+
+def _sorts_as_usual(outer: Node) -> bool:
+    order = [each.children[0] for each in outer.children if each.kind == "LambdaFunction"]
+    return all(" ".join(inner.kind for inner in each.walk()) == _USUAL_ORDER for each in order)
 
 
 def _time_text(inner: Node) -> str | None:
@@ -351,13 +339,6 @@ def _time_text(inner: Node) -> str | None:
     literals = (each for each in below if each.kind == "Literal" and each.type.startswith("string"))
     text = "".join(str(each.fields.get("value") or "") for each in literals).strip()
     return text if _TIME_WORDS.search(text) else None
-
-
-def _has_own_bytes(inner: Node) -> bool:
-    """aes_encrypt of a mode without, or with an iv that it is given."""
-    mode, start = inner.children[2], inner.children[4]
-    given = any(each.kind == "AttributeReference" or each.fields.get("value") for each in start.walk())
-    return given or str(mode.fields.get("value")).upper() == "ECB"
 
 
 def _with_parents(expression: Node, above: tuple[Node, ...] = ()) -> Iterator[tuple[Node, tuple[Node, ...]]]:

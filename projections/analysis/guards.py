@@ -2,7 +2,7 @@
 
 Three guards, each where it costs least: what is declared (always), what the plan says and what samples show (once for
 each generation and version of its inputs' columns, ``samples``), and in every step an output of a key that is not
-affected (``incremental``).
+affected (``incremental``). ``incomparable`` says which columns of a lineage cannot be compared as keys.
 """
 
 from __future__ import annotations

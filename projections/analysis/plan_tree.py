@@ -2,7 +2,8 @@
 
 Spark gives a plan as JSON in one call (``TreeNode.toJSON``): nodes in preorder, each with its class, its number of
 children and its constructor's arguments. An argument that is a child is the child's number; an expression is such a
-list itself. Read here once; nothing else knows the shape.
+list itself. Read here once; nothing else knows the shape. The functions at the end are all that is asked
+of Spark itself: a plan's JSON, the rows in it, what is not deterministic.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from tailrace.projections.definition.findings import DefinitionFinding, Level
@@ -98,15 +98,7 @@ def python_clocks(function: Any, watch: Watch) -> list[DefinitionFinding]:
     """Each once: those that the watched calls of the function showed, and those of constants that it uses."""
     if isinstance(function, SqlQuery):
         return list(_in_query(function))
-    used = [each for code, names in watch.codes.items() for each in _used(code, names)]
-    return list(dict.fromkeys([*watch.found, *(found for each in used for found in _made(*each, watch))]))
-
-
-def _used(code: CodeType, names: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The names that a function uses of its module, and of the project's modules that it names."""
-    modules = [each for name in code.co_names if isinstance(each := names.get(name), ModuleType)]
-    own = [vars(each) for each in modules if is_project_file(getattr(each, "__file__", None))]
-    return ((name, space) for space in (names, *own) for name in code.co_names if name in space)
+    return list(dict.fromkeys([*watch.found, *_made_at_load(watch)]))
 
 
 def _in_query(query: SqlQuery) -> Iterator[DefinitionFinding]:
@@ -123,42 +115,46 @@ def _time_text(text: str, place: str) -> DefinitionFinding:
     return DefinitionFinding("fail", f"{text} is another time in each refresh", hint, place)
 
 
-def _made(name: str, names: Mapping[str, Any], watch: Watch) -> Iterator[DefinitionFinding]:
-    """What a module made of a name when it was loaded: a constant, the defaults of a function; and what a function
-    remembers of an earlier call (``functools.cache``)."""
-    value = names[name]
-    code = getattr(getattr(value, "__wrapped__", None), "__code__", None)
-    if isinstance(value, ModuleType | type) or code in watch.codes:
-        return
-    level: Level = "warn" if isinstance(value, FunctionType) else "fail"  # a default may not be taken
-    for module in (names, *map(vars, list(sys.modules.values()))):
-        file = module.get("__file__")
-        if file and name in module and module[name] is value and is_project_file(file):
-            for call in _calls_at_load(name, file, whole=code is not None):
-                if _is_other_each_call(_named(call.func, module)):
-                    what = f"{name} holds {ast.unparse(call.func)}(), another value in each process"
-                    yield DefinitionFinding(level, what, _NOW, f"{shown(file)}:{call.lineno}")
+def _made_at_load(watch: Watch) -> Iterator[DefinitionFinding]:
+    """Constants that the project's modules made of a clock when they were loaded, and defaults of functions, as far as
+    the called functions name them."""
+    spaces = [
+        space for space in map(vars, list(sys.modules.values())) if is_project_file(space.get("__file__"))
+    ]
+    for code, names in watch.codes.items():
+        named = list(map(names.get, code.co_names))
+        for space in (names, *spaces):
+            is_named = any(isinstance(each, ModuleType) and vars(each) is space for each in named)
+            used = {
+                name
+                for name in code.co_names
+                if name in space and (is_named or names.get(name, space) is space[name])
+            }
+            yield from _clocks_of(used, space) if used else ()
 
 
-def _calls_at_load(name: str, file: str, *, whole: bool) -> Iterator[ast.Call]:
-    """The calls by which a file makes a name; of a function those in its defaults, or in the ``whole`` of it."""
+def _clocks_of(used: set[str], space: Mapping[str, Any]) -> Iterator[DefinitionFinding]:
+    """The clocks by which a module's source makes names that are used."""
+    file = str(space.get("__file__") or "")
     try:
         nodes = list(ast.walk(syntax_tree(file)))
     except (OSError, SyntaxError, ValueError):  # no source to look at
         return
     for node in nodes:
-        made: ast.AST | None = None
+        level: Level = "fail"
         match node:
-            case ast.Assign(targets=targets, value=value):
-                made = (
-                    value if any(isinstance(each, ast.Name) and each.id == name for each in targets) else None
-                )
-            case ast.AnnAssign(target=ast.Name(id=target), value=value) if target == name:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                made: ast.AST = value
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                 made = value
-            case ast.FunctionDef(name=function, args=arguments) if function == name:
-                made = node if whole else arguments
-        if made is not None:
-            yield from (inner for inner in ast.walk(made) if isinstance(inner, ast.Call))
+            case ast.FunctionDef(name=name, args=arguments):
+                made, level = arguments, "warn"  # a default may not be taken
+            case _:
+                continue
+        for call in ast.walk(made) if name in used else ():
+            if isinstance(call, ast.Call) and _is_other_each_call(_named(call.func, space)):
+                what = f"{name} holds {ast.unparse(call.func)}(), another value in each process"
+                yield DefinitionFinding(level, what, _NOW, f"{shown(file)}:{call.lineno}")
 
 
 def _named(expression: ast.expr, names: Mapping[str, Any]) -> Any:
