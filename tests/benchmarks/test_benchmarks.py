@@ -12,10 +12,9 @@ import pytest
 
 import benchmarks
 from benchmarks.__main__ import MODULES, NAMES
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 
 pytestmark = pytest.mark.benchmarks
-ROOT = REPOSITORY
 SMALLEST = {
     "capture": ["--transactions", "100", "--bulk", "0", "--wide", "20", "--huge", "0", "--large", "0"],
     "compaction": ["--events", "3000", "--many", "2000", "--wide", "1000", "--points", "1", "--cores", "1"],
@@ -75,7 +74,7 @@ def test_a_benchmark_runs_and_writes_its_section(name: str, tmp_path: Path) -> N
     shared = ["--repeat", "1", "--to", str(results)]
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{NAMES[name]}", *SMALLEST[name], *shared],
-        cwd=ROOT,
+        cwd=REPOSITORY,
         capture_output=True,
         text=True,
         timeout=290,

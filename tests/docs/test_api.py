@@ -16,7 +16,7 @@ import pytest
 
 from tailrace.cdc.setup.events_schema import install
 from tailrace.eventstore.store import Store
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 from tests.tailrace.live_projection import LIVE_ROW, make_live
 
 PAGE = (REPOSITORY / "docs" / "api.md").read_text()

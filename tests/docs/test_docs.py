@@ -14,10 +14,9 @@ from tailrace.cli.app import app
 from tailrace.config.load import load_settings
 from tailrace.eventstore.store import Store
 from tailrace.projections import load_projections
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 from tests.tailrace.live_projection import LIVE_ROW, make_live
 
-ROOT = REPOSITORY
 ROOMS = (
     "cdc",
     "eventstore",
@@ -31,18 +30,23 @@ ROOMS = (
 )
 PAGES = sorted(
     {
-        *ROOT.glob("*.md"),
-        *ROOT.glob("docs/**/*.md"),
-        *(page for room in ROOMS for page in ROOT.glob(f"{room}/*.md")),
+        *REPOSITORY.glob("*.md"),
+        *REPOSITORY.glob("docs/**/*.md"),
+        *(page for room in ROOMS for page in REPOSITORY.glob(f"{room}/*.md")),
     }
 )
-PROMISES = ROOT / "docs" / "guarantees.md"
+PROMISES = REPOSITORY / "docs" / "guarantees.md"
 # Pages that say where tests are and how they ran: of the tests themselves, of contributors, and of the last full run.
-ABOUT_TESTS = {PROMISES, ROOT / "docs" / "soak.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md"}
+ABOUT_TESTS = {
+    PROMISES,
+    REPOSITORY / "docs" / "soak.md",
+    REPOSITORY / "CONTRIBUTING.md",
+    REPOSITORY / "tests" / "README.md",
+}
 
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 NAMED_PATH = re.compile(rf"`((?:{'|'.join(ROOMS)})/[\w./-]*)`")
-TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+TESTS = sorted((REPOSITORY / "tests").rglob("test_*.py"))
 NAMED_TEST = re.compile(r"`((?:tests|tailrace)/[\w/]+\.py)::(\w+)`")
 NAMED_HERE = re.compile(r"`([\w-]+(?:/[\w-]+)*(?:/|\.py))`")
 DOTTED = re.compile(r"`(tailrace(?:\.\w+)+)(?:\(\S*\))?`")
@@ -55,7 +59,7 @@ NO_MODULES = {
 
 
 def pages() -> list[object]:
-    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES]
+    return [pytest.param(page, id=str(page.relative_to(REPOSITORY))) for page in PAGES]
 
 
 @pytest.mark.parametrize("page", pages())
@@ -80,14 +84,16 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", pages())
 def test_named_files_and_folders_exist(page: Path) -> None:
-    missing = [name for name in NAMED_PATH.findall(page.read_text()) if not (ROOT / name).exists()]
+    missing = [name for name in NAMED_PATH.findall(page.read_text()) if not (REPOSITORY / name).exists()]
     assert not missing
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_what_a_rooms_readme_names_is_in_the_room(room: str) -> None:
-    named = NAMED_HERE.findall((ROOT / room / "README.md").read_text())
-    missing = [name for name in named if not (ROOT / room / name).exists() and not (ROOT / name).exists()]
+    named = NAMED_HERE.findall((REPOSITORY / room / "README.md").read_text())
+    missing = [
+        name for name in named if not (REPOSITORY / room / name).exists() and not (REPOSITORY / name).exists()
+    ]
     assert not missing
 
 
@@ -114,7 +120,7 @@ def is_defined(dotted: str) -> bool:
 
 
 def source_of(parts: list[str]) -> str:
-    for path in (ROOT.joinpath(*parts).with_suffix(".py"), ROOT.joinpath(*parts, "__init__.py")):
+    for path in (REPOSITORY.joinpath(*parts).with_suffix(".py"), REPOSITORY.joinpath(*parts, "__init__.py")):
         if path.exists():
             return path.read_text() or "empty"
     return ""
@@ -122,12 +128,12 @@ def source_of(parts: list[str]) -> str:
 
 @pytest.mark.parametrize("package", ["tailrace", "cdc", "projections", "eventstore"])
 def test_the_order_of_rooms_is_the_one_that_lint_checks(package: str) -> None:
-    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    page = (REPOSITORY / "docs" / "ARCHITECTURE.md").read_text()
     (line,) = re.findall(rf"^{package}/ +(\S.* > .*)$", page, re.MULTILINE)
     container = package if package == "tailrace" else f"tailrace.{package}"
     (layers,) = (
         contract["layers"]
-        for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        for contract in tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"][
             "contracts"
         ]
         if contract.get("containers") == [container] and contract.get("exhaustive")
@@ -143,14 +149,16 @@ def test_every_promise_names_a_test_that_exists() -> None:
     missing = [
         f"{file}::{test}"
         for file, test in named
-        if not (ROOT / file).exists() or f"def {test}(" not in (ROOT / file).read_text()
+        if not (REPOSITORY / file).exists() or f"def {test}(" not in (REPOSITORY / file).read_text()
     ]
     assert not missing
 
 
 def test_no_promise_rests_on_the_slow_tail() -> None:
     slow = re.compile(r"^@pytest\.mark\.slow\n(?:@.*\n|[ )].*\n)*def (\w+)\(", re.MULTILINE)
-    tail = {f"{file.relative_to(ROOT)}::{name}" for file in TESTS for name in slow.findall(file.read_text())}
+    tail = {
+        f"{file.relative_to(REPOSITORY)}::{name}" for file in TESTS for name in slow.findall(file.read_text())
+    }
     assert tail
     named = {f"{file}::{test}" for file, test in NAMED_TEST.findall(PROMISES.read_text())}
     assert not tail & named
@@ -162,7 +170,7 @@ def test_every_promise_has_a_test_that_is_not_slow() -> None:
 
 
 def is_slow(file: str, test: str) -> bool:
-    tree = ast.parse((ROOT / file).read_text())
+    tree = ast.parse((REPOSITORY / file).read_text())
     return any(
         "mark.slow" in ast.unparse(decorator)
         for each in ast.walk(tree)
@@ -182,7 +190,7 @@ def test_no_page_names_a_path_of_one_machine() -> None:
 
 
 def python_blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", (REPOSITORY / page).read_text(), re.DOTALL)
 
 
 def test_the_readmes_first_projection_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +221,7 @@ def test_the_readmes_service_follows_a_log(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_commands_in_the_readme_exist() -> None:
-    commands = set(re.findall(r"^\$ tailrace (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    commands = set(re.findall(r"^\$ tailrace (\w+)", (REPOSITORY / "README.md").read_text(), re.MULTILINE))
     assert commands
     known = {
         command.name or command.callback.__name__ for command in app.registered_commands if command.callback

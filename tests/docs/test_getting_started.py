@@ -10,7 +10,7 @@ import sys
 
 import psycopg
 
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 from tests.tailrace.conftest import Project, project, until
 
 __all__ = ["project"]  # a fixture

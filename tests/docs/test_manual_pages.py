@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.eventstore.errors import DOCS_URL_VARIABLE, heading_anchor, manual_page
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 
 ROOMS = ("cdc", "eventstore", "migrations", "projections", "tailrace")
 SOURCES = [

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tailrace import Store, load_settings
 from tailrace.eventstore.state.state import state
 from tests.eventstore.shop import ORDERS, batch, content, register, writer
-from tests.support.capturing import REPOSITORY
+from tests.support import REPOSITORY
 
 BLOCKS = re.findall(
     r"```python\n(.*?)```", (REPOSITORY / "docs" / "operations" / "files.md").read_text(), re.DOTALL

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from tailrace.projections import Projection, load_projections
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "projections.md").read_text()
 CHANGE = "_op string, _commit_ts timestamp, key struct<id: bigint>, after struct<id: bigint, status: string>"

@@ -32,9 +32,9 @@ from tailrace.eventstore.model.position import parse_lsn
 from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.settings import SourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
+from tests.support import REPOSITORY
 from tests.support.forking import Forked
 
-REPOSITORY = Path(__file__).parents[2]
 SOURCE = "shop"
 
 

@@ -1,4 +1,4 @@
-"""Folders that tests look into: the repository, and the files of a store."""
+"""The folder of a store's files, for tests that look at or damage them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pathlib import Path
 
 from tailrace.eventstore.storage import LocalStorage
 from tailrace.eventstore.store import Store
-
-REPOSITORY = Path(__file__).parents[2]
 
 
 def segments_folder(store: Store) -> Path:

@@ -30,7 +30,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.support import REPOSITORY
+
 EARLY = ("ARROW_", "JE_", "LD_", "MALLOC_", "NUMBA_", "OMP_", "OPENBLAS_", "TMPDIR", "XDG_")
 OF_SERVER = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",  # as `tailrace capture` chooses it

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 
 ROOMS = ("cdc", "eventstore", "migrations", "projections", "tailrace")
 SHOWN = 6

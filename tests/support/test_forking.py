@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import forking
-from tests.support.forking import REPOSITORY, Forked
+from tests.support import REPOSITORY, forking
+from tests.support.forking import Forked
 
 Start = type[subprocess.Popen[str]]
 PROBE = """

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 

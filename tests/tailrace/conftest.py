@@ -21,8 +21,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support import forking
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY, forking
 from tests.support.forking import Forked
 from tests.support.wheels import build_wheel
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tailrace import __version__
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 from tests.support.spark_classes import options
 from tests.support.wheels import PIP, make_environment, run
 from tests.tailrace.conftest import Project

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 from tests.support.wheels import PIP, make_environment, run
 
 SERVICE = """

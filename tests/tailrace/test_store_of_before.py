@@ -14,7 +14,7 @@ import tarfile
 import pytest
 
 from tailrace.projections.generations.generation import spec_from_text
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 from tests.support.wheels import run
 from tests.tailrace.conftest import Project
 

@@ -21,8 +21,8 @@ from tailrace.embedded import PostgresServer
 from tailrace.eventstore.catalog.requests import RequestState
 from tailrace.eventstore.errors import OperatorError
 from tests.fixtures.servers import FAST_SETTINGS
+from tests.support import REPOSITORY
 from tests.support.capturing import (
-    REPOSITORY,
     SOURCE,
     RunningCapture,
     Site,

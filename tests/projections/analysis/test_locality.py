@@ -14,7 +14,7 @@ from tailrace.projections import Projection, State, Through, load_projections, p
 from tests.projections.conftest import Analyse
 from tests.projections.refresh import gallery
 from tests.projections.refresh.gallery import CUSTOMERS, LAKE, ORDERS, PRODUCTS
-from tests.support.forking import REPOSITORY
+from tests.support import REPOSITORY
 
 EACH = [each for each in vars(gallery).values() if isinstance(each, Projection) and not each.reads]
 

@@ -13,8 +13,7 @@ from tailrace.eventstore.errors import UsageError
 from tailrace.projections import PostgresTable, State, load_projections, projection
 from tailrace.projections.definition.fingerprint import fingerprint
 from tailrace.projections.definition.load import gather_mistakes
-from tests.support import forking
-from tests.support.forking import REPOSITORY
+from tests.support import REPOSITORY, forking
 
 HEAD = """
 from tailrace.projections import PostgresTable, State, projection

@@ -32,7 +32,7 @@ from tests.projections.lifecycle.test_crashes import job, killed, settings_file
 from tests.projections.refresh.randomshop import RandomShop
 from tests.projections.refresh.test_gallery import EACH, everything, standing
 from tests.projections.shoplog import ShopLog, settings_in, standing_still
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -52,11 +52,9 @@ from tests.fixtures.servers import RedisFactory, ServerFactory
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.lifecycle.test_lifecycle import BAD_TOTALS, TOTALS, rows_of
 from tests.projections.shoplog import ShopLog, settings_in
-from tests.support import forking
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY, forking
 
 NAMES = ("customer_totals", "order_cache", "product_search")
-HOME = REPOSITORY
 
 
 def settings_file(settings: Settings, folder: Path, modules: list[str]) -> Path:
@@ -98,7 +96,7 @@ def run_python(arguments: list[str], failpoint: str | None) -> subprocess.Comple
     environment.pop("TAILRACE_FAILPOINT", None)
     if failpoint:
         environment["TAILRACE_FAILPOINT"] = failpoint
-    return forking.run([sys.executable, *arguments], cwd=HOME, env=environment, timeout=200)
+    return forking.run([sys.executable, *arguments], cwd=REPOSITORY, env=environment, timeout=200)
 
 
 def job(

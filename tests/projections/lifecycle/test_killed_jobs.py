@@ -30,10 +30,10 @@ from tailrace.projections.lifecycle.promote import reconcile
 from tailrace.projections.lifecycle.verify import verify
 from tests.fixtures.scale import Scale
 from tests.projections.conftest import Deploy
-from tests.projections.lifecycle.test_crashes import HOME, NAMES, job, killed, settings_file
+from tests.projections.lifecycle.test_crashes import NAMES, job, killed, settings_file
 from tests.projections.lifecycle.test_lifecycle import rows_of
 from tests.projections.shoplog import ShopLog
-from tests.support import forking
+from tests.support import REPOSITORY, forking
 from tests.support.processes import begun_by
 
 DRIVER = ("refresh_planned", "derived_committed", "bucket_applied", "sink_fenced")
@@ -95,7 +95,7 @@ class Jobs:
         environment = {**os.environ, "TAILRACE_FAILPOINT": HELD, "SPARK_SUBMIT_OPTS": options}
         before = set(self._written(name))
         with forking.Forked(
-            argv, cwd=HOME, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            argv, cwd=REPOSITORY, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
         ) as process:  # fmt: skip
             try:

@@ -36,9 +36,10 @@ from tailrace.projections.refresh import apply
 from tailrace.projections.refresh.plan_all import plans
 from tests.projections.conftest import Deploy
 from tests.projections.lifecycle.test_collect import a_year_ahead, before_its_commit
-from tests.projections.lifecycle.test_crashes import HOME, settings_file
+from tests.projections.lifecycle.test_crashes import settings_file
 from tests.projections.lifecycle.test_lifecycle import TOTALS, rows_of
 from tests.projections.shoplog import ShopLog, settings_in
+from tests.support import REPOSITORY
 from tests.support.forking import Forked
 from tests.support.processes import has_ended
 
@@ -101,7 +102,9 @@ def test_a_driver_killed_as_buckets_are_written_is_gone_on_with_from_those_that_
     ctx = deploy()
     environment = {**os.environ, "TAILRACE_FAILPOINT": "derived_written~4000"}
     command = [sys.executable, "-m", "tailrace", "--config", str(file), "rebuild", "order_cache"]
-    driver = Forked(command, cwd=HOME, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+    driver = Forked(
+        command, cwd=REPOSITORY, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
+    )
     while not listed(ctx, "order_cache", RECEIPT):
         assert driver.poll() is None
         time.sleep(0.02)

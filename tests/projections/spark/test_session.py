@@ -22,7 +22,7 @@ from tailrace.projections.context import ProjectionContext
 from tailrace.projections.spark.session import check_master, open_session, parallelism_of
 from tailrace.projections.spark.versions import disagreements
 from tests.fixtures.spark import SPARK
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

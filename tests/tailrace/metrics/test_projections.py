@@ -30,7 +30,7 @@ from tailrace.projections.sinks.specs import PostgresTable
 from tests.projections.conftest import Deploy, commit_step
 from tests.projections.lifecycle.test_lifecycle import TOTALS
 from tests.projections.shoplog import ShopLog
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

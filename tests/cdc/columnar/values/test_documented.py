@@ -12,7 +12,7 @@ from tailrace.cdc.postgres.connect import SESSION, Address, connect
 from tailrace.embedded import PostgresServer
 from tailrace.eventstore.model.schema import Column, arrow_type
 from tests.cdc.columnar.values.every_type import EDGES, EDGES_BY_TYPMOD
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "capture" / "values.md"
 EXAMPLES = 6

@@ -8,17 +8,16 @@ import sys
 
 import pytest
 
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 
-ROOT = REPOSITORY
 LINES_MAX = 60
 
 
 @pytest.mark.slow
 def test_the_quickstart_runs_and_shows_the_view() -> None:
-    script = ROOT / "examples" / "quickstart.py"
+    script = REPOSITORY / "examples" / "quickstart.py"
     assert len(script.read_text(encoding="utf-8").splitlines()) <= LINES_MAX
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
         [sys.executable, str(script)],
         env=environment,
@@ -36,8 +35,8 @@ def test_the_quickstart_runs_and_shows_the_view() -> None:
 @pytest.mark.slow
 def test_the_invoicing_service_writes_every_invoice_once() -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "invoicing.py")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, str(REPOSITORY / "examples" / "invoicing.py")],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         timeout=200,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.support.folders import REPOSITORY
+from tests.support import REPOSITORY
 from tests.tailrace.conftest import Project, until
 
 PAGE = (REPOSITORY / "docs" / "operations" / "running.md").read_text(encoding="utf-8")
