@@ -2,10 +2,12 @@
 
 Importing this without numba raises OperatorError. Compiled code is kept in the user's cache folder, never beside the
 source: an installed package may be read-only, and a source folder stays clean. Where that folder cannot be written,
-each process compiles the code again (some seconds)."""
+each process compiles the code again (some seconds). Each state of the sources has a folder of its own: numba sees only
+changes in a kernel's own module, and cannot read a cache that names a class which is no longer there."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -28,17 +30,23 @@ _T = TypeVar("_T")
 
 
 def cache_folder() -> Path | None:
-    """Where compiled code is kept: ``NUMBA_CACHE_DIR``, else below ``XDG_CACHE_HOME`` or ``~/.cache``. None when it
-    cannot be written."""
+    """Where compiled code of these sources is kept: below ``NUMBA_CACHE_DIR``, else below ``XDG_CACHE_HOME`` or
+    ``~/.cache``. None when it cannot be written."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(chosen) if chosen else Path(home) / "tailrace" / "kernels"
+    folder = (Path(chosen) if chosen else Path(home) / "tailrace" / "kernels") / _sources_hash()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except OSError:
         return None
+
+
+def _sources_hash() -> str:
+    """Of this room, which has every class and every function that a kernel takes from another module."""
+    sources = (path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    return hashlib.sha256(b"".join(sources)).hexdigest()[:16]
 
 
 @contextmanager

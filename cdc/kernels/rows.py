@@ -93,7 +93,6 @@ def _find(relids: Ints, relid: int) -> int:
     return low if low < len(relids) and relids[low] == relid else -1
 
 
-# numba pickles these classes by name into its cache: under other names a cache of before cannot be read.
 class Routes(NamedTuple):
     """Where the rows of each table go. ``relids`` (sorted) are table oids and ``numbers`` their routes; the rest is by
     route: its kind, how many cells a row has, where its key's places end in ``key_places``, and counters."""

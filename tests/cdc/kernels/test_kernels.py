@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +24,7 @@ from tailrace.eventstore.model.keys import hash_texts
 from tests.cdc.messages import encode, messages
 from tests.fuzz.decoders import check, pack, seeds
 from tests.fuzz.reference import TABLES
+from tests.support import REPOSITORY
 
 texts = st.sampled_from([b"", b"1", b"2", b"\xff", "ä€😀".encode(), b"x" * 300])
 cells = st.one_of(texts, st.just(pg.NULL), st.just(pg.UNCHANGED))
@@ -123,8 +128,48 @@ def test_without_numba_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_machine_code_is_kept_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compiler.cache_folder() == tmp_path / "tailrace" / "kernels"
+    folder = compiler.cache_folder()
+    assert folder and folder.parent == tmp_path / "tailrace" / "kernels"
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert compiler.cache_folder() is None
     assert not list(Path(compiler.__file__).parent.glob("__pycache__/kernels*.nb?"))
+
+
+def test_a_cache_of_other_kernels_is_left_alone(tmp_path: Path) -> None:
+    """numba compares one module's source, after it has unpickled types by the names that they had."""
+    package = tmp_path / "tailrace"
+    sources = package / "cdc" / "kernels"
+    shutil.copytree(REPOSITORY / "cdc" / "kernels", sources, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "eventstore").mkdir()
+    shutil.copy(REPOSITORY / "eventstore" / "errors.py", package / "eventstore")
+    for folder in (package, package / "cdc", package / "eventstore"):
+        (folder / "__init__.py").touch()
+
+    def hits(name: str) -> int:
+        program = (
+            "import numpy as np\n"
+            "from tailrace.cdc.kernels import rows\n"
+            "none = np.zeros(0, np.int32)\n"
+            f"rows.find_unsent(rows.{name}(none, none), none, 0, none)\n"
+            "print(sum(rows.find_unsent.stats.cache_hits.values()))"
+        )
+        environment = os.environ | {
+            "PYTHONPATH": str(tmp_path),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        }
+        environment.pop("NUMBA_CACHE_DIR", None)
+        ran = subprocess.run(
+            [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True
+        )
+        assert ran.returncode == 0, ran.stderr
+        return int(ran.stdout)
+
+    assert [hits("Cells"), hits("Cells")] == [0, 1]
+    for path in sources.glob("*.py"):
+        path.write_text(re.sub(r"\bCells\b", "CellTexts", path.read_text(encoding="utf-8")), encoding="utf-8")
+    assert [hits("CellTexts"), hits("CellTexts")] == [0, 1]
+    memory = sources / "memory.py"  # no kernel is in it, all call it
+    memory.write_text(memory.read_text(encoding="utf-8") + "\n\nCHANGED = True\n", encoding="utf-8")
+    assert hits("CellTexts") == 0
