@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tailrace.projections import Projection, load_projections
 from tests.support import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "projections.md").read_text()
+PAGE = (REPOSITORY / "docs" / "projections" / "writing.md").read_text()
 CHANGE = "_op string, _commit_ts timestamp, key struct<id: bigint>, after struct<id: bigint, status: string>"
 EVENT = "stream string, type string, data string, recorded_at timestamp"
 

@@ -35,7 +35,7 @@ _HEADER = re.compile(
 _PLACE = re.compile(r" \(at line (\d+), column (\d+)\)| \(at end of document\)")
 _TABLE = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([^=#\[\]]+?)\s*=")
-_MORE = f"how it is written says {manual_page('projections.md', 'In SQL')}"
+_MORE = f"how it is written says {manual_page('projections/sql.md')}"
 _EXAMPLE = """begin the file with
 /* projection
 key = "customer_id"

@@ -41,7 +41,7 @@ def own_sink(factory: object, options: object) -> OwnSink:
             "factory",
             f"{factory} gives a {type(made).__name__}, which is no sink",
             "a sink has open_sink and open_reader: see "
-            + manual_page("projections.md", "A sink of your own"),
+            + manual_page("projections/sinks.md", "A sink of your own"),
         )
     return made
 

@@ -41,7 +41,7 @@ from tests.support import REPOSITORY
 
 ANNA = {"customer_id": 1, "name": "Anna Blum", "total": Decimal("10.50")}
 BERT = {"customer_id": 2, "name": "", "total": None}
-DOCUMENT = REPOSITORY / "docs" / "projections.md"
+DOCUMENT = REPOSITORY / "docs" / "projections" / "reading.md"
 KINDS = ("postgres", "redis hash", "redis json", "redis msgpack", "search", "parquet", "own")
 
 
