@@ -299,7 +299,8 @@ def inputs_and_sinks() -> str:
     ]
     return page(
         "Inputs and sinks",
-        "All of these are imported from `tailrace`. How they are used: [writing a projection](../projections/writing.md).",
+        "All of these are imported from `tailrace`. How they are used:"
+        " [writing a projection](../projections/writing.md).",
         "## `@projection`",
         "Makes a projection of a function from DataFrames to one DataFrame. Every argument that is not named here is an"
         " input: the function has a parameter of its name and gets a DataFrame there. A parameter `now` gets the commit"

@@ -122,31 +122,32 @@ class Log:
 
     def schemas(self, topic: TopicId | str) -> list[TopicSchema]:
         """All versions, oldest first. Raises UsageError for an unknown topic."""
-        topic_id = self._topic_id(TopicId.of(topic))
+        topic_id = self._topic_id(topic)
         with self.catalog.read() as connection:
             return topics.schemas(connection, topic_id)
 
-    def schemas_at(self, topic: TopicId, cut: Cut) -> list[TopicSchema]:
+    def schemas_at(self, topic: TopicId | str, cut: Cut) -> list[TopicSchema]:
         """Versions that hold at the cut or before it, oldest first. Raises UsageError for an unknown topic."""
         topic_id = self._topic_id(topic)
-        below = cut.below_lsn.get(topic.source)
+        below = cut.below_lsn.get(TopicId.of(topic).source)
         with self.catalog.read() as connection:
             found = topics.schemas(connection, topic_id, until=cut.epoch)
         return [schema for schema in found if below is None or schema.from_lsn < below]
 
-    def require_complete(self, topic: TopicId, cut: Cut) -> None:
+    def require_complete(self, topic: TopicId | str, cut: Cut) -> None:
         """Raises IncompleteTopic when the topic's state is not known at the cut (first load, repair)."""
         topic_id = self._topic_id(topic)
         with self.catalog.read() as connection:
-            topics.require_complete(connection, topic, topic_id, cut)
+            topics.require_complete(connection, TopicId.of(topic), topic_id, cut)
 
-    def require_history(self, topic: TopicId, cut: Cut) -> None:
+    def require_history(self, topic: TopicId | str, cut: Cut) -> None:
         """Raises HistoryGone when retention removed rows behind the cut."""
-        topic_id = self._topic_id(topic)
+        wanted = TopicId.of(topic)
+        topic_id = self._topic_id(wanted)
         with self.catalog.read() as connection:
             start = log_start.read(connection, topic_id)
-            if not start.has(topic, cut):
-                raise log_start.gone(connection, self.storage, topic, start)
+            if not start.has(wanted, cut):
+                raise log_start.gone(connection, self.storage, wanted, start)
 
     # reading
 
@@ -156,23 +157,23 @@ class Log:
         before the first commit later than it). Raises UsageError for one that is beyond the head or none at all."""
         return resolve(self.catalog, self.storage, as_of)
 
-    def segments(self, topic: TopicId, cut: Cut, after_epoch: int = 0) -> list[SegmentRef]:
+    def segments(self, topic: TopicId | str, cut: Cut, after_epoch: int = 0) -> list[SegmentRef]:
         """References to all rows of a topic after an epoch (0: from its start) and up to a cut, in epoch order, blobs
         inlined. Raises HistoryGone when retention removed some of them.
 
         Read each with ``segment.read_segment``, which drops what lies outside. Holds the plain bytes of all small
         epochs: for long ranges of an unsealed log use ``read``, which goes by pages. Their files stay for
-        ``upkeep.keep_seconds`` when they are replaced; whoever may read them later resolves inside ``pinned``.
+        ``upkeep.keep_seconds`` when they are replaced; to read them later, resolve inside ``pinned``.
         """
         return self._reader(topic).segments(cut, after_epoch)
 
-    def state_segments(self, topic: TopicId, cut: Cut, *, every_row: bool = False) -> list[SegmentRef]:
+    def state_segments(self, topic: TopicId | str, cut: Cut, *, every_row: bool = False) -> list[SegmentRef]:
         """References to rows that make a topic's state at a cut, in its order: those of its state runs up to there, and
         all of the epochs for which there is none. ``every_row``: only the run in place of rows that are gone. Raises
         HistoryGone for a cut before the topic's start."""
         return self._reader(topic).state_segments(cut, every_row=every_row)
 
-    def log_start(self, topic: TopicId) -> LogStart:
+    def log_start(self, topic: TopicId | str) -> LogStart:
         """Where the topic's rows begin since retention removed earlier ones; epoch 0: nothing was removed."""
         topic_id = self._topic_id(topic)
         with self.catalog.read() as connection:
@@ -218,13 +219,13 @@ class Log:
         one with what is left of its first rows, by partition in offset order). Raises UsageError for an unknown topic,
         HistoryGone when retention removed what is asked for, IntegrityError naming what is damaged.
         """
-        reader = self._reader(TopicId.of(topic))
+        reader = self._reader(topic)
         if offsets is not None:
             partitions = set(offsets) & set(offsets if partitions is None else partitions)
         end = self.cut() if cut is None else cut
         return reader.read(Selection(end, partitions, offsets, columns), after_epoch)
 
-    def removed_until(self, topic: TopicId) -> datetime | None:
+    def removed_until(self, topic: TopicId | str) -> datetime | None:
         """Commit time (UTC) of the last epoch whose rows of the topic retention removed; None when it removed none."""
         topic_id = self._topic_id(topic)
 
@@ -250,7 +251,7 @@ class Log:
         yield from follow.follow(self.catalog, self.storage, self.waker, which, timeout, poll)
 
     def _ids_of(self, topics: Sequence[TopicId | str] | None) -> frozenset[int] | None:
-        return None if topics is None else frozenset(self._topic_id(TopicId.of(topic)) for topic in topics)
+        return None if topics is None else frozenset(map(self._topic_id, topics))
 
     @property
     def groups_database(self) -> Catalog:
@@ -264,12 +265,13 @@ class Log:
         """Inside, files that ``segments`` refers to stay, however long it takes. Use it to hand references on."""
         return leases.pinned(self.catalog, purpose)
 
-    def _reader(self, topic: TopicId) -> TopicReader:
-        return TopicReader(self.catalog, self.storage, topic, self._topic_id(topic))
+    def _reader(self, topic: TopicId | str) -> TopicReader:
+        return TopicReader(self.catalog, self.storage, TopicId.of(topic), self._topic_id(topic))
 
-    def _topic_id(self, topic: TopicId) -> int:
+    def _topic_id(self, topic: TopicId | str) -> int:
+        wanted = TopicId.of(topic)
         with self.catalog.read() as connection:
-            found = topics.topic_ids(connection, [topic])
+            found = topics.topic_ids(connection, [wanted])
             if not found:
-                raise topics.unknown_topic(connection, topic)
-        return found[topic]
+                raise topics.unknown_topic(connection, wanted)
+        return found[wanted]

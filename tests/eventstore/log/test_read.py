@@ -288,11 +288,19 @@ def test_reading_positions_alone_gives_every_row(new_store: StoreFactory, inline
 
 def test_a_topic_is_named_by_its_text_as_well_as_by_its_identity(new_store: StoreFactory) -> None:
     store = new_store()
-    writer(store).append(batch(10, orders=[("c", 1)]))
+    writer(store).append(batch(10, orders=[("c", 1)], completes=[ORDERS]))
     store.seal()
     name = ORDERS.text
     assert store.files(name) == store.files(ORDERS) != []
     assert store.archived(name) == []
     assert [info.epoch for info in store.epochs(topics=[name])] == [1]
+    cut = store.cut()
+    assert store.schemas_at(name, cut) == store.schemas_at(ORDERS, cut) == store.schemas(name)
+    assert store.segments(name, cut) == store.segments(ORDERS, cut) != []
+    assert store.state_segments(name, cut) == store.state_segments(ORDERS, cut)
+    assert store.log_start(name) == store.log_start(ORDERS)
+    assert store.removed_until(name) is None
+    store.require_complete(name, cut)
+    store.require_history(name, cut)
     assert store.verify([name]).findings == ()
     assert [made.topic for made in store.compact([name])] == [name]
