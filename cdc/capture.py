@@ -99,7 +99,7 @@ class Capture:
                 except (SlotActive, TransientError) as error:
                     if not self._go_on(error, began):
                         raise
-            self._progress.phase(Phase.STOPPED)
+            self._progress.set_phase(Phase.STOPPED)
             self._tick(force=True)
         finally:
             if self._recorder is not None:
@@ -120,12 +120,12 @@ class Capture:
         lasted = time.monotonic() - began
         if lasted > LONGEST_PAUSE:
             self._slot_active_since = None
-        self._progress.phase(Phase.RECONNECTING)
+        self._progress.set_phase(Phase.RECONNECTING)
         self._tick(force=True)
         self._stop.wait(self._backoff.pause(lasted, random.random()))
         return True
 
-    def _changed(self, error: SlotActive | TransientError, began: float) -> bool:
+    def _restart_for_topics(self, error: SlotActive | TransientError, began: float) -> bool:
         self._reached = True
         return False
 
@@ -141,7 +141,7 @@ class Capture:
         self._slot_active_since = self._slot_active_since or began
         return not self._term and time.monotonic() - self._slot_active_since > _ACTIVE_SECONDS
 
-    def _unreached(self, error: SlotActive | TransientError, began: float) -> bool:
+    def _is_unreached(self, error: SlotActive | TransientError, began: float) -> bool:
         return not self._reached and self._progress.status().phase is Phase.STARTING
 
     def _once(self) -> None:
@@ -207,8 +207,8 @@ class _End:
 # The first that fits counts. A session that returns is followed by the next one at once; all other errors end the
 # capture.
 _ENDS = (
-    _End(TopicsChanged, Capture._changed, note="a new session begins: {}"),
+    _End(TopicsChanged, Capture._restart_for_topics, note="a new session begins: {}"),
     _End(SlotActive, Capture._slot_is_taken, reconnects=True),
     _End(TableChanged, lambda *_: False, note="{}"),
-    _End(TransientError, Capture._unreached, message="{}; trying again", reconnects=True),
+    _End(TransientError, Capture._is_unreached, message="{}; trying again", reconnects=True),
 )

@@ -70,18 +70,18 @@ class Progress:
         self._messages: list[str] = []
         self._reported: set[str] = set()
 
-    def phase(self, phase: Phase) -> None:
+    def set_phase(self, phase: Phase) -> None:
         with self._lock:
             self._phase = phase
 
-    def appended(self, *, epochs: int, transactions: int, changes: int, commit_ts: datetime | None) -> None:
+    def add_epochs(self, *, epochs: int, transactions: int, changes: int, commit_ts: datetime | None) -> None:
         with self._lock:
             self._epochs += epochs
             self._transactions += transactions
             self._changes += changes
             self._commit_ts = commit_ts or self._commit_ts
 
-    def position(
+    def set_position(
         self,
         *,
         received: int = 0,
@@ -98,16 +98,16 @@ class Progress:
             self._server = max(self._server, server, received)
             self._queued = self._queued if queued is None else queued
 
-    def loading(self, topics: Iterable[str], rows: int = 0, expected: int = 0, rate: float = 0.0) -> None:
+    def set_load(self, topics: Iterable[str], rows: int = 0, expected: int = 0, rate: float = 0.0) -> None:
         with self._lock:
             self._loading = tuple(topics)
             self._loaded_rows, self._expected_rows, self._rate = rows, expected, rate
 
-    def pending(self, tables: Iterable[str]) -> None:
+    def set_pending(self, tables: Iterable[str]) -> None:
         with self._lock:
             self._pending = tuple(tables)
 
-    def ignored(self, counts: Counter[str]) -> None:
+    def add_ignored(self, counts: Counter[str]) -> None:
         if not counts:
             return
         with self._lock:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from tailrace.cdc.columnar.relations import EVENTS_TABLE
 from tailrace.cdc.policy.policies import Policies
-from tailrace.cdc.postgres.connect import Address, connect, translated
+from tailrace.cdc.postgres.connect import Address, connect, translate_errors
 from tailrace.cdc.postgres.publication import read_publication
-from tailrace.cdc.postgres.tables import TREE, Table, as_published, read_tables
+from tailrace.cdc.postgres.tables import TREE, Table, apply_publication, read_tables
 from tailrace.cdc.wire.pgoutput import Relation
 from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.metadata.quarantine import quarantined
@@ -101,7 +101,7 @@ class Describer:
         self._address = address
         self._filled_unseen: set[tuple[int, int]] = set()
 
-    def filled_unseen(self, relid: int, column: int) -> bool:
+    def may_be_filled(self, relid: int, column: int) -> bool:
         """Whether a column's default may have filled existing rows without an event."""
         return (relid, column) in self._filled_unseen
 
@@ -112,8 +112,8 @@ class Describer:
         """
         with connect(self._address, "tailrace describe") as connection:
             publication = read_publication(connection, self._publication, self._address)
-            found = as_published(read_tables(connection, self._address, [relation.relid]), publication)
-            with translated("reading the catalog", self._address):
+            found = apply_publication(read_tables(connection, self._address, [relation.relid]), publication)
+            with translate_errors("reading the catalog", self._address):
                 rows = connection.execute(_FILLED_UNSEEN, {"relids": [relation.relid]}).fetchall()
         self._filled_unseen |= {(relation.relid, int(str(number))) for (number,) in rows}
         known = self._topics.schemas.get(relation.relid)
@@ -130,7 +130,7 @@ class Describer:
         return found[0].topic_schema(1)
 
 
-def changed(table: Table, latest: TopicSchema, policies: Policies) -> TopicSchema | None:
+def changed_schema(table: Table, latest: TopicSchema, policies: Policies) -> TopicSchema | None:
     """The next version of a topic when its table or policies are no longer what ``latest`` says, else None."""
     described = policies.schema(table.label, table.topic_schema(latest.version), latest)
     if replace(described, from_lsn=latest.from_lsn) == latest:

@@ -19,14 +19,14 @@ def identify(relation: Relation, described: TopicSchema, older: TopicSchema | No
     version before is asked first; those that break the order even then are other columns of the same name (dropped and
     added again since). A column that neither knows was dropped since: its attnum is one of the gaps after its left
     neighbour, and no other column will ever have it."""
-    catalog_first = _found(relation, described, older)
+    catalog_first = _known_columns(relation, described, older)
     if older is None:
-        found = _rising(catalog_first)
+        found = _longest_rising(catalog_first)
     elif _rises(catalog_first):
         found = catalog_first
     else:
-        before_first = _found(relation, older, described)
-        found = before_first if _rises(before_first) else _rising(catalog_first)
+        before_first = _known_columns(relation, older, described)
+        found = before_first if _rises(before_first) else _longest_rising(catalog_first)
     used = {column.id for schema in (described, older) if schema for column in schema.columns}
     columns: list[Column] = []
     for at, sent in enumerate(relation.columns):
@@ -37,18 +37,18 @@ def identify(relation: Relation, described: TopicSchema, older: TopicSchema | No
                 number += 1
             used.add(number)
             column = Column(number, sent.name, sent.type_oid, sent.typmod)
-        columns.append(_as_sent(column, sent))
+        columns.append(_with_sent_type(column, sent))
     return columns
 
 
-def _found(relation: Relation, first: TopicSchema, second: TopicSchema | None) -> dict[int, Column]:
+def _known_columns(relation: Relation, first: TopicSchema, second: TopicSchema | None) -> dict[int, Column]:
     """Columns that one of two schemas knows, by their place in the relation."""
-    named = [_by_name(relation, schema) for schema in (first, second)]
+    named = [_match_names(relation, schema) for schema in (first, second)]
     sources = [
-        *(_of_type(relation, columns) for columns in named),
+        *(_match_types(relation, columns) for columns in named),
         *named,
-        _by_place(relation, second),
-        _by_place(relation, first),
+        _match_places(relation, second),
+        _match_places(relation, first),
     ]
     found: dict[int, Column] = {}
     used: set[int] = set()
@@ -65,7 +65,7 @@ def _rises(found: Mapping[int, Column]) -> bool:
     return all(left < right for left, right in pairwise(ids))
 
 
-def _rising(found: Mapping[int, Column]) -> dict[int, Column]:
+def _longest_rising(found: Mapping[int, Column]) -> dict[int, Column]:
     """The most columns whose attnums rise from place to place."""
     best: dict[int, list[int]] = {}  # by last place: the longest run that ends there
     for at in sorted(found):
@@ -74,18 +74,18 @@ def _rising(found: Mapping[int, Column]) -> dict[int, Column]:
     return {at: found[at] for at in max(best.values(), key=len, default=[])}
 
 
-def _by_name(relation: Relation, schema: TopicSchema | None) -> list[Column | None]:
+def _match_names(relation: Relation, schema: TopicSchema | None) -> list[Column | None]:
     return [schema.column(sent.name) if schema else None for sent in relation.columns]
 
 
-def _of_type(relation: Relation, columns: Sequence[Column | None]) -> list[Column | None]:
+def _match_types(relation: Relation, columns: Sequence[Column | None]) -> list[Column | None]:
     return [
         column if column is not None and column.type_oid == sent.type_oid else None
         for sent, column in zip(relation.columns, columns, strict=True)
     ]
 
 
-def _by_place(relation: Relation, schema: TopicSchema | None) -> list[Column | None]:
+def _match_places(relation: Relation, schema: TopicSchema | None) -> list[Column | None]:
     if schema is None or len(relation.columns) != len(schema.columns):
         return [None] * len(relation.columns)
     return [
@@ -94,7 +94,7 @@ def _by_place(relation: Relation, schema: TopicSchema | None) -> list[Column | N
     ]
 
 
-def _as_sent(column: Column, sent: RelationColumn) -> Column:
+def _with_sent_type(column: Column, sent: RelationColumn) -> Column:
     """The column with the stream's name and type. The fill of a column of another type is no value of this one."""
     if (column.type_oid, column.typmod) == (sent.type_oid, sent.typmod):
         return replace(column, name=sent.name)

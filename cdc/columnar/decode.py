@@ -197,7 +197,7 @@ class BlockDecoder:
                     self._keep(topic, scan.relid, scan.message)
                     scan.next()
             elif status == kernels.OTHER:
-                self._other(scan.message)
+                self._take_message(scan.message)
                 scan.next()
             elif status != kernels.ROOM:
                 raise self._error(status)
@@ -223,13 +223,13 @@ class BlockDecoder:
         error, message = self._scan.error(status), self._scan.message
         if status in _BROKEN or len(message) < _OID_END:
             return error
-        return self._blamed(self._scan.relid, error) or error
+        return self._undecodable(self._scan.relid, error) or error
 
-    def _blamed(self, relid: int, error: Exception) -> Undecodable | None:
+    def _undecodable(self, relid: int, error: Exception) -> Undecodable | None:
         topic = self._relations.topic(relid)
         if topic is None:
             return None
-        return Undecodable(topic, error, self._scan.lsn, self._storable(topic, relid, self._scan.message))
+        return Undecodable(topic, error, self._scan.lsn, self._storable_row(topic, relid, self._scan.message))
 
     def _quarantined_topic(self, relid: int) -> TopicId | None:
         topic = self._relations.topic(relid) if self._quarantined else None
@@ -238,14 +238,14 @@ class BlockDecoder:
     def _keep(self, topic: TopicId, relid: int, message: bytes) -> None:
         """Store a row of a table in quarantine, or a truncate of it."""
         block = self._work.undecoded.setdefault(topic, UndecodedBlock())
-        found = self._storable(topic, relid, message)
+        found = self._storable_row(topic, relid, message)
         if found is None:
             self._work.unstorable.add(topic)
         relation = self._announced.get(relid, b"")
         taken = block.row(self._transaction, self._scan.ordinal, relid, relation, found or b"")
         self._scan.skip_ordinals(taken)
 
-    def _storable(self, topic: TopicId, relid: int, message: bytes) -> bytes | None:
+    def _storable_row(self, topic: TopicId, relid: int, message: bytes) -> bytes | None:
         """The row in the form in which it may be stored; None when it has protected columns and cannot be parsed."""
         relation, schema = self._relations.relation(relid), self._relations.schema(topic)
         if not is_protected((topic.parts[1], topic.parts[2]), relation, schema, self._policies):
@@ -260,11 +260,11 @@ class BlockDecoder:
     def _transaction(self) -> tuple[int, int, int]:
         return self._scan.lsn, self._scan.commit_ts, self._scan.xid
 
-    def _other(self, frame: bytes) -> None:
+    def _take_message(self, frame: bytes) -> None:
         try:
             message = pgoutput.decode(frame)
         except ProtocolError as error:
-            failure = self._blamed(self._scan.relid, error) if frame[:1] == b"R" else None
+            failure = self._undecodable(self._scan.relid, error) if frame[:1] == b"R" else None
             if failure is None:
                 raise
             if failure.topic not in self._quarantined:
@@ -290,9 +290,9 @@ class BlockDecoder:
         if number is not None:
             return number
         try:
-            return self._routes.lead(relid, self._relations.resolve(relid, self._scan.lsn))
+            return self._routes.set_route(relid, self._relations.resolve(relid, self._scan.lsn))
         except Conflict as conflict:
-            raise self._blamed(relid, conflict.error) or conflict.error from None
+            raise self._undecodable(relid, conflict.error) or conflict.error from None
 
     def _truncate(self, relids: tuple[int, ...]) -> None:
         if not self._scan.open:
@@ -350,11 +350,11 @@ class BlockDecoder:
             schema = self._relations.schema(topic)
             names = [column.name for column in described.schema.columns] if described.schema else []
             if any(column.policy for column in schema.sent) or any(
-                self._policies.configured((topic.parts[1], topic.parts[2], name)) for name in names
+                self._policies.policy_of((topic.parts[1], topic.parts[2], name)) for name in names
             ):
                 self._work.unstorable.add(topic)
             else:
-                self._work.undecoded.setdefault(topic, UndecodedBlock()).other(self._transaction, frame)
+                self._work.undecoded.setdefault(topic, UndecodedBlock()).message(self._transaction, frame)
 
     def _table_rows(self, found: ScanResult, at: Places, number: int, route: TableRoute) -> TopicRows:
         try:
@@ -370,7 +370,7 @@ class BlockDecoder:
     def _rows(self) -> list[TopicRows]:
         found, done = self._scan.result(), []
         for number, route in enumerate(self._routes):
-            counted = self._routes.counted(number)
+            counted = self._routes.ignored_changes(number)
             self._work.ignored.update(counted)
             at = found.of_route(number)
             if not len(at):

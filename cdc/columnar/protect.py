@@ -25,7 +25,7 @@ def is_protected(
     """Whether any column of a table has, or may have, a policy."""
     if any(column.policy for column in schema.sent):
         return True
-    return relation is None or any(policies.configured((*label, sent.name)) for sent in relation.columns)
+    return relation is None or any(policies.policy_of((*label, sent.name)) for sent in relation.columns)
 
 
 def protected_columns(relation: Relation, schema: TopicSchema, policies: Policies) -> list[Column] | None:
@@ -41,7 +41,7 @@ def protected_columns(relation: Relation, schema: TopicSchema, policies: Policie
         return None
     found = []
     for sent in relation.columns:
-        policy = policies.configured((relation.schema, relation.table, sent.name))
+        policy = policies.policy_of((relation.schema, relation.table, sent.name))
         if policy is None:
             policy = before[sent.name].policy if sent.name in before else ""
         found.append(Column(0, sent.name, sent.type_oid, sent.typmod, policy=policy))

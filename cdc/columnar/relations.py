@@ -15,9 +15,9 @@ from tailrace.cdc.columnar.schema_change import (
     SchemaChange,
     covers,
     described_version,
-    fit,
     kinds_of_change,
     matches,
+    next_version,
     taken_names,
 )
 from tailrace.cdc.policy.policies import Policies
@@ -157,10 +157,10 @@ class Relations:
         known = self._known.get(relid)
         topic = known[0] if known else TopicId.table(self._source, *label)
         previous = known[1] if known else self._previous_owner(topic)
-        whole = fit(relation, described.whole, previous.whole if previous else None, commit_lsn)
+        whole = next_version(relation, described.whole, previous.whole if previous else None, commit_lsn)
         current = self._policies.schema(label, whole, previous)
         self._known[relid] = (topic, current)
-        kinds = kinds_of_change(previous, current) | self._moved(topic, relid, label)
+        kinds = kinds_of_change(previous, current) | self._record_label(topic, relid, label)
         seen = {column.id for schema in (described, previous) if schema for column in schema.sent}
         guessed = frozenset(column.id for column in current.columns if column.id not in seen)
         self.changes.append(SchemaChange(topic, previous, current, kinds, label, commit_lsn, exact, guessed))
@@ -199,7 +199,7 @@ class Relations:
             return  # the next row shows it, and cannot be taken
         topic, previous = known
         self._described[message.relid] = described
-        kinds = self._moved(topic, message.relid, message.label)
+        kinds = self._record_label(topic, message.relid, message.label)
         current = previous
         if not message.partial:
             whole = described_version(described, previous.whole, commit_lsn)
@@ -208,7 +208,7 @@ class Relations:
             except OperatorError as error:
                 raise Conflict(error) from error
             kinds |= kinds_of_change(previous, current)
-        if ddl_message.same(current, previous):
+        if ddl_message.same_columns(current, previous):
             current = previous
         elif not message.command:
             kinds |= {ChangeKind.UNTOLD}
@@ -226,7 +226,7 @@ class Relations:
                 SchemaChange(topic, schema, schema, kinds, label, commit_lsn, by_trigger=True)
             )
 
-    def _moved(self, topic: TopicId, relid: int, label: tuple[str, str]) -> frozenset[ChangeKind]:
+    def _record_label(self, topic: TopicId, relid: int, label: tuple[str, str]) -> frozenset[ChangeKind]:
         before = self._labels.get(relid, topic.parts[1:])
         self._labels[relid] = label
         return frozenset({ChangeKind.MOVED} if label != before else ())

@@ -53,7 +53,7 @@ class RouteTable:
         self._numbers.clear()
         self._arrays = None
 
-    def lead(self, relid: int, route: Route) -> int:
+    def set_route(self, relid: int, route: Route) -> int:
         """Rows of a table take this route from now on. Raises OperatorError for a topic without key."""
         number = self._current(route) if isinstance(route, TableRoute) else None
         if number is None:
@@ -102,7 +102,7 @@ class RouteTable:
         """Whether a row of this route has cells that were not sent."""
         return bool(self._counts[number * rows.COUNTS + rows.COUNT_UNSENT])
 
-    def counted(self, number: int) -> Counter[str]:
+    def ignored_changes(self, number: int) -> Counter[str]:
         """Changes of this route that became no row, by reason."""
         counts = self._counts[number * rows.COUNTS :]
         route = self._routes[number]

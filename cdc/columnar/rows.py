@@ -161,9 +161,9 @@ class _Builder:
             target.field("key").type,
             _mask(self._ops == kernels.TRUNCATE),
         )
-        columns["after"] = self._after(typed, target.field("after").type)
-        columns["before"], columns["_before"] = self._before(target.field("before").type, raw)
-        columns["_unchanged"] = self._unchanged(target.field("_unchanged").type, unsent)
+        columns["after"] = self._after_images(typed, target.field("after").type)
+        columns["before"], columns["_before"] = self._before_images(target.field("before").type, raw)
+        columns["_unchanged"] = self._unchanged_columns(target.field("_unchanged").type, unsent)
         columns["_moved_from"] = self._moved_from(target.field("_moved_from").type, raw)
         columns["_raw"] = raw_column(rows, raw, target.field("_raw").type)
         return TopicRows(self._topic, self._schema.version, pa.table(columns, schema=target))
@@ -195,7 +195,7 @@ class _Builder:
             room = hash_keys(self._found.data, self._found.cells, self._key_first, places, packed, hashes)
         return pa.array(hashes)
 
-    def _after(self, typed: Sequence[pa.Array], kind: pa.StructType) -> pa.Array:
+    def _after_images(self, typed: Sequence[pa.Array], kind: pa.StructType) -> pa.Array:
         mask = _mask(self._absent)
         columns = list(typed)
         if mask is not None:  # the key cells of deleted rows are no after image, also not underneath the null
@@ -203,7 +203,7 @@ class _Builder:
                 columns[at] = pc.if_else(mask, pa.scalar(None, columns[at].type), columns[at])
         return struct_of(columns, kind, mask)
 
-    def _before(self, kind: pa.StructType, raw: Raw) -> tuple[pa.Array, pa.Array]:
+    def _before_images(self, kind: pa.StructType, raw: Raw) -> tuple[pa.Array, pa.Array]:
         """Old images. Where only the key is known, only the key is taken: the server fills the other cells with NULL,
         which means unknown there."""
         where = np.flatnonzero((self._known == kernels.BEFORE_KEY) | (self._known == kernels.BEFORE_FULL))
@@ -244,7 +244,7 @@ class _Builder:
         spread[where] = np.arange(len(where))
         return images.take(pa.array(spread, mask=spread < 0))
 
-    def _unchanged(self, kind: pa.ListType, unsent: bool) -> pa.Array:
+    def _unchanged_columns(self, kind: pa.ListType, unsent: bool) -> pa.Array:
         if not unsent:
             return pa.nulls(len(self._ops), kind)
         cells, rows = self._found.cells, len(self._ops)

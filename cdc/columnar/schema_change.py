@@ -75,7 +75,7 @@ def matches(relation: Relation, schema: TopicSchema) -> bool:
     )
 
 
-def fit(
+def next_version(
     relation: Relation, described: TopicSchema, previous: TopicSchema | None, commit_lsn: int
 ) -> TopicSchema:
     """The topic's next version: all of the relation's columns, with what only the catalog knows of them.
@@ -95,7 +95,7 @@ def fit(
             hint="rename it, and read the table again: tailrace source snapshot",
         )
     older = previous if previous and previous.relid in (0, relation.relid) else None
-    columns = _with_fills_of(older, identify(relation, described, older))
+    columns = _keep_fills(older, identify(relation, described, older))
     if _has_key_flags(relation):
         columns = [replace(c, key=s.is_key) for c, s in zip(columns, relation.columns, strict=True)]
     bag = described.bag and not _has_key_flags(relation)
@@ -104,10 +104,10 @@ def fit(
 
 def described_version(described: TopicSchema, previous: TopicSchema, commit_lsn: int) -> TopicSchema:
     """The topic's next version as the event trigger described it: identity is exact."""
-    return _version(_with_fills_of(previous, described.columns), described.relid, previous, commit_lsn)
+    return _version(_keep_fills(previous, described.columns), described.relid, previous, commit_lsn)
 
 
-def _with_fills_of(previous: TopicSchema | None, columns: Iterable[Column]) -> list[Column]:
+def _keep_fills(previous: TopicSchema | None, columns: Iterable[Column]) -> list[Column]:
     """A known column keeps its fill: the catalog forgets it when the table is rewritten (VACUUM FULL, a generated
     column), but the log's rows from before that column still need it."""
     before = {column.id: column for column in previous.columns} if previous else {}

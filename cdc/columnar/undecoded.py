@@ -46,7 +46,7 @@ class UndecodedBlock:
         """Add a row (or a truncate of this one table) of a transaction: (commit LSN, commit time in µs since 2000,
         xid). ``relation``: as it was announced last. Returns how many ordinals the row takes: an update may be two
         rows, which only decoding shows."""
-        self._within(transaction)
+        self._begin(transaction)
         if relation and self._relations.get(relid) != relation:
             self._relations[relid] = relation
             self._messages.append(relation)
@@ -58,9 +58,9 @@ class UndecodedBlock:
         self._next = -1 if taken == 2 else ordinal + 1
         return taken
 
-    def other(self, transaction: tuple[int, int, int], message: bytes) -> None:
+    def message(self, transaction: tuple[int, int, int], message: bytes) -> None:
         """Add a message that is no row."""
-        self._within(transaction)
+        self._begin(transaction)
         self._messages.append(message)
 
     def pack(self) -> bytes:
@@ -69,7 +69,7 @@ class UndecodedBlock:
         packed: bytes = pa.compress(plain, codec="zstd", asbytes=True)
         return _MAGIC + _SIZES.pack(len(plain), len(packed)) + packed
 
-    def _within(self, transaction: tuple[int, int, int]) -> None:
+    def _begin(self, transaction: tuple[int, int, int]) -> None:
         if self._open == transaction:
             return
         self._end()

@@ -64,10 +64,10 @@ def _convert(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Unfit]:
     try:
         return cast(good, kind), _rows(pc.invert(fits))
     except pa.ArrowInvalid:  # of the right form but beyond the type's range: look at each
-        return _one_by_one(texts, kind, cast, fits)
+        return _convert_each(texts, kind, cast, fits)
 
 
-def _one_by_one(texts: pa.Array, kind: pa.DataType, cast: Cast, fits: pa.Array) -> tuple[pa.Array, Unfit]:
+def _convert_each(texts: pa.Array, kind: pa.DataType, cast: Cast, fits: pa.Array) -> tuple[pa.Array, Unfit]:
     unfit: list[int] = []
     good: list[bool] = []
     for row, fit in enumerate(fits.to_pylist()):
@@ -114,7 +114,7 @@ def _is_utf8(data: bytes) -> bool:
 Cast = Callable[[pa.Array, pa.DataType], pa.Array]
 
 
-def _plain(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     return texts.cast(kind)
 
 
@@ -172,22 +172,22 @@ def _bytea(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _caster(kind: pa.DataType) -> tuple[Cast, str]:
     if pa.types.is_timestamp(kind):
-        return _plain, _TIMESTAMPTZ if kind.tz else _TIMESTAMP
+        return _cast, _TIMESTAMPTZ if kind.tz else _TIMESTAMP
     if pa.types.is_decimal(kind):
-        return _plain, _DECIMAL
+        return _cast, _DECIMAL
     return _CASTERS[kind.id]
 
 
 _CASTERS: dict[int, tuple[Cast, str]] = {
     pa.bool_().id: (_boolean, "^[tf]$"),
-    pa.int16().id: (_plain, _INTEGER),
-    pa.int32().id: (_plain, _INTEGER),
-    pa.int64().id: (_plain, _INTEGER),
+    pa.int16().id: (_cast, _INTEGER),
+    pa.int32().id: (_cast, _INTEGER),
+    pa.int64().id: (_cast, _INTEGER),
     pa.float32().id: (_float, _FLOAT),
     pa.float64().id: (_float, _FLOAT),
-    pa.string().id: (_plain, "^"),
+    pa.string().id: (_cast, "^"),
     pa.binary().id: (_bytea, _BYTEA),
-    pa.date32().id: (_plain, _DATE),
+    pa.date32().id: (_cast, _DATE),
     pa.time64("us").id: (_time, _TIME),
 }
 

@@ -69,14 +69,14 @@ def kernel(function: Callable[_P, _T]) -> Callable[_P, _T]:
     not checked: the function checks what it is given. It works on arrays it is given and makes none (``_nrt`` off):
     counting references to them took nine tenths of the time."""
     if _FOLDER is None:
-        return _compiled(function, nogil=True)
+        return _compile(function, nogil=True)
     with _cached_in(_FOLDER):
-        return _compiled(function, nogil=True, cache=True)
+        return _compile(function, nogil=True, cache=True)
 
 
 def part(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """A part of the kernels of its module, compiled into each of them: a call would pass every field of every array."""
-    return _compiled(function, forceinline=True, no_cpython_wrapper=True)
+    return _compile(function, forceinline=True, no_cpython_wrapper=True)
 
 
 def primitive(typing: Callable[..., Any]) -> Any:
@@ -86,7 +86,7 @@ def primitive(typing: Callable[..., Any]) -> Any:
     return decorate(typing)
 
 
-def _compiled(function: Callable[_P, _T], **options: bool) -> Callable[_P, _T]:
+def _compile(function: Callable[_P, _T], **options: bool) -> Callable[_P, _T]:
     compiler: Any = numba.njit
     compiled: Callable[_P, _T] = compiler(error_model="numpy", _nrt=False, **options)(function)
     return compiled

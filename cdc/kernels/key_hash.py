@@ -15,13 +15,13 @@ _P5 = np.uint64(0x27D4EB2F165667C5)
 
 
 @part
-def _rotated(value: np.uint64, bits: int) -> np.uint64:
+def _rotate(value: np.uint64, bits: int) -> np.uint64:
     return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
 
 
 @part
 def _round(lane: np.uint64, word: np.uint64) -> np.uint64:
-    return _rotated(lane + word * _P2, 31) * _P1
+    return _rotate(lane + word * _P2, 31) * _P1
 
 
 @part
@@ -46,18 +46,18 @@ def _xxh64(data: Bytes, size: int) -> np.uint64:
             three = _round(three, _word(data, at + 16, 8))
             four = _round(four, _word(data, at + 24, 8))
             at += 32
-        digest = _rotated(one, 1) + _rotated(two, 7) + _rotated(three, 12) + _rotated(four, 18)
+        digest = _rotate(one, 1) + _rotate(two, 7) + _rotate(three, 12) + _rotate(four, 18)
         for lane in (one, two, three, four):
             digest = (digest ^ _round(np.uint64(0), lane)) * _P1 + _P4
     digest += np.uint64(size)
     while size - at >= 8:
-        digest = _rotated(digest ^ _round(np.uint64(0), _word(data, at, 8)), 27) * _P1 + _P4
+        digest = _rotate(digest ^ _round(np.uint64(0), _word(data, at, 8)), 27) * _P1 + _P4
         at += 8
     if size - at >= 4:
-        digest = _rotated(digest ^ (_word(data, at, 4) * _P1), 23) * _P2 + _P3
+        digest = _rotate(digest ^ (_word(data, at, 4) * _P1), 23) * _P2 + _P3
         at += 4
     while at < size:
-        digest = _rotated(digest ^ (np.uint64(data[at]) * _P5), 11) * _P1
+        digest = _rotate(digest ^ (np.uint64(data[at]) * _P5), 11) * _P1
         at += 1
     digest = (digest ^ (digest >> np.uint64(33))) * _P2
     digest = (digest ^ (digest >> np.uint64(29))) * _P3

@@ -22,14 +22,14 @@ _16_BYTES, _64_BYTES = ir.VectorType(_BYTE, 16), ir.VectorType(_BYTE, 64)
 
 
 def _call(typing: Any, function: Any, first: Any) -> Any:
-    return types.int32(types.int64, types.int64), _called
+    return types.int32(types.int64, types.int64), _emit_call
 
 
 def _call_3(typing: Any, function: Any, first: Any, second: Any, third: Any) -> Any:
-    return types.int32(types.int64, types.int64, types.int64, types.int32), _called
+    return types.int32(types.int64, types.int64, types.int64, types.int32), _emit_call
 
 
-def _called(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def _emit_call(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     kinds = [_INT if kind == types.int32 else _WORD for kind in signature.args[1:]]
     function = ir.FunctionType(_INT, kinds).as_pointer()
     return builder.call(builder.inttoptr(values[0], function), values[1:])

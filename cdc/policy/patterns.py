@@ -48,7 +48,7 @@ class TablePatterns:
         return cls(tuple(include), tuple(exclude))
 
     def match(self, schema: str, name: str) -> bool:
-        return _any(self.include, schema, name) and not _any(self.exclude, schema, name)
+        return _any_matches(self.include, schema, name) and not _any_matches(self.exclude, schema, name)
 
 
 def parse_pattern(text: str, parts: int) -> NamePattern:
@@ -69,7 +69,7 @@ def parse_pattern(text: str, parts: int) -> NamePattern:
     raise UsageError(f"{text!r} is not a {_KINDS[parts]} pattern", hint=_HINTS[parts])
 
 
-def _any(patterns: Sequence[NamePattern], *names: str) -> bool:
+def _any_matches(patterns: Sequence[NamePattern], *names: str) -> bool:
     return any(pattern.match(*names) for pattern in patterns)
 
 

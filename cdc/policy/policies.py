@@ -64,7 +64,7 @@ class Policies:
         by_name = {column.name: column.policy for column in known}
         columns = []
         for column in whole.columns:
-            policy = self.configured((*table, column.name))
+            policy = self.policy_of((*table, column.name))
             if policy is None:
                 policy = by_id.get(column.id) or by_name.get(column.name) or column.policy
             columns.append(self._with_policy(column, policy))
@@ -74,7 +74,7 @@ class Policies:
         left_out = tuple(column for column in columns if column.policy == DROP)
         return replace(whole, columns=written, left_out=left_out)
 
-    def changed(self, table: Label, latest: TopicSchema) -> list[str]:
+    def changed_columns(self, table: Label, latest: TopicSchema) -> list[str]:
         """Where the configuration differs from a topic's latest version, a sentence for each column."""
         now = {column.id: column for column in self.schema(table, latest.whole, latest).sent}
         return [
@@ -83,15 +83,15 @@ class Policies:
             if now[column.id].policy != column.policy
         ]
 
-    def still_protected(self, table: Label, latest: TopicSchema) -> list[str]:
+    def retained_columns(self, table: Label, latest: TopicSchema) -> list[str]:
         """Columns that keep a policy though the configuration does not name it (any more)."""
         return [
             column.name
             for column in latest.sent
-            if column.policy and self.configured((*table, column.name)) is None
+            if column.policy and self.policy_of((*table, column.name)) is None
         ]
 
-    def unused(self, columns: Iterable[tuple[str, str, str]]) -> list[tuple[str, str]]:
+    def unmatched_rules(self, columns: Iterable[tuple[str, str, str]]) -> list[tuple[str, str]]:
         """Rules that match none of the (schema, table, column), each with the name that comes closest or ""."""
         known = list(columns)
         found = []
@@ -122,7 +122,7 @@ class Policies:
         """The same policies for values that are protected already."""
         return replace(self, applied=True)
 
-    def configured(self, names: tuple[str, str, str]) -> str | None:
+    def policy_of(self, names: tuple[str, str, str]) -> str | None:
         """What the configuration says of a column: its policy, "" for plain, None for nothing."""
         found = next((policy for _, pattern, policy in self.rules if pattern.match(*names)), None)
         return "" if found == PLAIN else found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
-from tailrace.cdc.postgres.connect import Address, connect_replication, translated
+from tailrace.cdc.postgres.connect import Address, connect_replication, translate_errors
 from tailrace.cdc.postgres.replication import identify
 from tailrace.cdc.postgres.slot import read_slot
 from tailrace.eventstore.model.position import parse_lsn
@@ -61,7 +61,7 @@ class Problem:
 
 
 def read_server(connection: Connection[Row], address: Address) -> Server:
-    with translated("reading the server's settings", address):
+    with translate_errors("reading the server's settings", address):
         row = connection.execute(_SERVER).fetchone()
     assert row is not None
     version, wal_level, slots, slots_used, senders, senders_used, standby, create, role, member, *rest = row
@@ -125,11 +125,11 @@ def server_problems(
             )
         )
     if not problems:
-        problems += _through_replication(server, address)
+        problems += _replication_problems(server, address)
     return problems
 
 
-def _through_replication(server: Server, address: Address) -> list[Problem]:
+def _replication_problems(server: Server, address: Address) -> list[Problem]:
     """A replication connection must lead to the same system: poolers and balanced addresses do not."""
     replication = connect_replication(address, "tailrace check")
     try:

@@ -77,7 +77,7 @@ class Lines:
             self._open.add(connection)
             connection.lines = self
             if self._broken:
-                _shut(connection)
+                _shut_down(connection)
 
     def close(self, connection: _Connection) -> None:
         with self._lock:  # so that ``cut`` never meets a socket that has been given back
@@ -89,10 +89,10 @@ class Lines:
         with self._lock:
             self._broken = True
             for connection in self._open:
-                _shut(connection)
+                _shut_down(connection)
 
     @contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
+    def timeout(self, seconds: float) -> Iterator[None]:
         """Cut the lines when the block takes longer than this."""
         timer = threading.Timer(seconds, self.cut)
         timer.daemon = True
@@ -115,7 +115,7 @@ class _Connection(psycopg.Connection[tuple[object, ...]]):
             super().close()
 
 
-def _shut(connection: _Connection) -> None:
+def _shut_down(connection: _Connection) -> None:
     if not connection.closed:
         with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
             line.shutdown(socket.SHUT_RDWR)
@@ -179,7 +179,7 @@ def connect(address: Address, application: str = "tailrace") -> psycopg.Connecti
         address.lines.add(connection)
     try:
         _check_version(connection.pgconn.server_version, address)
-        with translated("setting up the session", address):
+        with translate_errors("setting up the session", address):
             connection.execute(_literal(_settings_query(SESSION)), prepare=False)
     except BaseException:
         connection.close()
@@ -277,7 +277,7 @@ def _establish(connection: pq.abc.PGconn, timeout: str) -> str | None:
 
 
 @contextmanager
-def translated(doing: str, address: Address) -> Iterator[None]:
+def translate_errors(doing: str, address: Address) -> Iterator[None]:
     """Errors of psycopg inside become errors of ours that say what was being done, where, and what to do."""
     try:
         yield

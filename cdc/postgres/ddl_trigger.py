@@ -8,7 +8,7 @@ from importlib.resources import files
 import psycopg
 from psycopg import Connection
 
-from tailrace.cdc.postgres.connect import Address, translated
+from tailrace.cdc.postgres.connect import Address, translate_errors
 from tailrace.eventstore.errors import OperatorError
 
 Row = tuple[object, ...]
@@ -33,7 +33,7 @@ class Trigger(Enum):
 
 
 def read_trigger(connection: Connection[Row], address: Address) -> Trigger:
-    with translated("looking for the DDL trigger", address):
+    with translate_errors("looking for the DDL trigger", address):
         row = connection.execute(_STATE).fetchone()
     assert row is not None
     enabled, there, comment = row
@@ -63,7 +63,7 @@ def remove_trigger(connection: Connection[Row], address: Address) -> None:
 
 
 def _run(connection: Connection[Row], address: Address, script: str) -> None:
-    with translated("changing the DDL trigger", address), connection.transaction():
+    with translate_errors("changing the DDL trigger", address), connection.transaction():
         try:
             connection.execute(script.encode(), prepare=False)
         except psycopg.errors.InsufficientPrivilege as error:

@@ -244,10 +244,10 @@ def from_psycopg(error: psycopg.Error, doing: str, where: str) -> TailraceError:
     """``failure`` for an error psycopg raised."""
     if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
         return OperatorError(f"{doing} on {where} failed: {disclosure.quoting(_last_line(str(error)))}")
-    return failure(error.sqlstate, str(error), doing, where, said_by(error))
+    return failure(error.sqlstate, str(error), doing, where, server_text(error))
 
 
-def said_by(error: psycopg.Error) -> str | None:
+def server_text(error: psycopg.Error) -> str | None:
     """The part of a server's complaint that may be repeated; None when libpq complained."""
     diag = error.diag
     if diag.message_primary is None:

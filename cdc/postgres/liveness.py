@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from psycopg import Connection, pq
 
 from tailrace.cdc.postgres import errors
-from tailrace.cdc.postgres.connect import Address, connect, translated
+from tailrace.cdc.postgres.connect import Address, connect, translate_errors
 from tailrace.eventstore.errors import TailraceError, TransientError
 
 Row = tuple[object, ...]
@@ -32,7 +32,7 @@ def wait_readable(pgconn: pq.abc.PGconn, doing: str, address: Address) -> None:
     """Wait until the server has sent something. Raises TransientError when the server waits for us."""
     silence = _FIRST_SECONDS
     while not select.select([pgconn.socket], [], [], silence)[0]:
-        if _waits_for_client(pgconn.backend_pid, address) and not _arrives(pgconn, _LATE_SECONDS):
+        if _waits_for_client(pgconn.backend_pid, address) and not _has_input(pgconn, _LATE_SECONDS):
             raise errors.failure(None, "the connection is dead, though nobody closed it", doing, address.text)
         silence = min(2 * silence, _LONGEST_SECONDS)
 
@@ -55,9 +55,9 @@ def _waits_for_client(pid: int, address: Address) -> bool:
 
 
 def _ask(connection: Connection[Row], address: Address, query: str, parameter: object) -> list[Row]:
-    with translated("looking after connections", address):
+    with translate_errors("looking after connections", address):
         return connection.execute(query.encode(), [parameter]).fetchall()
 
 
-def _arrives(pgconn: pq.abc.PGconn, seconds: float) -> bool:
+def _has_input(pgconn: pq.abc.PGconn, seconds: float) -> bool:
     return bool(select.select([pgconn.socket], [], [], seconds)[0])

@@ -14,7 +14,7 @@ from typing import LiteralString
 import psycopg
 from psycopg import Connection, sql
 
-from tailrace.cdc.postgres.connect import Address, translated
+from tailrace.cdc.postgres.connect import Address, translate_errors
 from tailrace.eventstore.errors import TransientError
 
 Row = tuple[object, ...]
@@ -42,7 +42,7 @@ def lock_together(
     for no lock longer than a moment."""
     left = list(wanted)
     until = time.monotonic() + seconds
-    while (refused := _refused(connection, address, left)) is not None:
+    while (refused := _refusal(connection, address, left)) is not None:
         lock, error = refused
         left.remove(lock)
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
@@ -57,7 +57,7 @@ def lock_together(
     _limit(connection, address, _WAIT_HOLDING)
 
 
-def read_locks_refused(connection: Connection[Row], names: sql.Composable, tries: int = 1) -> str:
+def try_read_locks(connection: Connection[Row], names: sql.Composable, tries: int = 1) -> str:
     """Take the locks that reading takes, all of them or none, without waiting for one: "", or what the server said when
     somebody was in the way each time. ``names`` are those of the tables. Raises the driver's other errors."""
     said = ""
@@ -73,12 +73,12 @@ def read_locks_refused(connection: Connection[Row], names: sql.Composable, tries
     return said
 
 
-def _refused(
+def _refusal(
     connection: Connection[Row], address: Address, wanted: Sequence[Lock]
 ) -> tuple[Lock, psycopg.Error] | None:
     """The lock that was refused. It waits for the first one only, for a moment."""
     _limit(connection, address, _WAIT)
-    with translated("locking tables", address):
+    with translate_errors("locking tables", address):
         try:
             with connection.transaction():
                 for place, lock in enumerate(wanted):
@@ -89,7 +89,7 @@ def _refused(
 
 
 def _limit(connection: Connection[Row], address: Address, wait: str) -> None:
-    with translated("locking tables", address):
+    with translate_errors("locking tables", address):
         connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(wait)))
 
 

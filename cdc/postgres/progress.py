@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
-from tailrace.cdc.postgres.connect import Address, connect, translated
+from tailrace.cdc.postgres.connect import Address, connect, translate_errors
 from tailrace.eventstore.model.position import parse_lsn
 
 SLOW_BYTES = 16 << 20  # one WAL segment: less than that behind is nobody's fault
@@ -90,7 +90,7 @@ def read_ladder(address: Address, slot: str, durable: int) -> Ladder:
 
 
 def _read(connection: Connection[tuple[object, ...]], address: Address, slot: str, durable: int) -> Ladder:
-    with translated("reading how far replication is", address):
+    with translate_errors("reading how far replication is", address):
         row = connection.execute(_LADDER, [slot]).fetchone()
     assert row is not None
     head, standby, connected, sent, received, restart, state, remaining, rate, *rest = row

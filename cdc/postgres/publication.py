@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 from psycopg import Connection, sql
 
-from tailrace.cdc.postgres.connect import Address, quote, translated
+from tailrace.cdc.postgres.connect import Address, quote, translate_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def read_publication(
 
     It waits for a session that has locked a table whose row filter it reads, so a session that holds locks names its
     own tables."""
-    with translated("reading the publication", address):
+    with translate_errors("reading the publication", address):
         row = connection.execute(
             "SELECT oid::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot, xmin::text,"
             " coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 's', pg_catalog.pg_get_userbyid(pubowner)::text,"

@@ -99,7 +99,7 @@ class ReplicationStream:
                     break
         except psycopg.OperationalError as error:
             if not frames:
-                raise self._broken(str(error)) from None
+                raise self._connection_error(str(error)) from None
         if self._ended is not None and not frames:
             raise self._ended
         return frames
@@ -119,19 +119,19 @@ class ReplicationStream:
                 select.select([], [self._connection.socket], [], 1.0)
             self.flush()
         except psycopg.OperationalError as error:
-            raise self._broken(str(error)) from None
+            raise self._connection_error(str(error)) from None
 
     def flush(self) -> None:
         """Push out what libpq has buffered. The server reads while it sends, so this does not wait for long."""
         deadline = time.monotonic() + 10.0
         while self._connection.flush() == 1:
             if time.monotonic() > deadline:
-                raise self._broken("the server takes no data")
+                raise self._connection_error("the server takes no data")
             select.select([], [self._connection.socket], [], 0.1)
 
-    def gone(self) -> TransientError:
+    def silence_error(self) -> TransientError:
         """The error for a server that answers no more."""
-        return self._broken("the server has been silent and does not answer")
+        return self._connection_error("the server has been silent and does not answer")
 
     def finish(self) -> None:
         """End the stream politely: CopyDone, wait for the server's, close. Frames still coming are dropped."""
@@ -159,13 +159,13 @@ class ReplicationStream:
         """The server ended the COPY: its reason."""
         result = self._connection.get_result()
         if result is None or result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_IN):
-            return self._broken("the server ended the stream")
+            return self._connection_error("the server ended the stream")
         error = errors.from_result(result, "streaming changes", self._address.text)
         if isinstance(error, errors.RowTooLarge):
             return errors.RowTooLarge(error.message, hint=errors.too_large_hint(self._slot))
         return error
 
-    def _broken(self, text: str) -> TransientError:
+    def _connection_error(self, text: str) -> TransientError:
         error = errors.failure(None, text, "streaming changes", self._address.text)
         assert isinstance(error, TransientError)
         return error

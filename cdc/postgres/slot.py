@@ -11,7 +11,7 @@ import psycopg
 from psycopg import Connection, pq
 
 from tailrace.cdc.postgres import errors
-from tailrace.cdc.postgres.connect import Address, quote, translated
+from tailrace.cdc.postgres.connect import Address, quote, translate_errors
 from tailrace.cdc.postgres.errors import REPAIR_HINT, SlotActive, SlotLost
 from tailrace.eventstore.errors import OperatorError, TransientError
 from tailrace.eventstore.model.position import parse_lsn
@@ -52,7 +52,7 @@ def slot_name(store: str, source: str) -> str:
 
 def read_slot(connection: Connection[tuple[object, ...]], name: str, address: Address) -> SlotInfo | None:
     """The slot's state, None when there is none."""
-    with translated("reading the replication slot", address):
+    with translate_errors("reading the replication slot", address):
         row = connection.execute(
             """
             SELECT s.plugin, s.database, s.temporary, s.active_pid, s.confirmed_flush_lsn::text, s.restart_lsn::text,
@@ -125,7 +125,7 @@ def create_exported(
     connection.send_query(text.encode())
     answered = False
     try:
-        while _busy(connection, address):
+        while _is_busy(connection, address):
             if not select.select([connection.socket], [], [], 0.5)[0]:
                 waiting()
         answered = True
@@ -141,7 +141,7 @@ def create_exported(
     return Exported(name, parse_lsn(point.decode()), snapshot.decode())
 
 
-def _busy(connection: pq.abc.PGconn, address: Address) -> bool:
+def _is_busy(connection: pq.abc.PGconn, address: Address) -> bool:
     try:
         connection.consume_input()
         return bool(connection.is_busy())
@@ -154,7 +154,7 @@ def _cancel(connection: pq.abc.PGconn, address: Address) -> None:
     try:
         connection.get_cancel().cancel()
         deadline = time.monotonic() + _CANCEL_SECONDS
-        while _busy(connection, address) and time.monotonic() < deadline:
+        while _is_busy(connection, address) and time.monotonic() < deadline:
             select.select([connection.socket], [], [], 0.1)
     except (psycopg.OperationalError, TransientError):
         pass  # the connection is gone, and the command with it
@@ -162,7 +162,7 @@ def _cancel(connection: pq.abc.PGconn, address: Address) -> None:
 
 def longest_transaction(connection: Connection[tuple[object, ...]], address: Address) -> str:
     """Who keeps a new slot waiting: the oldest running transaction that writes, as a sentence; "" when none."""
-    with translated("looking for running transactions", address):
+    with translate_errors("looking for running transactions", address):
         row = connection.execute(
             """
             SELECT pid, coalesce(nullif(application_name, ''), backend_type), state,
@@ -177,7 +177,7 @@ def longest_transaction(connection: Connection[tuple[object, ...]], address: Add
 
 def drop_slot(connection: Connection[tuple[object, ...]], name: str, address: Address) -> None:
     """Drop the slot; nothing to do when it is gone. Raises SlotActive."""
-    with translated(f"dropping the replication slot {name}", address):
+    with translate_errors(f"dropping the replication slot {name}", address):
         connection.execute(
             "SELECT pg_catalog.pg_drop_replication_slot(slot_name)"
             " FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from psycopg import Connection, sql
 
-from tailrace.cdc.postgres.connect import Address, translated
+from tailrace.cdc.postgres.connect import Address, translate_errors
 from tailrace.cdc.postgres.publication import Entry, Publication
 from tailrace.eventstore.model.schema import Column, TopicSchema
 
@@ -98,7 +98,7 @@ def read_tables(
     """All ordinary, partitioned and foreign tables outside the system's schemas, or those with these oids.
 
     Waits for nobody: it takes no lock of a table, behind which a queue of DDL may stand."""
-    with translated("reading the catalog", address):
+    with translate_errors("reading the catalog", address):
         wanted = {"relids": None if relids is None else list(relids)}
         classes = connection.execute(_CLASSES, wanted).fetchall()
         found = {"relids": [row[0] for row in classes]}
@@ -142,16 +142,16 @@ def _table(row: Row, columns: list[Row], indexes: list[Row]) -> Table:
     )
 
 
-def as_published(tables: Iterable[Table], publication: Publication | None) -> list[Table]:
+def apply_publication(tables: Iterable[Table], publication: Publication | None) -> list[Table]:
     """The tables as a publication sends them: with its column lists, generated columns and row filters. Those that it
     does not hold stay as they are."""
     entries = publication.entries if publication else {}
     return [
-        _as_published(table, entries[table.relid]) if table.relid in entries else table for table in tables
+        _apply_entry(table, entries[table.relid]) if table.relid in entries else table for table in tables
     ]
 
 
-def _as_published(table: Table, entry: Entry) -> Table:
+def _apply_entry(table: Table, entry: Entry) -> Table:
     everything = sorted((*table.columns, *table.generated), key=lambda column: column.id)
     if entry.columns is None:
         sent = table.columns
@@ -162,11 +162,11 @@ def _as_published(table: Table, entry: Entry) -> Table:
         columns=sent,
         generated=tuple(column for column in table.generated if column not in sent),
         row_filter=entry.identity.row_filter,
-        published_badly=_published_badly(table, sent, entry),
+        published_badly=_publication_problem(table, sent, entry),
     )
 
 
-def _published_badly(table: Table, sent: Sequence[Column], entry: Entry) -> str:
+def _publication_problem(table: Table, sent: Sequence[Column], entry: Entry) -> str:
     """What the server checks at each UPDATE and DELETE of a published table (CheckCmdReplicaIdentity)."""
     if table.identity == "f":
         return "its column list does not go with REPLICA IDENTITY FULL" if entry.identity.column_list else ""
@@ -239,7 +239,7 @@ def leaf_problems(
     roots = [table.relid for table in tables if table.kind == "p"]
     if not roots:
         return {}
-    with translated("reading the partitions", address):
+    with translate_errors("reading the partitions", address):
         rows = connection.execute(_PROBLEMS, {"relids": roots}).fetchall()
     return {
         int(str(oid)): (
@@ -272,12 +272,12 @@ def written_tables(connection: Connection[Row], address: Address, tables: Sequen
             continue
         names = {FENCES, LIVE}
         if ledger.readable:
-            with translated(f"reading {ledger.text}", address):
+            with translate_errors(f"reading {ledger.text}", address):
                 query = sql.SQL("SELECT relation FROM {}").format(sql.Identifier(*ledger.label))
                 names |= {str(name) for (name,) in connection.execute(query).fetchall()}
         found |= {relid for name, relid in beside.items() if name in names}
     if not found:
         return frozenset()
-    with translated("reading the comments of tables", address):
+    with translate_errors("reading the comments of tables", address):
         found |= {int(str(oid)) for (oid,) in connection.execute(_COMMENTED).fetchall()}
     return frozenset(found)

@@ -13,7 +13,7 @@ from typing import Self
 from psycopg import Connection, pq
 
 from tailrace.cdc.postgres import errors
-from tailrace.cdc.postgres.connect import Address, connect, encoding_of, translated
+from tailrace.cdc.postgres.connect import Address, connect, encoding_of, translate_errors
 from tailrace.cdc.wire.binary import PLAIN, Render
 from tailrace.eventstore.errors import TransientError
 
@@ -55,7 +55,7 @@ class Base:
 
 def read_bases(connection: Connection[Row], address: Address, oids: Iterable[int]) -> dict[int, Base]:
     """The base types of types by oid; those that are gone are missing."""
-    with translated("reading the catalog", address):
+    with translate_errors("reading the catalog", address):
         rows = connection.execute(_BASES, [sorted(set(oids))]).fetchall()
     return {int(str(oid)): Base(int(str(base)), kind == "e") for oid, base, kind in rows}
 

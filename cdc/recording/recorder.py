@@ -54,7 +54,7 @@ class Recorder:
             start = end
         self._file.flush()
 
-    def recording(self, describe: Describe) -> Describe:
+    def record_answers(self, describe: Describe) -> Describe:
         """The same ``describe``, whose answers are recorded."""
 
         def recorded(relation: pgoutput.Relation) -> TopicSchema | None:

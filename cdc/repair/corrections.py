@@ -54,7 +54,7 @@ class Correction:
     def chunk(self, texts: Texts) -> pa.Table | None:
         """Compare rows of the table, given as texts per column of the schema. Returns those that the topic does not
         have, or has otherwise, as rows of the topic; None when there is none."""
-        protected = self._erased.without(self._policies.texts(self._schema.columns, texts))
+        protected = self._erased.hide(self._policies.texts(self._schema.columns, texts))
         key, row = digest(protected, self.key_at)
         self.rows += len(key)
         at = np.minimum(np.searchsorted(self._log.key, key), max(len(self._log) - 1, 0))

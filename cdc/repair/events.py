@@ -20,7 +20,7 @@ from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.store import Store
 
 
-def not_removed(store: Store, topic: TopicId, recorded: pa.Array) -> pa.Array:
+def retained_events(store: Store, topic: TopicId, recorded: pa.Array) -> pa.Array:
     """Which events, by the text of their ``recorded_at``, retention has not removed from the log. An event is recorded
     before it commits and removed by the time of its commit. So an event that was recorded later than the last removed
     one must still be there; an earlier one that is missing was removed."""
@@ -61,7 +61,7 @@ class EventsRepair:
                 for name in pc.unique(category).to_pylist():
                     topic = TopicId.events(self._task.name, str(name))
                     cells = [each.filter(pc.equal(category, name)) for each in texts]
-                    missing = self._missing(topic, cells)
+                    missing = self._missing_events(topic, cells)
                     counts = self._counts.setdefault(topic, [0, 0])
                     counts[0] += len(cells[0])
                     counts[1] += len(missing[0])
@@ -80,13 +80,13 @@ class EventsRepair:
             for topic, (rows, added) in self._counts.items()
         ]
 
-    def _missing(self, topic: TopicId, cells: Sequence[pa.Array]) -> list[pa.Array]:
+    def _missing_events(self, topic: TopicId, cells: Sequence[pa.Array]) -> list[pa.Array]:
         names = [column.name for column in EVENT_SCHEMA.columns]
         known = self._ids(topic)
         missing = pa.array(
             [text not in known for text in cells[names.index("event_id")].to_pylist()], pa.bool_()
         )
-        mask = pc.and_(missing, not_removed(self._store, topic, cells[names.index("recorded_at")]))
+        mask = pc.and_(missing, retained_events(self._store, topic, cells[names.index("recorded_at")]))
         return [each.filter(mask) for each in cells]
 
     def _ids(self, topic: TopicId) -> set[str]:

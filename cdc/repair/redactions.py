@@ -29,7 +29,7 @@ class ErasedCells:
         self._key_at = key_at
         self._ids: dict[int, frozenset[int]] = {}
         self.held = 0
-        """Rows of the source, of those that ``without`` was given, with a value in such a cell."""
+        """Rows of the source, of those that ``hide`` was given, with a value in such a cell."""
 
     def __len__(self) -> int:
         """Rows with such cells."""
@@ -49,7 +49,7 @@ class ErasedCells:
         for key_hash, gone in zip(hashes, names.take(rows).to_pylist(), strict=True):
             self.add(key_hash, [ids[name] for name in gone])
 
-    def without(self, texts: Texts) -> Texts:
+    def hide(self, texts: Texts) -> Texts:
         """Rows of the source with NULL in such cells."""
         if not self._ids or not len(texts[0]):
             return texts

@@ -19,7 +19,7 @@ from datetime import datetime
 
 from tailrace.cdc.context import Stopped, Task, lock_wait, transaction_wait
 from tailrace.cdc.postgres.check import read_server
-from tailrace.cdc.postgres.connect import Address, connect, connect_replication, translated
+from tailrace.cdc.postgres.connect import Address, connect, connect_replication, translate_errors
 from tailrace.cdc.postgres.errors import SlotLost
 from tailrace.cdc.postgres.publication import Publication, create_statement, read_publication
 from tailrace.cdc.postgres.slot import Exported, create_exported, drop_slot, read_slot, require_idle
@@ -189,7 +189,7 @@ class _Repair:
                     waiting=lock_wait(self.task),
                 )
             }
-            with translated("reading the clock", self._address):
+            with translate_errors("reading the clock", self._address):
                 row = coordinator.execute("SELECT pg_catalog.clock_timestamp()").fetchone()
             assert row is not None and isinstance(row[0], datetime)
             micros = to_micros(row[0]) or now_micros()

@@ -22,12 +22,12 @@ from tailrace.cdc.snapshot.chunk_query import ChunkBounds, KeyedTable, read_keys
 from tailrace.cdc.snapshot.copy import (
     CopyForm,
     copy_chunks,
-    in_either_form,
     plan_copies,
+    read_with_fallback,
     share_locks,
     snapshot_session,
 )
-from tailrace.cdc.topics import Topics, changed
+from tailrace.cdc.topics import Topics, changed_schema
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.log.writer import SourceWriter
 from tailrace.eventstore.maintenance.redaction.receipts import receipts
@@ -89,7 +89,7 @@ class TableRepair:
         with snapshot_session(self._address, self._exported.snapshot) as connection:
             share_locks(connection, self._address, [self._table])
             schema = self._next_version(self._table)
-            return in_either_form(partial(self._repair, connection, self._table, schema))
+            return read_with_fallback(partial(self._repair, connection, self._table, schema))
 
     def _repair(
         self, connection: Connection[Row], table: Table, schema: TopicSchema | None, form: CopyForm
@@ -103,7 +103,7 @@ class TableRepair:
     def _next_version(self, table: Table) -> TopicSchema | None:
         """The table's version when it is not what the log says, else None. A table of the same shape under another oid
         keeps what the log knows of its columns: a server that was loaded from a dump has lost the fills of old rows."""
-        schema = changed(table, self._latest, self._task.policies)
+        schema = changed_schema(table, self._latest, self._task.policies)
         if schema is None or _shape(schema) != _shape(self._latest):
             return schema
         if schema.relid == self._latest.relid:
@@ -130,7 +130,7 @@ class TableRepair:
         count = 0
         erased = self._erased_cells(current)
         for texts in self._source_rows(connection, table, current):
-            erased.without(self._task.policies.texts(current.columns, texts))  # counts
+            erased.hide(self._task.policies.texts(current.columns, texts))  # counts
             rows = loaded_rows(
                 texts, current, self._task.policies, replace(self._stamp, first_ordinal=count + 1)
             )
@@ -158,7 +158,7 @@ class TableRepair:
         keyset = read_keyset(connection, self._address, self._writer.state.publication, table.relid)
         assert keyset is not None
         gone = correction.superfluous(
-            lambda: self._log_rows(current), lambda keys: self._existing(connection, keyset, keys)
+            lambda: self._log_rows(current), lambda keys: self._existing_keys(connection, keyset, keys)
         )
         files += [self._prepare(current, rows) for rows in gone]
         repair = TopicRepair(
@@ -224,7 +224,7 @@ class TableRepair:
                 self._task.require_going()
                 yield texts
 
-    def _existing(
+    def _existing_keys(
         self, connection: Connection[Row], keyset: KeyedTable, keys: Sequence[tuple[str, ...]]
     ) -> set[tuple[str, ...]]:
         """The keys, of those given, that the snapshot has."""

@@ -24,7 +24,7 @@ from tailrace.cdc.postgres.publication import Publication, read_publication
 from tailrace.cdc.postgres.slot import create_exported, read_slot
 from tailrace.cdc.postgres.tables import Table, read_tables
 from tailrace.cdc.repair.digests import DigestBuilder, Digests, Ints, compare, keys_of
-from tailrace.cdc.repair.events import not_removed
+from tailrace.cdc.repair.events import retained_events
 from tailrace.cdc.repair.redactions import ErasedCells
 from tailrace.cdc.setup.continuity import check_system, require_source
 from tailrace.cdc.snapshot.copy import (
@@ -32,9 +32,9 @@ from tailrace.cdc.snapshot.copy import (
     CopyUnit,
     TableChanged,
     copy_chunks,
-    in_either_form,
     lock_tables,
     plan_copies,
+    read_with_fallback,
     snapshot_session,
 )
 from tailrace.cdc.topics import Topics, is_events
@@ -104,7 +104,7 @@ def verify_source(
     task = Task.of(store, name, settings, stop=stop)
     address = task.address
     source = require_source(store, name)
-    chosen = _chosen(store, name, topics)
+    chosen = _selected_topics(store, name, topics)
     waits_until = time.monotonic() + timeout
     with connect(address, "tailrace verify") as control, store.pinned(f"verify --source {name}"):
         check_system(control, source, address)
@@ -128,7 +128,7 @@ def verify_source(
                 replication.finish()
 
 
-def _chosen(store: Store, name: str, wanted: Sequence[TopicId] | None) -> list[TopicId]:
+def _selected_topics(store: Store, name: str, wanted: Sequence[TopicId] | None) -> list[TopicId]:
     known = [info.id for info in store.topics(name) if info.kind is not TopicKind.MESSAGES]
     for topic in wanted or ():
         if topic not in known:
@@ -245,7 +245,7 @@ class _Verification:
             )
 
         try:
-            return in_either_form(compare_in)
+            return read_with_fallback(compare_in)
         except IncompleteTopic as error:  # completed after the position
             return self._skip(topic, error.message)
 
@@ -261,7 +261,7 @@ class _Verification:
         def of_category() -> Iterator[Sequence[pa.Array]]:
             for first, *texts in self._source_rows(units, names):
                 mask = pa.array([cell == category for cell in first.to_pylist()])
-                mask = pc.and_(mask, not_removed(self._store, topic, texts[-1]))  # recorded_at
+                mask = pc.and_(mask, retained_events(self._store, topic, texts[-1]))  # recorded_at
                 yield [cells.filter(mask) for cells in texts]
 
         key_at = [0, 1]  # stream and version
@@ -333,7 +333,7 @@ class _Sides:
         only_in_log_columns: tuple[str, ...] = (),
     ) -> TopicComparison:
         log = self._digests(self.log())
-        source = self._digests(map(self.erased.without, self.source()))
+        source = self._digests(map(self.erased.hide, self.source()))
         found = compare(source, log)
         only_in_log = found.right[:0] if self.prunes else found.right
         return TopicComparison(

@@ -250,10 +250,10 @@ def policy_findings(seen: Inspection, tables: Sequence[Table]) -> list[SetupFind
         latest = seen.topics.schemas.get(table.relid) if seen.topics else None
         findings += [
             SetupFinding(Level.NOTE, table.text, change, "capture reads the table again when it starts")
-            for change in (seen.policies.changed(table.label, latest[1]) if latest else ())
+            for change in (seen.policies.changed_columns(table.label, latest[1]) if latest else ())
         ]
     columns = [(*table.label, column.name) for table in seen.taken for column in table.columns]
-    for rule, close in seen.policies.unused(columns):
+    for rule, close in seen.policies.unmatched_rules(columns):
         level = Level.NOTE if {"*", "?"} & set(rule) else Level.BLOCKING
         hint = f"did you mean {close}? " if close else ""
         hint += f"for a column that is still to come write a pattern: {rule}*"

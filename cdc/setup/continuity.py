@@ -41,7 +41,7 @@ def check_start(store: Store, name: str, address: Address) -> tuple[SourceState,
     """
     lines = Lines()
     address = address.with_lines(lines)
-    with lines.within(_START_SECONDS), connect(address, "tailrace capture") as connection:
+    with lines.timeout(_START_SECONDS), connect(address, "tailrace capture") as connection:
         server = read_server(connection, address)
         slot = read_slot(connection, require_source(store, name).slot, address)
         state = require_source(store, name)

@@ -16,7 +16,7 @@ from tailrace.cdc.columnar.relations import EVENTS_TABLE
 from tailrace.cdc.policy.patterns import TablePatterns
 from tailrace.cdc.policy.policies import Policies
 from tailrace.cdc.postgres.check import read_server, server_problems
-from tailrace.cdc.postgres.connect import Address, connect, translated
+from tailrace.cdc.postgres.connect import Address, connect, translate_errors
 from tailrace.cdc.postgres.ddl_trigger import (
     Trigger,
     install_script,
@@ -28,7 +28,7 @@ from tailrace.cdc.postgres.ddl_trigger import (
 from tailrace.cdc.postgres.locks import Lock, lock_together
 from tailrace.cdc.postgres.publication import add_statement, create_statement, read_publication
 from tailrace.cdc.postgres.slot import slot_name
-from tailrace.cdc.postgres.tables import Table, as_published, leaf_problems, read_tables, written_tables
+from tailrace.cdc.postgres.tables import Table, apply_publication, leaf_problems, read_tables, written_tables
 from tailrace.cdc.setup.checks import (
     Inspection,
     capture_problem,
@@ -156,7 +156,7 @@ def _inspect(
 ) -> Inspection:
     slot = slot_name(store.settings.name, name)
     server, publication = read_server(connection, address), read_publication(connection, slot, address)
-    tables = as_published(read_tables(connection, address), publication)
+    tables = apply_publication(read_tables(connection, address), publication)
     schema = store.catalog.schema if store.catalog.kind == "postgres" else None
     own = own_tables(tables, schema, written_tables(connection, address, tables))
     taken, skipped = choose_tables(tables, patterns, publication, own)
@@ -187,7 +187,7 @@ def _inspect(
 
 
 def _has_events(connection: Connection[Row], address: Address) -> bool:
-    with translated("looking for events", address):
+    with translate_errors("looking for events", address):
         query = sql.SQL("SELECT 1 FROM {} LIMIT 1").format(sql.Identifier(*EVENTS_TABLE))
         return connection.execute(query).fetchone() is not None
 
@@ -287,7 +287,7 @@ def _carry_out(
         Lock(label, "SHARE ROW EXCLUSIVE" if quiet and label == EVENTS_TABLE else "SHARE UPDATE EXCLUSIVE")
         for label in plan.add
     ]
-    with translated("preparing the publication", address), connection.transaction():
+    with translate_errors("preparing the publication", address), connection.transaction():
         lock_together(connection, address, locks, _LOCKED_SECONDS)
         if quiet and _has_events(connection, address):
             raise OperatorError(

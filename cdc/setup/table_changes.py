@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tailrace.cdc.postgres.publication import Publication, TablePublication, lost_changes
-from tailrace.cdc.postgres.tables import Table, as_published
+from tailrace.cdc.postgres.tables import Table, apply_publication
 from tailrace.cdc.setup.table_choice import problem_of
 from tailrace.cdc.topics import Topics
 from tailrace.eventstore.model.topic import TopicId
@@ -53,7 +53,7 @@ def loadable_tables(
     have its name; when it could belong to two topics, it is that of the topic with its name."""
     published = publication.tables if publication else {}
     by_label: dict[tuple[str, ...], int] = {label: relid for relid, label in published.items()}
-    known = {table.relid: table for table in as_published(tables, publication)}
+    known = {table.relid: table for table in apply_publication(tables, publication)}
     found = {}
     for topic in sorted(topics.to_load, key=lambda topic: topic.parts[1:] in by_label):
         relid = by_label.get(topic.parts[1:], topics.relid(topic))

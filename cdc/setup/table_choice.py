@@ -106,7 +106,7 @@ def _identity_hint(table: Table, name: str) -> str:
     )
 
 
-def uncaptured(
+def uncaptured_tables(
     tables: Sequence[Table],
     patterns: TablePatterns,
     publication: Publication,

@@ -57,7 +57,7 @@ class PendingMark:
     (``begins``, ``published``: how the table was published then) or the ``rows`` of a chunk.
 
         new       until its rows and their snapshot are known
-        expected  committed in the source; ``counted`` waits for it
+        expected  committed in the source; ``wait`` returns
         settled   in the log. It counted, or the chunk was dropped and must be read again."""
 
     topic: ChunkedTopic
@@ -74,11 +74,11 @@ class PendingMark:
         """The epoch with the mark is in the log."""
         if counted and self.step is not None:
             ranges = self.topic.ranges
-            ranges[self.step.number] = _advanced(ranges[self.step.number], self.step)
+            ranges[self.step.number] = _advance(ranges[self.step.number], self.step)
         self._counted = counted
         self._settled.set()
 
-    def counted(self, *halts: threading.Event) -> bool:
+    def wait(self, *halts: threading.Event) -> bool:
         """Wait until the mark is in the log; whether it counted. Raises Stopped when one of ``halts`` is set before."""
         while not self._settled.wait(_POLL_SECONDS):
             if any(halt.is_set() for halt in halts):
@@ -86,24 +86,24 @@ class PendingMark:
         return self._counted
 
 
-def _advanced(before: LoadRange, step: LoadStep) -> LoadRange:
+def _advance(before: LoadRange, step: LoadStep) -> LoadRange:
     return LoadRange(before.number, step.after, before.upto, before.rows + step.rows, step.done)
 
 
 class ChunkApplier:
-    """Applies chunks of some topics to the stream. Only the append thread calls ``apply``, ``take_part``, ``begun`` and
-    ``take_finished``; any thread may call the rest."""
+    """Applies chunks of some topics to the stream. Only the append thread calls ``apply``, ``take_part``,
+    ``has_begun`` and ``take_finished``; any thread may call the rest."""
 
     def __init__(self, store: Store, topics: Mapping[TopicId, TopicSchema]) -> None:
         self._store = store
-        self._topics = {topic: self._resumed(topic, schema) for topic, schema in topics.items()}
+        self._topics = {topic: self._resume(topic, schema) for topic, schema in topics.items()}
         self._marks: dict[bytes, PendingMark] = {}
         # The oldest snapshot that each chunk under way may have.
         self._floors: dict[bytes, PgSnapshot | None] = {}
         self._latest: PgSnapshot | None = None
         self._lock = threading.Lock()
 
-    def _resumed(self, topic: TopicId, schema: TopicSchema) -> ChunkedTopic:
+    def _resume(self, topic: TopicId, schema: TopicSchema) -> ChunkedTopic:
         """The topic as an earlier session left it, when that began to load the same version."""
         load = load_progress.read(self._store.catalog, topic)
         if load is None or load.version != schema.version:
@@ -139,7 +139,7 @@ class ChunkApplier:
         topic.touched.observe(rows)
         return topic.begun
 
-    def begun(self, topic: TopicId) -> bool:
+    def has_begun(self, topic: TopicId) -> bool:
         """Whether rows of the topic are appended, so that a change that puts them in doubt ends the load."""
         return topic in self._topics and self._topics[topic].begun
 
@@ -213,7 +213,7 @@ class ChunkApplier:
                 self._floors[mark.content] = self._latest
         return mark
 
-    def snapshot_taken(self, mark: PendingMark, snapshot: PgSnapshot) -> None:
+    def set_snapshot(self, mark: PendingMark, snapshot: PgSnapshot) -> None:
         mark.snapshot = snapshot
         with self._lock:
             self._floors[mark.content] = snapshot

@@ -86,7 +86,7 @@ class ChunkedLoad:
     # the append thread's side
 
     def appends(self, topic: TopicId) -> bool:
-        return self._applier.begun(topic)
+        return self._applier.has_begun(topic)
 
     def take(self, rows: Sequence[TopicRows], control: Sequence[ControlMessage], output: LoadOutput) -> None:
         self._applier.apply(rows, control, output)
@@ -166,7 +166,7 @@ class ChunkedLoad:
         if publication is not None and topic.schema.relid in publication.entries:
             mark.published = publication.entries[topic.schema.relid].identity.to_json()
         commit_mark(control, self._address, BEGIN_PREFIX, mark.content)
-        mark.counted(self._stop)
+        mark.wait(self._stop)
 
     def _wait_for_transactions(self, control: Connection[Row]) -> None:
         """Wait until every transaction that ran when this session's stream and load had begun has ended and is visible:
@@ -198,7 +198,7 @@ class ChunkedLoad:
             rows = topic.rows
             rate = (rows - before) / max(time.monotonic() - started, 1e-3)
             names = [each.text for each in self.topics]
-            self._progress.loading(names, rows, max(topic.expected, rows), rate)
+            self._progress.set_load(names, rows, max(topic.expected, rows), rate)
             done, pending = wait(pending, _POLL_SECONDS, FIRST_EXCEPTION)
             for future in done:
                 future.result()

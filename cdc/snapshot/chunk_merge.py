@@ -49,11 +49,11 @@ class PgSnapshot:
     def sees(self, xids: Ints) -> Mask:
         """Whether each transaction, which has committed, is seen. ``xids`` have 32 bits, as the stream sends them:
         those of one moment lie within 2³¹ of each other."""
-        full = self.widened(xids)
+        full = self.widen(xids)
         running = np.isin(full, np.fromiter(self.running, np.int64, len(self.running)))
         return (full < self.xmax) & ~running
 
-    def widened(self, xids: Ints) -> Ints:
+    def widen(self, xids: Ints) -> Ints:
         distance = (xids - self.xmax) % _XID_SPACE
         return self.xmax + np.where(distance < _XID_SPACE // 2, distance, distance - _XID_SPACE)
 
@@ -75,20 +75,20 @@ class TouchedKeys:
         self._xids.append(xids)
         self._hashes.append(table["_hash"].to_numpy())
 
-    def unseen(self, snapshot: PgSnapshot) -> Ints | None:
+    def unseen_keys(self, snapshot: PgSnapshot) -> Ints | None:
         """Hashes of the keys that transactions touched which the snapshot does not see. None: one of them truncated the
         table, so no row of the snapshot is current."""
         if self._truncates and not snapshot.sees(np.array(self._truncates, np.int64)).all():
             return None
-        xids, hashes = self._joined()
+        xids, hashes = self._all_keys()
         return np.unique(hashes[~snapshot.sees(xids)])
 
     def forget(self, snapshot: PgSnapshot) -> None:
         """Drop what every snapshot that may still come sees: none is older than ``snapshot``."""
-        xids, hashes = self._joined()
-        kept = snapshot.widened(xids) >= snapshot.xmin
+        xids, hashes = self._all_keys()
+        kept = snapshot.widen(xids) >= snapshot.xmin
         self._xids, self._hashes = [xids[kept]], [hashes[kept]]
-        wide = snapshot.widened(np.array(self._truncates, np.int64))
+        wide = snapshot.widen(np.array(self._truncates, np.int64))
         self._truncates = [
             xid for xid, full in zip(self._truncates, wide.tolist(), strict=True) if full >= snapshot.xmin
         ]
@@ -96,7 +96,7 @@ class TouchedKeys:
     def __len__(self) -> int:
         return sum(map(len, self._xids))
 
-    def _joined(self) -> tuple[Ints, Ints]:
+    def _all_keys(self) -> tuple[Ints, Ints]:
         empty = np.empty(0, np.int64)
         return np.concatenate([empty, *self._xids]), np.concatenate([empty, *self._hashes])
 
@@ -104,7 +104,7 @@ class TouchedKeys:
 def current_rows(rows: pa.Table, snapshot: PgSnapshot, touched: TouchedKeys) -> pa.Table | None:
     """The rows of a chunk (``change_schema``) that are still current at its mark, when ``touched`` knows all that the
     stream brought before it. None: read the chunk again."""
-    unseen = touched.unseen(snapshot)
+    unseen = touched.unseen_keys(snapshot)
     if unseen is None:
         return None
     if not len(unseen):

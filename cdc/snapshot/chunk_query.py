@@ -12,12 +12,12 @@ import pyarrow as pa
 from psycopg import Connection, sql
 from psycopg.pq import TransactionStatus
 
-from tailrace.cdc.postgres.connect import Address, connect, literal, quote, quote_all, translated
-from tailrace.cdc.postgres.locks import read_locks_refused
+from tailrace.cdc.postgres.connect import Address, connect, literal, quote, quote_all, translate_errors
+from tailrace.cdc.postgres.locks import try_read_locks
 from tailrace.cdc.postgres.publication import read_publication
-from tailrace.cdc.postgres.tables import TREE, Table, as_published, read_tables
+from tailrace.cdc.postgres.tables import TREE, Table, apply_publication, read_tables
 from tailrace.cdc.snapshot.chunk_merge import PgSnapshot
-from tailrace.cdc.snapshot.copy import CopyUnit, TableChanged, copy_chunks, in_either_form
+from tailrace.cdc.snapshot.copy import CopyUnit, TableChanged, copy_chunks, read_with_fallback
 from tailrace.eventstore.model.epoch import KeyTexts
 from tailrace.eventstore.model.schema import Column
 
@@ -70,11 +70,11 @@ class KeyedTable:
     def texts_of(self, texts: Sequence[pa.Array], row: int) -> KeyTexts:
         return tuple(texts[at][row].as_py() for at in self.key_at)
 
-    def beyond(self, sign: str, key: KeyTexts) -> str:
+    def key_comparison(self, sign: str, key: KeyTexts) -> str:
         """Compares rows with a key."""
         return f"({self.columns}) {sign} {_tuple(self.key, key)}"
 
-    def among(self, keys: Sequence[KeyTexts]) -> str:
+    def key_list(self, keys: Sequence[KeyTexts]) -> str:
         """Finds rows by their keys, whose cells are in the table's order of columns."""
         names = {column.name for column in self.key}
         columns = [column for column in self.table.columns if column.name in names]
@@ -104,10 +104,10 @@ class ChunkBounds:
     def unit(self, keyset: KeyedTable) -> CopyUnit:
         table = keyset.table
         if self.keys:
-            conditions, order = [keyset.among(self.keys)], ""
+            conditions, order = [keyset.key_list(self.keys)], ""
         else:
             bounds = [(">", self.after), ("<=", self.upto)]
-            conditions = [keyset.beyond(sign, key) for sign, key in bounds if key is not None]
+            conditions = [keyset.key_comparison(sign, key) for sign, key in bounds if key is not None]
             order = f" ORDER BY {keyset.columns} LIMIT {self.limit}"
         return CopyUnit(table, *table.label, " AND ".join(conditions), order, only=table.kind != "p")
 
@@ -132,7 +132,7 @@ def open_session(address: Address) -> Connection[Row]:
     """A connection for chunks. Its commits wait for no standby: a mark is read from the WAL of this server."""
     connection = connect(address, "tailrace load")
     try:
-        with translated("setting up the session", address):
+        with translate_errors("setting up the session", address):
             connection.execute("SET synchronous_commit = local")
             connection.execute("SET default_transaction_read_only = off")
     except BaseException:
@@ -147,8 +147,8 @@ def read_keyset(
     """The table with this oid as it is published, None when it is gone or has no key."""
     # Of this table alone: the row filter of another one would have to wait for that one's lock.
     published = read_publication(connection, publication, address, [relid])
-    found = as_published(read_tables(connection, address, [relid]), published)
-    with translated("reading the catalog", address):
+    found = apply_publication(read_tables(connection, address, [relid]), published)
+    with translate_errors("reading the catalog", address):
         names = [str(name) for (name,) in connection.execute(_KEY_ORDER, {"relid": relid}).fetchall()]
     if not found or set(names) != set(found[0].key) or not names:
         return None
@@ -162,7 +162,7 @@ def plan_ranges(
     """About how many rows the table has, and ranges of keys of about the same size: one when it is small.
 
     Raises TableChanged when it is locked: sampling partitions would wait for one while holding others."""
-    with translated(f"estimating table {keyset.table.text}", address), connection.transaction():
+    with translate_errors(f"estimating table {keyset.table.text}", address), connection.transaction():
         _lock(connection, keyset.table.label)
         row = connection.execute(_SIZE, {"relids": [keyset.table.relid]}).fetchone()
         assert row is not None
@@ -200,7 +200,7 @@ def chunk(
     """
     doing = f"reading table {'.'.join(label)}"
     try:
-        with translated(doing, address):
+        with translate_errors(doing, address):
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE")
             _lock(connection, label)
             row = connection.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
@@ -212,7 +212,7 @@ def chunk(
         _use_operators(connection, address, keyset)
         columns = [column.name for column in keyset.table.columns]
         unit = piece.unit(keyset)
-        parts = in_either_form(lambda form: list(copy_chunks(connection, address, unit, columns, form)))
+        parts = read_with_fallback(lambda form: list(copy_chunks(connection, address, unit, columns, form)))
         empty = pa.array([], pa.large_string())
         texts = [
             pa.concat_arrays([part[at] for part in parts]) if parts else empty for at in range(len(columns))
@@ -226,7 +226,7 @@ def chunk(
 
 def _use_operators(connection: Connection[Row], address: Address, keyset: KeyedTable) -> None:
     names = [column.name for column in keyset.key]
-    with translated("reading the catalog", address):
+    with translate_errors("reading the catalog", address):
         wanted = {"relid": keyset.table.relid, "names": names}
         schemas = [str(name) for (name,) in connection.execute(_OPERATOR_SCHEMAS, wanted).fetchall()]
         if schemas:
@@ -237,7 +237,7 @@ def _use_operators(connection: Connection[Row], address: Address, keyset: KeyedT
 def _lock(connection: Connection[Row], label: tuple[str, str]) -> None:
     """The lock that reading takes, of a partitioned table with those of all its partitions or with none."""
     try:
-        refused = read_locks_refused(connection, sql.Identifier(*label), _LOCK_TRIES)
+        refused = try_read_locks(connection, sql.Identifier(*label), _LOCK_TRIES)
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         raise TableChanged(f"table {'.'.join(label)} was dropped or renamed") from None
     if refused:
@@ -246,7 +246,7 @@ def _lock(connection: Connection[Row], label: tuple[str, str]) -> None:
 
 def commit_mark(connection: Connection[Row], address: Address, prefix: str, content: bytes) -> None:
     """Commit a transactional logical message, with the open transaction if there is one."""
-    with translated("writing a mark into the WAL", address):
+    with translate_errors("writing a mark into the WAL", address):
         connection.execute(
             "SELECT pg_catalog.pg_logical_emit_message(true, %s, %s::bytea)", [prefix, content]
         )
@@ -265,7 +265,7 @@ def transactions_ended(connection: Connection[Row], address: Address) -> int:
 
 
 def _snapshot_part(connection: Connection[Row], address: Address, part: str) -> int:
-    with translated("looking for running transactions", address):
+    with translate_errors("looking for running transactions", address):
         query = sql.SQL("SELECT pg_catalog.{}(pg_catalog.pg_current_snapshot())::text")
         row = connection.execute(query.format(sql.Identifier(f"pg_snapshot_{part}"))).fetchone()
     assert row is not None

@@ -23,7 +23,7 @@ from tailrace.cdc.snapshot.chunk_query import (
     open_session,
     read_keyset,
 )
-from tailrace.cdc.topics import TopicsChanged, changed
+from tailrace.cdc.topics import TopicsChanged, changed_schema
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.epoch import KeyTexts, LoadStep
@@ -89,7 +89,7 @@ class ChunkReader:
                 previous = None
                 now = self._topic.ranges[number]
                 after, done = now.after, now.done
-        if previous is not None and not previous.counted(*self._halts):
+        if previous is not None and not previous.wait(*self._halts):
             self._read_range(connection, number)
 
     def _read_chunk(
@@ -97,12 +97,12 @@ class ChunkReader:
     ) -> tuple[PendingMark, KeyTexts | None, bool]:
         """Raises _EarlierChunkDropped."""
         mark = self._applier.new_mark(self._topic)
-        with self._reading(connection, mark, piece) as (keyset, found):
+        with self._open_chunk(connection, mark, piece) as (keyset, found):
             last = keyset.texts_of(found.texts, found.rows - 1) if found.rows else piece.after
             done = found.rows < piece.limit
             mark.step = LoadStep(self._topic.id, number, last, found.rows, done)
             self._learn(found)
-            if previous is not None and not previous.counted(*self._halts):
+            if previous is not None and not previous.wait(*self._halts):
                 raise _EarlierChunkDropped
             self._commit(connection, mark)
         return mark, last, done
@@ -113,12 +113,12 @@ class ChunkReader:
             for start in range(0, len(keys), _KEYS_PER_CHUNK):
                 piece = ChunkBounds(keys=tuple(keys[start : start + _KEYS_PER_CHUNK]))
                 mark = self._applier.new_mark(self._topic)
-                with self._reading(connection, mark, piece):
+                with self._open_chunk(connection, mark, piece):
                     self._commit(connection, mark)
-                mark.counted(*self._halts)
+                mark.wait(*self._halts)
 
     @contextmanager
-    def _reading(
+    def _open_chunk(
         self, connection: Connection[Row], mark: PendingMark, piece: ChunkBounds
     ) -> Iterator[tuple[KeyedTable, ChunkRows]]:
         topic = self._topic
@@ -130,7 +130,7 @@ class ChunkReader:
                 found,
             ):
                 require_known(topic, keyset, self._task.policies)
-                self._applier.snapshot_taken(mark, found.snapshot)
+                self._applier.set_snapshot(mark, found.snapshot)
                 texts = [found.texts[at] for at in topic.schema.places]
                 mark.rows = loaded_rows(texts, topic.schema, self._task.policies, LoadStamp(lsn=0))
                 self._throttle.count(found.rows)
@@ -166,7 +166,7 @@ def require_known(topic: ChunkedTopic, keyset: KeyedTable | None, policies: Poli
             f"the source's user may not read {keyset.table.text}",
             hint="GRANT USAGE ON its SCHEMA and SELECT ON the table (loads and verify read it)",
         )
-    if changed(keyset.table, topic.schema, policies) is not None:
+    if changed_schema(keyset.table, topic.schema, policies) is not None:
         raise TopicsChanged(f"the columns of {topic.id.text} changed while it was being loaded")
 
 

@@ -21,14 +21,14 @@ from psycopg import Connection, pq, sql
 from tailrace.cdc.kernels.copy_text import columns_of
 from tailrace.cdc.kernels.rows import Bytes
 from tailrace.cdc.postgres import errors
-from tailrace.cdc.postgres.connect import Address, connect, encoding_of, quote, translated
+from tailrace.cdc.postgres.connect import Address, connect, encoding_of, quote, translate_errors
 from tailrace.cdc.postgres.liveness import wait_readable
-from tailrace.cdc.postgres.locks import POLL_SECONDS, read_locks_refused
+from tailrace.cdc.postgres.locks import POLL_SECONDS, try_read_locks
 from tailrace.cdc.postgres.publication import Publication
-from tailrace.cdc.postgres.tables import Table, as_published, read_tables
+from tailrace.cdc.postgres.tables import Table, apply_publication, read_tables
 from tailrace.cdc.postgres.value_text import read_bases
 from tailrace.cdc.snapshot.copy_buffer import Inbox, Messages, Outcome
-from tailrace.cdc.wire.binary import PLAIN, Render, copied_row
+from tailrace.cdc.wire.binary import PLAIN, Render, parse_copy_row
 from tailrace.eventstore.errors import IntegrityError, TransientError
 
 Row = tuple[object, ...]
@@ -103,7 +103,7 @@ def snapshot_session(address: Address, snapshot: str) -> Iterator[Connection[Row
     """A connection inside a read-only transaction on the snapshot. Raises TransientError when it is gone."""
     connection = connect(address, "tailrace load")
     try:
-        with translated("taking the exported snapshot", address):
+        with translate_errors("taking the exported snapshot", address):
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
         yield connection
@@ -124,10 +124,10 @@ def lock_tables(
     ``waiting`` is called now and then with the server's words while another lock is in the way; it may raise to give
     up. Raises TableChanged, and OperatorError when a table may not be read."""
     tables = read_tables(connection, address, relids)
-    while refusal := _refused(connection, address, tables):
+    while refusal := _refusal(connection, address, tables):
         waiting(refusal)
         time.sleep(POLL_SECONDS)
-    with translated("reading the catalog", address):
+    with translate_errors("reading the catalog", address):
         changed = connection.execute(_CHANGED_FILES, [[table.relid for table in tables]]).fetchone()
     if changed is not None:
         raise TableChanged(
@@ -135,10 +135,10 @@ def lock_tables(
             hint="the load is begun again with a new snapshot",
         )
     _require_same(tables, address)
-    with translated("measuring tables", address):
+    with translate_errors("measuring tables", address):
         sizes = connection.execute(_BLOCKS, [[table.relid for table in tables]]).fetchall()
     blocks = {relid: int(str(size)) for relid, size in sizes}
-    return as_published((replace(table, blocks=blocks[table.relid]) for table in tables), publication)
+    return apply_publication((replace(table, blocks=blocks[table.relid]) for table in tables), publication)
 
 
 def _require_same(tables: Sequence[Table], address: Address) -> None:
@@ -164,7 +164,7 @@ def share_locks(connection: Connection[Row], address: Address, tables: Sequence[
     coordinator for the worker: a deadlock that the server cannot see. So the wait is bounded here, where nothing has
     been read. Raises TableChanged.
     """
-    refusal = _refused(connection, address, tables, tries=_SHARE_TRIES)
+    refusal = _refusal(connection, address, tables, tries=_SHARE_TRIES)
     if refusal:
         raise TableChanged(
             f"a table is being truncated or altered while its load begins: {refusal}",
@@ -172,7 +172,7 @@ def share_locks(connection: Connection[Row], address: Address, tables: Sequence[
         )
 
 
-def _refused(connection: Connection[Row], address: Address, tables: Sequence[Table], tries: int = 1) -> str:
+def _refusal(connection: Connection[Row], address: Address, tables: Sequence[Table], tries: int = 1) -> str:
     """Take the locks of all these tables or of none; what the server said when somebody is in the way."""
     if not tables:
         return ""
@@ -180,9 +180,9 @@ def _refused(connection: Connection[Row], address: Address, tables: Sequence[Tab
         sql.SQL("{}{}").format(sql.SQL("" if table.kind == "p" else "ONLY "), sql.Identifier(*table.label))
         for table in tables
     )
-    with translated("locking tables", address):
+    with translate_errors("locking tables", address):
         try:
-            return read_locks_refused(connection, names, tries)
+            return try_read_locks(connection, names, tries)
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
             raise TableChanged(
                 f"a table was dropped or renamed while its load began: {error.diag.message_primary}",
@@ -194,7 +194,7 @@ def plan_copies(connection: Connection[Row], address: Address, table: Table, wor
     """The COPYs that read a table: block ranges of a large one, leaf by leaf of a partitioned one."""
     if table.kind != "p":
         return _ranges(table, table.schema, table.name, table.blocks, workers)
-    with translated("reading the partitions", address):
+    with translate_errors("reading the partitions", address):
         leaves = connection.execute(
             "SELECT n.nspname, c.relname, pg_catalog.pg_relation_size(c.oid) / current_setting('block_size')::int"
             " FROM pg_catalog.pg_partition_tree(%s::bigint::oid::regclass) t"
@@ -234,19 +234,19 @@ def copy_chunks(
 
     Raises RowTooLarge for a row that the server cannot send in this form; the transaction goes on, and the rows may be
     read again in binary."""
-    with _undone_when_too_large(connection, address):
+    with _savepoint_for_large_rows(connection, address):
         if form is CopyForm.BINARY:
             yield from _copy_binary(connection, address, unit, columns)
             return
         pgconn = connection.pgconn
-        sent = _copied(pgconn, unit.statement(columns, encoding_of(pgconn)), unit, address)
+        sent = _copy(pgconn, unit.statement(columns, encoding_of(pgconn)), unit, address)
         for rows in sent:
             texts = parse_rows(rows.data, len(rows), len(columns))
             del rows  # what is made of them needs the memory
             yield texts
 
 
-def in_either_form(read: Callable[[CopyForm], T]) -> T:
+def read_with_fallback(read: Callable[[CopyForm], T]) -> T:
     """What ``read`` gives of rows as text, or else in binary. Raises RowTooLarge when the server can send neither."""
     try:
         return read(CopyForm.TEXT)
@@ -255,9 +255,9 @@ def in_either_form(read: Callable[[CopyForm], T]) -> T:
 
 
 @contextmanager
-def _undone_when_too_large(connection: Connection[Row], address: Address) -> Iterator[None]:
+def _savepoint_for_large_rows(connection: Connection[Row], address: Address) -> Iterator[None]:
     def say(command: LiteralString) -> None:
-        with translated("reading a table", address):
+        with translate_errors("reading a table", address):
             connection.execute(command)
 
     say("SAVEPOINT reading")
@@ -280,9 +280,9 @@ def _copy_binary(
     renders = [plain.get(name, bytes) for name in columns]
     pgconn = connection.pgconn
     pgconn.exec_(f"SET LOCAL client_encoding = '{encoding_of(pgconn)}'".encode())
-    for messages in _copied(pgconn, unit.binary_statement(columns, plain), unit, address):
+    for messages in _copy(pgconn, unit.binary_statement(columns, plain), unit, address):
         rows = [
-            row for row in (copied_row(each, len(columns)) for each in messages.each()) if row is not None
+            row for row in (parse_copy_row(each, len(columns)) for each in messages.each()) if row is not None
         ]
         if rows:
             yield [
@@ -293,10 +293,10 @@ def _copy_binary(
 
 def _texts(render: Render, cells: Iterable[memoryview | None]) -> pa.Array:
     texts = [None if cell is None else render(cell) for cell in cells]
-    return _text_if_it_is(pa.array(texts, pa.large_binary()))
+    return _text_or_bytes(pa.array(texts, pa.large_binary()))
 
 
-def _copied(pgconn: pq.abc.PGconn, statement: str, unit: CopyUnit, address: Address) -> Iterator[Messages]:
+def _copy(pgconn: pq.abc.PGconn, statement: str, unit: CopyUnit, address: Address) -> Iterator[Messages]:
     """Chunks of whole rows: the server sends one CopyData message per row (copyto.c), which is checked later."""
     doing = f"reading table {unit.schema}.{unit.name}"
     begun = pgconn.exec_(statement.encode())
@@ -328,10 +328,10 @@ def parse_rows(data: Bytes, rows: int, columns: int) -> list[pa.Array]:
     found = columns_of(data, rows, columns)
     if found is None:
         raise IntegrityError(f"what COPY sent cannot be read as {rows} rows", hint="report this")
-    return [_text_if_it_is(column) for column in found]
+    return [_text_or_bytes(column) for column in found]
 
 
-def _text_if_it_is(cells: pa.Array) -> pa.Array:
+def _text_or_bytes(cells: pa.Array) -> pa.Array:
     try:
         return cells.cast(pa.large_string())
     except pa.ArrowInvalid:

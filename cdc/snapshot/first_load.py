@@ -10,7 +10,7 @@ from psycopg import Connection
 from tailrace.cdc.columnar.relations import EVENTS_TABLE
 from tailrace.cdc.context import Task, transaction_wait
 from tailrace.cdc.postgres.check import read_server
-from tailrace.cdc.postgres.connect import Address, connect, connect_replication, translated
+from tailrace.cdc.postgres.connect import Address, connect, connect_replication, translate_errors
 from tailrace.cdc.postgres.liveness import end_sessions
 from tailrace.cdc.postgres.publication import Publication
 from tailrace.cdc.postgres.slot import (
@@ -44,10 +44,10 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
     lost), TransientError (begin again), Fenced.
     """
     store, address, progress = task.store, task.address, task.progress
-    progress.phase(Phase.LOADING)
+    progress.set_phase(Phase.LOADING)
     with (
         connect(address, "tailrace load") as control,
-        _ended_with(address, control.info.backend_pid) as sessions,
+        _end_on_failure(address, control.info.backend_pid) as sessions,
         only_one(control, state.slot, address),
     ):
         if _is_loaded(store, state.name):  # then the slot is what its stream goes on from
@@ -68,15 +68,15 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
                 lambda topic, schema: register_topic(store, topic, schema, reason=""),
             )
             load = SnapshotLoad(task, exported, state.publication, target, tick)
-            wanted = _published(topics, publication)
+            wanted = _published_topics(topics, publication)
             loaded = load.run(wanted, events_table(publication))
         finally:
             replication.finish()
         require_slot_unmoved(control, exported, address)
         writer.append(_epoch(state.name, exported, loaded, topics))
         store.collect_orphans()
-    progress.loading(())
-    progress.appended(epochs=1, transactions=0, changes=loaded.rows, commit_ts=loaded.commit_ts)
+    progress.set_load(())
+    progress.add_epochs(epochs=1, transactions=0, changes=loaded.rows, commit_ts=loaded.commit_ts)
     progress.note(
         f"first load of {loaded.rows} rows at {format_lsn(exported.consistent_point)} is in the log"
     )
@@ -84,7 +84,7 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
 
 
 @contextmanager
-def _ended_with(address: Address, *pids: int) -> Iterator[list[int]]:
+def _end_on_failure(address: Address, *pids: int) -> Iterator[list[int]]:
     """End the load's sessions when a connection breaks: the server may keep them, and with them the lock and the slot
     that the next attempt needs."""
     sessions = list(pids)
@@ -100,7 +100,7 @@ def events_table(publication: Publication) -> int | None:
     return next((oid for oid, label in publication.tables.items() if label == EVENTS_TABLE), None)
 
 
-def _published(topics: Topics, publication: Publication) -> dict[TopicId, TopicSchema]:
+def _published_topics(topics: Topics, publication: Publication) -> dict[TopicId, TopicSchema]:
     """Topics whose table is published under the oid they were registered with; the others stay incomplete."""
     return {
         topic: topics.schema(topic) for topic in topics.tables if topics.relid(topic) in publication.tables
@@ -148,7 +148,7 @@ def require_slot_unmoved(control: Connection[Row], exported: Exported, address: 
 @contextmanager
 def only_one(control: Connection[Row], slot: str, address: Address) -> Iterator[None]:
     """Take an advisory lock that ends with the connection: two first loads would drop each other's slot."""
-    with translated("taking the lock of the first load", address):
+    with translate_errors("taking the lock of the first load", address):
         row = control.execute(
             "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(%s, 0))", [f"tailrace {slot}"]
         ).fetchone()

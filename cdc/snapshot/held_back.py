@@ -47,11 +47,11 @@ class HeldBackRows:
         """Files of the rows that commit at or above ``lsn``, in order. ``schemas`` are the topic's by version."""
         self._flush()
         self.forget_below(lsn)
-        kept = [self._trimmed(file, lsn, schemas[file.version]) for file in self._files]
+        kept = [self._trim(file, lsn, schemas[file.version]) for file in self._files]
         self._files = []
         return [file for file in kept if file.rows]
 
-    def _trimmed(self, file: PreparedSegment, lsn: int, schema: TopicSchema) -> PreparedSegment:
+    def _trim(self, file: PreparedSegment, lsn: int, schema: TopicSchema) -> PreparedSegment:
         """The file, or another one without the rows that commit below ``lsn``."""
         if file.lsns is None or file.lsns[0] >= lsn:
             return file

@@ -20,7 +20,7 @@ from psycopg import Connection
 
 from tailrace.cdc.columnar.values import LoadStamp, loaded_rows
 from tailrace.cdc.context import Task, lock_wait
-from tailrace.cdc.postgres.connect import translated
+from tailrace.cdc.postgres.connect import translate_errors
 from tailrace.cdc.postgres.publication import read_publication
 from tailrace.cdc.postgres.slot import Exported
 from tailrace.cdc.postgres.tables import Table
@@ -28,13 +28,13 @@ from tailrace.cdc.snapshot.copy import (
     CopyForm,
     CopyUnit,
     copy_chunks,
-    in_either_form,
     lock_tables,
     plan_copies,
+    read_with_fallback,
     share_locks,
     snapshot_session,
 )
-from tailrace.cdc.topics import TopicsChanged, changed, is_events
+from tailrace.cdc.topics import TopicsChanged, changed_schema, is_events
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.schema import EVENT_SCHEMA, TopicSchema
 from tailrace.eventstore.model.segment_ref import PreparedSegment
@@ -123,7 +123,7 @@ class SnapshotLoad:
         return LoadResult(files, dict(self._topics.values()), self._rows, commit_ts, published)
 
     def _schema(self, table: Table, latest: TopicSchema) -> TopicSchema:
-        return changed(table, latest, self._task.policies) or latest
+        return changed_schema(table, latest, self._task.policies) or latest
 
     def _units(self, coordinator: Connection[Row], table: Table) -> list[CopyUnit]:
         if is_events(table):  # the order of events is part of what they say: one reader, sorted
@@ -134,7 +134,7 @@ class SnapshotLoad:
 
     def _estimate(self, coordinator: Connection[Row], relids: list[int]) -> tuple[datetime, int]:
         """The load's time (later than that of every commit in it, by the server's clock) and about how many rows."""
-        with translated("estimating the load", self._address):
+        with translate_errors("estimating the load", self._address):
             row = coordinator.execute(
                 "WITH given AS (SELECT unnest(%s::bigint[]::oid[]) AS oid)"
                 " SELECT pg_catalog.clock_timestamp(), coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint"
@@ -167,7 +167,7 @@ class SnapshotLoad:
                     number, unit = next(todo, (-1, None))
                 if unit is None:
                     return
-                in_either_form(partial(self._read, connection, number, unit))
+                read_with_fallback(partial(self._read, connection, number, unit))
 
     def _read(self, connection: Connection[Row], number: int, unit: CopyUnit, form: CopyForm) -> None:
         self._forget(number)
@@ -221,13 +221,13 @@ class SnapshotLoad:
         started = time.monotonic()
         names = [topic.text for topic, _ in self._topics.values()]
         pending = set(running)
-        self._progress.loading(names, 0, expected, 0.0)
+        self._progress.set_load(names, 0, expected, 0.0)
         while pending:
             done, pending = wait(pending, _REPORT_SECONDS, FIRST_EXCEPTION)
             for future in done:
                 future.result()
             rate = self._rows / max(time.monotonic() - started, 1e-3)
-            self._progress.loading(names, self._rows, max(expected, self._rows), rate)
+            self._progress.set_load(names, self._rows, max(expected, self._rows), rate)
             self._tick()
             if pending:
                 self._task.require_going()

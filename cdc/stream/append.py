@@ -100,7 +100,7 @@ class Appender:
             item = self._handover.get(_POLL_SECONDS)
             self.take(item)
             if item is not None:
-                self._handover.done(self._writer.state.end_lsn)
+                self._handover.task_done(self._writer.state.end_lsn)
 
     def take(self, item: Item | None) -> None:
         """One turn: append what came (None: nothing did), then complete loads and decode frames in quarantine."""
@@ -166,7 +166,7 @@ class Appender:
         for notify in output.after_commit:
             notify()
         self._pending = _PendingEpoch()
-        self._progress.appended(
+        self._progress.add_epochs(
             epochs=int(info is not None),
             transactions=block.transactions,
             changes=pending.changes + sum(part.rows.num_rows for part in rows),
@@ -204,7 +204,7 @@ class Appender:
         block.release()
         failpoints.hit("epoch_decoded")
         self._unstored.update({(topic, schema.version): schema for topic, schema in decoded.new_schemas})
-        self._progress.ignored(decoded.ignored)
+        self._progress.add_ignored(decoded.ignored)
         for change in decoded.changes:
             self._progress.report(_describe(change))
         for message in decoded.control:
@@ -286,8 +286,8 @@ class Appender:
         for topic in batch.completes:
             self._states.pop(topic, None)
             self._load_of.pop(topic, None)
-        self._progress.loading(())
-        self._progress.appended(
+        self._progress.set_load(())
+        self._progress.add_epochs(
             epochs=int(info is not None),
             transactions=0,
             changes=sum(file.rows for file in batch.files),

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from tailrace.cdc.postgres.errors import RowTooLarge, too_large_hint
 from tailrace.cdc.postgres.value_text import Renderer, Unrenderable
 from tailrace.cdc.stream.spool import Frames
-from tailrace.cdc.wire.binary import BYTEA, BinaryCell, binary_cells, with_texts
+from tailrace.cdc.wire.binary import BYTEA, BinaryCell, binary_cells, replace_cells
 from tailrace.cdc.wire.pgoutput import Relation, decode
 from tailrace.eventstore.errors import TransientError
 
@@ -63,7 +63,7 @@ class TextStream:
                 break
         texts = iter(self._texts([(frames[at], cell) for at, cells in changes for cell in cells]))
         for at, cells in changes:
-            frames[at] = with_texts(frames[at], cells, [next(texts) for _ in cells])
+            frames[at] = replace_cells(frames[at], cells, [next(texts) for _ in cells])
         return frames
 
     def _take(self, frame: bytes) -> list[BinaryCell]:
@@ -117,8 +117,8 @@ class TextStream:
     def send(self, frame: bytes) -> None:
         self._stream.send(frame)
 
-    def gone(self) -> TransientError:
-        return self._stream.gone()
+    def silence_error(self) -> TransientError:
+        return self._stream.silence_error()
 
     def finish(self) -> None:
         self._stream.finish()

@@ -3,14 +3,14 @@
 The rules (``Standby status update``; only ``flush`` moves a logical slot):
 
 1. ``flush`` is a position below which every commit is durable in the log, and never goes back.
-2. It moves with the catalog commit (``durable``), never with what was received.
+2. It moves with the catalog commit (``note_durable``), never with what was received.
 3. A keepalive's WAL end is such a position too, once everything received before that keepalive is in the log and no
-   transaction was open; it is stored as ``through_lsn`` first (``wants_through``, then ``durable``). Otherwise an idle
-   database keeps its WAL for ever.
+   transaction was open; it is stored as ``through_lsn`` first (``through_position``, then ``note_durable``). Otherwise
+   an idle database keeps its WAL for ever.
 4. A reply that is asked for is given at once; without being asked, one every ``interval``; also under backpressure
    and inside a huge transaction, with the old ``flush``.
 5. A server that is not heard of for half of ``patience`` is asked for a reply; one that stays silent after that for
-   one and a half of it is gone (``silent``): a connection whose other end vanished says nothing by itself.
+   one and a half of it is gone (``is_silent``): a connection whose other end vanished says nothing by itself.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ class Feedback:
     def flush(self) -> int:
         return self._flush
 
-    def received(self, lsn: int) -> None:
+    def note_received(self, lsn: int) -> None:
         """A frame of WAL came. ``lsn`` is its header's end; 0 (Relation, Type) says nothing."""
         self._write = max(self._write, lsn)
 
-    def heard(self, at: float) -> None:
+    def note_heard(self, at: float) -> None:
         """Something came from the server at ``at``, or nobody listened until then."""
         if self._heard_at is None or at > self._heard_at:
             self._heard_at, self._asked_at = at, None
 
-    def silent(self, now: float) -> bool:
+    def is_silent(self, now: float) -> bool:
         """The server was asked for a reply and has not been heard of since: the connection is dead."""
         return self._asked_at is not None and now - self._asked_at >= 1.5 * self._patience
 
-    def durable(self, lsn: int) -> None:
+    def note_durable(self, lsn: int) -> None:
         """The catalog committed: every commit below ``lsn`` (an ``end_lsn`` or a ``through_lsn``) is in the log."""
         self._flush = max(self._flush, lsn)
         self._write = max(self._write, self._flush)
@@ -83,8 +83,8 @@ class Feedback:
         if not in_transaction and wal_end >= received_end:
             self._idle_end, self._idle_needs = wal_end, received_end
 
-    def wants_through(self, now: float) -> int | None:
-        """A position to store as ``through_lsn`` and then to report by ``durable``; None when there is none now."""
+    def through_position(self, now: float) -> int | None:
+        """A position to store as ``through_lsn`` and to report by ``note_durable`` then; None for none now."""
         if self._idle_end <= self._flush or self._idle_needs > self._flush:
             return None
         if self._through_at is not None and now - self._through_at < THROUGH_INTERVAL:
@@ -92,7 +92,7 @@ class Feedback:
         self._through_at = now
         return self._idle_end
 
-    def due(self, now: float) -> Status | None:
+    def next_status(self, now: float) -> Status | None:
         """The status to send now, or None. Calling it counts as having sent it."""
         waited = self._sent_at is None or now - self._sent_at >= self._interval
         ask = (

@@ -60,7 +60,7 @@ class Handover:
         """The append thread has nothing to do: hand over early rather than gather more."""
         return not self._items and not self._busy
 
-    def full(self, gathered: int) -> bool:
+    def is_full(self, gathered: int) -> bool:
         """Whether blocks handed over and ``gathered`` bytes beside them reach the limit, so reading must stop."""
         return self._bytes + gathered >= self._bytes_max
 
@@ -68,7 +68,7 @@ class Handover:
     def bytes(self) -> int:
         return self._bytes
 
-    def durable(self) -> int:
+    def durable_position(self) -> int:
         """The position that is durable in the log; raises the error that ended the other side."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._reader, 4096)
@@ -84,7 +84,7 @@ class Handover:
     # the append side
 
     def get(self, seconds: float) -> Item | None:
-        """The next item, None after ``seconds`` without one or when closed. ``done`` is called when it is appended."""
+        """The next item, None after ``seconds`` without one or when closed. Call ``task_done`` when it is appended."""
         with self._condition:
             self._condition.wait_for(lambda: self._items or self._closed, seconds)
             if not self._items or self._closed:
@@ -94,7 +94,7 @@ class Handover:
             self._taken = _size(item)
             return item
 
-    def done(self, durable_lsn: int) -> None:
+    def task_done(self, durable_lsn: int) -> None:
         """The item taken last is appended, up to this position."""
         with self._condition:
             self._bytes -= self._taken

@@ -90,14 +90,14 @@ class Receiver:
     def _run(self) -> None:
         while not self._stopped():
             now = time.monotonic()
-            self._feedback.durable(self._handover.durable())
+            self._feedback.note_durable(self._handover.durable_position())
             if self._handover.closed:
                 return
             self._hand_over(now)
             self._store_idle_position(now)
             self._confirm(now)
             self._tick()
-            reading = not self._handover.full(self._assembler.pending_bytes)
+            reading = not self._handover.is_full(self._assembler.pending_bytes)
             if not (reading and self._read()):
                 self._listen(reading)
                 self._wait(reading, now)
@@ -123,8 +123,8 @@ class Receiver:
         if frames[-1][0] == _XLOGDATA:
             received = max(received, _wal_end(frames[-1]))
         if received:
-            self._feedback.received(received)
-            self._progress.position(received=received)
+            self._feedback.note_received(received)
+            self._progress.set_position(received=received)
         if self._oldest is None and self._assembler.transactions:
             self._oldest = time.monotonic()
         if len(chunk) < _SHORT_READ_BYTES:
@@ -134,9 +134,9 @@ class Receiver:
     def _listen(self, reading: bool) -> None:
         """Raises TransientError when the server is gone without a word (a half-open connection)."""
         now = time.monotonic()
-        self._feedback.heard(self._stream.heard_at if reading else now)
-        if self._feedback.silent(now):
-            raise self._stream.gone()
+        self._feedback.note_heard(self._stream.heard_at if reading else now)
+        if self._feedback.is_silent(now):
+            raise self._stream.silence_error()
 
     def _control(self, frame: bytes) -> None:
         message = parse(frame)
@@ -147,7 +147,7 @@ class Receiver:
             in_transaction=self._assembler.open,
             received_end=self._assembler.end_lsn,
         )
-        self._progress.position(server=message.wal_end)
+        self._progress.set_position(server=message.wal_end)
 
     def _cut(self) -> None:
         """Hand over the whole transactions, then what has come of an oversized open one."""
@@ -162,24 +162,24 @@ class Receiver:
         """Epochs are cut when full (``_read``), or after the linger once the append side has nothing to do."""
         if self._oldest is None or not self._handover.idle:
             return
-        if now - self._oldest >= self._linger or self._handover.full(self._assembler.pending_bytes):
+        if now - self._oldest >= self._linger or self._handover.is_full(self._assembler.pending_bytes):
             self._cut()
 
     def _store_idle_position(self, now: float) -> None:
         if not self._handover.idle or self._assembler.transactions:
             return
-        lsn = self._feedback.wants_through(now)
+        lsn = self._feedback.through_position(now)
         if lsn is not None:
             self._handover.put(Through(lsn))
 
     def _confirm(self, now: float) -> None:
-        status = self._feedback.due(now)
+        status = self._feedback.next_status(now)
         if status is None:
             return
         self._stream.send(
             status_update(status.write, status.flush, status.apply, datetime.now(UTC), reply=status.reply)
         )
-        self._progress.position(confirmed=status.flush, durable=status.flush, queued=self._handover.bytes)
+        self._progress.set_position(confirmed=status.flush, durable=status.flush, queued=self._handover.bytes)
         if status.flush > self._sent_flush:
             self._sent_flush = status.flush
             failpoints.hit("position_confirmed")
@@ -206,6 +206,6 @@ class Receiver:
             self._handover.put(block)
         deadline = time.monotonic() + _DRAIN_SECONDS
         while not self._handover.drain(min(self._interval, 1.0)) and time.monotonic() < deadline:
-            self._feedback.durable(self._handover.durable())
+            self._feedback.note_durable(self._handover.durable_position())
             confirm(time.monotonic())
-        self._feedback.durable(self._handover.durable())
+        self._feedback.note_durable(self._handover.durable_position())

@@ -103,7 +103,7 @@ class Redecoding:
         if part.path is not None:
             self._store.storage.delete(part.path)
         rows = sum(each.rows.num_rows for each in decoded.rows)
-        self._progress.appended(epochs=int(info is not None), transactions=0, changes=rows, commit_ts=None)
+        self._progress.add_epochs(epochs=int(info is not None), transactions=0, changes=rows, commit_ts=None)
         if doubts:
             raise TopicsChanged(f"{topic.text} must be read again: {doubts[0]}")
 

@@ -24,7 +24,7 @@ def is_waiting(store: Store, source: str) -> bool:
     )
 
 
-def to_read_again(
+def topics_to_read(
     store: Store, source: str, topics: Topics, published: Container[int]
 ) -> tuple[list[TopicId], list[Request]]:
     """The topics to read again that are complete or in quarantine, and the requests to mark as running once these
@@ -41,13 +41,13 @@ def to_read_again(
     return suspended, waiting
 
 
-def to_decode_again(store: Store, source: str, topics: Topics) -> list[TopicId]:
+def topics_to_decode(store: Store, source: str, topics: Topics) -> list[TopicId]:
     """The topics to decode again: all that came for them since is stored. Other requests are answered."""
     found = []
     for request in store.requests.open(source, RETRY):
         entry = topics.quarantined.get(request.topic)
         if entry is None:
-            store.requests.answer([request.id], *_not_quarantined(store, request))
+            store.requests.answer([request.id], *_answer_without_quarantine(store, request))
         elif not entry.keeps:
             detail = f"its changes could not be stored; read it again: {AGAIN} {request.topic.text}"
             store.requests.answer([request.id], RequestState.FAILED, detail)
@@ -57,7 +57,7 @@ def to_decode_again(store: Store, source: str, topics: Topics) -> list[TopicId]:
     return list(dict.fromkeys(found))
 
 
-def _not_quarantined(store: Store, request: Request) -> tuple[RequestState, str]:
+def _answer_without_quarantine(store: Store, request: Request) -> tuple[RequestState, str]:
     since = store.topic(request.topic).complete_since
     if since is None:
         return RequestState.FAILED, "it is being read again from its table"

@@ -93,13 +93,13 @@ class Session:
         with self._open(state) as stream:
             writer = self._store.take_over(self._name)
             self.term = writer.term
-            self._progress.phase(Phase.STREAMING)
-            self._progress.position(durable=writer.state.through_lsn, confirmed=state.end_lsn)
+            self._progress.set_phase(Phase.STREAMING)
+            self._progress.set_position(durable=writer.state.through_lsn, confirmed=state.end_lsn)
             start = SessionStart(self._task, writer, publication)
-            with self._lines.within(_START_SECONDS):
+            with self._lines.timeout(_START_SECONDS):
                 topics = start.topics()
-                retried = requests.to_decode_again(self._store, self._name, topics)
-            with self._lines.within(_START_SECONDS):
+                retried = requests.topics_to_decode(self._store, self._name, topics)
+            with self._lines.timeout(_START_SECONDS):
                 loads = start.loads(topics)
             self._stream(stream, self._append_context(writer, topics, loads, retried))
 
@@ -123,7 +123,7 @@ class Session:
             else:
                 yield stream
 
-    def _stopped(self) -> bool:
+    def _is_stopped(self) -> bool:
         return self._task.stop.is_set() or self._taken.is_set()
 
     def _append_context(
@@ -133,7 +133,7 @@ class Session:
         describe: Describe = describer
         if self._recorder is not None:
             self._recorder.begin(writer.state, topics)
-            describe = self._recorder.recording(describer)
+            describe = self._recorder.record_answers(describer)
 
         def decoder(policies: Policies, quarantined: Collection[TopicId]) -> BlockDecoder:
             return BlockDecoder(
@@ -157,7 +157,7 @@ class Session:
             decoder=decoder(self._policies, topics.quarantined),
             progress=self._progress,
             topics=topics,
-            filled_unseen=describer.filled_unseen,
+            filled_unseen=describer.may_be_filled,
             loads=loads,
             redecoding=redecoding,
             recorder=self._recorder,
@@ -165,7 +165,7 @@ class Session:
 
     def _stream(self, stream: Frames, context: AppendContext) -> None:
         handover = Handover(self._settings.queue_bytes)
-        receiver = Receiver(stream, handover, self._task, context.writer.state, self._stopped, self._tick)
+        receiver = Receiver(stream, handover, self._task, context.writer.state, self._is_stopped, self._tick)
         watcher = Watcher(self._task, [topic for load in context.loads for topic in load.topics])
         try:
             self._run_parts(receiver, Appender(context, handover), watcher, handover, context.loads)

@@ -46,7 +46,7 @@ class Frames(Protocol):
     def fileno(self) -> int: ...
     def receive(self, max_bytes: int) -> list[bytes]: ...
     def send(self, frame: bytes) -> None: ...
-    def gone(self) -> TransientError: ...
+    def silence_error(self) -> TransientError: ...
     def finish(self) -> None: ...
 
 
@@ -100,7 +100,7 @@ class Spool:
         if self._open is not None or start.first is known:
             raise ProtocolError(f"the stream block of transaction {start.xid} cannot begin now", hint=HINT)
         if not known:
-            with self._explained():
+            with self._translate_errors():
                 self._folder.mkdir(parents=True, exist_ok=True)
             self._streams[start.xid] = _Streamed(SpoolFile(self._folder))
         self._open = start.xid
@@ -108,7 +108,7 @@ class Spool:
     def _keep(self, xid: int | None, message: bytes) -> None:
         assert xid is not None
         subxid, inner = unwrap(message)
-        with self._explained():
+        with self._translate_errors():
             self._streams[xid].file.write(_RECORD.pack(xid if subxid is None else subxid, len(inner)) + inner)
 
     def _abort(self, xid: int, subxid: int) -> None:
@@ -126,7 +126,7 @@ class Spool:
         return self._replay(self._streams.pop(commit.xid), commit)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -202,8 +202,8 @@ class SpooledStream:
     def send(self, frame: bytes) -> None:
         self._stream.send(frame)
 
-    def gone(self) -> TransientError:
-        return self._stream.gone()
+    def silence_error(self) -> TransientError:
+        return self._stream.silence_error()
 
     def finish(self) -> None:
         self._spool.close()

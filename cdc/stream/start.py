@@ -10,7 +10,7 @@ from tailrace.cdc.postgres.check import read_server
 from tailrace.cdc.postgres.connect import connect
 from tailrace.cdc.postgres.ddl_trigger import Trigger, read_trigger
 from tailrace.cdc.postgres.publication import Publication, read_publication
-from tailrace.cdc.postgres.tables import Table, as_published, read_tables
+from tailrace.cdc.postgres.tables import Table, apply_publication, read_tables
 from tailrace.cdc.setup.table_changes import (
     LEFT,
     loadable_tables,
@@ -22,7 +22,7 @@ from tailrace.cdc.snapshot.added_tables import AddedTablesLoad
 from tailrace.cdc.snapshot.chunk_load import ChunkedLoad
 from tailrace.cdc.snapshot.topic_load import TopicLoad
 from tailrace.cdc.stream import requests
-from tailrace.cdc.topics import Topics, changed
+from tailrace.cdc.topics import Topics, changed_schema
 from tailrace.eventstore.catalog.requests import RequestState
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.log.writer import SourceWriter
@@ -79,7 +79,7 @@ class SessionStart:
         address, writer, publication = self.task.address, self.writer, self.publication
         topics = self._read_topics()
         with connect(address, "tailrace capture") as connection:
-            tables = as_published(read_tables(connection, address), publication)
+            tables = apply_publication(read_tables(connection, address), publication)
             writer.on_timeline(read_server(connection, address).timeline)
             by_trigger = read_trigger(connection, address) is Trigger.ACTIVE
         # With the trigger the stream says it where it happened.
@@ -111,13 +111,13 @@ class SessionStart:
             topic, schema = topics.schemas.get(table.relid, (None, None))
             if topic is None or schema is None:
                 continue
-            kept = policies.still_protected(table.label, schema)
+            kept = policies.retained_columns(table.label, schema)
             if kept:
                 progress.report(
                     f"{topic.text}: {', '.join(kept)} stay protected as they were, though the configuration does"
                     ' not name them any more; "plain" in [sources.NAME.columns] would lift it'
                 )
-            changes = policies.changed(table.label, schema)
+            changes = policies.changed_columns(table.label, schema)
             if changes and topic not in known and topics.follows(topic):
                 progress.report(
                     f"{topic.text} is read again, as column policies changed ({'; '.join(changes)});"
@@ -131,7 +131,7 @@ class SessionStart:
         """Topics that a request wants to be read again: this session loads them."""
         store, name = self.task.store, self.task.name
         published = self.publication.tables if self.publication else {}
-        topics, taken_up = requests.to_read_again(store, name, self._read_topics(), published)
+        topics, taken_up = requests.topics_to_read(store, name, self._read_topics(), published)
         if topics:
             self._append(suspends=[(topic, "read again: asked for") for topic in topics])
         store.requests.answer([request.id for request in taken_up], RequestState.RUNNING, "")
@@ -141,12 +141,12 @@ class SessionStart:
         if not topics.incomplete:
             return topics
         with connect(self.task.address, "tailrace capture") as connection:
-            tables = as_published(read_tables(connection, self.task.address), self.publication)
+            tables = apply_publication(read_tables(connection, self.task.address), self.publication)
         relids = loadable_tables(topics, self.publication, tables)
         newer: list[tuple[TopicId, TopicSchema]] = []
         for table in tables:
             topic = relids.get(table.relid)
-            schema = changed(table, topics.schema(topic), self.task.policies) if topic else None
+            schema = changed_schema(table, topics.schema(topic), self.task.policies) if topic else None
             if topic is not None and schema is not None:
                 newer.append((topic, schema))
         if not newer:

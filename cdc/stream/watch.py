@@ -13,14 +13,14 @@ from tailrace.cdc.policy.patterns import TablePatterns
 from tailrace.cdc.postgres.connect import connect
 from tailrace.cdc.postgres.ddl_trigger import Trigger, read_trigger
 from tailrace.cdc.postgres.publication import Publication, read_publication
-from tailrace.cdc.postgres.tables import Table, as_published, read_tables, written_tables
+from tailrace.cdc.postgres.tables import Table, apply_publication, read_tables, written_tables
 from tailrace.cdc.setup.table_changes import (
     loadable_tables,
     lost_topics,
     reidentified_topics,
     republished_topics,
 )
-from tailrace.cdc.setup.table_choice import own_tables, problem_of, uncaptured
+from tailrace.cdc.setup.table_choice import own_tables, problem_of, uncaptured_tables
 from tailrace.cdc.stream import requests
 from tailrace.cdc.topics import Topics, TopicsChanged
 from tailrace.eventstore.errors import TransientError
@@ -80,7 +80,7 @@ class Watcher:
             raise TopicsChanged(f"{_names(republished)} with other partitions")
         if publication is not None and time.monotonic() >= self._tables_at:
             self._tables_at = time.monotonic() + _TABLES_SECONDS
-            tables = as_published(read_tables(connection, self._address), publication)
+            tables = apply_publication(read_tables(connection, self._address), publication)
             by_trigger = read_trigger(connection, self._address) is Trigger.ACTIVE
             changed = [] if by_trigger else reidentified_topics(topics, tables)
             if changed:
@@ -91,8 +91,8 @@ class Watcher:
             written = written_tables(connection, self._address, tables)
             self._warn(publication, tables)
             own = own_tables(tables, schema, written)
-            pending = uncaptured(tables, self._patterns, publication, topics, own)
-            self._progress.pending(table.text for table in pending)
+            pending = uncaptured_tables(tables, self._patterns, publication, topics, own)
+            self._progress.set_pending(table.text for table in pending)
             for table in pending:
                 self._progress.report(
                     f"table {table.text} matches the source's patterns but is not captured; `tailrace init` takes it up"

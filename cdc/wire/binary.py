@@ -31,61 +31,61 @@ def _bytea(data: memoryview) -> bytes:
 
 
 def _bool(data: memoryview) -> bytes:
-    return b"t" if _fixed(data, ">?") else b"f"
+    return b"t" if _unpack(data, ">?") else b"f"
 
 
 def _int2(data: memoryview) -> bytes:
-    return b"%d" % _fixed(data, ">h")
+    return b"%d" % _unpack(data, ">h")
 
 
 def _int4(data: memoryview) -> bytes:
-    return b"%d" % _fixed(data, ">i")
+    return b"%d" % _unpack(data, ">i")
 
 
 def _int8(data: memoryview) -> bytes:
-    return b"%d" % _fixed(data, ">q")
+    return b"%d" % _unpack(data, ">q")
 
 
 def _oid(data: memoryview) -> bytes:
-    return b"%d" % _fixed(data, ">I")
+    return b"%d" % _unpack(data, ">I")
 
 
 def _uuid(data: memoryview) -> bytes:
     digits = binascii.hexlify(data)
     if len(digits) != 32:
-        raise _unreadable()
+        raise _unreadable_error()
     return b"-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def _jsonb(data: memoryview) -> bytes:
     """A version, then the text."""
     if not data or data[0] != 1:
-        raise _unreadable()
+        raise _unreadable_error()
     return bytes(data[1:])
 
 
 def _vector(data: memoryview) -> bytes:
     """int2vector, oidvector: an array of one dimension. (The server does not take its own empty ones back.)"""
     layouts = {2: ">h", 4: ">I"}
-    cells, at = [], 12 + 8 * _fixed(data[:4], ">i")
+    cells, at = [], 12 + 8 * _unpack(data[:4], ">i")
     while at < len(data):
-        size = _fixed(data[at : at + 4], ">i")
+        size = _unpack(data[at : at + 4], ">i")
         if size not in layouts:
-            raise _unreadable()
-        cells.append(b"%d" % _fixed(data[at + 4 : at + 4 + size], layouts[size]))
+            raise _unreadable_error()
+        cells.append(b"%d" % _unpack(data[at + 4 : at + 4 + size], layouts[size]))
         at += 4 + size
     return b" ".join(cells)
 
 
-def _fixed(data: memoryview, layout: str) -> int:
+def _unpack(data: memoryview, layout: str) -> int:
     try:
         value: int = struct.unpack(layout, data)[0]
     except struct.error:
-        raise _unreadable() from None
+        raise _unreadable_error() from None
     return value
 
 
-def _unreadable() -> ProtocolError:
+def _unreadable_error() -> ProtocolError:
     return ProtocolError("a binary value is not what its type sends", hint=HINT)
 
 
@@ -151,7 +151,7 @@ def _cells(frame: bytes) -> Iterator[BinaryCell]:
         raise ProtocolError("a row change in binary does not end with its cells", hint=HINT)
 
 
-def with_texts(frame: bytes, cells: Sequence[BinaryCell], texts: Sequence[bytes]) -> bytes:
+def replace_cells(frame: bytes, cells: Sequence[BinaryCell], texts: Sequence[bytes]) -> bytes:
     """The frame as the server sends it in text mode: ``texts`` in the place of its binary ``cells``."""
     view = memoryview(frame)
     parts: list[bytes | memoryview] = []
@@ -162,7 +162,7 @@ def with_texts(frame: bytes, cells: Sequence[BinaryCell], texts: Sequence[bytes]
     return b"".join((*parts, view[at:]))
 
 
-def copied_row(message: bytes, columns: int) -> list[memoryview | None] | None:
+def parse_copy_row(message: bytes, columns: int) -> list[memoryview | None] | None:
     """The cells of one CopyData message of COPY TO … (FORMAT binary), None for NULL; None at the end of the data.
 
     The server sends a message per row; the first brings the header along. Raises ProtocolError."""

@@ -57,15 +57,15 @@ def parse(content: bytes) -> DdlMessage:
     try:
         data = json.loads(content)
         if data["v"] != VERSION:
-            return _failed(f"a message of version {data['v']}, this release knows {VERSION}")
+            return _failure(f"a message of version {data['v']}, this release knows {VERSION}")
         return _message(data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return _failed(
+        return _failure(
             f"not a message of the trigger ({type(error).__name__}: {disclosure.said(str(error))})"
         )
 
 
-def _failed(error: str) -> DdlMessage:
+def _failure(error: str) -> DdlMessage:
     return DdlMessage(Change.FAILED, "", error=error)
 
 
@@ -111,7 +111,7 @@ def keeps_values(old: Column, new: Column) -> bool:
     return old.type_oid == new.type_oid or {old.type_oid, new.type_oid} <= _TEXTS
 
 
-def same(one: TopicSchema, other: TopicSchema) -> bool:
+def same_columns(one: TopicSchema, other: TopicSchema) -> bool:
     """Whether two versions have the same columns, key and policies, as far as rows show it."""
     return one.bag == other.bag and [*map(_identity, one.sent)] == [*map(_identity, other.sent)]
 

@@ -73,9 +73,9 @@ def _check_pooler(
     connection: Connection[tuple[object, ...]], address: Address, subject: str
 ) -> Iterator[Check]:
     """A pooler answers a connection with a process number of its own (protocol: BackendKeyData)."""
-    from tailrace.cdc.postgres.connect import translated
+    from tailrace.cdc.postgres.connect import translate_errors
 
-    with translated("asking for the server's process", address):
+    with translate_errors("asking for the server's process", address):
         row = connection.execute("SELECT pg_catalog.pg_backend_pid()").fetchone()
     if row != (connection.info.backend_pid,):
         yield Check(
@@ -116,11 +116,11 @@ def _check_left_behind(
     store: str,
     configured: Collection[str],
 ) -> Iterator[Check]:
-    from tailrace.cdc.postgres.connect import translated
+    from tailrace.cdc.postgres.connect import translate_errors
     from tailrace.cdc.postgres.slot import slot_name
 
     ours = [slot_name(store, source) for source in configured]
-    with translated("looking for slots left behind", address):
+    with translate_errors("looking for slots left behind", address):
         found = connection.execute(_LEFT_BEHIND, [f"{store}_", ours]).fetchall()
     for slot, kept in found:
         yield Check(
@@ -132,9 +132,9 @@ def _check_left_behind(
 def _check_server_settings(
     connection: Connection[tuple[object, ...]], address: Address, subject: str
 ) -> Iterator[Check]:
-    from tailrace.cdc.postgres.connect import translated
+    from tailrace.cdc.postgres.connect import translate_errors
 
-    with translated("reading the server's settings", address):
+    with translate_errors("reading the server's settings", address):
         found = {str(name): int(str(value)) for name, value in connection.execute(_SETTINGS).fetchall()}
     keep, timeout = found["max_slot_wal_keep_size"], found["wal_sender_timeout"]
     remedy = (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cdc.columnar.decode import DecodedEpoch
-from tailrace.cdc.columnar.schema_change import ChangeKind, fit, matches
+from tailrace.cdc.columnar.schema_change import ChangeKind, matches, next_version
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.schema import Column, TopicSchema
@@ -209,26 +209,26 @@ def schema(*columns: Column, version: int = 1) -> TopicSchema:
 
 def test_the_key_under_full_is_the_catalogs() -> None:
     described = schema(Column(1, "id", INT4, key=True), Column(2, "a", TEXT))
-    fitted = fit(relation(("id", INT4, True), ("a", TEXT, True), identity="f"), described, None, 70)
+    fitted = next_version(relation(("id", INT4, True), ("a", TEXT, True), identity="f"), described, None, 70)
     assert [column.key for column in fitted.columns] == [True, False]
 
 
 def test_a_table_without_key_has_all_its_columns_as_key() -> None:
     described = schema(Column(1, "id", INT4), Column(2, "a", TEXT))
-    fitted = fit(relation(("id", INT4, True), ("a", TEXT, True), identity="f"), described, None, 70)
+    fitted = next_version(relation(("id", INT4, True), ("a", TEXT, True), identity="f"), described, None, 70)
     assert [column.key for column in fitted.columns] == [True, True]
 
 
 def test_columns_the_catalog_added_later_are_left_out() -> None:
     described = schema(Column(1, "id", INT4, key=True), Column(3, "later", TEXT, fill="x"))
-    fitted = fit(relation(("id", INT4, True)), described, None, 70)
+    fitted = next_version(relation(("id", INT4, True)), described, None, 70)
     assert [column.name for column in fitted.columns] == ["id"]
 
 
 def test_the_fill_of_an_added_column_comes_from_the_catalog() -> None:
     previous = schema(Column(1, "id", INT4, key=True))
     described = schema(Column(1, "id", INT4, key=True), Column(4, "b", TEXT, type_name="text", fill="x"))
-    fitted = fit(relation(("id", INT4, True), ("b", TEXT, False)), described, previous, 70)
+    fitted = next_version(relation(("id", INT4, True), ("b", TEXT, False)), described, previous, 70)
     assert fitted.columns[1] == Column(4, "b", TEXT, type_name="text", fill="x")
     assert (fitted.version, fitted.from_lsn) == (2, 70)
 
@@ -237,21 +237,31 @@ def test_the_fill_of_a_column_stays_when_the_catalog_has_forgotten_it() -> None:
     previous = schema(Column(1, "id", INT4, key=True), Column(4, "b", TEXT, fill="x"))
     described = schema(Column(1, "id", INT4, key=True), Column(4, "b", TEXT), Column(5, "c", TEXT))
     sent = relation(("id", INT4, True), ("b", TEXT, False), ("c", TEXT, False))
-    assert [column.fill for column in fit(sent, described, previous, 70).columns] == [None, "x", None]
+    assert [column.fill for column in next_version(sent, described, previous, 70).columns] == [
+        None,
+        "x",
+        None,
+    ]
     replaced = replace(previous, relid=8)  # another table of the name: its columns are others
-    assert [column.fill for column in fit(sent, described, replaced, 70).columns] == [None, None, None]
+    assert [column.fill for column in next_version(sent, described, replaced, 70).columns] == [
+        None,
+        None,
+        None,
+    ]
 
 
 def test_a_type_the_catalog_changed_later_is_that_of_the_stream() -> None:
     described = schema(Column(1, "id", INT8, type_name="bigint", key=True))
-    fitted = fit(relation(("id", INT4, True)), described, None, 70)
+    fitted = next_version(relation(("id", INT4, True)), described, None, 70)
     assert fitted.columns[0] == Column(1, "id", INT4, key=True)
 
 
 def test_a_column_dropped_later_takes_a_number_that_is_free() -> None:
     """Added and dropped while capture was away: the catalog has its attnum as a gap and no name for it."""
     described = schema(Column(1, "id", INT4, key=True), Column(3, "c", TEXT))
-    fitted = fit(relation(("id", INT4, True), ("gone", TEXT, False), ("c", TEXT, False)), described, None, 70)
+    fitted = next_version(
+        relation(("id", INT4, True), ("gone", TEXT, False), ("c", TEXT, False)), described, None, 70
+    )
     assert [(column.id, column.name) for column in fitted.columns] == [(1, "id"), (2, "gone"), (3, "c")]
 
 
@@ -260,7 +270,10 @@ def test_a_column_renamed_later_keeps_its_number() -> None:
     previous = schema(Column(1, "id", INT4, key=True), Column(4, "old", TEXT))
     sent = relation(("id", INT4, True), ("old", TEXT, False))
     for before in (previous, None):
-        assert [(c.id, c.name) for c in fit(sent, described, before, 70).columns] == [(1, "id"), (4, "old")]
+        assert [(c.id, c.name) for c in next_version(sent, described, before, 70).columns] == [
+            (1, "id"),
+            (4, "old"),
+        ]
 
 
 @pytest.mark.parametrize("later", [INT4, TEXT])
@@ -268,16 +281,20 @@ def test_a_column_dropped_later_is_not_taken_for_its_successor_of_the_same_name(
     """ADD y; row; DROP x; ADD x; row: when the first row is decoded the catalog knows only the other x."""
     previous = schema(Column(1, "id", INT4, key=True), Column(2, "x", INT4))
     described = schema(Column(1, "id", INT4, key=True), Column(3, "y", INT4), Column(4, "x", later))
-    first = fit(relation(("id", INT4, True), ("x", INT4, False), ("y", INT4, False)), described, previous, 70)
+    first = next_version(
+        relation(("id", INT4, True), ("x", INT4, False), ("y", INT4, False)), described, previous, 70
+    )
     assert [(c.id, c.name) for c in first.columns] == [(1, "id"), (2, "x"), (3, "y")]
-    second = fit(relation(("id", INT4, True), ("y", INT4, False), ("x", later, False)), described, first, 80)
+    second = next_version(
+        relation(("id", INT4, True), ("y", INT4, False), ("x", later, False)), described, first, 80
+    )
     assert [(c.id, c.name) for c in second.columns] == [(1, "id"), (3, "y"), (4, "x")]
 
 
 def test_the_numbers_of_another_table_under_the_same_name_mean_nothing() -> None:
     described = schema(Column(1, "id", INT4, key=True))
     other = TopicSchema(3, (Column(1, "x", INT4, key=True), Column(5, "gone", TEXT)), relid=8)
-    fitted = fit(relation(("id", INT4, True), ("gone", TEXT, False)), described, other, 70)
+    fitted = next_version(relation(("id", INT4, True), ("gone", TEXT, False)), described, other, 70)
     assert [(c.id, c.name) for c in fitted.columns] == [(1, "id"), (2, "gone")]
     assert fitted.version == 4
 
@@ -307,7 +324,7 @@ def test_what_is_fitted_always_matches_its_relation(
     case: tuple[pg.Relation, TopicSchema, TopicSchema | None],
 ) -> None:
     announced, described, previous = case
-    fitted = fit(announced, described, previous, 70)
+    fitted = next_version(announced, described, previous, 70)
     assert matches(announced, fitted)
     assert fitted.key
     assert len({column.id for column in fitted.columns}) == len(fitted.columns)

@@ -99,18 +99,18 @@ def test_silence_lifts_no_policy_and_a_renamed_column_keeps_its_own() -> None:
     assert [column.name for column in after.columns] == ["id", "mail"]
     assert after.columns[1].policy == before.columns[1].policy
     assert [column.name for column in after.left_out] == ["mobile"]
-    assert policies().still_protected(TABLE, after) == ["mail", "mobile"]
+    assert policies().retained_columns(TABLE, after) == ["mail", "mobile"]
     replaced = policies().schema(TABLE, TopicSchema(2, CUSTOMERS.columns, relid=501), before)
     assert [column.name for column in replaced.left_out] == ["phone"]
     lifted = policies(mail="plain", mobile="plain").schema(TABLE, renamed, after)
     assert [column.policy for column in lifted.columns] == ["", "", ""]
-    assert policies(mail="plain").changed(TABLE, after)[0].endswith("in plain text from here on")
+    assert policies(mail="plain").changed_columns(TABLE, after)[0].endswith("in plain text from here on")
 
 
 def test_another_key_is_another_policy_and_hashes_nothing_under_the_former_one() -> None:
     before = policies(email="hash").schema(TABLE, CUSTOMERS)
     other = policies("another key of sixteen bytes", email="hash")
-    assert len(other.changed(TABLE, before)) == 1
+    assert len(other.changed_columns(TABLE, before)) == 1
     for wrong in (other, policies(None)):
         with pytest.raises(OperatorError, match="was hashed with the key"):
             wrong.texts(before.columns[1:2], [pa.array(["x"])])
@@ -127,7 +127,7 @@ def test_a_key_column_is_neither_left_out_nor_cut(policy: str) -> None:
 def test_a_rule_that_protects_nothing_is_known() -> None:
     rules = policies(emial="hash", born="truncate:4")
     columns = [(*TABLE, column.name) for column in CUSTOMERS.columns]
-    assert rules.unused(columns) == [("public.customers.emial", "public.customers.email")]
+    assert rules.unmatched_rules(columns) == [("public.customers.emial", "public.customers.email")]
 
 
 @pytest.mark.parametrize("name", ["email", "customers.email", "public.customers.email.x", "public..email"])

@@ -190,7 +190,7 @@ def test_a_chunk_that_was_read_before_a_truncate_it_does_not_see_is_read_again()
 def test_transaction_ids_are_widened_across_their_wrap(xmax: int) -> None:
     near = np.array([xmax - 2, xmax - 1, xmax, xmax + 1], np.int64)
     snapshot = PgSnapshot(xmax, xmax, frozenset())
-    assert snapshot.widened(near % SPACE).tolist() == near.tolist()
+    assert snapshot.widen(near % SPACE).tolist() == near.tolist()
     assert snapshot.sees(near % SPACE).tolist() == [True, True, False, False]
 
 

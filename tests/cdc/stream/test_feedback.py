@@ -17,83 +17,83 @@ def idle_keepalive(feedback: Feedback, wal_end: int, *, received_end: int = 0, r
 
 def test_what_was_received_is_not_confirmed() -> None:
     feedback = Feedback(100)
-    feedback.received(500)
-    assert feedback.due(0) == Status(write=500, flush=100, apply=100)
+    feedback.note_received(500)
+    assert feedback.next_status(0) == Status(write=500, flush=100, apply=100)
 
 
 def test_what_the_catalog_committed_is_confirmed_at_once() -> None:
     feedback = Feedback(100)
-    feedback.due(0)
-    feedback.received(500)
-    assert feedback.due(0.01) is None
-    feedback.durable(400)
-    assert feedback.due(0.02) == Status(write=500, flush=400, apply=400)
-    assert feedback.due(0.03) is None
+    feedback.next_status(0)
+    feedback.note_received(500)
+    assert feedback.next_status(0.01) is None
+    feedback.note_durable(400)
+    assert feedback.next_status(0.02) == Status(write=500, flush=400, apply=400)
+    assert feedback.next_status(0.03) is None
 
 
 def test_the_confirmed_position_never_goes_back() -> None:
     feedback = Feedback(100)
-    feedback.durable(400)
-    feedback.durable(300)
-    assert feedback.due(0) == Status(400, 400, 400)
+    feedback.note_durable(400)
+    feedback.note_durable(300)
+    assert feedback.next_status(0) == Status(400, 400, 400)
 
 
 def test_a_frame_without_position_says_nothing() -> None:
     feedback = Feedback(100)
-    feedback.received(0)
-    assert feedback.due(0) == Status(100, 100, 100)
+    feedback.note_received(0)
+    assert feedback.next_status(0) == Status(100, 100, 100)
 
 
 def test_a_status_is_sent_unasked_every_interval() -> None:
     feedback = Feedback(100, interval=10)
-    assert feedback.due(5) is not None
-    assert feedback.due(14.9) is None
-    assert feedback.due(15) == Status(100, 100, 100)
+    assert feedback.next_status(5) is not None
+    assert feedback.next_status(14.9) is None
+    assert feedback.next_status(15) == Status(100, 100, 100)
 
 
 def test_a_requested_reply_is_given_at_once_and_once() -> None:
     feedback = Feedback(100)
-    feedback.due(0)
+    feedback.next_status(0)
     idle_keepalive(feedback, 100, reply=True)
-    assert feedback.due(0.001) == Status(100, 100, 100)
-    assert feedback.due(0.002) is None
+    assert feedback.next_status(0.001) == Status(100, 100, 100)
+    assert feedback.next_status(0.002) is None
 
 
 def test_under_backpressure_the_old_position_is_sent() -> None:
     """The queue is full and a transaction is open: the connection must live, nothing may be confirmed."""
     feedback = Feedback(100)
-    feedback.received(9_000)
+    feedback.note_received(9_000)
     feedback.keepalive(9_000, reply_requested=True, in_transaction=True, received_end=8_000)
-    assert feedback.wants_through(0) is None
-    assert feedback.due(0) == Status(9_000, 100, 100)
+    assert feedback.through_position(0) is None
+    assert feedback.next_status(0) == Status(9_000, 100, 100)
 
 
 def test_an_idle_keepalive_moves_through_lsn_and_is_confirmed_after_that_was_stored() -> None:
     feedback = Feedback(100)
-    feedback.due(0)
+    feedback.next_status(0)
     idle_keepalive(feedback, 700)
-    assert feedback.due(0.1) is None
-    assert feedback.wants_through(0.1) == 700
-    assert feedback.due(0.2) is None
-    feedback.durable(700)
-    assert feedback.due(0.3) == Status(700, 700, 700)
-    assert feedback.wants_through(9) is None
+    assert feedback.next_status(0.1) is None
+    assert feedback.through_position(0.1) == 700
+    assert feedback.next_status(0.2) is None
+    feedback.note_durable(700)
+    assert feedback.next_status(0.3) == Status(700, 700, 700)
+    assert feedback.through_position(9) is None
 
 
 def test_a_keepalive_inside_a_transaction_confirms_nothing() -> None:
     feedback = Feedback(100)
     feedback.keepalive(700, reply_requested=False, in_transaction=True, received_end=0)
-    assert feedback.wants_through(0) is None
+    assert feedback.through_position(0) is None
 
 
 def test_a_keepalive_behind_an_unstored_transaction_waits_for_it() -> None:
     feedback = Feedback(100)
     idle_keepalive(feedback, 700, received_end=600)
-    assert feedback.wants_through(0) is None
-    feedback.durable(500)  # an earlier one
-    assert feedback.wants_through(1) is None
-    feedback.durable(600)
-    assert feedback.wants_through(2) == 700
+    assert feedback.through_position(0) is None
+    feedback.note_durable(500)  # an earlier one
+    assert feedback.through_position(1) is None
+    feedback.note_durable(600)
+    assert feedback.through_position(2) == 700
 
 
 def test_a_keepalive_stays_good_when_a_later_transaction_begins() -> None:
@@ -101,48 +101,52 @@ def test_a_keepalive_stays_good_when_a_later_transaction_begins() -> None:
     feedback = Feedback(100)
     idle_keepalive(feedback, 700, received_end=600)
     feedback.keepalive(900, reply_requested=False, in_transaction=True, received_end=600)
-    feedback.durable(600)
-    assert feedback.wants_through(0) == 700
+    feedback.note_durable(600)
+    assert feedback.through_position(0) == 700
 
 
 def test_through_lsn_is_not_stored_for_every_keepalive() -> None:
     """A catalog on the same server writes WAL with each store, which would bring the next keepalive, for ever."""
     feedback = Feedback(100)
     idle_keepalive(feedback, 700)
-    assert feedback.wants_through(0) == 700
-    feedback.durable(700)
+    assert feedback.through_position(0) == 700
+    feedback.note_durable(700)
     idle_keepalive(feedback, 800)
-    assert feedback.wants_through(THROUGH_INTERVAL / 2) is None
+    assert feedback.through_position(THROUGH_INTERVAL / 2) is None
     idle_keepalive(feedback, 900)
-    assert feedback.wants_through(THROUGH_INTERVAL) == 900
+    assert feedback.through_position(THROUGH_INTERVAL) == 900
 
 
 def test_a_server_that_says_nothing_is_asked_for_a_reply_and_given_up_when_none_comes() -> None:
     feedback = Feedback(100, interval=20, patience=60)
-    feedback.heard(0)
-    assert [status and status.reply for status in map(feedback.due, (0, 20, 29))] == [False, False, None]
-    assert feedback.due(30) == Status(100, 100, 100, reply=True)
-    assert feedback.due(50) == Status(100, 100, 100), "it is asked once"
-    assert not feedback.silent(119)
-    assert feedback.silent(120)
+    feedback.note_heard(0)
+    assert [status and status.reply for status in map(feedback.next_status, (0, 20, 29))] == [
+        False,
+        False,
+        None,
+    ]
+    assert feedback.next_status(30) == Status(100, 100, 100, reply=True)
+    assert feedback.next_status(50) == Status(100, 100, 100), "it is asked once"
+    assert not feedback.is_silent(119)
+    assert feedback.is_silent(120)
 
 
 def test_a_server_that_is_heard_of_is_not_given_up() -> None:
     feedback = Feedback(100, interval=20, patience=60)
-    feedback.heard(0)
-    assert feedback.due(30) == Status(100, 100, 100, reply=True)
-    feedback.heard(31)
-    assert not feedback.silent(1000)
-    assert feedback.due(61) == Status(100, 100, 100, reply=True)
+    feedback.note_heard(0)
+    assert feedback.next_status(30) == Status(100, 100, 100, reply=True)
+    feedback.note_heard(31)
+    assert not feedback.is_silent(1000)
+    assert feedback.next_status(61) == Status(100, 100, 100, reply=True)
 
 
 def test_a_process_that_stood_still_asks_before_it_gives_up() -> None:
     """A machine that was paused for an hour has not been listening: that is no sign of a dead server."""
     feedback = Feedback(100, interval=20, patience=60)
-    feedback.heard(0)
-    assert not feedback.silent(3600)
-    assert feedback.due(3600) == Status(100, 100, 100, reply=True)
-    assert not feedback.silent(3601)
+    feedback.note_heard(0)
+    assert not feedback.is_silent(3600)
+    assert feedback.next_status(3600) == Status(100, 100, 100, reply=True)
+    assert not feedback.is_silent(3601)
 
 
 @dataclass
@@ -177,14 +181,14 @@ class ConfirmingMachine(RuleBasedStateMachine):
         pipe.received.append((pipe.wal, pipe.wal + size))
         pipe.wal += size
         pipe.open = False
-        self.feedback.received(pipe.wal)
+        self.feedback.note_received(pipe.wal)
 
     @precondition(lambda self: self.pipeline.stored < len(self.pipeline.received))
     @rule(count=st.integers(1, 3))
     def store(self, count: int) -> None:
         pipe = self.pipeline
         pipe.stored = min(len(pipe.received), pipe.stored + count)
-        self.feedback.durable(pipe.received[pipe.stored - 1][1])
+        self.feedback.note_durable(pipe.received[pipe.stored - 1][1])
 
     @rule(other_wal=st.integers(0, 50), reply=st.booleans())
     def keepalive(self, other_wal: int, reply: bool) -> None:
@@ -195,9 +199,9 @@ class ConfirmingMachine(RuleBasedStateMachine):
 
     @rule()
     def store_through(self) -> None:
-        through = self.feedback.wants_through(self.now)
+        through = self.feedback.through_position(self.now)
         if through is not None:
-            self.feedback.durable(through)
+            self.feedback.note_durable(through)
 
     @rule(seconds=st.floats(0, 20))
     def wait(self, seconds: float) -> None:
@@ -205,7 +209,7 @@ class ConfirmingMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_unstored_is_confirmed(self) -> None:
-        status = self.feedback.due(self.now)
+        status = self.feedback.next_status(self.now)
         if status is None:
             return
         assert status.flush >= self.confirmed
@@ -224,7 +228,7 @@ TestConfirming = ConfirmingMachine.TestCase
 def test_the_last_sent_position_is_the_greatest_durable_one(lsns: list[int]) -> None:
     feedback = Feedback(0)
     for lsn in lsns:
-        feedback.durable(lsn)
-    status = feedback.due(0)
+        feedback.note_durable(lsn)
+    status = feedback.next_status(0)
     assert status is not None
     assert status.flush == max(lsns)

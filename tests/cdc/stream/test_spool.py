@@ -197,7 +197,7 @@ class Frames:
     def send(self, frame: bytes) -> None:
         pass
 
-    def gone(self) -> TransientError:
+    def silence_error(self) -> TransientError:
         return TransientError("gone")
 
     def finish(self) -> None:

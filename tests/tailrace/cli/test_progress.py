@@ -17,16 +17,16 @@ from tailrace.terminal import Output
 
 def test_a_load_shows_rows_rate_and_the_time_that_is_left() -> None:
     progress = Progress("shop")
-    progress.loading(["public.orders"], rows=3000, expected=10_000, rate=10.0)
+    progress.set_load(["public.orders"], rows=3000, expected=10_000, rate=10.0)
     assert "3,000 of about 10,000 rows of 1 table, 10/s, 12 min left" in summary(progress.status())
-    progress.loading(["public.orders"], rows=12_000, expected=10_000, rate=10.0)
+    progress.set_load(["public.orders"], rows=12_000, expected=10_000, rate=10.0)
     assert "0 s left" in summary(progress.status()), "the server's estimate was too low"
 
 
 def test_a_load_is_counted_in_the_fields_of_all_progress() -> None:
     progress = Progress("shop")
     assert load_progress(progress.status()) is None
-    progress.loading(["public.orders"], rows=3000, expected=10_000, rate=10.0)
+    progress.set_load(["public.orders"], rows=3000, expected=10_000, rate=10.0)
     load = load_progress(progress.status())
     assert load is not None and load.facts() == {
         "step": "loading", "done": 3000, "total": 10_000, "unit": "rows", "per_second": 10.0, "seconds_left": 700.0,

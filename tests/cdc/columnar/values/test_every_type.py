@@ -501,7 +501,7 @@ class Recorded:
     def send(self, frame: bytes) -> None:
         raise NotImplementedError
 
-    def gone(self) -> TransientError:
+    def silence_error(self) -> TransientError:
         raise NotImplementedError
 
     def finish(self) -> None:

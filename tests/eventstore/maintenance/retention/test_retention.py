@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import func, select
 
-from tailrace.cdc.repair.events import not_removed
+from tailrace.cdc.repair.events import retained_events
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.errors import Fenced, HistoryGone, UsageError
@@ -213,7 +213,7 @@ def test_events_have_no_state_so_they_are_limited_but_never_compacted(
         assert connection.scalar(select(func.count()).select_from(tables.state_runs)) == 0
     # What a repair finds in the source and not in the log was not lost when retention removed it.
     recorded = pa.array([b"2026-01-01 12:00:19.5+00", b"2026-01-01 12:00:20+00", b"2026-01-01 12:00:20.5+00"])
-    assert not_removed(store, accounts, recorded).to_pylist() == [False, False, True]
+    assert retained_events(store, accounts, recorded).to_pylist() == [False, False, True]
     refusing = new_store(topics={"shop.*": TopicSettings(retention="compact")}, upkeep=AT_ONCE)
     with pytest.raises(
         UsageError, match=r'shop\.account: "compact" keeps the last row of each key, but events'
