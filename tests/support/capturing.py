@@ -11,9 +11,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -159,10 +159,36 @@ class RunningCapture:
             alive=lambda: self.running or self.raise_error(),
         )
 
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 120.0) -> None:
+        """Wait for it while the capture runs."""
+        wait_until(condition, timeout, alive=lambda: self.running or self.raise_error())
+
+    def is_complete(self, topic: TopicId) -> bool:
+        """Whether the topic holds all that its table holds."""
+        return self.store.topic(topic).complete_since is not None
+
+    def wait_until_complete(self, topic: TopicId) -> None:
+        self.wait_until(lambda: self.is_complete(topic))
+
     def raise_error(self) -> bool:
         if self.error is not None:
             raise self.error
         return False
+
+
+@contextmanager
+def init_and_capture(site: Site) -> Iterator[RunningCapture]:
+    """``init``, then a capture whose first load is over: from here on the stream brings what changes."""
+    site.init()
+    with RunningCapture(site) as capture:
+        capture.catch_up()
+        yield capture
+
+
+def init_and_load(site: Site) -> None:
+    """``init`` and the first load. No capture runs afterwards."""
+    with init_and_capture(site):
+        pass
 
 
 class CaptureProcess:

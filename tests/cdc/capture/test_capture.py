@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -19,16 +18,11 @@ from tests.support.capturing import (
     assert_equals_source,
     assert_sound,
     execute,
+    init_and_capture,
     rows,
     table,
     wait_until,
 )
-
-
-@pytest.fixture
-def site(database: str, store_dir: Path) -> Site:
-    workload.create_tables(database)
-    return Site.at(store_dir, database, tables=workload.PATTERNS)
 
 
 @pytest.mark.versions
@@ -36,9 +30,9 @@ def test_first_load_and_stream_equal_the_source_under_concurrent_writes(site: Si
     workload.write(site.dsn, seed=1, transactions=300)
     site.init()
     with workload.writing(site.dsn, seed=2, sessions=2, pause=0.002), RunningCapture(site) as capture:
-        wait_until(lambda: capture.status.transactions > 200, alive=lambda: capture.running)
+        capture.wait_until(lambda: capture.status.transactions > 200)
         assert_equals_source(site, workload.TABLES)
-        wait_until(lambda: capture.status.transactions > 500, alive=lambda: capture.running)
+        capture.wait_until(lambda: capture.status.transactions > 500)
         assert_equals_source(site)
         assert_sound(capture.store)
 
@@ -59,9 +53,7 @@ def test_a_stopped_capture_goes_on_where_it_was(site: Site) -> None:
 @pytest.mark.versions
 def test_every_kind_of_change_arrives_as_what_it_was(site: Site) -> None:
     execute(site.dsn, "INSERT INTO public.customers VALUES (1, 'before', 1.50, NULL, NULL, NULL)")
-    site.init()
-    with RunningCapture(site) as capture:
-        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             "INSERT INTO public.customers SELECT 2, 'new', NULL, NULL, NULL,"
@@ -92,9 +84,7 @@ def test_every_kind_of_change_arrives_as_what_it_was(site: Site) -> None:
 
 
 def test_a_topic_is_repartitioned_beside_a_running_capture(site: Site) -> None:
-    site.init()
-    with RunningCapture(site) as capture:
-        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+    with init_and_capture(site) as capture:
         workload.write(site.dsn, seed=6, transactions=20)
         capture.catch_up()
         with (
@@ -103,7 +93,7 @@ def test_a_topic_is_repartitioned_beside_a_running_capture(site: Site) -> None:
         ):
             for count in (7, 3):
                 enough = capture.status.transactions + 20
-                wait_until(partial(is_beyond, capture, enough), alive=lambda: capture.running)
+                capture.wait_until(partial(is_beyond, capture, enough))
                 for info in other.topics(SOURCE):
                     repartition(other, info.id, count)
         workload.write(site.dsn, seed=8, transactions=20)
@@ -123,15 +113,13 @@ def is_beyond(capture: RunningCapture, transactions: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.versions
 def test_a_table_created_later_is_told_and_taken_up_by_init_while_writes_go_on(site: Site) -> None:
-    site.init()
-    with RunningCapture(site) as capture:
-        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             "CREATE TABLE public.later (id serial PRIMARY KEY, body text)",
             "INSERT INTO public.later (body) SELECT 'early ' || i FROM generate_series(1, 20000) i",
         )
-        wait_until(lambda: capture.status.pending_tables == ("public.later",), alive=lambda: capture.running)
+        capture.wait_until(lambda: capture.status.pending_tables == ("public.later",))
         assert any("public.later" in message for message in capture.status.messages)
         stop = threading.Event()
 
@@ -151,12 +139,9 @@ def test_a_table_created_later_is_told_and_taken_up_by_init_while_writes_go_on(s
         try:
             before = capture.status.transactions
             assert site.init().new == (table("later"),)
-            wait_until(
-                lambda: capture.store.topic(table("later")).complete_since is not None,
-                alive=lambda: capture.running,
-            )
+            capture.wait_until_complete(table("later"))
             assert_equals_source(site)
-            wait_until(lambda: capture.status.transactions > before + 300, alive=lambda: capture.running)
+            capture.wait_until(lambda: capture.status.transactions > before + 300)
         finally:
             stop.set()
             thread.join()
@@ -166,9 +151,7 @@ def test_a_table_created_later_is_told_and_taken_up_by_init_while_writes_go_on(s
 
 def test_an_added_column_is_a_new_version_with_its_fill_value(site: Site) -> None:
     execute(site.dsn, "INSERT INTO public.customers (id, name) VALUES (1, 'old')")
-    site.init()
-    with RunningCapture(site) as capture:
-        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             "ALTER TABLE public.customers ADD COLUMN level int DEFAULT 7, ADD COLUMN remark text",
@@ -189,22 +172,18 @@ def test_an_added_column_is_a_new_version_with_its_fill_value(site: Site) -> Non
         )
         capture.catch_up()
         assert capture.store.schemas(table("customers"))[-1].version == 3
-        assert capture.store.topic(table("customers")).complete_since is not None
+        assert capture.is_complete(table("customers"))
         assert_equals_source(site)
 
 
 def wait_until_read_again(capture: RunningCapture, name: str) -> None:
     """Complete since an epoch behind the first load's."""
-    wait_until(
-        lambda: (capture.store.topic(table(name)).complete_since or 0) > 1, alive=lambda: capture.running
-    )
+    capture.wait_until(lambda: (capture.store.topic(table(name)).complete_since or 0) > 1)
 
 
 def test_a_rewriting_alter_makes_the_topic_be_read_again(site: Site) -> None:
     execute(site.dsn, "INSERT INTO public.full_identity SELECT i, 'x' || i, i FROM generate_series(1, 500) i")
-    site.init()
-    with RunningCapture(site) as capture:
-        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             "ALTER TABLE public.full_identity ALTER COLUMN n TYPE text USING 'n' || n",
@@ -218,9 +197,7 @@ def test_a_rewriting_alter_makes_the_topic_be_read_again(site: Site) -> None:
 @pytest.mark.versions
 def test_a_volatile_default_makes_the_topic_be_read_again(site: Site) -> None:
     execute(site.dsn, "INSERT INTO public.full_identity SELECT i, 'x' || i, i FROM generate_series(1, 100) i")
-    site.init()
-    with RunningCapture(site) as capture:
-        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             "ALTER TABLE public.full_identity ADD COLUMN token uuid DEFAULT gen_random_uuid()",
@@ -235,9 +212,7 @@ def test_a_volatile_default_makes_the_topic_be_read_again(site: Site) -> None:
 def test_a_column_dropped_and_added_again_makes_the_topic_be_read_again(site: Site) -> None:
     """The stream shows the same names and types; existing rows lost their values without an event."""
     execute(site.dsn, "INSERT INTO public.full_identity SELECT i, 'x' || i, i FROM generate_series(1, 100) i")
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             "ALTER TABLE public.full_identity DROP COLUMN n",
@@ -251,9 +226,7 @@ def test_a_column_dropped_and_added_again_makes_the_topic_be_read_again(site: Si
 def test_a_column_that_took_anothers_name_unseen_makes_the_topic_be_read_again(site: Site) -> None:
     """For a while the stream showed the same names and types, so what rows had in the one was stored as the other."""
     execute(site.dsn, "INSERT INTO public.full_identity SELECT i, 'x' || i, i FROM generate_series(1, 100) i")
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             "ALTER TABLE public.full_identity DROP COLUMN n",
@@ -269,9 +242,7 @@ def test_a_column_that_took_anothers_name_unseen_makes_the_topic_be_read_again(s
 
 def test_a_renamed_table_stays_in_its_topic(site: Site) -> None:
     execute(site.dsn, "INSERT INTO public.by_index VALUES (1, 'a', 'x')")
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             "ALTER TABLE public.by_index RENAME TO by_index_now",
@@ -286,46 +257,30 @@ def test_a_renamed_table_stays_in_its_topic(site: Site) -> None:
 @pytest.mark.slow
 def test_a_table_that_left_the_publication_is_read_again_after_init(site: Site) -> None:
     execute(site.dsn, "INSERT INTO public.by_index VALUES (1, 'a', 'x'), (2, 'b', 'y')")
-    site.init()
-    with RunningCapture(site) as capture:
-        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             "ALTER PUBLICATION acme_shop DROP TABLE public.by_index",
             "DELETE FROM public.by_index WHERE a = 1",
         )
-        wait_until(
-            lambda: capture.store.topic(table("by_index")).complete_since is None,
-            alive=lambda: capture.running,
-        )
+        capture.wait_until(lambda: not capture.is_complete(table("by_index")))
         site.init()
-        wait_until(
-            lambda: capture.store.topic(table("by_index")).complete_since is not None,
-            alive=lambda: capture.running,
-        )
+        capture.wait_until_complete(table("by_index"))
         assert_equals_source(site, workload.TABLES)
 
 
 def test_a_table_dropped_and_made_anew_is_read_again(site: Site) -> None:
     execute(site.dsn, "INSERT INTO public.by_index VALUES (1, 'a', 'x'), (2, 'b', 'y')")
-    site.init()
-    with RunningCapture(site) as capture:
-        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             "DROP TABLE public.by_index",
             "CREATE TABLE public.by_index (a int PRIMARY KEY, other text)",
             "INSERT INTO public.by_index VALUES (5, 'new')",
         )
-        wait_until(
-            lambda: capture.store.topic(table("by_index")).complete_since is None,
-            alive=lambda: capture.running,
-        )
+        capture.wait_until(lambda: not capture.is_complete(table("by_index")))
         site.init()
-        wait_until(
-            lambda: capture.store.topic(table("by_index")).complete_since is not None,
-            alive=lambda: capture.running,
-        )
+        capture.wait_until_complete(table("by_index"))
         execute(site.dsn, "INSERT INTO public.by_index VALUES (6, 'newer')")
         capture.catch_up()
         assert_equals_source(site, workload.TABLES)
@@ -335,9 +290,7 @@ def test_a_table_dropped_and_made_anew_is_read_again(site: Site) -> None:
 @pytest.mark.versions
 def test_a_transaction_larger_than_memory_is_one_epoch(site: Site) -> None:
     small = site.with_settings(epoch_bytes=65536, queue_bytes=65536)
-    small.init()
-    with RunningCapture(small) as capture:
-        wait_until(lambda: capture.status.phase.value == "streaming", alive=lambda: capture.running)
+    with init_and_capture(small) as capture:
         execute(
             site.dsn,
             """
@@ -372,20 +325,15 @@ def test_a_table_dropped_while_its_load_waits_does_not_hold_up_the_others(site: 
         wait_until(lambda: any("the load waits" in message for message in capture.status.messages))
         execute(site.dsn, "DROP TABLE public.gone", "INSERT INTO public.stays VALUES (1)")
         blocker.commit()
-        wait_until(
-            lambda: capture.store.topic(table("stays")).complete_since is not None,
-            alive=lambda: capture.running,
-        )
-        assert capture.store.topic(table("gone")).complete_since is None
+        capture.wait_until_complete(table("stays"))
+        assert not capture.is_complete(table("gone"))
         (found,) = site.verify(table("stays"))
         assert found.equal and found.source_rows == 1
 
 
 def test_a_table_renamed_and_then_rewritten_is_read_again(site: Site) -> None:
     execute(site.dsn, "INSERT INTO public.by_index VALUES (1, 'a', '1')")
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             "ALTER TABLE public.by_index RENAME TO moved",
@@ -406,9 +354,7 @@ def test_a_default_that_filled_rows_and_was_dropped_makes_the_topic_be_read_agai
     site: Site, default: str
 ) -> None:
     execute(site.dsn, "INSERT INTO public.full_identity SELECT i, 'x' || i, i FROM generate_series(1, 10) i")
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             f"ALTER TABLE public.full_identity ADD COLUMN token {default}",
@@ -421,9 +367,7 @@ def test_a_default_that_filled_rows_and_was_dropped_makes_the_topic_be_read_agai
 
 
 def test_what_was_changed_behind_our_back_is_told(site: Site) -> None:
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             "ALTER TABLE public.customers DROP CONSTRAINT customers_pkey",
@@ -457,9 +401,7 @@ def test_what_was_changed_behind_our_back_is_told(site: Site) -> None:
 def test_another_key_under_full_identity_makes_the_topic_be_read_again(site: Site) -> None:
     """The stream flags all columns there, so it does not show which are the key."""
     execute(site.dsn, "INSERT INTO public.full_identity VALUES (1, 'a', 1)")
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             "ALTER TABLE public.full_identity DROP CONSTRAINT full_identity_pkey, ADD PRIMARY KEY (n)",

@@ -23,6 +23,7 @@ from tests.support.capturing import (
     assert_sound,
     connected,
     execute,
+    init_and_capture,
     query,
     slot_pid,
     streaming,
@@ -43,12 +44,6 @@ FAIL_POINTS = [
     "epoch_committed:4",
     "position_confirmed:2",
 ]
-
-
-@pytest.fixture
-def site(database: str, store_dir: Path) -> Site:
-    workload.create_tables(database)
-    return Site.at(store_dir, database, tables=workload.PATTERNS)
 
 
 @pytest.mark.parametrize("failpoint", FAIL_POINTS)
@@ -220,9 +215,7 @@ def test_the_slot_is_not_confirmed_beyond_what_the_log_holds(site: Site) -> None
 
 def test_wal_of_an_idle_source_is_released(site: Site) -> None:
     """Writes outside of the publication move the confirmed position too."""
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         head = capture.store.head()
         execute(
             site.dsn,
@@ -230,7 +223,5 @@ def test_wal_of_an_idle_source_is_released(site: Site) -> None:
             "INSERT INTO public.not_captured SELECT generate_series(1, 50000)",
         )
         capture.catch_up()
-        wait_until(
-            lambda: capture.status.confirmed_lsn >= capture.status.durable_lsn, alive=lambda: capture.running
-        )
+        capture.wait_until(lambda: capture.status.confirmed_lsn >= capture.status.durable_lsn)
         assert capture.store.head() == head

@@ -21,6 +21,7 @@ from tests.support.capturing import (
     assert_equals_source,
     assert_sound,
     execute,
+    init_and_capture,
     wait_until,
 )
 from tests.support.disks import fill, mounted, read_only
@@ -112,9 +113,7 @@ def test_a_read_only_disk_is_a_named_stop_that_loses_nothing(
     )
     site = Site(store_dir, database, store, SourceSettings(dsn=SecretStr(database)))
     execute(database, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (0, 'before')")
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         execute(database, "INSERT INTO t VALUES (-1, 'streamed')")
         capture.catch_up()
     capture.store.close()

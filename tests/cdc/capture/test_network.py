@@ -22,6 +22,7 @@ from tests.support.capturing import (
     assert_sound,
     connected,
     execute,
+    init_and_load,
     query,
     rows,
     streaming,
@@ -33,12 +34,6 @@ from tests.support.capturing import (
 def hasty(dsn: str, seconds: int) -> str:
     """The server hangs up on this client after so many seconds of silence."""
     return f"{dsn}?options=-c%20wal_sender_timeout%3D{seconds}s"
-
-
-@pytest.fixture
-def site(database: str, store_dir: Path) -> Site:
-    workload.create_tables(database)
-    return Site.at(store_dir, database, tables=workload.PATTERNS)
 
 
 def through(site: Site, dsn: str, **settings: int) -> Site:
@@ -71,7 +66,7 @@ def test_a_server_out_of_reach_is_tried_again_until_it_is_back(site: Site, proxy
         proxy.refusing = True
         proxy.cut()
         before = proxy.arrived
-        wait_until(lambda: proxy.arrived >= before + 4, alive=lambda: capture.running)
+        capture.wait_until(lambda: proxy.arrived >= before + 4)
         assert capture.status.phase is Phase.RECONNECTING
         assert any("trying again" in message for message in capture.status.messages)
         workload.write(site.dsn, seed=2, transactions=50)
@@ -87,9 +82,7 @@ def test_a_half_open_connection_is_noticed_by_both_sides(site: Site, proxy: Prox
     shaky = through(site, hasty(proxy.dsn(site.dsn), 3))
     with RunningCapture(shaky) as capture:
         dead = connected(capture, site)
-        wait_until(
-            lambda: capture.status.server_lsn > 0, alive=lambda: capture.running
-        )  # its session listens
+        capture.wait_until(lambda: capture.status.server_lsn > 0)  # its session listens
         proxy.fall_silent()
         workload.write(site.dsn, seed=3, transactions=50)
         capture.catch_up()
@@ -184,9 +177,7 @@ def test_a_load_whose_connections_died_without_a_word_is_begun_again(
     monkeypatch.setattr(liveness, "_FIRST_SECONDS", 0.5)
     monkeypatch.setattr(liveness, "_LATE_SECONDS", 0.2)
     if later:
-        site.init()
-        with RunningCapture(site) as capture:
-            capture.catch_up()
+        init_and_load(site)
     execute(
         site.dsn,
         "CREATE TABLE public.items (id int PRIMARY KEY, body text)",
@@ -201,12 +192,9 @@ def test_a_load_whose_connections_died_without_a_word_is_begun_again(
         copying += " AND wait_event = 'ClientWrite'"  # more than all buffers hold is on its way
     proxy.bytes_per_second = 1 << 20
     with RunningCapture(slow) as capture:
-        wait_until(lambda: query(site.dsn, copying) != [], alive=lambda: capture.running)
+        capture.wait_until(lambda: query(site.dsn, copying) != [])
         proxy.fall_silent()
         proxy.bytes_per_second = None
-        wait_until(
-            lambda: capture.store.topic(table("items")).complete_since is not None,
-            alive=lambda: capture.running,
-        )
+        capture.wait_until_complete(table("items"))
         assert any("dead" in text or "silent" in text for text in capture.status.messages)
         assert_equals_source(slow)

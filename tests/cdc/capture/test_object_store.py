@@ -12,7 +12,14 @@ import pytest
 
 from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
 from tests.support import workload
-from tests.support.capturing import RunningCapture, Site, assert_equals_source, assert_sound, execute
+from tests.support.capturing import (
+    RunningCapture,
+    Site,
+    assert_equals_source,
+    assert_sound,
+    execute,
+    init_and_capture,
+)
 
 
 @pytest.fixture(params=["bucket", pytest.param("s3proxy_bucket", marks=pytest.mark.servers)])
@@ -30,9 +37,7 @@ def site(database: str, store_dir: Path, request: pytest.FixtureRequest) -> Site
 
 def test_capture_into_an_object_store_equals_the_source_before_and_after_upkeep(site: Site) -> None:
     workload.write(site.dsn, seed=1, transactions=60)
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         workload.write(site.dsn, seed=2, transactions=30)
         capture.catch_up()
         execute(

@@ -21,9 +21,9 @@ from tests.support.capturing import (
     assert_equals_source,
     assert_sound,
     execute,
+    init_and_capture,
     query,
     table,
-    wait_until,
 )
 from tests.support.plaintext import places_of
 
@@ -117,9 +117,7 @@ def change(site: Site, seed: int, transactions: int) -> None:
 def test_the_plain_text_of_a_protected_column_is_nowhere_in_the_store(site: Site, scale: Scale) -> None:
     small = site.with_settings(epoch_bytes=16384, queue_bytes=65536, hash_key=KEY)
     change(site, 1, scale.pick(smoke=60, full=2000))
-    small.init()
-    with RunningCapture(small) as capture:
-        capture.catch_up()  # the first load is over: from here on the stream brings what changes
+    with init_and_capture(small) as capture:
         change(site, 2, scale.pick(smoke=150, full=20_000))
         execute(
             site.dsn,
@@ -184,7 +182,7 @@ def test_a_change_of_policy_is_told_and_the_table_is_read_again(site: Site) -> N
                 changed = all(new != old for new, old in zip(now, before, strict=True))
                 return None not in now and (changed or not told)
 
-            wait_until(whole, alive=lambda: capture.running)
+            capture.wait_until(whole)
             capture.catch_up()
             execute(site.dsn, "UPDATE people SET seen = coalesce(seen, 0) + 1 WHERE id = 3")
             capture.catch_up()

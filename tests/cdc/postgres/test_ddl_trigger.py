@@ -24,7 +24,6 @@ from tests.support.capturing import (
     execute,
     query,
     table,
-    wait_until,
 )
 
 TYPES = (
@@ -275,7 +274,7 @@ def test_with_it_only_what_rewrote_rows_is_read_again(site: Site) -> None:
 
     def read_again(capture: RunningCapture, topic: Any, before: int, statement: str) -> None:
         execute(site.dsn, statement)
-        wait_until(lambda: since(capture, topic) > before, alive=lambda: capture.running)
+        capture.wait_until(lambda: since(capture, topic) > before)
 
     with RunningCapture(site) as capture:
         capture.catch_up()
@@ -305,7 +304,7 @@ def test_with_it_only_what_rewrote_rows_is_read_again(site: Site) -> None:
             "ALTER TABLE root ATTACH PARTITION other FOR VALUES FROM (10) TO (20); UPDATE root SET n = 2 WHERE id > 9;"
             " ALTER TABLE root DETACH PARTITION other",
         )  # fmt: skip
-        wait_until(lambda: since(capture, table("other")) > loaded, alive=lambda: capture.running)
+        capture.wait_until(lambda: since(capture, table("other")) > loaded)
         read_again(capture, plain, loaded, "ALTER TABLE public.simple ALTER a TYPE text USING a || '!'")
         read_again(capture, nested, loaded, "ALTER TYPE public.mood RENAME VALUE 'sad' TO 'blue'")
         read_again(capture, nested, since(capture, nested), "ALTER TYPE public.pair ADD ATTRIBUTE x int")

@@ -19,6 +19,8 @@ from tests.support.capturing import (
     RunningCapture,
     Site,
     execute,
+    init_and_capture,
+    init_and_load,
     query,
     rows,
     server_version,
@@ -202,9 +204,7 @@ def test_a_lost_slot_says_why(postgres_server: Callable[..., PostgresServer], st
     server = postgres_server(settings={"max_slot_wal_keep_size": "16MB", "max_wal_size": "32MB"})
     execute(server.dsn(), "CREATE TABLE t (id int PRIMARY KEY, v text)")
     site = Site.at(store_dir, server.dsn())
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    init_and_load(site)
     for _ in range(6):
         execute(
             server.dsn(),
@@ -231,9 +231,7 @@ def test_a_slot_dropped_under_a_running_capture_ends_it_with_what_mends_it(
 ) -> None:
     execute(database, "CREATE TABLE t (id int PRIMARY KEY)")
     site = Site.at(store_dir, database)
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         execute(database, "INSERT INTO t VALUES (1)")
         capture.catch_up()
         while True:  # a capture whose connection is cut takes its slot again at once
@@ -256,9 +254,7 @@ def test_a_log_older_than_the_slot_is_refused(database: str, store_dir: Path) ->
     """A restored catalog: what was confirmed since is not sent again, so going on would lose it."""
     execute(database, "CREATE TABLE t (id int PRIMARY KEY)")
     site = Site.at(store_dir, database)
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    init_and_load(site)
     execute(database, "INSERT INTO t VALUES (1)")
     query(database, "SELECT pg_replication_slot_advance('acme_shop', pg_current_wal_lsn())")
     with RunningCapture(site) as capture:
@@ -307,9 +303,8 @@ def test_a_transaction_that_keeps_the_new_slot_waiting_is_named(
     with psycopg.connect(database) as blocker, caplog.at_level(logging.INFO, "tailrace"):
         blocker.execute("INSERT INTO t VALUES (1)")
         with RunningCapture(site) as capture:
-            wait_until(
-                lambda: any(str(blocker.info.backend_pid) in text for text in capture.status.messages),
-                alive=lambda: capture.running,
+            capture.wait_until(
+                lambda: any(str(blocker.info.backend_pid) in text for text in capture.status.messages)
             )
         wait_until(lambda: slot_pid(site) is None)
 

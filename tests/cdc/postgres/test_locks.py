@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -18,7 +17,13 @@ from tailrace.cdc.setup.prepare import install_events
 from tailrace.cdc.snapshot.chunk_query import ChunkBounds, chunk, open_session, plan_ranges, read_keyset
 from tailrace.cdc.snapshot.copy import TableChanged
 from tailrace.eventstore.errors import TransientError
-from tests.support.capturing import RunningCapture, Site, execute, query, wait_until
+from tests.support.capturing import (
+    Site,
+    execute,
+    init_and_load,
+    query,
+    wait_until,
+)
 
 pytestmark = pytest.mark.versions
 PARTITIONED = (
@@ -31,11 +36,6 @@ APPEND = """SELECT tailrace.append_events('order', '1', -1,
  '[{"type": "x", "schema_version": 1, "data": {}, "metadata": {}, "event_id": "00000000-0000-0000-0000-000000000001"}]')
 """
 WAITING = "SELECT count(*)::int FROM pg_locks WHERE NOT granted"
-
-
-@pytest.fixture
-def site(database: str, store_dir: Path) -> Site:
-    return Site.at(store_dir, database)
 
 
 def outlives(dsn: str, first: str, work: Callable[[], object], second: str) -> None:
@@ -69,9 +69,7 @@ def test_init_looks_at_partitions_that_are_truncated(site: Site) -> None:
 
 def test_init_publishes_domain_events_that_a_migration_appends(site: Site) -> None:
     execute(site.dsn, TABLES[0])
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    init_and_load(site)
     execute(site.dsn, TABLES[1])
     install_events(site.settings)
     outlives(site.dsn, "ALTER TABLE b ADD COLUMN x int", lambda: site.init(events=True), APPEND)
@@ -170,9 +168,7 @@ def test_a_load_by_chunks_samples_no_partitions_that_are_truncated(database: str
 def test_verify_locks_no_table_before_the_log_is_there(site: Site) -> None:
     """A TRUNCATE would wait for it as long, and all who read the table behind that."""
     execute(site.dsn, *TABLES)
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    init_and_load(site)
     execute(site.dsn, "INSERT INTO a VALUES (1)")
     exported = "SELECT count(*)::int FROM pg_stat_activity WHERE application_name = 'tailrace load'"
     with ThreadPoolExecutor(1) as pool:

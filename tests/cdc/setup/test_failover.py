@@ -25,6 +25,7 @@ from tests.support.capturing import (
     assert_equals_source,
     assert_sound,
     execute,
+    init_and_load,
     query,
     rows,
     table,
@@ -49,9 +50,7 @@ def primary(postgres_server: ServerFactory) -> PostgresServer:
 @pytest.fixture
 def site(primary: PostgresServer, store_dir: Path) -> Site:
     made = Site.at(store_dir, primary.dsn())
-    made.init()
-    with RunningCapture(made) as capture:
-        capture.catch_up()
+    init_and_load(made)
     return made
 
 

@@ -24,19 +24,14 @@ from tests.support.capturing import (
     Site,
     assert_equals_source,
     execute,
+    init_and_capture,
     query,
     rows,
     server_version,
     table,
-    wait_until,
 )
 
 WRITING = "options=-c%20default_transaction_read_only%3Doff"
-
-
-@pytest.fixture
-def site(database: str, store_dir: Path) -> Site:
-    return Site.at(store_dir, database)
 
 
 def skipped(site: Site) -> dict[str, str]:
@@ -157,9 +152,7 @@ def test_partitions_of_a_table_that_is_not_taken_are_tables_of_their_own(site: S
 
 def test_a_table_that_took_the_name_of_a_renamed_one_is_said_to_need_its_topic(site: Site) -> None:
     execute(site.dsn, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         execute(
             site.dsn,
             "ALTER TABLE t RENAME TO t_old",
@@ -168,13 +161,9 @@ def test_a_table_that_took_the_name_of_a_renamed_one_is_said_to_need_its_topic(s
         )
         assert skipped(site) == {"public.t": "public.t_old had its name before, and feeds its topic still"}
         execute(site.dsn, 'ALTER PUBLICATION "acme_shop" DROP TABLE "public"."t_old"')
-        wait_until(
-            lambda: capture.store.topic(table("t")).complete_since is None, alive=lambda: capture.running
-        )
+        capture.wait_until(lambda: not capture.is_complete(table("t")))
         site.with_settings(tables=("public.*", "!public.t_old")).init()
-        wait_until(
-            lambda: capture.store.topic(table("t")).complete_since is not None, alive=lambda: capture.running
-        )
+        capture.wait_until_complete(table("t"))
         (found,) = site.verify(table("t"))
         assert found.equal and found.source_rows == 1 and found.only_in_log == 0
 
@@ -200,7 +189,7 @@ def test_what_projections_write_is_never_captured(postgres: PostgresServer, site
     with RunningCapture(site) as capture:
         fill(sink, target(2), [])
         execute(site.dsn, "CREATE TABLE later (id int PRIMARY KEY)")
-        wait_until(lambda: capture.status.pending_tables != (), alive=lambda: capture.running)
+        capture.wait_until(lambda: capture.status.pending_tables != ())
         assert capture.status.pending_tables == ("public.later",)
     role = site.dsn.rpartition("/")[2]
     execute(postgres.dsn(), f"CREATE ROLE {role} LOGIN")
@@ -263,17 +252,15 @@ def test_how_transactions_of_a_role_or_database_begin_by_default_does_not_matter
     name = site.dsn.rpartition("/")[2]
     for setting in ("read_only = on", "isolation = 'serializable'", "deferrable = on"):
         execute(f"{site.dsn}?{WRITING}", f'ALTER DATABASE "{name}" SET default_transaction_{setting}')
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         execute(
             f"{site.dsn}?{WRITING}", "INSERT INTO t VALUES (2)", "CREATE TABLE later (id int PRIMARY KEY)"
         )
         capture.catch_up()
         site.init()
         later = TopicId.table(SOURCE, "public", "later")
-        wait_until(  # a load by chunks writes its marks
-            lambda: capture.store.topic(later).complete_since is not None, alive=lambda: capture.running
+        capture.wait_until(  # a load by chunks writes its marks
+            lambda: capture.is_complete(later)
         )
         assert_equals_source(site, [("public", "t"), ("public", "later")])
 

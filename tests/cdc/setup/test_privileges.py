@@ -167,8 +167,6 @@ def test_a_privilege_that_goes_while_it_is_needed_is_named(admin: str, store_dir
         capture.catch_up()
         (asked,) = capture.store.requests.ask(SNAPSHOT, [table("orders")])
         grant = "GRANT EXECUTE ON FUNCTION pg_logical_emit_message"
-        wait_until(
-            lambda: any(grant in told for told in capture.status.messages), alive=lambda: capture.running
-        )
+        capture.wait_until(lambda: any(grant in told for told in capture.status.messages))
         execute(admin, f"GRANT EXECUTE ON {emit} TO PUBLIC")
         wait_until(lambda: capture.store.requests.get([asked.id])[0].state is RequestState.DONE)

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import psycopg
@@ -44,6 +43,7 @@ from tests.support.capturing import (
     Site,
     assert_equals_source,
     execute,
+    init_and_capture,
     query,
     rows,
     table,
@@ -230,11 +230,6 @@ def test_a_load_that_waits_for_a_lock_says_so_and_ends_when_it_is_stopped(
             loading.result(60)
 
 
-@pytest.fixture
-def site(database: str, store_dir: Path) -> Site:
-    return Site.at(store_dir, database)
-
-
 @pytest.mark.parametrize(
     "statements",
     [
@@ -310,9 +305,7 @@ def test_a_first_load_is_one_epoch_and_its_values_are_exact(site: Site) -> None:
         """INSERT INTO "One" VALUES (''), ('\\N'), ('\\.'), (E'\\n'), ('"'), ('NULL')""",
         "CREATE TABLE nobody (id int PRIMARY KEY)",
     )
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         epochs = capture.store.epochs()
         assert [(info.epoch, info.rows) for info in epochs] == [(1, 9)]
         assert {info.complete_since for info in capture.store.topics()} == {1}
@@ -334,7 +327,7 @@ def test_a_stopped_first_load_leaves_nothing_visible_and_is_begun_again(
     )
     site.init()
     with RunningCapture(site) as capture:
-        wait_until(lambda: bool(capture.status.loading), alive=lambda: capture.running)
+        capture.wait_until(lambda: bool(capture.status.loading))
         capture.stop_event.set()
         capture.ended()
         assert capture.store.head() is None
@@ -425,9 +418,7 @@ def test_names_are_quoted_everywhere(site: Site) -> None:
         )
         connection.execute(sql.SQL("INSERT INTO {} VALUES (1, 'x')").format(sql.Identifier(name, name)))
         odd = site.with_settings(tables=("*.*",))
-        odd.init()
-        with RunningCapture(odd) as capture:
-            capture.catch_up()
+        with init_and_capture(odd) as capture:
             connection.execute(sql.SQL("INSERT INTO {} VALUES (2, 'y')").format(sql.Identifier(name, name)))
             capture.catch_up()
             assert len(rows(capture.store, table(name, name))) == 2

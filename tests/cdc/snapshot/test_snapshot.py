@@ -97,10 +97,11 @@ def churn(
     connection.execute(sql.SQL(statement), {"key": key, "part": choice.randrange(7)})
 
 
-def read_again(store: Store, *topics: TopicId, alive: Callable[[], bool], timeout: float = 300) -> None:
-    ids = [request.id for request in store.requests.ask(SNAPSHOT, topics)]
-    wait_until(lambda: all(r.ended_at for r in store.requests.get(ids)), timeout, alive)
-    assert {request.state for request in store.requests.get(ids)} == {RequestState.DONE}
+def read_again(capture: RunningCapture, *topics: TopicId) -> None:
+    requests = capture.store.requests
+    ids = [request.id for request in requests.ask(SNAPSHOT, topics)]
+    capture.wait_until(lambda: all(request.ended_at for request in requests.get(ids)), 300)
+    assert {request.state for request in requests.get(ids)} == {RequestState.DONE}
 
 
 def chunk_rows(store: Store, topic: TopicId = ITEMS) -> int:
@@ -126,7 +127,7 @@ def test_a_table_is_read_again_while_all_of_it_is_updated_deleted_and_inserted(
         capture.catch_up()
         with churning(site.dsn, seed=1):
             for _ in range(scale.pick(smoke=1, full=20)):
-                read_again(capture.store, ITEMS, alive=lambda: capture.running)
+                read_again(capture, ITEMS)
                 assert_equals_source(site)
         assert_sound(capture.store)
         assert chunk_rows(capture.store) > 0
@@ -160,7 +161,7 @@ def test_commits_that_are_held_back_from_view_lose_nothing(
             holding = pool.submit(hold_back)
             try:
                 for _ in range(scale.pick(smoke=1, full=30)):
-                    read_again(capture.store, ITEMS, alive=lambda: capture.running)
+                    read_again(capture, ITEMS)
             finally:
                 stop.set()
             holding.result()
@@ -229,10 +230,7 @@ def test_a_load_is_as_slow_as_it_is_told_to_be_and_a_request_for_nothing_is_refu
         (nothing,) = capture.store.requests.ask(SNAPSHOT, [table("nothing")])
         (request,) = capture.store.requests.ask(SNAPSHOT, [ITEMS], rows_per_second=ROWS // 2)
         began = time.monotonic()
-        wait_until(
-            lambda: capture.store.requests.get([request.id])[0].ended_at is not None,
-            alive=lambda: capture.running,
-        )
+        capture.wait_until(lambda: capture.store.requests.get([request.id])[0].ended_at is not None)
         assert time.monotonic() - began > 1, "faster than the limit allows"
         assert capture.store.requests.get([nothing.id])[0].state is RequestState.FAILED
         assert_equals_source(site)

@@ -27,7 +27,6 @@ from tests.support.capturing import (
     query,
     rows,
     table,
-    wait_until,
 )
 
 pytestmark = pytest.mark.timeout(900)
@@ -162,11 +161,7 @@ def test_a_large_value_is_the_same_from_first_load_chunks_and_stream(
         execute(database, "CREATE TABLE public.added (LIKE public.loaded INCLUDING ALL)")
         execute(database, "INSERT INTO public.added SELECT * FROM public.loaded")
         site.init()
-        wait_until(
-            lambda: capture.store.topic(table("added")).complete_since is not None,
-            600,
-            alive=lambda: capture.running,
-        )
+        capture.wait_until(lambda: capture.is_complete(table("added")), 600)
         execute(database, f"UPDATE public.loaded SET data = {made} || '.' WHERE id = 2")
         capture.catch_up(600)
         told = sum(FETCHED in text for text in capture.status.messages)

@@ -12,9 +12,7 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog.requests import RequestState
 from tailrace.eventstore.errors import IncompleteTopic
 from tailrace.eventstore.metadata.quarantine import first_kept, quarantined
-from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.state.state import state
-from tailrace.eventstore.store import Store
 from tests.support.capturing import (
     CaptureProcess,
     RunningCapture,
@@ -22,6 +20,7 @@ from tests.support.capturing import (
     assert_equals_source,
     assert_sound,
     execute,
+    init_and_load,
     rows,
     table,
     wait_until,
@@ -55,10 +54,6 @@ def change(site: Site, begin: int, count: int = 10) -> None:
             f" UPDATE orders SET id = -id WHERE id = {number - 2}; DELETE FROM orders WHERE id = {2 - number};"
             f" INSERT INTO people VALUES ({number}, 'later') ON CONFLICT DO NOTHING",
         )
-
-
-def is_complete(store: Store, topic: TopicId) -> bool:
-    return store.topic(topic).complete_since is not None
 
 
 @pytest.fixture
@@ -98,7 +93,7 @@ def test_the_others_go_on_and_what_was_kept_is_decoded_in_order(
         capture.catch_up()
         store = capture.store
         assert any("shop.public.orders is in quarantine" in text for text in capture.status.messages)
-        assert is_complete(store, PEOPLE)
+        assert capture.is_complete(PEOPLE)
         [aside] = quarantined(store.catalog, "shop")
         assert (aside.topic, aside.keeps) == (ORDERS, True)
         assert aside.frames > 1500
@@ -125,9 +120,7 @@ KILLS = [
 def test_kill_while_frames_are_kept_or_decoded_loses_and_doubles_nothing(
     site: Site, broken: Callable[[bool], None], keeping: str, decoding: str
 ) -> None:
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    init_and_load(site)
     change(site, 100)
     execute(
         site.dsn,
@@ -162,17 +155,17 @@ def test_a_table_without_columns_is_set_aside_until_it_is_read_again(site: Site)
         capture.catch_up()
         execute(site.dsn, "ALTER TABLE bare DROP COLUMN n", "INSERT INTO bare DEFAULT VALUES")
         change(site, 100, 3)
-        wait_until(lambda: len(quarantined(capture.store.catalog)) == 1, alive=lambda: capture.running)
+        capture.wait_until(lambda: len(quarantined(capture.store.catalog)) == 1)
         [aside] = quarantined(capture.store.catalog)
         assert aside.topic == bare
         assert "has no columns" in aside.error
         [request] = capture.store.requests.ask("retry", [bare])
         failed = lambda: capture.store.requests.get([request.id])[0].state is RequestState.FAILED  # noqa: E731
-        wait_until(failed, alive=lambda: capture.running)
+        capture.wait_until(failed)
         assert "has no columns" in capture.store.requests.get([request.id])[0].detail
         execute(site.dsn, "ALTER TABLE bare ADD COLUMN m int", "INSERT INTO bare VALUES (5)")
         capture.store.requests.ask("snapshot", [bare])
-        wait_until(lambda: is_complete(capture.store, bare), alive=lambda: capture.running)
+        capture.wait_until_complete(bare)
         capture.catch_up()
         assert quarantined(capture.store.catalog) == []
         assert_equals_source(site)

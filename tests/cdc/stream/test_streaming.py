@@ -21,7 +21,6 @@ from tests.support.capturing import (
     query,
     rows,
     table,
-    wait_until,
 )
 from tests.support.plaintext import nameless_files, places_of
 
@@ -96,7 +95,7 @@ def test_interleaved_transactions_savepoints_toast_and_ddl_arrive_as_with_versio
             fill(three, 20001, 22000)
             three.rollback()
         capture.catch_up()
-        wait_until(lambda: streamed(site) >= 2, alive=lambda: capture.running)
+        capture.wait_until(lambda: streamed(site) >= 2)
         assert_equals_source(site)
         assert_sound(capture.store)
         found = rows(capture.store, table("customers"))
@@ -114,7 +113,7 @@ def test_a_streamed_transaction_is_begun_again_after_a_reconnect(site: Site) -> 
     with RunningCapture(site) as capture, psycopg.connect(site.dsn) as one:
         connected(capture, site)
         fill(one, 1, 1500)
-        wait_until(lambda: streamed(site) >= 1, alive=lambda: capture.running)
+        capture.wait_until(lambda: streamed(site) >= 1)
         ((pid,),) = connected(capture, site)
         query(site.dsn, f"SELECT pg_terminate_backend({pid}, 10000)")
         fill(one, 2001, 3500)
@@ -185,10 +184,7 @@ def test_protected_columns_of_a_streamed_transaction_are_in_nameless_files_alone
         one.execute("ALTER TABLE people RENAME COLUMN email TO mail")
         write_secrets(one, 401, 800)
         one.execute(f"INSERT INTO unseen SELECT i, '{SECRET}' || i FROM generate_series(1, 2000) i")  # noqa: S608
-        wait_until(
-            lambda: sum(map(len, nameless_files(capture.store.spool))) > 800_000,
-            alive=lambda: capture.running,
-        )
+        capture.wait_until(lambda: sum(map(len, nameless_files(capture.store.spool))) > 800_000)
         assert places_of(capture.store, site.root, SECRET) == []
         one.commit()
         for each in (capture, other):

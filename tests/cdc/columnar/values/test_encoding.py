@@ -15,7 +15,15 @@ from tailrace.embedded import PostgresServer
 from tailrace.eventstore.errors import UnreadableCell
 from tailrace.eventstore.state.state import state
 from tests.fixtures.databases import drop_database
-from tests.support.capturing import RunningCapture, Site, assert_equals_source, execute, rows, table
+from tests.support.capturing import (
+    RunningCapture,
+    Site,
+    assert_equals_source,
+    execute,
+    init_and_capture,
+    rows,
+    table,
+)
 
 
 @pytest.fixture
@@ -43,9 +51,7 @@ def captured_twice(dsn: str, folder: Path, text: str, check: Callable[[RunningCa
         "CREATE TABLE notes (id text PRIMARY KEY, note text, tags text[])",
         f"INSERT INTO notes VALUES ({text}, {text} || 'x', ARRAY[{text}]), ('plain', 'plain', '{{plain}}')",
     )
-    site.init()
-    with RunningCapture(site) as capture:
-        capture.catch_up()
+    with init_and_capture(site) as capture:
         execute(
             dsn,
             f"INSERT INTO notes VALUES ('s' || {text}, {text} || 'x', ARRAY[{text}])",

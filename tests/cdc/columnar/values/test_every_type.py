@@ -38,7 +38,15 @@ from tests.cdc.columnar.values.every_type import EDGES_OF_VECTORS, NO_INPUT, USE
 from tests.fixtures.databases import drop_database
 from tests.fixtures.scale import Scale
 from tests.fixtures.servers import FAST_SETTINGS, ServerFactory
-from tests.support.capturing import RunningCapture, Site, assert_equals_source, rows, server_version, table
+from tests.support.capturing import (
+    RunningCapture,
+    Site,
+    assert_equals_source,
+    init_and_capture,
+    rows,
+    server_version,
+    table,
+)
 from tests.support.installed import pgvector_programs, system_programs
 
 SEED = 20_261_121
@@ -338,9 +346,7 @@ def test_keys_of_every_type_are_the_same_from_load_and_stream(everything: Everyt
     with session(everything.dsn) as source:
         tables = key_tables(source, everything)
         site = Site.at(tmp_path, everything.dsn, name="keys", tables=["public.key_*"])
-        site.init()
-        with RunningCapture(site) as capture:
-            capture.catch_up()
+        with init_and_capture(site) as capture:
             texts = {name: printed(source, name) for name in tables}
             for name in tables:
                 source.execute(f"UPDATE public.{name} SET n = n + 1".encode())
@@ -408,9 +414,7 @@ def test_rows_from_before_a_column_have_its_default_in_every_type(
             source.execute(f"CREATE TABLE public.{name} (id integer PRIMARY KEY)".encode())
             source.execute(f"INSERT INTO public.{name} VALUES (1), (2)".encode())
         site = Site.at(tmp_path, everything.dsn, name="fills", tables=["public.filled_*"])
-        site.init()
-        with RunningCapture(site) as capture:
-            capture.catch_up()
+        with init_and_capture(site) as capture:
             for name, part in zip(names, parts, strict=True):
                 added = (
                     f"ADD c{at} {kind} DEFAULT {sql.Literal(text).as_string(None)}"
