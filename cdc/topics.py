@@ -12,7 +12,7 @@ from tailrace.cdc.postgres.publication import read_publication
 from tailrace.cdc.postgres.tables import TREE, Table, apply_publication, read_tables
 from tailrace.cdc.wire.pgoutput import Relation
 from tailrace.eventstore.errors import TransientError
-from tailrace.eventstore.metadata.quarantine import quarantined
+from tailrace.eventstore.metadata.quarantine import quarantined_topics
 from tailrace.eventstore.metadata.topics import latest_schemas
 from tailrace.eventstore.model.epoch import QuarantinedTopic
 from tailrace.eventstore.model.info import SourceState, TopicInfo
@@ -61,7 +61,11 @@ class Topics:
         schemas = {schema.relid: (topic, schema) for topic, schema in latest.items()}
         others = tuple(info.id for info in infos if info.kind is not TopicKind.TABLE)
         return cls(
-            tables, others, latest, schemas, {each.topic: each for each in quarantined(store.catalog, source)}
+            tables,
+            others,
+            latest,
+            schemas,
+            {each.topic: each for each in quarantined_topics(store.catalog, source)},
         )
 
     @property

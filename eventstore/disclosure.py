@@ -2,7 +2,7 @@
 
 An error, a log line or a verification's sample goes to terminals, log collectors and tickets, where values of rows have
 no business. So code that writes such a text passes each value through ``value``, and each foreign sentence (of the
-server, a driver, Arrow, Spark, a user's function) through ``said``, ``server_said`` or ``exception_said``. What is
+server, a driver, Arrow, Spark, a user's function) through ``hide_text``, ``server_text`` or ``exception_text``. What is
 hidden never gets into the text, so no handler, traceback or other process further up can let it out.
 
 ``TAILRACE_SHOW_VALUES=1`` lets values through; the command line's ``--show-values`` sets it. It is an environment
@@ -38,13 +38,13 @@ ESCAPES = "in a password write %40 for @ and %2F for /"
 _DISTINCT_CHARS = 8  # a shorter password may stand in a text by chance
 
 
-def allowed() -> bool:
+def values_are_shown() -> bool:
     """Whether values are shown."""
     return os.environ.get(VARIABLE) == "1"
 
 
 @contextmanager
-def showing(wanted: bool) -> Iterator[None]:
+def show_values(wanted: bool) -> Iterator[None]:
     """Inside, values are shown if ``wanted``, in child processes too; otherwise as the environment says."""
     before = os.environ.get(VARIABLE)
     if wanted:
@@ -60,49 +60,49 @@ def showing(wanted: bool) -> Iterator[None]:
 
 def value(cell: object) -> str:
     """A value as a diagnostic gives it: as Python writes it, or only how long it is."""
-    if allowed():
+    if values_are_shown():
         return repr(cell)
-    return _hidden(cell) if isinstance(cell, str | bytes) else _hidden(str(cell))
+    return _placeholder(cell) if isinstance(cell, str | bytes) else _placeholder(str(cell))
 
 
-def said(text: str) -> str:
+def hide_text(text: str) -> str:
     """Words of somebody else of which nothing is known."""
-    return text if allowed() or not text else _hidden(text)
+    return text if values_are_shown() or not text else _placeholder(text)
 
 
-def quoting(text: str) -> str:
+def hide_quoted_values(text: str) -> str:
     """Words of somebody else that may quote values, between marks of quotation or as bytes in hex."""
-    if allowed():
+    if values_are_shown():
         return text
-    without = _QUOTED.sub(lambda match: _hidden(match[0][1:-1] or match[0]), text)
-    return _BYTES.sub(lambda match: _hidden(match[0]), without)
+    without = _QUOTED.sub(lambda match: _placeholder(match[0][1:-1] or match[0]), text)
+    return _BYTES.sub(lambda match: _placeholder(match[0]), without)
 
 
-def server_said(
+def server_text(
     state: str | None, primary: str, detail: str | None = None, context: str | None = None
 ) -> str:
     """What a Postgres server complained about, on one line: its sentence; with values shown also the rest."""
-    if allowed():
+    if values_are_shown():
         more = [f"DETAIL: {detail}"] if detail else []
         more += [f"CONTEXT: {context}"] if context else []
         return " ".join(" ".join([primary, *more]).split())
     kind = (state or "")[:2]
     if kind in _WRITTEN_BY_USERS or " RAISE" in (context or ""):  # "PL/pgSQL function f() line 1 at RAISE"
-        return said(primary)
-    return primary if kind in _ABOUT_SCHEMA else quoting(primary)
+        return hide_text(primary)
+    return primary if kind in _ABOUT_SCHEMA else hide_quoted_values(primary)
 
 
-def exception_said(error: BaseException) -> str:
+def exception_text(error: BaseException) -> str:
     """The text of an exception that is not ours."""
     about_files = isinstance(error, OSError) and error.errno is not None
-    return str(error) if about_files or isinstance(error, _ABOUT_CODE) else said(str(error))
+    return str(error) if about_files or isinstance(error, _ABOUT_CODE) else hide_text(str(error))
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Class, text and place of an exception on one line."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    text = str(error) if isinstance(error, TailraceError) else exception_said(error)
+    text = str(error) if isinstance(error, TailraceError) else exception_text(error)
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     return f"{name}: {text}{place}" if text else f"{name}{place}"
@@ -113,15 +113,15 @@ def traceback_of(error: BaseException) -> str:
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     before = f"{traceback_of(cause)}\n\nwhich led to:\n\n" if cause is not None else ""
     frames = "".join(traceback.format_tb(error.__traceback__))
-    return f"{before}Traceback (most recent call last):\n{frames}{in_words(error)}"
+    return f"{before}Traceback (most recent call last):\n{frames}{describe_error(error)}"
 
 
-def _hidden(text: str | bytes) -> str:
+def _placeholder(text: str | bytes) -> str:
     unit = "byte" if isinstance(text, bytes) else "character"
     return f"<hidden: {len(text):,} {unit}{'' if len(text) == 1 else 's'}>"
 
 
-def misread(url: str) -> bool:
+def is_ambiguous(url: str) -> bool:
     """Whether a password with an ``@`` or ``/`` that is not escaped would be taken for a host or a database, whose
     names are printed. (``user:pa/ss@host/db`` leads to host ``user``.)"""
     authority, _, path = url.partition("://")[2].partition("/")

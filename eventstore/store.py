@@ -11,7 +11,7 @@ from sqlalchemy import update
 
 from tailrace.eventstore.catalog import relocation, tables
 from tailrace.eventstore.catalog.database import Catalog
-from tailrace.eventstore.catalog.leases import maintaining
+from tailrace.eventstore.catalog.leases import maintainer_lease
 from tailrace.eventstore.catalog.open import open_catalog
 from tailrace.eventstore.errors import MissingFile, OperatorError
 from tailrace.eventstore.integrity.findings import Verified
@@ -178,7 +178,7 @@ class Store(Log):
         when upkeep runs, Fenced when another one took over."""
         made = []
         wanted = None if topics is None else [TopicId.of(topic) for topic in topics]
-        with maintaining(self.catalog):
+        with maintainer_lease(self.catalog):
             self.seal()
             for each in compact(self, wanted, at_once=True, workers=workers):
                 made.append(each)

@@ -126,8 +126,8 @@ def run(
     ``count`` gets every outcome, ``report`` those that are news: work that was done, and the first of a row of equal
     messages (a frozen generation, a topic still loading, a sink out of reach). ``clock`` gives seconds.
 
-    Raises AtWork when another process refreshes one of the projections already, Fenced when it took over all the same,
-    TransientError when spark-submit went away, and UsageError for unknown names.
+    Raises AlreadyRunning when another process refreshes one of the projections already, Fenced when it took over all
+    the same, TransientError when spark-submit went away, and UsageError for unknown names.
     """
     chosen = [ctx.projection(name) for name in names or ctx.projections]
     poll = ctx.settings.projections.poll_seconds

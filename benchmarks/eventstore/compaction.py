@@ -74,7 +74,7 @@ def _partition(folder: Path, wanted: StateInput, partition: int) -> tuple[Answer
     """One partition in this process: its answer, and the most memory this process ever held (MiB)."""
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    buckets = wanted.spread.of_partition(partition)
+    buckets = wanted.bucket_layout.buckets_of(partition)
     answer = together(map(answer_of, readable_states(folder, wanted, buckets)))
     return answer, peak_kib() >> 10
 
@@ -174,8 +174,8 @@ def spark_kernel(session: SparkSession, folder: Path, wanted: StateInput) -> Dat
         pa.set_cpu_count(1)
         for batch in batches:
             for partition in batch.column(0).to_pylist():
-                for state in readable_states(folder, wanted, wanted.spread.of_partition(partition)):
-                    cells = state.select([column.name for column in wanted.chosen])
+                for state in readable_states(folder, wanted, wanted.bucket_layout.buckets_of(partition)):
+                    cells = state.select([column.name for column in wanted.selected_columns])
                     yield from cells.to_batches(max_chunksize=65_536)
 
     partitions = session.range(0, wanted.partitions, 1, wanted.partitions)

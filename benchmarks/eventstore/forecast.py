@@ -126,10 +126,14 @@ class Topic:
         extents = [
             plan.Extent(self.first_epoch(file), self.last_epoch(file), file.bytes) for file in self.files
         ]
-        cut = plan.beyond(extents, self.limit_bytes)
+        cut = plan.cutoff_by_size(extents, self.limit_bytes)
         going = [extent for extent in extents if extent.first_epoch <= cut]
         former = sum(run.bytes for run in self.runs if run.epoch == self.start)
-        if cut <= self.start or not going or not plan.worth(sum(each.bytes for each in going), former):
+        if (
+            cut <= self.start
+            or not going
+            or not plan.is_worthwhile(sum(each.bytes for each in going), former)
+        ):
             return
         yield from (extent.bytes for extent in going)
         yield from (run.bytes for run in self.runs if run.epoch <= cut)

@@ -22,7 +22,7 @@ from benchmarks.eventstore.forecast import COUNTED, Forecast, Held, Load, Sizes
 from benchmarks.eventstore.layout import lay_out
 from benchmarks.options import Options, Size, median, parse
 from benchmarks.results import table, write_section
-from tailrace.eventstore.maintenance.rounds import standing
+from tailrace.eventstore.maintenance.rounds import upkeep_status
 from tailrace.eventstore.model.position import format_lsn
 from tailrace.eventstore.settings import UpkeepSettings
 from tailrace.eventstore.store import Store
@@ -101,7 +101,7 @@ def look_at(store: Store) -> None:
     store.head()
     store.sources()
     store.topics()
-    standing(store)
+    upkeep_status(store)
 
 
 def moments(store: Store, head: int, as_of: Callable[[int], str | int | datetime]) -> float:

@@ -21,7 +21,7 @@ import psycopg
 from psycopg import conninfo, pq
 
 from tailrace.cdc.postgres import errors
-from tailrace.eventstore.disclosure import misread
+from tailrace.eventstore.disclosure import is_ambiguous
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.settings import SourceSettings
 
@@ -139,7 +139,7 @@ class Address:
             parsed = conninfo.conninfo_to_dict(dsn)
         except psycopg.ProgrammingError:
             raise errors.bad_dsn() from None
-        if misread(dsn) or not str(parsed.get("port") or "0").replace(",", "").isdigit():
+        if is_ambiguous(dsn) or not str(parsed.get("port") or "0").replace(",", "").isdigit():
             raise errors.bad_dsn()
         return cls({name: str(value) for name, value in parsed.items() if value is not None})
 

@@ -163,7 +163,7 @@ def failure(state: str | None, text: str, doing: str, where: str, words: str | N
 
     ``text`` is all that was said, of which only the kind of problem is read; ``words`` is what may be repeated of it
     (default: its first sentence, without what may be a value)."""
-    line = disclosure.server_said(state or "08", _last_line(text)) if words is None else words
+    line = disclosure.server_text(state or "08", _last_line(text)) if words is None else words
     if state is None or state.startswith("08") or state in _TRANSIENT_STATES:
         return TransientError(
             f"the connection to {where} broke while {doing}: {line}",
@@ -243,7 +243,9 @@ def too_large_hint(slot: str = "") -> str:
 def from_psycopg(error: psycopg.Error, doing: str, where: str) -> TailraceError:
     """``failure`` for an error psycopg raised."""
     if error.sqlstate is None and not isinstance(error, psycopg.OperationalError):
-        return OperatorError(f"{doing} on {where} failed: {disclosure.quoting(_last_line(str(error)))}")
+        return OperatorError(
+            f"{doing} on {where} failed: {disclosure.hide_quoted_values(_last_line(str(error)))}"
+        )
     return failure(error.sqlstate, str(error), doing, where, server_text(error))
 
 
@@ -252,7 +254,7 @@ def server_text(error: psycopg.Error) -> str | None:
     diag = error.diag
     if diag.message_primary is None:
         return None
-    return disclosure.server_said(error.sqlstate, diag.message_primary, diag.message_detail, diag.context)
+    return disclosure.server_text(error.sqlstate, diag.message_primary, diag.message_detail, diag.context)
 
 
 def from_result(result: pq.abc.PGresult, doing: str, where: str) -> TailraceError:
@@ -269,7 +271,7 @@ def from_result(result: pq.abc.PGresult, doing: str, where: str) -> TailraceErro
     )
     primary, detail, context = (field.decode(errors="replace") if field else "" for field in fields)
     sqlstate = state.decode() if state else None
-    words = disclosure.server_said(sqlstate, primary, detail, context) if primary else None
+    words = disclosure.server_text(sqlstate, primary, detail, context) if primary else None
     return failure(sqlstate, text, doing, where, words)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.eventstore.maintenance.redaction.erase_cells import erased
+from tailrace.eventstore.maintenance.redaction.erase_cells import erase_cells
 from tailrace.eventstore.model import keys
 from tailrace.eventstore.model.schema import Column, TopicSchema
 
@@ -70,7 +70,7 @@ class ErasedCells:
         """Rows for the log (``change_schema``) in which such cells are erased."""
         if self._ids and rows.num_rows:
             for ids, mask in self._groups(rows["_hash"].to_numpy()).items():
-                rows = erased(rows, schema, ids - {column.id for column in schema.key}, mask)
+                rows = erase_cells(rows, schema, ids - {column.id for column in schema.key}, mask)
         return rows
 
     def _groups(self, hashes: np.ndarray[Any, Any]) -> dict[frozenset[int], Mask]:

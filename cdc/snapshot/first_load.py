@@ -60,7 +60,7 @@ def first_load(task: Task, state: SourceState, publication: Publication, tick: C
                 replication, state.slot, address, waiting=transaction_wait(task, control)
             )
             writer = store.take_over(state.name)
-            writer.on_timeline(read_server(control, address).timeline)
+            writer.set_timeline(read_server(control, address).timeline)
             store.collect_orphans()  # of attempts before this one: they may be many, and large
             topics = Topics.read(store, state.name)
             target = LoadTarget(

@@ -24,7 +24,7 @@ from tailrace.cdc.topics import TopicsChanged
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.errors import TransientError
 from tailrace.eventstore.log.writer import SourceWriter
-from tailrace.eventstore.metadata.quarantine import first_kept
+from tailrace.eventstore.metadata.quarantine import first_frames
 from tailrace.eventstore.model.epoch import EpochBatch, UndecodedFrames
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.store import Store
@@ -61,7 +61,7 @@ class Redecoding:
             topic = self._topics[0]
             self._current = self._current or self._decoder()
             try:
-                found = first_kept(self._store.catalog, self._store.storage, topic)
+                found = first_frames(self._store.catalog, self._store.storage, topic)
                 decoded = self._current.decode(undecoded.unpack(found[1])) if found else None
             except TopicsChanged:  # whose table is another one now: a new session would know no more of it
                 self._fail(topic, f"its table was replaced; read it again: {requests.AGAIN} {topic.text}")

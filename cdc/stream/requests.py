@@ -20,7 +20,7 @@ def is_waiting(store: Store, source: str) -> bool:
     return any(
         request.state is RequestState.ASKED
         for kind in (SNAPSHOT, RETRY)
-        for request in store.requests.open(source, kind)
+        for request in store.requests.list_open(source, kind)
     )
 
 
@@ -30,7 +30,7 @@ def topics_to_read(
     """The topics to read again that are complete or in quarantine, and the requests to mark as running once these
     topics are suspended. A request for a table that cannot be read (``published``: oids of those that can) is answered
     at once, and the topic stays as it is."""
-    waiting = [r for r in store.requests.open(source, SNAPSHOT) if r.state is RequestState.ASKED]
+    waiting = [r for r in store.requests.list_open(source, SNAPSHOT) if r.state is RequestState.ASKED]
     readable = {topic for topic in topics.tables if topics.relid(topic) in published}
     unreadable = [request.id for request in waiting if request.topic not in readable]
     if unreadable:
@@ -44,7 +44,7 @@ def topics_to_read(
 def topics_to_decode(store: Store, source: str, topics: Topics) -> list[TopicId]:
     """The topics to decode again: all that came for them since is stored. Other requests are answered."""
     found = []
-    for request in store.requests.open(source, RETRY):
+    for request in store.requests.list_open(source, RETRY):
         entry = topics.quarantined.get(request.topic)
         if entry is None:
             store.requests.answer([request.id], *_answer_without_quarantine(store, request))
@@ -67,7 +67,7 @@ def _answer_without_quarantine(store: Store, request: Request) -> tuple[RequestS
 
 def answer_retry(store: Store, topic: TopicId, error: str) -> None:
     """It could not be decoded again."""
-    ids = [request.id for request in store.requests.open(topic.source, RETRY) if request.topic == topic]
+    ids = [request.id for request in store.requests.list_open(topic.source, RETRY) if request.topic == topic]
     store.requests.answer(ids, RequestState.FAILED, error)
 
 
@@ -75,14 +75,14 @@ def rates(store: Store, source: str) -> dict[TopicId, int]:
     """Rows per second that requests allow."""
     return {
         request.topic: int(request.options["rows_per_second"])
-        for request in store.requests.open(source, SNAPSHOT)
+        for request in store.requests.list_open(source, SNAPSHOT)
         if request.options.get("rows_per_second")
     }
 
 
 def answer(store: Store, source: str) -> None:
     """Requests whose topic has been read."""
-    for request in store.requests.open(source, SNAPSHOT):
+    for request in store.requests.list_open(source, SNAPSHOT):
         if request.state is not RequestState.RUNNING:
             continue
         info = store.topic(request.topic)

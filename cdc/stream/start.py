@@ -80,7 +80,7 @@ class SessionStart:
         topics = self._read_topics()
         with connect(address, "tailrace capture") as connection:
             tables = apply_publication(read_tables(connection, address), publication)
-            writer.on_timeline(read_server(connection, address).timeline)
+            writer.set_timeline(read_server(connection, address).timeline)
             by_trigger = read_trigger(connection, address) is Trigger.ACTIVE
         # With the trigger the stream says it where it happened.
         again = [] if by_trigger else reidentified_topics(topics, tables)

@@ -61,7 +61,7 @@ def parse(content: bytes) -> DdlMessage:
         return _message(data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return _failure(
-            f"not a message of the trigger ({type(error).__name__}: {disclosure.said(str(error))})"
+            f"not a message of the trigger ({type(error).__name__}: {disclosure.hide_text(str(error))})"
         )
 
 
@@ -72,7 +72,7 @@ def _failure(error: str) -> DdlMessage:
 def _message(data: dict[str, Any]) -> DdlMessage:
     change, command = Change(data["changed"]), str(data["command"])
     if change is Change.FAILED:
-        return DdlMessage(change, command, error=disclosure.quoting(str(data["error"])))
+        return DdlMessage(change, command, error=disclosure.hide_quoted_values(str(data["error"])))
     columns = data.get("columns")
     return DdlMessage(
         change,

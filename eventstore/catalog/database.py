@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from tailrace.eventstore.disclosure import ESCAPES, misread
+from tailrace.eventstore.disclosure import ESCAPES, is_ambiguous
 from tailrace.eventstore.errors import (
     Fenced,
     IntegrityError,
@@ -56,7 +56,7 @@ class Catalog:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """One snapshot: all statements inside see the same committed state."""
-        with explained(self), self.engine.connect() as connection:
+        with translate_errors(self), self.engine.connect() as connection:
             if self.kind == "postgres":
                 connection = connection.execution_options(
                     isolation_level="REPEATABLE READ", postgresql_readonly=True
@@ -71,7 +71,7 @@ class Catalog:
         COMMITTED, where an UPDATE that waited for a row lock checks its condition again on the newest row.
 
         TransientError means that the outcome is unknown when it comes from the COMMIT."""
-        with explained(self), self.engine.connect() as connection:
+        with translate_errors(self), self.engine.connect() as connection:
             connection = connection.execution_options(**{WRITES: True})
             with connection.begin():
                 yield connection
@@ -91,7 +91,7 @@ class Catalog:
                 hint=f"leave schema {self.schema} out of the publication, or keep the catalog in another database",
             )
 
-    def beside(self, path: Path) -> Catalog:
+    def open_sibling(self, path: Path) -> Catalog:
         """Another SQLite database of the same store, made when it is not there."""
         _check_file(path, create=True)
         return _open_sqlite(path, self.schema, create=True)
@@ -124,7 +124,7 @@ def _parse(url: str) -> URL:
         ) from None
     backend = parsed.drivername.partition("+")[0]
     if backend in ("postgresql", "postgres"):
-        if misread(url):
+        if is_ambiguous(url):
             raise UsageError("store.catalog has an @ or / that is not escaped", hint=ESCAPES)
         return parsed.set(drivername="postgresql+psycopg")
     if backend != "sqlite":
@@ -207,7 +207,7 @@ def _prepare_postgres(engine: Engine, schema: str) -> None:
 
 
 @contextmanager
-def explained(catalog: Catalog) -> Iterator[None]:
+def translate_errors(catalog: Catalog) -> Iterator[None]:
     """Database errors as errors of our tree. ``from None``: the driver's error may carry the connection string."""
     try:
         yield
@@ -226,7 +226,7 @@ MOVED_TEXT = "moved to "
 MOVED_STATE = "TR001"
 
 
-def _moved(message: str, label: str) -> Fenced:
+def _moved_error(message: str, label: str) -> Fenced:
     return Fenced(
         f"{label}: this store was {message}; nothing was written",
         hint="set store.catalog and store.segments to that",
@@ -243,7 +243,7 @@ def _translate(error: DBAPIError, label: str) -> TailraceError | None:
 
 def _translate_sqlite(message: str, label: str) -> TailraceError | None:
     if message.startswith(MOVED_TEXT):
-        return _moved(message, label)
+        return _moved_error(message, label)
     lowered = message.lower()
     if "locked" in lowered or "busy" in lowered:
         return TransientError(
@@ -282,7 +282,7 @@ def _translate_postgres(
     state: str | None, error: DBAPIError, message: str, label: str
 ) -> TailraceError | None:
     if state == MOVED_STATE:
-        return _moved(message, label)
+        return _moved_error(message, label)
     if state in _OPERATOR_STATES:
         return OperatorError(f"{label}: {message}", hint=_OPERATOR_STATES[state])
     if state is None and ("authentication failed" in message or "does not exist" in message):

@@ -51,7 +51,7 @@ class MigrationStep:
 CATALOG = Family("catalog", "alembic_version", tables.REVISION, tables.LEAST, tables.log.c.needs)
 
 
-def found(catalog: Catalog, family: Family) -> str | None:
+def stored_format(catalog: Catalog, family: Family) -> str | None:
     """The format that a database has; None without one."""
     with catalog.read() as connection:
         if not inspect(connection).has_table(family.version_table):
@@ -62,7 +62,7 @@ def found(catalog: Catalog, family: Family) -> str | None:
 
 def check(catalog: Catalog, family: Family) -> None:
     """Raises OperatorError when this code and the database's tables do not go together."""
-    has = found(catalog, family)
+    has = stored_format(catalog, family)
     if has is None:
         raise OperatorError(f"{catalog.label} has no tables of Tailrace", hint=INIT)
     if has < family.least:
@@ -91,7 +91,7 @@ def require_known(catalog: Catalog, family: Family, has: str) -> None:
 def plan(catalog: Catalog, family: Family) -> list[MigrationStep]:
     """What an upgrade to this code's format would do, in order. Raises OperatorError when there are no tables, or they
     are of a format that this code does not know."""
-    has = found(catalog, family)
+    has = stored_format(catalog, family)
     if has is None:
         raise OperatorError(f"{catalog.label} has no tables of Tailrace", hint=INIT)
     steps = _steps(family)
@@ -105,7 +105,7 @@ def plan(catalog: Catalog, family: Family) -> list[MigrationStep]:
     return steps[numbers.index(has) + 1 :]
 
 
-def chosen(steps: Sequence[MigrationStep], phase: Phase) -> list[MigrationStep]:
+def steps_of_phase(steps: Sequence[MigrationStep], phase: Phase) -> list[MigrationStep]:
     """Those of a plan that a phase runs: up to the first *post* one, or all."""
     if phase == "post":
         return list(steps)
@@ -115,7 +115,7 @@ def chosen(steps: Sequence[MigrationStep], phase: Phase) -> list[MigrationStep]:
 
 def create(catalog: Catalog, family: Family) -> None:
     """Make the tables where there are none; of several callers at once one does it."""
-    if found(catalog, family) is None:
+    if stored_format(catalog, family) is None:
         migrate(catalog, family, _steps(family))
 
 

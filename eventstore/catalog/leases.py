@@ -6,8 +6,8 @@ the reader is never referred to. Short readers need none; they find the page aga
 
 A driver computes a projection: it reads for long, and writes files that nothing names before its commit, under names
 that hold its lease's. It commits only while its lease is there (``require``). A collector of files first ends the
-leases of dead drivers (``at_work``), then reads which files are named: one of an ended lease that is not named then
-never will be.
+leases of dead drivers (``live_drivers``), then reads which files are named: one of an ended lease that is not named
+then never will be.
 
 Times are those of the catalog: its server's, or with SQLite this host's. A clock that jumps ahead by more than a lease
 ends leases early: readers then fail with MissingFile, at worst, and begin again; of two who keep the log in order the
@@ -63,7 +63,7 @@ class Busy(TransientError):
     """Another process does the log's upkeep at this moment."""
 
 
-class AtWork(Fenced):
+class AlreadyRunning(Fenced):
     """Another process works on the same at this moment; nothing was begun."""
 
 
@@ -72,28 +72,29 @@ class LeaseEnded(TransientError):
 
 
 @contextmanager
-def pinned(catalog: Catalog, purpose: str) -> Iterator[None]:
+def reader_lease(catalog: Catalog, purpose: str) -> Iterator[None]:
     """Keep every file that readers are referred to from now on, until the block ends (or this process has died)."""
-    with _held(catalog, uuid.uuid4().hex, READER, purpose):
+    with _lease(catalog, uuid.uuid4().hex, READER, purpose):
         yield
 
 
 @contextmanager
-def driving(catalog: Catalog, name: str, purpose: str) -> Iterator[None]:
-    """As ``pinned``, and keep what is written under ``name``, which nobody else may have."""
-    with _held(catalog, name, DRIVER, purpose):
+def driver_lease(catalog: Catalog, name: str, purpose: str) -> Iterator[None]:
+    """As ``reader_lease``, and keep what is written under ``name``, which nobody else may have."""
+    with _lease(catalog, name, DRIVER, purpose):
         yield
 
 
 @contextmanager
-def working(catalog: Catalog, names: Mapping[str, str], purpose: str) -> Iterator[None]:
-    """Be the only one in here with any of ``names``, each with what is done then, as a sentence. Raises AtWork, at once
-    when the other one lives on this host; one of another host has as long as its lease to renew it."""
-    rows = _taken(catalog, names, purpose)
+def work_lease(catalog: Catalog, names: Mapping[str, str], purpose: str) -> Iterator[None]:
+    """Be the only one in here with any of ``names``, each with what is done then, as a sentence. Raises
+    AlreadyRunning, at once when the other one lives on this host; one of another host has as long as its lease to
+    renew it."""
+    rows = _take_leases(catalog, names, purpose)
     mine = {(row["id"], row["created_at"]) for row in rows}
     _OWN.update(mine)
     try:
-        with _renewed(catalog, rows, WORK_SECONDS):
+        with _renewal(catalog, rows, WORK_SECONDS):
             yield
     finally:
         _OWN.difference_update(mine)
@@ -103,7 +104,7 @@ _OWN: set[tuple[str, int]] = set()
 """Leases of workers in this process: one under its own number that is not here was another's, before a restart."""
 
 
-def _taken(catalog: Catalog, names: Mapping[str, str], purpose: str) -> list[dict[str, Any]]:
+def _take_leases(catalog: Catalog, names: Mapping[str, str], purpose: str) -> list[dict[str, Any]]:
     table = tables.leases
     first_seen: dict[str, int] = {}
     while names:
@@ -111,30 +112,30 @@ def _taken(catalog: Catalog, names: Mapping[str, str], purpose: str) -> list[dic
             _cut_down(connection)
             found = connection.execute(select(table).where(table.c.id.in_(names))).all()
             moment = now(connection)
-            held = [row for row in found if row.expires_at > moment and not _left(row)]
+            held = [row for row in found if row.expires_at > moment and not _is_abandoned(row)]
             if not held:
                 for row in found:  # those alone: meanwhile another one may have taken a name
-                    connection.execute(delete(table).where(*_same(row._asdict())))
-                rows = [_row(connection, name, WORKER, purpose, WORK_SECONDS) for name in names]
+                    connection.execute(delete(table).where(*_lease_conditions(row._asdict())))
+                rows = [_lease_row(connection, name, WORKER, purpose, WORK_SECONDS) for name in names]
                 connection.execute(insert(table), rows)
                 return rows
             for row in held:
                 renewed = row.expires_at > first_seen.setdefault(row.id, row.expires_at)
                 if renewed or _is_here(row.holder):
-                    raise _at_work(names[row.id], row.holder, row.created_at)
+                    raise _already_running(names[row.id], row.holder, row.created_at)
         time.sleep(_LOOK_SECONDS)
     return []
 
 
-def _left(row: Row[*tuple[Any, ...]]) -> bool:
+def _is_abandoned(row: Row[*tuple[Any, ...]]) -> bool:
     """Whether a worker was a process of this host that is no more."""
-    if row.holder.endswith(f" by {_here()}"):
+    if row.holder.endswith(f" by {_this_process()}"):
         return (row.id, row.created_at) not in _OWN
-    return _died(row.holder)
+    return _is_dead(row.holder)
 
 
-def _at_work(what: str, holder: str, began: int) -> AtWork:
-    return AtWork(
+def _already_running(what: str, holder: str, began: int) -> AlreadyRunning:
+    return AlreadyRunning(
         f"{what} already: {holder}, since {from_micros(began):%Y-%m-%d %H:%M:%S} UTC",
         hint="nothing to do, the other one does the same; to have this one instead, stop that one first",
     )
@@ -147,7 +148,7 @@ def workers(connection: Connection, prefixes: tuple[str, ...]) -> list[Worker]:
     return [
         Worker(row.holder, from_micros(row.created_at))
         for row in connection.execute(query.order_by(table.c.created_at))
-        if row.id.startswith(prefixes) and not _left(row)
+        if row.id.startswith(prefixes) and not _is_abandoned(row)
     ]
 
 
@@ -163,12 +164,12 @@ def require(connection: Connection, name: str) -> None:
         )
 
 
-def at_work(connection: Connection, prefix: str) -> dict[str, str]:
+def live_drivers(connection: Connection, prefix: str) -> dict[str, str]:
     """The drivers that live, by the names of their leases, which begin with ``prefix``; and who they are, for people.
     Leases of the others are ended for good."""
     moment = now(connection)
     found = _drivers(connection, prefix)
-    living = {row.id: row.holder for row in found if _lives(row.holder, expired=row.expires_at <= moment)}
+    living = {row.id: row.holder for row in found if _is_live(row.holder, expired=row.expires_at <= moment)}
     _end(connection, [row.id for row in found if row.id not in living])
     return living
 
@@ -191,7 +192,7 @@ def _end(connection: Connection, names: Sequence[str]) -> None:
 
 
 @contextmanager
-def maintaining(catalog: Catalog) -> Iterator[None]:
+def maintainer_lease(catalog: Catalog) -> Iterator[None]:
     """Be the only one in here; a holder that died on this host is succeeded at once, on another when its lease ends.
     Raises Busy. This saves work in vain: what keeps the log right is terms."""
     table = tables.leases
@@ -199,11 +200,11 @@ def maintaining(catalog: Catalog) -> Iterator[None]:
         with catalog.write() as connection:
             _cut_down(connection)
             found = connection.execute(select(table).where(table.c.id == MAINTAINER)).one_or_none()
-            held = found is not None and found.expires_at > now(connection) and not _died(found.holder)
+            held = found is not None and found.expires_at > now(connection) and not _is_dead(found.holder)
             if found is not None and not held:
-                connection.execute(delete(table).where(*_same(found._asdict())))
+                connection.execute(delete(table).where(*_lease_conditions(found._asdict())))
             if not held:
-                row = _row(connection, MAINTAINER, MAINTAINER, "upkeep")
+                row = _lease_row(connection, MAINTAINER, MAINTAINER, "upkeep")
                 connection.execute(insert(table).values(row))
         if found is not None and held:
             raise Busy(
@@ -214,7 +215,7 @@ def maintaining(catalog: Catalog) -> Iterator[None]:
         raise Busy(
             "upkeep is under way: it began at this moment", hint="nothing to do; it does the same"
         ) from None
-    with _renewed(catalog, [row]):
+    with _renewal(catalog, [row]):
         yield
 
 
@@ -232,7 +233,7 @@ def holders(connection: Connection) -> list[str]:
     table = tables.leases
     needed = (table.c.role != WORKER, table.c.expires_at > now(connection))
     query = select(table).where(*needed).order_by(table.c.created_at.desc())
-    since = {row.holder: row.created_at for row in connection.execute(query) if not _died(row.holder)}
+    since = {row.holder: row.created_at for row in connection.execute(query) if not _is_dead(row.holder)}
     return [f"{holder}, since {from_micros(began):%H:%M:%S} UTC" for holder, began in since.items()]
 
 
@@ -258,34 +259,34 @@ def _cut_down(connection: Connection) -> None:
     connection.execute(update(table).where(table.c.expires_at > latest).values(expires_at=latest))
 
 
-def _row(
+def _lease_row(
     connection: Connection, lease: str, role: str, purpose: str, seconds: float = LEASE_SECONDS
 ) -> dict[str, Any]:
     began = now(connection)
     return {
         "id": lease,
         "role": role,
-        "holder": f"{purpose} by {_here()}",
+        "holder": f"{purpose} by {_this_process()}",
         "retired": terms.current(connection, terms.RETIRED),
         "created_at": began,
         "expires_at": began + int(seconds * 1e6),
     }
 
 
-def _here() -> str:
+def _this_process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def _lives(holder: str, *, expired: bool) -> bool:
+def _is_live(holder: str, *, expired: bool) -> bool:
     """Whether a holder is there. One on this host cannot be late: it is a process, or it is not."""
-    return not _died(holder) if _is_here(holder) else not expired
+    return not _is_dead(holder) if _is_here(holder) else not expired
 
 
 def _is_here(holder: str) -> bool:
     return holder.rpartition(" ")[2].rpartition(":")[0] == socket.gethostname()
 
 
-def _died(holder: str) -> bool:
+def _is_dead(holder: str) -> bool:
     """Whether a holder was a process of this host that is no more."""
     pid = int(holder.rpartition(":")[2])
     if not _is_here(holder) or pid == os.getpid():
@@ -299,28 +300,28 @@ def _died(holder: str) -> bool:
     return False
 
 
-def _same(row: Mapping[str, Any]) -> list[ColumnElement[bool]]:
+def _lease_conditions(row: Mapping[str, Any]) -> list[ColumnElement[bool]]:
     """This lease, and not that of a successor under the same id."""
     return [tables.leases.c[name] == row[name] for name in ("id", "holder", "created_at")]
 
 
 @contextmanager
-def _held(catalog: Catalog, lease: str, role: str, purpose: str) -> Iterator[None]:
+def _lease(catalog: Catalog, lease: str, role: str, purpose: str) -> Iterator[None]:
     with catalog.write() as connection:
-        row = _row(connection, lease, role, purpose)
+        row = _lease_row(connection, lease, role, purpose)
         connection.execute(insert(tables.leases).values(row))
-    with _renewed(catalog, [row]):
+    with _renewal(catalog, [row]):
         yield
 
 
 @contextmanager
-def _renewed(
+def _renewal(
     catalog: Catalog, rows: Sequence[Mapping[str, Any]], seconds: float = LEASE_SECONDS
 ) -> Iterator[None]:
     if not rows:
         yield
         return
-    table, mine = tables.leases, or_(*(and_(*_same(row)) for row in rows))
+    table, mine = tables.leases, or_(*(and_(*_lease_conditions(row)) for row in rows))
     ended = threading.Event()
 
     def renew() -> None:

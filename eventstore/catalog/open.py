@@ -41,7 +41,7 @@ def groups_file(catalog: Path) -> Path:
 
 def open_groups(catalog: Catalog) -> Catalog:
     """The database of a store's groups, with its tables. Raises OperatorError when their format is not ours."""
-    database = catalog if catalog.path is None else catalog.beside(groups_file(catalog.path))
+    database = catalog if catalog.path is None else catalog.open_sibling(groups_file(catalog.path))
     formats.create(database, GROUPS)
     formats.check(database, GROUPS)
     return database

@@ -86,7 +86,7 @@ class Requests:
             query = select(table).where(table.c.id.in_(list(ids))).order_by(table.c.id)
             return [_request(row) for row in connection.execute(query)]
 
-    def open(self, source: str, kind: str) -> list[Request]:
+    def list_open(self, source: str, kind: str) -> list[Request]:
         """Requests that are not answered, oldest first."""
         table = tables.requests
         query = select(table).where(table.c.source == source, table.c.kind == kind, table.c.state.in_(OPEN))

@@ -92,7 +92,7 @@ def grant(connection: Connection, schema: str) -> None:
     """Make the roles where the user may, and bring their privileges on the tables there are to those declared.
 
     Run by whoever made the tables, in the transaction that changes them. Roles that cannot be made are left out:
-    ``missing`` names them.
+    ``missing_roles`` names them.
     """
     quote = connection.dialect.identifier_preparer.quote_identifier
     rows = connection.execute(
@@ -100,7 +100,7 @@ def grant(connection: Connection, schema: str) -> None:
     )
     found = {str(row.tablename) for row in rows}
     for role in Role:
-        if not _there(connection, role.of(schema)):
+        if not _ensure_role(connection, role.of(schema)):
             continue
         name, place = quote(role.of(schema)), quote(schema)
         connection.execute(text(f"REVOKE ALL ON ALL TABLES IN SCHEMA {place} FROM {name}"))
@@ -143,12 +143,12 @@ def require(connection: Connection, schema: str, what: str, *needed: Role) -> No
         )
 
 
-def missing(connection: Connection, schema: str) -> list[str]:
+def missing_roles(connection: Connection, schema: str) -> list[str]:
     """Names of the roles that the server does not have."""
     return [role.of(schema) for role in Role if not _exists(connection, role.of(schema))]
 
 
-def _there(connection: Connection, name: str) -> bool:
+def _ensure_role(connection: Connection, name: str) -> bool:
     """Whether a role is there, also because we made it."""
     if _exists(connection, name):
         return True

@@ -33,30 +33,33 @@ class Upgrade:
         if catalog.path is None:
             databases.append((catalog, GROUPS))
         elif groups_file(catalog.path).exists():  # otherwise made with the first group
-            databases.append((catalog.beside(groups_file(catalog.path)), GROUPS))
+            databases.append((catalog.open_sibling(groups_file(catalog.path)), GROUPS))
         self.tables = [
             Tables(
-                database, family, formats.found(database, family) or "none", formats.plan(database, family)
+                database,
+                family,
+                formats.stored_format(database, family) or "none",
+                formats.plan(database, family),
             )
             for database, family in databases
         ]
 
-    def pending(self, phase: formats.Phase) -> list[tuple[Tables, list[formats.MigrationStep]]]:
+    def pending_steps(self, phase: formats.Phase) -> list[tuple[Tables, list[formats.MigrationStep]]]:
         """What a phase would run."""
-        chosen = [(each, formats.chosen(each.steps, phase)) for each in self.tables]
+        chosen = [(each, formats.steps_of_phase(each.steps, phase)) for each in self.tables]
         return [(each, steps) for each, steps in chosen if steps]
 
     def missing_roles(self) -> list[str]:
         if self._catalog.kind == "sqlite":
             return []
         with self._catalog.read() as connection:
-            return roles.missing(connection, self._catalog.schema)
+            return roles.missing_roles(connection, self._catalog.schema)
 
     def run(self, phase: formats.Phase) -> None:
         """One transaction a family; what is done stays done, and the next run goes on. Roles are granted anew also
         when there is nothing else to do."""
         for each in self.tables:
-            formats.migrate(each.database, each.family, formats.chosen(each.steps, phase))
+            formats.migrate(each.database, each.family, formats.steps_of_phase(each.steps, phase))
 
     def close(self) -> None:
         for each in self.tables:
@@ -64,7 +67,7 @@ class Upgrade:
 
 
 @contextmanager
-def upgrading(settings: StoreSettings, root: Path) -> Iterator[Upgrade]:
+def open_upgrade(settings: StoreSettings, root: Path) -> Iterator[Upgrade]:
     """Raises OperatorError when there is no store, or its tables are of a format that this code does not know."""
     catalog = connect_catalog(settings.catalog, store_name=settings.name, root=root)
     try:

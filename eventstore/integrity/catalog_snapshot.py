@@ -105,7 +105,7 @@ def take(connection: Connection) -> Picture:
         epoch_files=connection.execute(select(files).order_by(files.c.first_epoch)).all(),
         epochs=epochs,
         blobs=frozenset(connection.scalars(select(tables.blobs.c.append_id))),
-        others=list(_others(connection, steps)),
+        others=list(_other_files(connection, steps)),
         retired=frozenset(connection.scalars(select(tables.retired.c.path))),
         steps=steps,
         redactions=connection.execute(select(tables.redactions).order_by(tables.redactions.c.epoch)).all(),
@@ -144,7 +144,7 @@ def topics_of(connection: Connection) -> dict[int, Topic]:
     }
 
 
-def _others(connection: Connection, steps: Collection[AnyRow]) -> Iterator[Named]:
+def _other_files(connection: Connection, steps: Collection[AnyRow]) -> Iterator[Named]:
     runs, kept = tables.state_runs, tables.kept_frames
     for row in connection.execute(select(runs.c.path, runs.c.checksum, runs.c.bytes)):
         yield Named(row.path, row.checksum, row.bytes)

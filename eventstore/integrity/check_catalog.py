@@ -19,11 +19,11 @@ def epochs(picture: Picture, last_folded: str | None) -> Iterator[Finding]:
     number, previous = 0, last_folded
     for row in picture.epoch_files:
         if row.first_epoch != number + 1:
-            yield _beside(row.path, number + 1, row.first_epoch)
+            yield _epoch_mismatch(row.path, number + 1, row.first_epoch)
         number = row.last_epoch
     for row in picture.epochs:
         if row.epoch != number + 1:
-            yield _beside(f"epoch {row.epoch}", number + 1, row.epoch)
+            yield _epoch_mismatch(f"epoch {row.epoch}", number + 1, row.epoch)
         elif previous is not None and hash_chain.epoch_hash(previous, row._asdict()) != row.hash:
             detail = "its hash does not follow from what the catalog says of it and from the epoch before"
             yield Finding(LogProblem.CHANGED, f"epoch {row.epoch}", detail)
@@ -66,7 +66,7 @@ def repartitions(picture: Picture) -> Iterator[Finding]:
                 yield Finding(LogProblem.CHANGED, f"epoch {each.behind}", detail)
 
 
-def _beside(place: str, expected: int, found: int) -> Finding:
+def _epoch_mismatch(place: str, expected: int, found: int) -> Finding:
     if found > expected:
         return Finding(LogProblem.GAP, place, f"epochs {expected} to {found - 1} before it are missing")
     return Finding(LogProblem.OVERLAP, place, f"epochs {found} to {expected - 1} are there twice")
@@ -104,7 +104,7 @@ def tiles(topic: Topic, head: int) -> Iterator[Finding]:
     row, epoch = sum(following), 0
     before = "the log's start"
     for tile in topic.tiles:
-        found = list(_misplaced(topic, tile, following, before))
+        found = list(_offset_findings(topic, tile, following, before))
         if not found and tile.first_row != row:
             text = f"it is said to begin at row {tile.first_row} of the topic; row {row} is next"
             found = [Finding(_sign(tile.first_row - row), tile.place, f"{topic.name}: {text}")]
@@ -115,7 +115,7 @@ def tiles(topic: Topic, head: int) -> Iterator[Finding]:
             text = f"epochs {tile.first_epoch} to {tile.last_epoch} do not follow epoch {epoch} of {before}"
             found.append(Finding(LogProblem.CHANGED, tile.place, f"{topic.name}: {text}"))
         yield from found
-        yield from _astray(topic, tile)
+        yield from _partition_findings(topic, tile)
         row, epoch, before = tile.first_row + tile.rows, tile.last_epoch, tile.place
     wrong = [
         f"{_offsets(*sorted((at, end)))} of partition {partition}"
@@ -128,7 +128,7 @@ def tiles(topic: Topic, head: int) -> Iterator[Finding]:
         yield Finding(_sign(sign), topic.name.text, text)
 
 
-def _misplaced(topic: Topic, tile: Tile, following: list[int], before: str) -> Iterator[Finding]:
+def _offset_findings(topic: Topic, tile: Tile, following: list[int], before: str) -> Iterator[Finding]:
     """Moves ``following`` behind the tile."""
     gaps, overlaps = [], []
     for piece in tile.ranges:
@@ -146,12 +146,12 @@ def _misplaced(topic: Topic, tile: Tile, following: list[int], before: str) -> I
         yield Finding(LogProblem.OVERLAP, tile.place, text)
 
 
-def _astray(topic: Topic, tile: Tile) -> Iterator[Finding]:
+def _partition_findings(topic: Topic, tile: Tile) -> Iterator[Finding]:
     """Partitions with rows of epochs that are not those of their incarnation."""
     ends = [*(each.behind for each in topic.partitioning.incarnations[1:]), tile.last_epoch]
     lives = dict(zip(topic.partitioning.incarnations, ends, strict=True))
     for piece in tile.ranges:
-        of = topic.partitioning.of_partition(piece.partition)
+        of = topic.partitioning.incarnation_of(piece.partition)
         if tile.last_epoch <= of.behind or tile.first_epoch > lives[of]:
             text = (
                 f"epochs {tile.first_epoch} to {tile.last_epoch} have no rows in partition {piece.partition}"

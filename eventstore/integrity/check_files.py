@@ -52,11 +52,11 @@ def blobs(
             detail = "its bytes are not those that were written"
             found.append(Finding(LogProblem.DAMAGED, blob_place(row.epoch), detail))
             continue
-        found += _appended(connection, row, parts, plain, wanted)
+        found += _append_findings(connection, row, parts, plain, wanted)
     return last, found, size
 
 
-def _appended(
+def _append_findings(
     connection: Connection,
     row: AnyRow,
     parts: Collection[segment_index.BlobPart],
@@ -88,7 +88,7 @@ def _appended(
     yield from check_catalog.changed_parts(row, appended)
 
 
-def checked(storage: Storage, named: Named) -> Iterator[Finding]:
+def file_findings(storage: Storage, named: Named) -> Iterator[Finding]:
     """The bytes of a file as a whole."""
     try:
         data = storage.open(named.path)
@@ -126,7 +126,7 @@ def _segment_rows(storage: Storage, topic: Topic, row: AnyRow, memory_bytes: int
     content, count, misplaced = Content(), 0, False
     expected = segment.positions_of(ref.ranges)
     try:
-        for piece in rows.every():
+        for piece in rows.all_rows():
             content += content_of(piece)
             partition, offset = expected[0][count:], expected[1][count:]
             epochs = piece["_epoch"].to_numpy()

@@ -1,6 +1,6 @@
 """Verification: the log against itself, beside whatever runs.
 
-1. Take a lease: files that are replaced from now on stay (``leases.pinned``).
+1. Take a lease: files that are replaced from now on stay (``leases.reader_lease``).
 2. List the files, then read the blobs by pages, each page in one snapshot. A blob that is sealed before its page comes
    is in a file of the next step.
 3. Take a picture of the catalog in one snapshot. Its rows must fit each other; a listed file that it does not name and
@@ -44,7 +44,7 @@ def verify(
     result."""
     for topic in topics:
         log.topic(topic)
-    with leases.pinned(log.catalog, "log verify"):
+    with leases.reader_lease(log.catalog, "log verify"):
         return _LogVerification(log, frozenset(topics), quick, archives, report).run()
 
 
@@ -69,15 +69,17 @@ class _LogVerification:
             self._blobs()
         with self._log.catalog.read() as connection:
             seen = catalog_snapshot.take(connection)
-        chosen = self._chosen(seen.topics)
+        chosen = self._selected_topics(seen.topics)
         self._report("the catalog")
         for topic in chosen:
             self._findings += check_catalog.tiles(topic, seen.epoch)
             self._findings += check_catalog.lineage(topic)
         if not self._topics:
-            self._whole(seen, listed)
+            self._check_log(seen, listed)
         self._contents(seen, chosen)
-        elsewhere = [each for topic in chosen for each in self._archived(topic)] if self._archives else []
+        elsewhere = (
+            [each for topic in chosen for each in self._archive_findings(topic)] if self._archives else []
+        )
         return Verified(
             log_id=self._log.log_id,
             epoch=seen.epoch,
@@ -88,12 +90,12 @@ class _LogVerification:
             unregistered=self._unregistered,
             quick=self._quick,
             redactions=sum(row.topic_id in {topic.id for topic in chosen} for row in seen.redactions),
-            findings=(*self._still(self._findings), *elsewhere),
+            findings=(*self._drop_removed(self._findings), *elsewhere),
         )
 
-    def _archived(self, topic: Topic) -> Iterator[Finding]:
+    def _archive_findings(self, topic: Topic) -> Iterator[Finding]:
         """Files that retention put into archives: nobody removes them, so each must be there."""
-        for each in self._log.archived(topic.name):
+        for each in self._log.archived_files(topic.name):
             archive = self._log.archive(each.archive)
             if each.archive not in self._reached:
                 archived.require(archive, self._log.log_id)
@@ -105,10 +107,10 @@ class _LogVerification:
                     yield Finding(LogProblem.MISSING, each.place, "retention archived it")
                 continue
             self._bytes += each.bytes
-            for finding in check_files.checked(archive, Named(each.path, each.checksum, each.bytes)):
+            for finding in check_files.file_findings(archive, Named(each.path, each.checksum, each.bytes)):
                 yield replace(finding, place=each.place)
 
-    def _chosen(self, topics: Mapping[int, Topic]) -> list[Topic]:
+    def _selected_topics(self, topics: Mapping[int, Topic]) -> list[Topic]:
         return [topic for topic in topics.values() if not self._topics or topic.name in self._topics]
 
     def _blobs(self) -> None:
@@ -117,13 +119,13 @@ class _LogVerification:
         after = 0
         while after < head:
             with self._log.catalog.read() as connection:
-                topics = self._chosen(catalog_snapshot.topics_of(connection))
+                topics = self._selected_topics(catalog_snapshot.topics_of(connection))
                 after, found, size = check_files.blobs(connection, topics, after, head)
             self._findings += found
             self._bytes += size
             self._report(f"epoch {after:,} of {head:,}")
 
-    def _whole(self, seen: Picture, listed: Collection[str]) -> None:
+    def _check_log(self, seen: Picture, listed: Collection[str]) -> None:
         """What is no single topic's: epochs, derived steps, and files that nothing names."""
         folded: str | None = ""
         if seen.epoch_files:
@@ -152,14 +154,14 @@ class _LogVerification:
         total = sum(len(topic.segments) for topic in chosen) + len(epochs) + len(others)
         for topic in chosen:
             for row in topic.segments:
-                if self._whole_file(Named(row.path, row.checksum, row.bytes), total):
+                if self._check_file(Named(row.path, row.checksum, row.bytes), total):
                     memory = self._log.settings.upkeep.memory_bytes
                     self._findings += check_files.segment_rows(self._log.storage, topic, row, memory)
         for named in others:
-            self._whole_file(named, total)
+            self._check_file(named, total)
         rows = sum(row.rows for row in seen.epochs)
         for row in epochs:
-            if self._whole_file(Named(row.path, row.checksum, row.bytes), total):
+            if self._check_file(Named(row.path, row.checksum, row.bytes), total):
                 found, brought = check_files.epoch_file(self._log.storage, row)
                 self._findings += found
                 rows += brought
@@ -168,7 +170,7 @@ class _LogVerification:
             detail = f"the epochs brought {rows} rows, the topics hold {held}"
             self._findings.append(Finding(LogProblem.CHANGED, "the log", detail))
 
-    def _whole_file(self, named: Named, total: int) -> bool:
+    def _check_file(self, named: Named, total: int) -> bool:
         """Whether it is worth looking inside."""
         self._files += 1
         storage = self._log.storage
@@ -176,13 +178,13 @@ class _LogVerification:
             if not storage.exists(named.path):
                 self._findings.append(Finding(LogProblem.MISSING, named.path, "the catalog names it"))
             return False
-        found = list(check_files.checked(storage, named))
+        found = list(check_files.file_findings(storage, named))
         self._findings += found
         self._bytes += named.bytes or 0
         self._report(f"file {self._files:,} of {total:,}")
         return not found
 
-    def _still(self, findings: Sequence[Finding]) -> Iterator[Finding]:
+    def _drop_removed(self, findings: Sequence[Finding]) -> Iterator[Finding]:
         """Without files that were let go since the picture was taken (kept frames, derived steps)."""
         if not any(finding.problem is LogProblem.MISSING for finding in findings):
             yield from findings

@@ -96,7 +96,7 @@ class Resolver:
         head = topics.head_epoch(self.connection)
         match as_of:
             case None:
-                return self._at_epoch(head)
+                return self._cut_at_epoch(head)
             case AtEpoch(epoch):
                 if epoch < 0:
                     raise UsageError(
@@ -107,7 +107,7 @@ class Resolver:
                         f"epoch {epoch} is not in the log; its head is epoch {head}",
                         hint="name an earlier one, or wait until capture has come that far",
                     )
-                return self._at_epoch(epoch)
+                return self._cut_at_epoch(epoch)
             case AtLsn(source, lsn):
                 row = self._source(source)
                 if lsn > row.through_lsn:
@@ -116,11 +116,11 @@ class Resolver:
                         f"{format_lsn(row.through_lsn)}",
                         hint="name an earlier one, or wait until capture has come that far",
                     )
-                return self._below({row.name: lsn}, head, {row.name: row.incarnation})
+                return self._cut_below({row.name: lsn}, head, {row.name: row.incarnation})
             case AtTime(micros):
-                return self._at_time(micros, head)
+                return self._cut_at_time(micros, head)
 
-    def _at_epoch(self, epoch: int) -> Cut:
+    def _cut_at_epoch(self, epoch: int) -> Cut:
         last = self._timeline.last(Which(upto=epoch, dated=True))
         return Cut(epoch, {}, from_micros(None if last is None else last.commit_ts))
 
@@ -143,7 +143,7 @@ class Resolver:
             f"no source {name!r} in the log", hint=f"its sources are {', '.join(names) or 'none'}"
         )
 
-    def _at_time(self, micros: int, head: int) -> Cut:
+    def _cut_at_time(self, micros: int, head: int) -> Cut:
         if micros > now_micros():
             raise BeyondLog(
                 f"{from_micros(micros):%Y-%m-%dT%H:%M:%S.%fZ} has not come yet",
@@ -157,12 +157,12 @@ class Resolver:
             first_later = self._timeline.first(Which(source=source, later_than=micros))
             if first_later is not None:
                 if _is_load(first_later, micros) and len(sources) == 1:
-                    return self._at_epoch(first_later.epoch - 1)
+                    return self._cut_at_epoch(first_later.epoch - 1)
                 below[source] = self._first_lsn(first_later, micros)
                 incarnations[source] = first_later.incarnation
             elif (last := self._timeline.last(Which(source=source))) is not None:
                 quiet_until = max(quiet_until, last.epoch)
-        return self._below(below, head, incarnations, at_least=quiet_until)
+        return self._cut_below(below, head, incarnations, at_least=quiet_until)
 
     def _first_lsn(self, epoch: Epoch, micros: int) -> int:
         """Commit LSN of the first transaction of an epoch that committed later than a time."""
@@ -191,7 +191,7 @@ class Resolver:
         chosen = [table.select(["_lsn", "_commit_ts"]) for table in found]
         return pa.concat_tables(chosen) if chosen else _NO_ROWS
 
-    def _below(
+    def _cut_below(
         self, lsns: Mapping[str, int], head: int, incarnations: Mapping[str, int], at_least: int = 0
     ) -> Cut:
         """A cut with everything that committed below the LSN of each named source, in its incarnation, and
@@ -208,7 +208,7 @@ class Resolver:
             if found is not None:
                 later[source] = found
         if not later:
-            return self._at_epoch(head)
+            return self._cut_at_epoch(head)
         ends = [
             row.epoch if (row.first_lsn or 0) < lsns[source] else row.epoch - 1
             for source, row in later.items()
@@ -216,7 +216,7 @@ class Resolver:
         epoch = max(*ends, at_least) if len(later) == len(lsns) else head
         inside = {source: row for source, row in later.items() if row.epoch <= epoch}
         if not inside:
-            return self._at_epoch(epoch)
+            return self._cut_at_epoch(epoch)
         below = {source: lsns[source] for source in inside}
         epochs = {source: row.epoch for source, row in inside.items()}
         return Cut(epoch, below, self._clock(epoch, below, inside), epochs)

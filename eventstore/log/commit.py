@@ -93,7 +93,7 @@ class EpochCommit:
             landed, info = retry_while_away(lambda: self._has_landed(plan))
             if landed:
                 return info
-            raise fenced(plan.previous) from None
+            raise fenced_error(plan.previous) from None
 
     def _has_landed(self, plan: Append) -> tuple[bool, EpochInfo | None]:
         """Whether the append has landed. Raises Fenced when the source has another term now."""
@@ -105,7 +105,7 @@ class EpochCommit:
             if row is not None and row.last_append == plan.id:
                 return True, topics.epoch_of_append(connection, plan.id)
             if row is None or row.term != plan.previous.term:
-                raise fenced(plan.previous)
+                raise fenced_error(plan.previous)
             return False, None
 
     def _commit(self, plan: Append) -> EpochInfo | None:
@@ -209,7 +209,7 @@ class EpochCommit:
         return topics.epoch_info(values)
 
 
-def fenced(state: SourceState) -> Fenced:
+def fenced_error(state: SourceState) -> Fenced:
     """The error for a writer whose source has another one."""
     return Fenced(
         f"source {state.name!r} has another writer now; term {state.term} is over",

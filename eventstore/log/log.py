@@ -147,7 +147,7 @@ class Log:
         with self.catalog.read() as connection:
             start = log_start.read(connection, topic_id)
             if not start.has(wanted, cut):
-                raise log_start.gone(connection, self.storage, wanted, start)
+                raise log_start.history_gone(connection, self.storage, wanted, start)
 
     # reading
 
@@ -190,7 +190,7 @@ class Log:
         with self.catalog.read() as connection:
             return [segment_index.file_ref(wanted, row) for row in connection.execute(query)]
 
-    def archived(self, topic: TopicId | str) -> list[ArchivedFile]:
+    def archived_files(self, topic: TopicId | str) -> list[ArchivedFile]:
         """Files that were copied to an archive before retention removed their rows, in the topic's order."""
         wanted = TopicId.of(topic)
         topic_id = self._topic_id(wanted)
@@ -263,7 +263,7 @@ class Log:
 
     def pinned(self, purpose: str) -> AbstractContextManager[None]:
         """Inside, files that ``segments`` refers to stay, however long it takes. Use it to hand references on."""
-        return leases.pinned(self.catalog, purpose)
+        return leases.reader_lease(self.catalog, purpose)
 
     def _reader(self, topic: TopicId | str) -> TopicReader:
         return TopicReader(self.catalog, self.storage, TopicId.of(topic), self._topic_id(topic))

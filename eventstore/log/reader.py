@@ -45,7 +45,7 @@ class Selection:
 
     def batches(self, table: pa.Table, version: int) -> Iterator[pa.RecordBatch]:
         if self.offsets is not None:
-            table = _in_ranges(table, self.offsets)
+            table = _filter_ranges(table, self.offsets)
         if self.columns is not None:
             table = table.select([name for name in table.column_names if name in self.columns])
         metadata = {b"tailrace:version": str(version).encode()}
@@ -69,7 +69,7 @@ class TopicReader:
             with self.catalog.read() as connection:
                 start = log_start.read(connection, self.topic_id)
                 if 0 < after < start.epoch or (cut.epoch and not start.has(self.topic, cut)):
-                    raise log_start.gone(connection, self.storage, self.topic, start)
+                    raise log_start.history_gone(connection, self.storage, self.topic, start)
                 after = max(after, start.epoch)
                 if after >= cut.epoch:
                     return refs
@@ -90,8 +90,8 @@ class TopicReader:
         with self.catalog.read() as connection:
             start = log_start.read(connection, self.topic_id)
             if not start.has(self.topic, cut):
-                raise log_start.gone(connection, self.storage, self.topic, start)
-            runs = state_runs.of_topic(connection, self.topic, self.topic_id)
+                raise log_start.history_gone(connection, self.storage, self.topic, start)
+            runs = state_runs.runs_of(connection, self.topic, self.topic_id)
         if every_row:
             runs = [run for run in runs if run.epoch == start.epoch]
         refs: list[SegmentRef] = []
@@ -127,7 +127,7 @@ class TopicReader:
                 now = log_start.read(connection, self.topic_id)
                 if now.epoch > after:  # retention went on meanwhile
                     if not _has_rest(now, selection.offsets, next_offsets):
-                        raise log_start.gone(connection, self.storage, self.topic, now)
+                        raise log_start.history_gone(connection, self.storage, self.topic, now)
                     after = now.epoch
                 page = segment_index.page(connection, self.topic, self.topic_id, selection.cut, after)
                 versions = {each.version: each for each in topics.schemas(connection, self.topic_id)}
@@ -144,8 +144,8 @@ class TopicReader:
                     missing = ref.path
                     break
                 if ref.sealed:
-                    table = _in_epoch_order(table)
-                yield from selection.batches(_from_offsets(table, next_offsets), ref.version)
+                    table = _sort_by_epoch(table)
+                yield from selection.batches(_drop_known_rows(table, next_offsets), ref.version)
                 next_offsets.update({r.partition: r.first_offset + r.rows for r in ref.ranges})
             else:
                 after = page.through
@@ -162,9 +162,9 @@ class TopicReader:
             if selection.offsets is not None:
                 log_start.require_offsets(connection, self.storage, self.topic, start, selection.offsets)
             elif 0 < after_epoch < start.epoch:
-                raise log_start.gone(connection, self.storage, self.topic, start)
+                raise log_start.history_gone(connection, self.storage, self.topic, start)
             if after_epoch < selection.cut.epoch and not start.has(self.topic, selection.cut):
-                raise log_start.gone(connection, self.storage, self.topic, start)
+                raise log_start.history_gone(connection, self.storage, self.topic, start)
         return start
 
     def _compacted_rows(
@@ -173,25 +173,25 @@ class TopicReader:
         """The rows that stand at the start of a compacted topic: by partition in offset order, with gaps."""
         with self.catalog.read() as connection:
             if log_start.read(connection, self.topic_id) != start:
-                raise log_start.gone(connection, self.storage, self.topic, start)
-            runs = state_runs.of_topic(connection, self.topic, self.topic_id)
+                raise log_start.history_gone(connection, self.storage, self.topic, start)
+            runs = state_runs.runs_of(connection, self.topic, self.topic_id)
             versions = {each.version: each for each in topics.schemas(connection, self.topic_id)}
-        for ref in state_runs.at_start(runs, start):
+        for ref in state_runs.refs_at_start(runs, start):
             try:
                 table = self._table(selection, ref, versions[ref.version])
             except MissingFile as error:
-                raise self._gone_if_moved(start, error) from None
+                raise self._missing_file_error(start, error) from None
             first = np.array(start.offsets, np.int64)[table["_partition"].to_numpy()]
             readable = pc.greater_equal(table["_offset"], pa.array(first))
             later = pc.greater(table["_epoch"], after_epoch)
             yield from selection.batches(table.filter(pc.and_(readable, later)), ref.version)
 
-    def _gone_if_moved(self, start: LogStart, error: MissingFile) -> HistoryGone | MissingFile:
+    def _missing_file_error(self, start: LogStart, error: MissingFile) -> HistoryGone | MissingFile:
         with self.catalog.read() as connection:
             now = log_start.read(connection, self.topic_id)
             if now.epoch == start.epoch:
                 return error
-            return log_start.gone(connection, self.storage, self.topic, now)
+            return log_start.history_gone(connection, self.storage, self.topic, now)
 
 
 def _has_rest(
@@ -205,7 +205,7 @@ def _has_rest(
     )
 
 
-def _in_epoch_order(table: pa.Table) -> pa.Table:
+def _sort_by_epoch(table: pa.Table) -> pa.Table:
     """A sealed file is sorted by partition first; readers get epochs in order, and within one the file's order."""
     epochs = table["_epoch"].to_numpy()
     if (epochs[1:] < epochs[:-1]).any():  # not so with the rows of one partition
@@ -213,7 +213,7 @@ def _in_epoch_order(table: pa.Table) -> pa.Table:
     return table
 
 
-def _from_offsets(table: pa.Table, next_offsets: Mapping[int, int]) -> pa.Table:
+def _drop_known_rows(table: pa.Table, next_offsets: Mapping[int, int]) -> pa.Table:
     """The rows of a merged file that the caller did not get from the files it replaced."""
     for partition, following in next_offsets.items():
         again = pc.and_(pc.equal(table["_partition"], partition), pc.less(table["_offset"], following))
@@ -222,7 +222,7 @@ def _from_offsets(table: pa.Table, next_offsets: Mapping[int, int]) -> pa.Table:
     return table
 
 
-def _in_ranges(table: pa.Table, offsets: Mapping[int, tuple[int, int]]) -> pa.Table:
+def _filter_ranges(table: pa.Table, offsets: Mapping[int, tuple[int, int]]) -> pa.Table:
     keep = None
     for partition, (first, end) in offsets.items():
         inside = pc.and_(

@@ -28,17 +28,19 @@ class Counted:
         return self.at_least == self.at_most
 
 
-def rows_between(catalog: Catalog, topic: TopicId, after: int, up_to: int) -> Counted | None:
+def count_rows(catalog: Catalog, topic: TopicId, after: int, up_to: int) -> Counted | None:
     """Rows of a topic in the epochs behind ``after`` and up to ``up_to``, reads and deletes among them. None when
     retention removed some, or the log has no such topic."""
     with catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [topic]).get(topic)
         if topic_id is None or after < log_start.read(connection, topic_id).epoch:
             return None
-        return _of_files(connection, topic_id, after, up_to) + _of_blobs(connection, topic_id, after, up_to)
+        return _count_in_files(connection, topic_id, after, up_to) + _count_in_blobs(
+            connection, topic_id, after, up_to
+        )
 
 
-def _of_files(connection: Connection, topic_id: int, after: int, up_to: int) -> Counted:
+def _count_in_files(connection: Connection, topic_id: int, after: int, up_to: int) -> Counted:
     table = tables.segments
     query = select(table.c.first_epoch, table.c.last_epoch, table.c.rows).where(
         table.c.topic_id == topic_id, table.c.last_epoch > after, table.c.first_epoch <= up_to
@@ -49,7 +51,7 @@ def _of_files(connection: Connection, topic_id: int, after: int, up_to: int) -> 
     return found
 
 
-def _of_blobs(connection: Connection, topic_id: int, after: int, up_to: int) -> Counted:
+def _count_in_blobs(connection: Connection, topic_id: int, after: int, up_to: int) -> Counted:
     table = tables.epochs
     query = select(table.c.parts).where(
         table.c.epoch > after,

@@ -23,7 +23,7 @@ import psycopg.sql
 from sqlalchemy import Connection, func
 from sqlalchemy import select as sql_select
 
-from tailrace.eventstore.catalog.database import Catalog, explained
+from tailrace.eventstore.catalog.database import Catalog, translate_errors
 from tailrace.eventstore.errors import TransientError
 
 # sun_path of sockaddr_un is 108 bytes on Linux and 104 on the BSDs, with the final zero.
@@ -182,7 +182,7 @@ class _NotifyListener:
     def connect(self) -> None:
         """LISTEN on a connection of our own; without one, ``wait`` sleeps and tries again."""
         try:
-            with explained(self._catalog):
+            with translate_errors(self._catalog):
                 pooled = self._catalog.engine.raw_connection()
         except TransientError:
             return

@@ -30,7 +30,7 @@ from tailrace.eventstore.log.commit import (
     EpochCommit,
     KnownTopic,
     StalePartitioning,
-    fenced,
+    fenced_error,
     retry_while_away,
     state_after,
 )
@@ -105,8 +105,8 @@ class SourceWriter:
         batch landed is open: take over again and look at ``state``), IntegrityError on a batch that goes backwards.
         """
         with self._append_lock:
-            batch = self._checked(batch)
-            plan, info = self._written(batch)
+            batch = self._check_batch(batch)
+            plan, info = self._commit_batch(batch)
             self._state = state_after(self._state, batch)
             self._last_append = plan.id
             with self._topics_lock:
@@ -125,10 +125,10 @@ class SourceWriter:
         with self._log.catalog.write() as connection:
             mine = (table.c.name == self._state.name, table.c.term == self._state.term)
             if connection.execute(update(table).where(*mine).values(repairing=True)).rowcount != 1:
-                raise fenced(self._state)
+                raise fenced_error(self._state)
         self._state = replace(self._state, repairing=True)
 
-    def on_timeline(self, timeline: int) -> None:
+    def set_timeline(self, timeline: int) -> None:
         """Record the server's timeline, of which the log's position is a part."""
         table = tables.sources
         if timeline != self._state.timeline:
@@ -141,7 +141,7 @@ class SourceWriter:
         """Record that everything committing below ``through_lsn`` is in the log (idle keepalives). Never backwards."""
         self.append(EpochBatch(self._state.name, self._state.commit_lsn, end_lsn, through_lsn))
 
-    def _written(self, batch: EpochBatch) -> tuple[Append, EpochInfo | None]:
+    def _commit_batch(self, batch: EpochBatch) -> tuple[Append, EpochInfo | None]:
         """The append that was committed. It is planned again when a topic of it was repartitioned meanwhile."""
         while True:
             plan = self._plan(batch)
@@ -164,7 +164,7 @@ class SourceWriter:
 
     # planning: no transaction, may be slow
 
-    def _checked(self, batch: EpochBatch) -> EpochBatch:
+    def _check_batch(self, batch: EpochBatch) -> EpochBatch:
         """The batch with ``end_lsn`` and ``through_lsn`` that never go back: a late, lower one says nothing new."""
         state = self._state
         if batch.source != state.name:
@@ -188,7 +188,7 @@ class SourceWriter:
 
     def _plan(self, batch: EpochBatch) -> Append:
         plan = Append(uuid.uuid4().hex, batch, self._state, self._last_append)
-        known = self._with_new_schemas(batch.new_schemas)
+        known = self._add_schemas(batch.new_schemas)
         files = list(batch.files)
         small = [rows for rows in batch.rows if rows.rows.num_rows]
         for rows in small:
@@ -201,12 +201,12 @@ class SourceWriter:
         for file in files:
             topic = known(file.topic)
             schema = _version(file.topic, topic, file.version)
-            add_file(plan, self._arranged_anew(plan, file, topic, schema), topic)
+            add_file(plan, self._rearrange(plan, file, topic, schema), topic)
         if small:
             add_blob(plan, small, known)
         return plan
 
-    def _arranged_anew(
+    def _rearrange(
         self, plan: Append, file: PreparedSegment, topic: KnownTopic, schema: TopicSchema
     ) -> PreparedSegment:
         """A file as it is; one that was prepared before its topic was repartitioned is written once more."""
@@ -218,7 +218,7 @@ class SourceWriter:
         plan.replaced.append(file.path)
         return anew
 
-    def _with_new_schemas(
+    def _add_schemas(
         self, new_schemas: Sequence[tuple[TopicId, TopicSchema]]
     ) -> Callable[[TopicId], KnownTopic]:
         """Look-up of topics, with the versions a batch brings. A topic of theirs that is not registered yet (a

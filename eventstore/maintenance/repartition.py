@@ -50,7 +50,7 @@ def repartition(log: Log, topic: TopicId, partitions: int) -> Repartitioned:
         return Repartitioned(topic, 0, before, before)
     with log.catalog.write() as connection:
         source = control_epochs.locked_source(connection, topic.source)
-        info, topic_id = _now(connection, topic)
+        info, topic_id = _current_topic(connection, topic)
         before = info.partitioning.current
         if before.count == partitions:  # somebody was faster
             return Repartitioned(topic, 0, before, before)
@@ -58,7 +58,7 @@ def repartition(log: Log, topic: TopicId, partitions: int) -> Repartitioned:
         log.waker.notify_in(connection)
         content = hash_chain.partitioning_hash(topic.text, info.partitioning.total, partitions)
         epoch = control_epochs.add_control_epoch(connection, source, content)
-        following = info.partitioning.repartitioned(partitions, epoch)
+        following = info.partitioning.repartition(partitions, epoch)
         table = tables.topics
         connection.execute(
             update(table).where(table.c.id == topic_id).values(partitioning=following.to_json())
@@ -69,7 +69,7 @@ def repartition(log: Log, topic: TopicId, partitions: int) -> Repartitioned:
     return Repartitioned(topic, epoch, before, following.current)
 
 
-def _now(connection: Connection, topic: TopicId) -> tuple[TopicInfo, int]:
+def _current_topic(connection: Connection, topic: TopicId) -> tuple[TopicInfo, int]:
     row = topics.topic_row(connection, topic)
     assert row is not None  # topics are never removed
     return topics.topic_info(row), row.id

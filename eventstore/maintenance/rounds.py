@@ -1,6 +1,6 @@
 """A round of upkeep: seal, merge, retention, state runs, fold, remove. Safe beside everything, wherever and whenever.
 
-At any moment one process does it (``leases.maintaining``). It may be killed at any point: the next round goes on.
+At any moment one process does it (``leases.maintainer_lease``). It may be killed at any point: the next round goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeVar
 from sqlalchemy import Connection, delete, func, insert, select
 
 from tailrace.eventstore.catalog import tables, terms
-from tailrace.eventstore.catalog.leases import DRIVER, READER, maintaining, now, oldest_need
+from tailrace.eventstore.catalog.leases import DRIVER, READER, maintainer_lease, now, oldest_need
 from tailrace.eventstore.errors import Fenced, TailraceError
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.maintenance.files import tiers
@@ -26,7 +26,7 @@ from tailrace.eventstore.maintenance.files.orphans import collect_orphans
 from tailrace.eventstore.maintenance.files.retired import collect_retired
 from tailrace.eventstore.maintenance.files.seal import seal
 from tailrace.eventstore.maintenance.retention.apply import Removed, retain, retention_due
-from tailrace.eventstore.maintenance.retention.archive import Unarchived, remove_abandoned
+from tailrace.eventstore.maintenance.retention.archive import Unarchived, remove_abandoned_copies
 from tailrace.eventstore.maintenance.retention.plan import HeldRows, check_policies
 from tailrace.eventstore.maintenance.state_runs.compact import Compacted, compact
 from tailrace.eventstore.maintenance.state_runs.due import due_runs
@@ -72,7 +72,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class UpkeepStatus:
     """The work that is left to upkeep, as one snapshot shows it. ``tiers``: files and bytes by size, small to large."""
 
     epoch_rows: int
@@ -102,7 +102,7 @@ def maintain(
     as in ``force_past``; when all else is done, UsageError for a policy that a topic cannot have, and what keeps a
     topic from its archive."""
     began = time.monotonic()
-    with maintaining(log.catalog):
+    with maintainer_lease(log.catalog):
         with log.catalog.write() as connection:
             # Those who were killed have left files of these terms. Sealing takes one only when there is something to
             # seal: jobs seal, too, and would be stopped.
@@ -113,18 +113,18 @@ def maintain(
         sealed = 0
         with suppress(Fenced):  # by a job, which seals all there is before it reads
             sealed = seal(log)
-        merged = _each(
+        merged = _collect(
             merge(log, log.settings.upkeep.memory_bytes),
             lambda done: report(f"merging: {sum(each.files for each in done):,} files to {len(done):,}"),
         )
         report("retention")
-        removed, held, hindered = _retained(log, force_past, report)
-        hindered += remove_abandoned(log)
-        runs = _each(
+        removed, held, hindered = _apply_retention(log, force_past, report)
+        hindered += remove_abandoned_copies(log)
+        runs = _collect(
             compact(log),
             lambda done: report(f"state run: {done[-1].topic} up to epoch {done[-1].epoch:,}"),
         )
-        folded = _each(
+        folded = _collect(
             fold(log, log.settings.upkeep.keep_epochs),
             lambda done: report(f"folding: {sum(each.rows for each in done):,} epochs"),
         )
@@ -154,7 +154,7 @@ def maintain(
     return done
 
 
-def _each(made: Iterable[_T], tell: Callable[[list[_T]], None]) -> list[_T]:
+def _collect(made: Iterable[_T], tell: Callable[[list[_T]], None]) -> list[_T]:
     """Collect what is made, and report each piece as it comes."""
     done: list[_T] = []
     for each in made:
@@ -163,7 +163,7 @@ def _each(made: Iterable[_T], tell: Callable[[list[_T]], None]) -> list[_T]:
     return done
 
 
-def _retained(
+def _apply_retention(
     log: Log, force_past: Collection[str], report: Callable[[str], None]
 ) -> tuple[list[Removed], list[HeldRows], list[TailraceError]]:
     """What retention removed, what holds it back, and what keeps topics from their archives."""
@@ -198,29 +198,29 @@ def is_due(log: Log) -> bool:
     with log.catalog.read() as connection:
         limit = now(connection) - int(log.settings.upkeep.keep_seconds * 1e6)
         head = topics.head_epoch(connection)
-        _, size = _unsealed(connection)
+        _, size = _count_unsealed(connection)
         waiting = select(retired.c.number).where(retired.c.retired_at <= limit)
         needed = oldest_need(connection)
         if needed is not None:
             waiting = waiting.where(retired.c.number <= needed)
         due = connection.scalar(waiting.limit(1))
-        last = _last(connection)
+        last = _last_round(connection)
     fresh = head - (last[1].head if last is not None else 0)
     if retention_due(log) or next(due_runs(log), None) is not None:
         return True
     return fresh >= log.settings.upkeep.seal_epochs or size >= SEAL_BYTES or due is not None
 
 
-def _last(connection: Connection) -> tuple[datetime | None, Round] | None:
+def _last_round(connection: Connection) -> tuple[datetime | None, Round] | None:
     row = connection.execute(select(tables.upkeep)).one_or_none()
     return None if row is None else (from_micros(row.finished_at), Round.from_json(row.report))
 
 
-def standing(log: Log) -> Standing:
+def upkeep_status(log: Log) -> UpkeepStatus:
     """What ``status`` and the metrics show."""
     segments, retired, leases = tables.segments, tables.retired, tables.leases
     with log.catalog.read() as connection:
-        count, size = _unsealed(connection)
+        count, size = _count_unsealed(connection)
         epochs = connection.scalar(select(func.count()).select_from(tables.epochs)) or 0
         folded = connection.scalar(select(func.count()).select_from(tables.epoch_files)) or 0
         sizes = sorted(connection.scalars(select(segments.c.bytes)))
@@ -230,13 +230,13 @@ def standing(log: Log) -> Standing:
             .select_from(leases)
             .where(leases.c.role.in_((READER, DRIVER)), leases.c.expires_at > now(connection))
         )
-        last = _last(connection)
+        last = _last_round(connection)
     found: dict[str, tuple[int, int]] = {}
     for each in sizes:
         name = tiers.tier_name(each)
         files, held = found.get(name, (0, 0))
         found[name] = (files + 1, held + each)
-    return Standing(
+    return UpkeepStatus(
         epoch_rows=epochs,
         epoch_files=folded,
         unsealed_epochs=count,
@@ -250,7 +250,7 @@ def standing(log: Log) -> Standing:
     )
 
 
-def _unsealed(connection: Connection) -> tuple[int, int]:
+def _count_unsealed(connection: Connection) -> tuple[int, int]:
     table = tables.epochs
     query = select(func.count(), func.sum(table.c.blob_bytes)).where(table.c.blob_bytes.is_not(None))
     count, size = connection.execute(query).one()

@@ -39,7 +39,7 @@ def attempt(catalog: Catalog, projection: str, generation: int, what: str) -> It
     is for whoever reads the files' names."""
     name = f"{what}-{secrets.token_hex(4)}"
     lease = f"{leases_of(projection, generation)}{name}"
-    with leases.driving(catalog, lease, f"projection {projection}"):
+    with leases.driver_lease(catalog, lease, f"projection {projection}"):
         yield Attempt(name, lease)
 
 
@@ -73,14 +73,14 @@ def give_up(catalog: Catalog, projection: str, generation: int, age: timedelta) 
             table.c.created_at <= begun_before,
         )
         locked = connection.scalar(select(table.c.generation).where(*mine).with_for_update())
-        living = leases.at_work(connection, leases_of(projection, generation))
+        living = leases.live_drivers(connection, leases_of(projection, generation))
         if locked is not None and not living:
             connection.execute(update(table).where(*mine).values(state=GenerationState.FAILED.value))
     return next(iter(living.values()), "")
 
 
-def at_work(catalog: Catalog, projection: str, generation: int) -> frozenset[str]:
+def live_attempts(catalog: Catalog, projection: str, generation: int) -> frozenset[str]:
     """The names of those that live; the others commit nothing any more."""
     prefix = leases_of(projection, generation)
     with catalog.write() as connection:
-        return frozenset(lease.removeprefix(prefix) for lease in leases.at_work(connection, prefix))
+        return frozenset(lease.removeprefix(prefix) for lease in leases.live_drivers(connection, prefix))

@@ -217,7 +217,7 @@ class Timeline:
         if row is not None:
             return Epoch(*row)
         for file in reversed(self._files(which)):
-            for found in self._inside(file, which, backwards=True):
+            for found in self._epochs_in_file(file, which, backwards=True):
                 return found[-1]
         return None
 
@@ -225,7 +225,7 @@ class Timeline:
         """The first ``limit`` epochs of which it holds, in order."""
         found: list[Epoch] = []
         for file in self._files(which):
-            for some in self._inside(file, which, limit - len(found)):
+            for some in self._epochs_in_file(file, which, limit - len(found)):
                 found += some[: limit - len(found)]
                 if len(found) >= limit:
                     return found
@@ -243,7 +243,7 @@ class Timeline:
             if any(which.may_be_in(span) for span in spans_from_json(row.spans))
         ]
 
-    def _inside(
+    def _epochs_in_file(
         self, row: Row[*tuple[Any, ...]], which: Which, limit: int | None = None, *, backwards: bool = False
     ) -> Iterator[list[Epoch]]:
         """Matching epochs of a file, row group by row group; of each the first ``limit``."""
@@ -267,7 +267,7 @@ def open_file(storage: Storage, row: Row[*tuple[Any, ...]], *, whole: bool = Fal
     are stored."""
     data = storage.open(row.path)
     if not whole and file_reader.checksum(data) != row.checksum:
-        raise file_reader.damaged(storage.place(row.path))
+        raise file_reader.damage_error(storage.place(row.path))
     file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=["source", "topics"] if whole else None)
     encoding.require_known(file.metadata, storage.place(row.path))
     return file

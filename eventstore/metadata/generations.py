@@ -231,7 +231,7 @@ class DerivedCatalog:
                         raise _promoted_elsewhere(projection, expected)
                     last = chain_end(connection, projection, expected)
                     if level is not None and last is not None and last.to_epoch > level:
-                        raise _went_on(projection, generation, expected, last.to_epoch)
+                        raise _behind_error(projection, generation, expected, last.to_epoch)
                     _set_state(connection, projection, expected, GenerationState.RETIRED)
                 if not _set_state(connection, projection, generation, GenerationState.LIVE):
                     raise Fenced(
@@ -283,7 +283,7 @@ def _promoted_elsewhere(projection: str, expected: int | None) -> Fenced:
     )
 
 
-def _went_on(projection: str, generation: int, live: int, epoch: int) -> Behind:
+def _behind_error(projection: str, generation: int, live: int, epoch: int) -> Behind:
     return Behind(
         f"{projection}: the live generation {live} went on to epoch {epoch} while generation {generation} was to take "
         "its place, which does not show that yet",

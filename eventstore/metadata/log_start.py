@@ -63,7 +63,7 @@ def moment(connection: Connection, storage: Storage, start: LogStart) -> datetim
     return from_micros(None if last is None else last.commit_ts)
 
 
-def gone(connection: Connection, storage: Storage, topic: TopicId, start: LogStart) -> HistoryGone:
+def history_gone(connection: Connection, storage: Storage, topic: TopicId, start: LogStart) -> HistoryGone:
     """The error for a reader of rows that retention removed; it names the earliest moment that can be read."""
     committed = moment(connection, storage, start)
     when = "" if committed is None else f", committed {committed:%Y-%m-%dT%H:%M:%SZ}"
@@ -84,4 +84,4 @@ def require_offsets(
     """Raises HistoryGone when one of these half-open ranges of offsets, by partition, begins before the topic does."""
     for partition, (first, end) in wanted.items():
         if partition < len(start.offsets) and first < min(end, start.offsets[partition]):
-            raise gone(connection, storage, topic, start)
+            raise history_gone(connection, storage, topic, start)

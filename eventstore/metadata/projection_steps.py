@@ -91,7 +91,7 @@ class ProjectionSteps:
                     if lease is not None:
                         leases.require(connection, lease)
                         # Other attempts at this step are too late now: the leases of dead ones end.
-                        leases.at_work(connection, leases_of(step.projection, step.generation))
+                        leases.live_drivers(connection, leases_of(step.projection, step.generation))
                     connection.execute(insert(table).values(values))
         except Duplicate:  # another process committed between our look and our insert
             head = -1

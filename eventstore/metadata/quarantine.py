@@ -79,7 +79,7 @@ def release(connection: Connection, topic_id: int, number: int) -> None:
     connection.execute(delete(table).where(table.c.topic_id == topic_id, table.c.number == number))
 
 
-def first_kept(catalog: Catalog, storage: Storage, topic: TopicId) -> tuple[UndecodedFrames, bytes] | None:
+def first_frames(catalog: Catalog, storage: Storage, topic: TopicId) -> tuple[UndecodedFrames, bytes] | None:
     """The first frames that are kept for a topic in quarantine and are still to be decoded. Raises IntegrityError when
     they are damaged."""
     with catalog.read() as connection:
@@ -110,7 +110,7 @@ def _first(connection: Connection, topic: TopicId) -> UndecodedFrames | None:
     return UndecodedFrames(topic, row.frames, row.bytes, row.checksum, row.path, row.data, row.number)
 
 
-def quarantined(catalog: Catalog, source: str | None = None) -> list[QuarantinedTopic]:
+def quarantined_topics(catalog: Catalog, source: str | None = None) -> list[QuarantinedTopic]:
     """Topics in quarantine, with how much is kept of each."""
     table, kept, topics = tables.set_aside, tables.kept_frames, tables.topics
     sums = (
@@ -129,10 +129,10 @@ def quarantined(catalog: Catalog, source: str | None = None) -> list[Quarantined
     if source is not None:
         query = query.where(topics.c.source == source)
     with catalog.read() as connection:
-        return [_quarantined(row) for row in connection.execute(query)]
+        return [_topic_of_row(row) for row in connection.execute(query)]
 
 
-def _quarantined(row: Row[*tuple[Any, ...]]) -> QuarantinedTopic:
+def _topic_of_row(row: Row[*tuple[Any, ...]]) -> QuarantinedTopic:
     return QuarantinedTopic(
         topic=TopicId.parse(row.name),
         error=row.error,

@@ -99,8 +99,8 @@ def page(connection: Connection, topic: TopicId, topic_id: int, cut: Cut, after:
     for row in files:
         if row.first_epoch <= through:
             through = max(through, min(row.last_epoch, cut.epoch))
-    found = [_of_file(topic, row) for row in files if row.first_epoch <= through]
-    found += _of_blobs(connection, topic, topic_id, blobs)
+    found = [_file_entry(topic, row) for row in files if row.first_epoch <= through]
+    found += _blob_entries(connection, topic, topic_id, blobs)
     below = cut.below_lsn.get(topic.source)
     inside = cut.epoch if below is None else cut.inside.get(topic.source, cut.epoch)
     refs = []
@@ -163,7 +163,7 @@ def _blob_rows(
     return rows, rows[-1].epoch if len(rows) == _PAGE_EPOCHS else upto
 
 
-def _of_file(topic: TopicId, row: Row[*tuple[Any, ...]]) -> _PageEntry:
+def _file_entry(topic: TopicId, row: Row[*tuple[Any, ...]]) -> _PageEntry:
     return _PageEntry(file_ref(topic, row), row.first_row, row.first_lsn, row.last_lsn)
 
 
@@ -183,7 +183,7 @@ def file_ref(topic: TopicId, row: Row[*tuple[Any, ...]]) -> SegmentRef:
     )
 
 
-def _of_blobs(
+def _blob_entries(
     connection: Connection, topic: TopicId, topic_id: int, rows: Sequence[Row[*tuple[Any, ...]]]
 ) -> list[_PageEntry]:
     blobs = plain_blobs(connection, {row.append_id: row.epoch for row in rows})
@@ -226,7 +226,7 @@ def plain_blobs(connection: Connection, epochs: Mapping[str, int]) -> dict[str, 
     for append_id, epoch in epochs.items():
         row = found.get(append_id)
         if row is None:
-            raise file_reader.damaged(f"the blob of epoch {epoch}")
+            raise file_reader.damage_error(f"the blob of epoch {epoch}")
         plain[append_id] = segment.unpack_blob(
             row.data, row.plain_bytes, row.checksum, f"the blob of epoch {epoch}"
         )

@@ -35,7 +35,7 @@ class Run:
         return sum(ref.bytes for ref in self.refs)
 
 
-def of_topic(connection: Connection, topic: TopicId, topic_id: int) -> list[Run]:
+def runs_of(connection: Connection, topic: TopicId, topic_id: int) -> list[Run]:
     """A topic's runs, by their ends. One without a row has no files, so it is not there."""
     table = tables.state_runs
     query = select(table, literal(True).label("sealed")).where(table.c.topic_id == topic_id)
@@ -46,7 +46,7 @@ def of_topic(connection: Connection, topic: TopicId, topic_id: int) -> list[Run]
     ]
 
 
-def at_start(runs: Sequence[Run], start: LogStart) -> tuple[SegmentRef, ...]:
+def refs_at_start(runs: Sequence[Run], start: LogStart) -> tuple[SegmentRef, ...]:
     """The files that stand for the rows that are gone."""
     return next((run.refs for run in runs if run.epoch == start.epoch), ())
 

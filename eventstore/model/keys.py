@@ -26,7 +26,7 @@ _MASK = (1 << 64) - 1
 
 def hash_texts(values: Sequence[str | bytes | None]) -> int:
     """Signed 64-bit hash of one key given as its columns' texts (bytes are taken as UTF-8)."""
-    packed = b"".join(_packed(value) for value in values)
+    packed = b"".join(_pack(value) for value in values)
     unsigned = xxhash.xxh64_intdigest(packed)
     return unsigned - (1 << 64) if unsigned >> 63 else unsigned
 
@@ -49,7 +49,7 @@ def hash_cells(columns: Sequence[Sequence[bytes | None]]) -> pa.Int64Array:
     return pa.array(np.array(digests, np.uint64).view(np.int64))
 
 
-def _packed(value: str | bytes | None) -> bytes:
+def _pack(value: str | bytes | None) -> bytes:
     if value is None:
         return _NULL
     data = value.encode() if isinstance(value, str) else value
@@ -69,18 +69,18 @@ def bucket_of(key_hash: int, partitions: int, split: int) -> int:
 
 def partitions_of(hashes: pa.Int64Array, partitions: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     """``partition_of`` of every row."""
-    return (_unsigned(hashes) % np.uint64(partitions)).astype(np.int32)
+    return (_to_unsigned(hashes) % np.uint64(partitions)).astype(np.int32)
 
 
 def buckets_of(hashes: pa.Int64Array, partitions: int, split: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     """``bucket_of`` of every row."""
-    unsigned = _unsigned(hashes)
+    unsigned = _to_unsigned(hashes)
     count = np.uint64(partitions)
     buckets = (unsigned % count) * np.uint64(split) + (unsigned // count) % np.uint64(split)
     return buckets.astype(np.int32)
 
 
-def _unsigned(hashes: pa.Int64Array) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def _to_unsigned(hashes: pa.Int64Array) -> np.ndarray[Any, np.dtype[np.uint64]]:
     values: np.ndarray[Any, np.dtype[np.int64]] = hashes.to_numpy(zero_copy_only=False)
     return values.view(np.uint64)
 

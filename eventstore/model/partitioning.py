@@ -70,24 +70,24 @@ class Partitioning:
     def mixed(self) -> bool:
         return len(self.incarnations) > 1
 
-    def repartitioned(self, count: int, behind: int) -> Partitioning:
+    def repartition(self, count: int, behind: int) -> Partitioning:
         """With a new incarnation, of the rows behind an epoch."""
         return Partitioning((*self.incarnations, TopicIncarnation(behind, self.total, count)))
 
-    def of_partition(self, number: int) -> TopicIncarnation:
+    def incarnation_of(self, number: int) -> TopicIncarnation:
         return next(each for each in reversed(self.incarnations) if each.first <= number)
 
-    def of_key(self, key_hash: int) -> tuple[int, ...]:
+    def partitions_of_key(self, key_hash: int) -> tuple[int, ...]:
         """The partitions that can hold rows of a key: one of each incarnation."""
         return tuple(each.partition_of(key_hash) for each in self.incarnations)
 
-    def of_row(self, key_hash: int, epoch: int) -> int:
+    def partition_of_row(self, key_hash: int, epoch: int) -> int:
         """The partition of a key's row of an epoch."""
         return next(each for each in reversed(self.incarnations) if each.behind < epoch).partition_of(
             key_hash
         )
 
-    def of_rows(
+    def partitions_of_rows(
         self, hashes: np.ndarray[Any, np.dtype[np.int64]], epochs: np.ndarray[Any, np.dtype[np.int64]]
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
         """``of_row`` of many."""
@@ -97,7 +97,7 @@ class Partitioning:
             found = np.where(epochs > each.behind, spread, found)
         return found
 
-    def begun_within(self, after: int, epoch: int) -> int:
+    def last_change_between(self, after: int, epoch: int) -> int:
         """Behind which epoch the last incarnation begins, when rows of epochs behind ``after`` and up to ``epoch`` may
         be of several; 0 when they are of one."""
         return max((each.behind for each in self.incarnations[1:] if after < each.behind < epoch), default=0)
@@ -107,7 +107,7 @@ class Partitioning:
         """Into how many parts keys can be cut so that each has partitions of its own in every incarnation."""
         return int(np.gcd.reduce([each.count for each in self.incarnations]))
 
-    def of_class(self, number: int, classes: int) -> tuple[int, ...]:
+    def partitions_of_class(self, number: int, classes: int) -> tuple[int, ...]:
         """The partitions of one of so many parts, a divisor of ``self.classes`` or fewer."""
         return tuple(
             partition
@@ -116,18 +116,18 @@ class Partitioning:
             if (partition - each.first) % self.classes % classes == number
         )
 
-    def holding(self, partitions: Iterable[int]) -> Partitioning:
+    def restrict_to(self, partitions: Iterable[int]) -> Partitioning:
         """The incarnations that these partitions are of; the current one, where there are none."""
-        chosen = {self.of_partition(number) for number in partitions} or {self.current}
+        chosen = {self.incarnation_of(number) for number in partitions} or {self.current}
         return Partitioning(tuple(each for each in self.incarnations if each in chosen))
 
-    def behind(self, epoch: int) -> Partitioning:
+    def restrict_after(self, epoch: int) -> Partitioning:
         """The incarnations that can have rows behind an epoch."""
         following = [*(each.behind for each in self.incarnations[1:]), epoch + 1]
         pairs = zip(self.incarnations, following, strict=True)
         return Partitioning(tuple(each for each, ended in pairs if ended > epoch))
 
-    def sharing(self, partition: int) -> Collection[int]:
+    def partitions_with_keys_of(self, partition: int) -> Collection[int]:
         """The partitions that can hold rows of keys which ``partition``, one of the last incarnation, has."""
         at = partition - self.current.first
         found = []

@@ -35,16 +35,16 @@ def postgres_texts(column: pa.Array) -> pa.Array:
     if kinds.is_boolean(kind):
         return pc.if_else(column, pa.scalar("t"), pa.scalar("f"))
     if kinds.is_timestamp(kind):
-        plain = _trimmed(pc.cast(pc.cast(column, pa.timestamp("us")), pa.string()))
+        plain = _trim_fraction(pc.cast(pc.cast(column, pa.timestamp("us")), pa.string()))
         return plain if kind.tz is None else pc.binary_join_element_wise(plain, pa.scalar("+00"), "")
     if kinds.is_time(kind):
-        return _trimmed(pc.cast(column, pa.string()))
+        return _trim_fraction(pc.cast(column, pa.string()))
     if kinds.is_list(kind):
         return _arrays(column)
     return pa.array([_text(value, kind) for value in column.to_pylist()], pa.string())
 
 
-def _trimmed(texts: pa.Array) -> pa.Array:
+def _trim_fraction(texts: pa.Array) -> pa.Array:
     """Without the zeros at the end of a six-digit fraction."""
     whole = pc.replace_substring_regex(texts, r"\.0{6}$", "")
     return pc.replace_substring_regex(whole, r"(\.\d*[1-9])0+$", r"\1")

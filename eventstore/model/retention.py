@@ -73,7 +73,7 @@ def _quantity(text: str, units: Mapping[str, int]) -> float | None:
     return float(found[1]) * units[found[2]]
 
 
-def of_topic(settings: Mapping[str, _T], topic: str) -> _T | None:
+def setting_of(settings: Mapping[str, _T], topic: str) -> _T | None:
     """What holds for a topic: under its own name, otherwise under the last pattern (* and ?) that matches."""
     if topic in settings:
         return settings[topic]

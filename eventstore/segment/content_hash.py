@@ -61,7 +61,7 @@ def content_of(table: pa.Table) -> Content:
     total = Content()
     for start in range(0, table.num_rows, _PIECE_ROWS):
         rows = row_hashes(table.slice(start, _PIECE_ROWS))
-        second = _mixed(rows.copy(), _SECOND)
+        second = _mix(rows.copy(), _SECOND)
         total += Content(int(rows.sum(dtype=np.uint64)), int(second.sum(dtype=np.uint64)))
     return total
 
@@ -74,7 +74,7 @@ def row_hashes(table: pa.Table) -> Hashes:
         cells = _presence(array) if pa.types.is_boolean(field.type) else _cells(array, field.name)
         if cells is not None:
             hashes += cells if not pa.types.is_boolean(field.type) else cells * _key(field.name)
-    return _mixed(hashes, _MIX)
+    return _mix(hashes, _MIX)
 
 
 def _presence(array: pa.Array) -> Hashes:
@@ -98,7 +98,7 @@ def _cells(array: pa.Array, path: str) -> Hashes | None:
         cells = _values(array)
         cells += np.uint64(_PRESENT)
         cells *= _key(path)
-        cells = _mixed(cells, _MIX)
+        cells = _mix(cells, _MIX)
     return _without_nulls(cells, array)
 
 
@@ -118,7 +118,7 @@ def _key(path: str) -> np.uint64:
     return np.uint64(xxhash.xxh3_64_intdigest(path.encode()) | 1)
 
 
-def _mixed(values: Hashes, factor: int) -> Hashes:
+def _mix(values: Hashes, factor: int) -> Hashes:
     """In place: every bit of the input reaches the upper half, and from there all of them."""
     values ^= values >> np.uint64(32)
     values *= np.uint64(factor)

@@ -74,7 +74,7 @@ def copy_file(source: Storage, path: str, target: Storage, name: str, checksum: 
     for one that is not what it was."""
     data = source.open(path)
     if file_reader.checksum(data) != checksum:
-        raise file_reader.damaged(source.place(path))
+        raise file_reader.damage_error(source.place(path))
     try:
         target.write(name, data)
     except Taken:

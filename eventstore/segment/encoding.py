@@ -59,13 +59,13 @@ def require_known(metadata: pq.FileMetaData, place: str) -> None:
         )
 
 
-def unlike(table: pa.Table) -> list[str]:
+def distinct_texts(table: pa.Table) -> list[str]:
     """Paths of columns whose texts do not repeat, by a sample."""
     texts = [path for path, kind in _leaves(table.schema) if _is_text(kind)]
     return [path for path in texts if not _repeats(_leaf(table, path))]
 
 
-def hardly_alike(group: pa.Table) -> set[str]:
+def mostly_distinct_texts(group: pa.Table) -> set[str]:
     """Paths of columns of which more than half of the texts of a row group differ: their dictionary would take as much
     room as they do, and a third more time to read."""
     texts = [path for path, kind in _leaves(group.schema) if _is_text(kind)]

@@ -23,7 +23,7 @@ def checksum(data: bytes | pa.Buffer | memoryview) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def damaged(place: str) -> IntegrityError:
+def damage_error(place: str) -> IntegrityError:
     return IntegrityError(
         f"{place} is damaged: its checksum is not the one in the catalog",
         hint="restore it from a backup; the log is never read past damage",
@@ -37,7 +37,7 @@ def open_file(storage: Storage, ref: SegmentRef, coded: Collection[str] = ()) ->
     assert ref.path is not None
     data = storage.open(ref.path)
     if ref.checksum and checksum(data) != ref.checksum:
-        raise damaged(storage.place(ref.path))
+        raise damage_error(storage.place(ref.path))
     return _parquet(pa.BufferReader(data), coded, storage.place(ref.path))
 
 
@@ -58,14 +58,14 @@ def open_parts(
         return
     with storage.ranges(ref.path) as raw:
         if raw.size() != ref.bytes:
-            raise damaged(storage.place(ref.path))
+            raise damage_error(storage.place(ref.path))
         try:
             with _parquet(
                 raw, coded, storage.place(ref.path), pre_buffer=True, page_checksum_verification=True
             ) as file:
                 yield file
         except pa.ArrowInvalid:
-            raise damaged(storage.place(ref.path)) from None
+            raise damage_error(storage.place(ref.path)) from None
 
 
 def _parquet(source: pa.NativeFile, coded: Collection[str], place: str, **how: bool) -> pq.ParquetFile:

@@ -80,7 +80,7 @@ def rewrite(
             ):
                 for partition in sorted({piece.partition for ref in inputs for piece in ref.ranges}):
                     for at, each in enumerate(files):
-                        for batch in each.of_partition(partition):
+                        for batch in each.partition_rows(partition):
                             content = content_of(batch)
                             contents[at] += content
                             chosen = batch if change is None else change(batch)
@@ -108,7 +108,7 @@ def require_content(storage: Storage, written: SegmentRef, expected: Content, me
     """Read a file that is about to replace others. Raises IntegrityError when it does not hold what they hold."""
     rows = SourceRows(storage, written, memory_bytes // _PARTS)
     try:
-        found = sum((content_of(piece) for piece in rows.every()), Content())
+        found = sum((content_of(piece) for piece in rows.all_rows()), Content())
     finally:
         rows.close()
     if found != expected:
@@ -145,18 +145,18 @@ class SourceRows:
                 largest = max(largest, probe.nbytes / probe.num_rows)
         return max(1, int(piece_bytes / largest))
 
-    def every(self) -> Iterator[pa.Table]:
+    def all_rows(self) -> Iterator[pa.Table]:
         """All that the file holds, in its order."""
-        return self._between(0, self._bounds[-1])
+        return self._rows_between(0, self._bounds[-1])
 
-    def of_partition(self, partition: int) -> Iterator[pa.Table]:
+    def partition_rows(self, partition: int) -> Iterator[pa.Table]:
         start = 0
         for piece in self.ref.ranges:
             if piece.partition == partition:
-                yield from self._between(start, start + piece.rows)
+                yield from self._rows_between(start, start + piece.rows)
             start += piece.rows
 
-    def _between(self, first: int, end: int) -> Iterator[pa.Table]:
+    def _rows_between(self, first: int, end: int) -> Iterator[pa.Table]:
         for group, (low, high) in enumerate(zip(self._bounds, self._bounds[1:], strict=False)):
             if low >= end or high <= first:
                 continue
@@ -165,12 +165,12 @@ class SourceRows:
                 inside = range(max(first, at), min(end, at + batch.num_rows))
                 if inside:
                     table = pa.Table.from_batches([batch]).slice(inside.start - at, len(inside))
-                    yield self._positioned(table, inside.start)
+                    yield self._add_positions(table, inside.start)
                 at += batch.num_rows
                 if at >= end:
                     break
 
-    def _positioned(self, table: pa.Table, first: int) -> pa.Table:
+    def _add_positions(self, table: pa.Table, first: int) -> pa.Table:
         if not self.ref.sealed:
             ranges = segment.ranges_within(self.ref.ranges, [(first, first + table.num_rows)])
             table = segment.with_positions(table, ranges, self.ref.first_epoch)
@@ -221,7 +221,9 @@ class _Groups:
 
     def _writer(self, group: pa.Table) -> pq.ParquetWriter:
         if self.writer is None:
-            self.writer = encoding.parquet_writer(self.out, self.schema, encoding.hardly_alike(group))
+            self.writer = encoding.parquet_writer(
+                self.out, self.schema, encoding.mostly_distinct_texts(group)
+            )
         return self.writer
 
 

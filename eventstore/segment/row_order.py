@@ -41,8 +41,8 @@ def arrange(rows: pa.Table, partitions: int, first: int = 0) -> Arranged:
     if not rows.num_rows:
         return Arranged(rows, None, (), None, None)
     rows = rows.combine_chunks()
-    parts = keys.partitions_of(_flat(rows["_hash"]), partitions)
-    truncates = _flat(pc.equal(rows["_op"], Op.TRUNCATE.value)).to_numpy(zero_copy_only=False)
+    parts = keys.partitions_of(_combine(rows["_hash"]), partitions)
+    truncates = _combine(pc.equal(rows["_op"], Op.TRUNCATE.value)).to_numpy(zero_copy_only=False)
     if truncates.any():
         order = np.concatenate([np.flatnonzero((parts == p) | truncates) for p in range(partitions)])
         lengths = [int(np.count_nonzero((parts == p) | truncates)) for p in range(partitions)]
@@ -72,7 +72,7 @@ def in_commit_order(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(order[~again]))
 
 
-def _flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+def _combine(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 

@@ -24,7 +24,7 @@ from tailrace.eventstore.model.schema import TopicSchema, change_schema
 from tailrace.eventstore.model.segment_ref import PartitionRange, PreparedSegment, SegmentRef
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment import encoding
-from tailrace.eventstore.segment.file_reader import checksum, damaged, open_parts
+from tailrace.eventstore.segment.file_reader import checksum, damage_error, open_parts
 from tailrace.eventstore.segment.row_order import Arranged, arrange, in_commit_order
 from tailrace.eventstore.storage import LocalStorage, Storage
 
@@ -102,8 +102,8 @@ def _to_parquet(arranged: Arranged) -> pa.Buffer:
         table = table.set_column(table.schema.get_field_index(name), name, pc.is_valid(table[name]))
     table = table.replace_schema_metadata({_FIELDLESS: json.dumps(fieldless).encode()} if fieldless else None)
     sink = pa.BufferOutputStream()
-    same = _same(table)
-    with encoding.parquet_writer(sink, table.schema, encoding.unlike(table)) as writer:
+    same = _null_columns(table)
+    with encoding.parquet_writer(sink, table.schema, encoding.distinct_texts(table)) as writer:
         start = 0
         for length in group_lengths(arranged.counts):
             part = (
@@ -116,7 +116,7 @@ def _to_parquet(arranged: Arranged) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _same(table: pa.Table) -> frozenset[str]:
+def _null_columns(table: pa.Table) -> frozenset[str]:
     """Columns that hold nothing but nulls: most rows have no old image, and nothing raw."""
     return frozenset(name for name in table.column_names if table[name].null_count == table.num_rows)
 
@@ -181,7 +181,7 @@ def read_segment(
     if not ref.sealed:
         table = with_positions(table, ranges, ref.first_epoch)
     if partitions is not None:
-        table = _of_partitions(table, ranges, partitions)
+        table = _select_partitions(table, ranges, partitions)
     return _shape(_trim(table, ref), schema, wanted)
 
 
@@ -202,7 +202,7 @@ def pack_blob(parts: Sequence[pa.Buffer]) -> tuple[bytes, int]:
 def unpack_blob(data: bytes, plain_bytes: int, expected: str, place: str) -> bytes:
     """The parts of a blob end to end. Raises IntegrityError (naming ``place``) when the bytes are not those written."""
     if checksum(data) != expected:
-        raise damaged(place)
+        raise damage_error(place)
     return bytes(_ZSTD.decompress(data, plain_bytes, asbytes=True))
 
 
@@ -229,7 +229,7 @@ def _read_file(
         held = {name: at for at, name in enumerate(file.schema_arrow.names)}
         names = None
         if needed is not None:  # in the file's order: a set has another one in every process
-            unsaid = _unsaid(file.metadata, groups, silent)
+            unsaid = _silent_columns(file.metadata, groups, silent)
             names = sorted(
                 (name for name in needed - unsaid if name.partition(".")[0] in held),
                 key=lambda name: (held[name.partition(".")[0]], name),
@@ -249,7 +249,7 @@ def _read_file(
     return table.replace_schema_metadata(None), ranges
 
 
-def _unsaid(metadata: pq.FileMetaData, groups: Sequence[int], silent: Mapping[str, str]) -> set[str]:
+def _silent_columns(metadata: pq.FileMetaData, groups: Sequence[int], silent: Mapping[str, str]) -> set[str]:
     """The keys of ``silent`` that are mapped to columns without a value in the row groups, as statistics say."""
     speaking = set()
     for group in groups:
@@ -324,7 +324,7 @@ def positions_of(
     return partition, offset.astype(np.int64)
 
 
-def _of_partitions(
+def _select_partitions(
     table: pa.Table, ranges: Sequence[PartitionRange], partitions: Collection[int]
 ) -> pa.Table:
     """The rows of some partitions of those in ``ranges``, laid end to end."""

@@ -57,7 +57,7 @@ class Part:
         )
 
 
-def filtered(
+def select_rows(
     storage: Storage,
     inputs: Sequence[SegmentRef],
     keep: Keep,
@@ -70,20 +70,20 @@ def filtered(
     pending = _Pending(storage, name)
     for ref in inputs:
         if pending.version not in (None, ref.version):
-            yield from pending.written()
+            yield from pending.flush()
         pending.version = ref.version
         file = SourceRows(storage, ref, memory_bytes // _PARTS)
         try:
             found = {piece.partition for piece in ref.ranges}
             for partition in sorted(found if partitions is None else found.intersection(partitions)):
-                for table in file.of_partition(partition):
+                for table in file.partition_rows(partition):
                     pending.add(table.filter(keep(table)))
                     if pending.bytes >= memory_bytes // _PARTS:
-                        yield from pending.written()
+                        yield from pending.flush()
                         pending.version = ref.version
         finally:
             file.close()
-    yield from pending.written()
+    yield from pending.flush()
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class _Pending:
             self.tables.append(table.combine_chunks())
             self.bytes += table.nbytes
 
-    def written(self) -> Iterator[Part]:
+    def flush(self) -> Iterator[Part]:
         if self.tables:
             assert self.version is not None
             yield _write(self.storage, self.name(), self.version, pa.concat_tables(self.tables))
@@ -119,7 +119,9 @@ def _write(storage: Storage, path: str, version: int, rows: pa.Table) -> Part:
         for partition, start, count in zip(partitions, starts, counts, strict=True)
     )
     out = io.BytesIO()
-    with encoding.parquet_writer(pa.PythonFile(out, mode="w"), rows.schema, encoding.unlike(rows)) as writer:
+    with encoding.parquet_writer(
+        pa.PythonFile(out, mode="w"), rows.schema, encoding.distinct_texts(rows)
+    ) as writer:
         at = 0
         for length in segment.group_lengths([(piece.partition, piece.rows) for piece in ranges]):
             writer.write_table(rows.slice(at, length), row_group_size=segment.ROWS_PER_GROUP)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.eventstore.model.schema import Column
-from tailrace.eventstore.state.latest_rows import Newest, exact_keys
+from tailrace.eventstore.state.latest_rows import LatestRows, exact_keys
 from tailrace.eventstore.state.row_layout import Ints, Layout, Marks, StateRows, concat_marks
 
 # Arrow's string and list offsets are 32 bits wide; pieces of the result stay well below.
@@ -61,7 +61,7 @@ class MovedCell:
 
 
 def hidden_cells(
-    parts: Sequence[StateRows], newest: Newest, layout: Layout
+    parts: Sequence[StateRows], newest: LatestRows, layout: Layout
 ) -> dict[tuple[int, int], CellMove]:
     """Cells hidden behind a key change: (column id, row) -> where."""
     epochs, lsns, ordinals = (
@@ -92,7 +92,7 @@ class _Gather:
 def assemble(
     parts: Sequence[StateRows],
     layout: Layout,
-    newest: Newest,
+    newest: LatestRows,
     moves: Mapping[tuple[int, int], CellMove],
     found: Mapping[CellMove, MovedCell],
 ) -> pa.Table:

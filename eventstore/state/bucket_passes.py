@@ -35,7 +35,7 @@ class Buckets:
     def count(self) -> int:
         return self.partitions * self.split
 
-    def of_partition(self, partition: int) -> range:
+    def buckets_of(self, partition: int) -> range:
         return range(partition * self.split, (partition + 1) * self.split)
 
     def mask(self, rows: StateRows, chosen: range) -> Mask:
@@ -45,7 +45,7 @@ class Buckets:
         return mask
 
 
-def passes(
+def bucket_passes(
     read: ReadPartition,
     layout: Layout,
     buckets: Buckets,
@@ -75,5 +75,5 @@ def _fold(compactor: Compactor, read: ReadPartition, buckets: Buckets, mine: ran
         while compactor.kept_bytes > kept_bytes and len(mine) > 1:
             mine = mine[: len(mine) // 2]
             chosen = mine
-            compactor.leave(lambda part: buckets.mask(part, chosen))  # noqa: B023 - called at once
+            compactor.retain(lambda part: buckets.mask(part, chosen))  # noqa: B023 - called at once
     return mine

@@ -33,7 +33,7 @@ from tailrace.eventstore.state.assembly import (
     hidden_cells,
     state_schema,
 )
-from tailrace.eventstore.state.latest_rows import newest_rows
+from tailrace.eventstore.state.latest_rows import latest_rows
 from tailrace.eventstore.state.row_layout import Ints, Layout, Mask, StateRows, concat_rows, conform
 
 # Fold when this much is pending: large enough that vector operations pay, small enough for a task's memory.
@@ -114,14 +114,14 @@ class Compactor:
         """Of the rows that survived the last fold."""
         return self._kept[1]
 
-    def leave(self, wanted: Callable[[StateRows], Mask]) -> None:
+    def retain(self, wanted: Callable[[StateRows], Mask]) -> None:
         """Only rows that are ``wanted`` stay. They are all rows of their keys, so nobody misses the others."""
         parts = [part.take(np.flatnonzero(wanted(part))) for part in self._parts]
         self._parts = [part for part in parts if len(part)]
         self._measure()
 
     def _fold(self) -> None:
-        self._keep(newest_rows(self._parts, self._layout, later=self._later).needed())
+        self._keep(latest_rows(self._parts, self._layout, later=self._later).required_rows())
         self._measure()
 
     def _measure(self) -> None:
@@ -137,16 +137,16 @@ class Compactor:
             for part, start, low, high in zip(self._parts, starts, cuts, cuts[1:], strict=False)
             if low < high
         ]
-        self._parts = _joined(parts, PIECE_BYTES)
+        self._parts = _join_small(parts, PIECE_BYTES)
 
-    def kept(self) -> tuple[Kept, list[CellMove]]:
+    def required_rows(self) -> tuple[Kept, list[CellMove]]:
         """Instead of ``finish``: the rows that must be kept to know the state, now and under whatever comes later, and
         the cells that only rows of other keys know."""
         if not self._parts:
             return Kept(_NONE, _NONE, _NONE), []
-        newest = newest_rows(self._parts, self._layout, later=self._later)
+        newest = latest_rows(self._parts, self._layout, later=self._later)
         moves = hidden_cells(self._parts, newest, self._layout)
-        needed = newest.needed()
+        needed = newest.required_rows()
         kept = Kept(
             np.concatenate([part.hashes for part in self._parts])[needed],
             np.concatenate([part.epochs for part in self._parts])[needed],
@@ -158,13 +158,13 @@ class Compactor:
         """The state. Nothing may be added afterwards."""
         if not self._parts:
             return state_schema(self._layout).empty_table()
-        newest = newest_rows(self._parts, self._layout)
-        needed = newest.needed()
+        newest = latest_rows(self._parts, self._layout)
+        needed = newest.required_rows()
         if not len(needed):
             return state_schema(self._layout).empty_table()
         self._keep(needed)
         parts, self._parts = self._parts, []  # who still holds this object holds no rows
-        newest = newest.renumbered(needed)
+        newest = newest.renumber(needed)
         moves = hidden_cells(parts, newest, self._layout)
         found = resolve_moved(sorted(set(moves.values()), key=_position)) if moves and resolve_moved else {}
         return assemble(parts, self._layout, newest, moves, found)
@@ -174,7 +174,7 @@ def _position(move: CellMove) -> tuple[int, int, int, int]:
     return (move.epoch, move.lsn, move.ordinal, move.column.id)
 
 
-def _joined(parts: Sequence[StateRows], limit: int) -> list[StateRows]:
+def _join_small(parts: Sequence[StateRows], limit: int) -> list[StateRows]:
     """Neighbours made one while they stay below ``limit`` bytes."""
     joined: list[StateRows] = []
     run: list[StateRows] = []

@@ -49,19 +49,19 @@ class StateInput:
         return self.partitioning.current.count
 
     @property
-    def spread(self) -> Buckets:
+    def bucket_layout(self) -> Buckets:
         return Buckets(self.partitions, self.split)
 
     @property
     def buckets(self) -> int:
         """Buckets are numbered 0 ≤ b < buckets; b // split is the partition, counted from the first one of its
         incarnation (``keys.bucket_of``)."""
-        return self.spread.count
+        return self.bucket_layout.count
 
     def restricted_to(self, refs: Iterable[SegmentRef]) -> StateInput:
         """The input for the state of these rows only."""
         chosen = tuple(refs)
-        return replace(self, refs=chosen, partitioning=self.partitioning.holding(_partitions(chosen)))
+        return replace(self, refs=chosen, partitioning=self.partitioning.restrict_to(_partitions(chosen)))
 
     @property
     def layout(self) -> Layout:
@@ -71,10 +71,10 @@ class StateInput:
     def schema(self) -> pa.Schema:
         """The schema of readable states: position columns, which cells were erased, then the chosen columns in the
         topic's order."""
-        return pa.schema([*STATE_FIELDS, ERASED, *(self._field(column) for column in self.chosen)])
+        return pa.schema([*STATE_FIELDS, ERASED, *(self._field(column) for column in self.selected_columns)])
 
     @property
-    def chosen(self) -> tuple[Column, ...]:
+    def selected_columns(self) -> tuple[Column, ...]:
         return tuple(column for column in self.target.columns if column.name in self.columns)
 
     def _field(self, column: Column) -> pa.Field:
@@ -110,7 +110,7 @@ def plan_state(
         log.require_complete(topic, cut)
     refs = tuple(log.state_segments(topic, cut, every_row=every_row))
     versions = {schema.version: schema for schema in log.schemas(topic)}
-    partitioning = info.partitioning.holding(_partitions(refs))
+    partitioning = info.partitioning.restrict_to(_partitions(refs))
     target = unify([*(versions[ref.version] for ref in refs), *log.schemas_at(topic, cut)])
     names = tuple(column.name for column in target.columns) if columns is None else tuple(columns)
     _check_names(topic, target, names)

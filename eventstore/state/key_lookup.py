@@ -22,11 +22,11 @@ from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.model.schema import TopicSchema
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.segment.segment import read_segment
-from tailrace.eventstore.state.bucket_passes import passes
+from tailrace.eventstore.state.bucket_passes import bucket_passes
 from tailrace.eventstore.state.compaction import Compactor
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.moved_cells import MovedCells
-from tailrace.eventstore.state.readable import readable
+from tailrace.eventstore.state.readable import to_readable
 from tailrace.eventstore.state.row_layout import (
     DELETE,
     SILENT,
@@ -67,7 +67,9 @@ def changed_keys(
 ) -> Changed:
     """The keys that the rows of ``refs`` are of, also those that they end."""
     layout = Layout(target, target.key, len(target.key))
-    parts = [rows for unit in _decoded(storage, refs, versions, layout, lambda rows: rows) for rows in unit]
+    parts = [
+        rows for unit in _decode_units(storage, refs, versions, layout, lambda rows: rows) for rows in unit
+    ]
     ops = np.concatenate([part.ops for part in parts]) if parts else np.empty(0, np.uint8)
     if (ops == TRUNCATE).any():
         return Changed(np.empty(0, np.int64), None, truncated=True)
@@ -96,7 +98,7 @@ def keys_with(storage: Storage, wanted: StateInput, names: Sequence[str], matche
         hashes: Ints = rows.hashes[mask]
         return hashes
 
-    units = _decoded(storage, wanted.refs, wanted.versions, layout, candidates)
+    units = _decode_units(storage, wanted.refs, wanted.versions, layout, candidates)
     found = [hashes for unit in units for hashes in unit]
     return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
@@ -125,13 +127,15 @@ def state_of_keys(
 
     def read(refs: Sequence[SegmentRef], chosen: Ints) -> Iterator[list[StateRows]]:
         values = pa.array(chosen)
-        return _decoded(storage, refs, wanted.versions, layout, lambda rows: mine(rows, values), coded=True)
+        return _decode_units(
+            storage, refs, wanted.versions, layout, lambda rows: mine(rows, values), coded=True
+        )
 
     parts = None
     if keys is not None and len(np.unique(hashes)) == len(hashes):  # a hash means one key
         parts = _newest_first(read, wanted.refs, hashes, limit_bytes)
     if parts is None:
-        parts = _held(read(wanted.refs, hashes), limit_bytes)
+        parts = _collect_within(read(wanted.refs, hashes), limit_bytes)
     resolve = MovedCells(wanted.target, reader_of(storage, wanted)).resolve
     if _has_truncate(parts):
         # It stands in each partition, so only there does its place say what it ends.
@@ -140,14 +144,14 @@ def state_of_keys(
         def read_partition(partition: int) -> Iterator[StateRows]:
             return (rows for each in whole(partition) if len(rows := mine(each, chosen)))
 
-        folded = passes(read_partition, layout, wanted.spread, range(wanted.buckets))
+        folded = bucket_passes(read_partition, layout, wanted.bucket_layout, range(wanted.buckets))
         tables = [compactor.finish(resolve) for compactor in folded]
     else:
         compactor = Compactor(layout)
         for rows in parts:
             compactor.add(rows)
         tables = [compactor.finish(resolve)]
-    return pa.concat_tables([readable(table, wanted) for table in tables])
+    return pa.concat_tables([to_readable(table, wanted) for table in tables])
 
 
 def _newest_first(
@@ -158,19 +162,19 @@ def _newest_first(
 ) -> list[StateRows] | None:
     """The rows of each key, at least since its last whole one; None when a truncate is among those that were read."""
     parts: list[StateRows] = []
-    for some in _back(refs, len(hashes)):
-        found = _held(read(some, hashes), limit_bytes, sum(rows.nbytes for rows in parts))
+    for some in _units_backwards(refs, len(hashes)):
+        found = _collect_within(read(some, hashes), limit_bytes, sum(rows.nbytes for rows in parts))
         if _has_truncate(found):
             return None
         parts = found + parts
         for rows in found:
-            hashes = np.setdiff1d(hashes, _whole_in(rows))
+            hashes = np.setdiff1d(hashes, _complete_keys(rows))
         if not len(hashes):
             break
     return parts
 
 
-def _whole_in(rows: StateRows) -> Ints:
+def _complete_keys(rows: StateRows) -> Ints:
     """Hashes of the keys whose last row among these says everything: no cell of it was not sent, or has no value."""
     unique, last = np.unique(rows.hashes[::-1], return_index=True)
     last = len(rows) - 1 - last
@@ -183,7 +187,7 @@ def _has_truncate(parts: Iterable[StateRows]) -> bool:
     return any((rows.ops == TRUNCATE).any() for rows in parts)
 
 
-def _back(refs: Sequence[SegmentRef], keys: int) -> Iterator[list[SegmentRef]]:
+def _units_backwards(refs: Sequence[SegmentRef], keys: int) -> Iterator[list[SegmentRef]]:
     """From the last to the first, some at a time, these in their order: at first about as many rows as may tell so many
     keys, whose last changes are mostly new, then ever more, until they are worth several threads."""
     end, rows, wanted = len(refs), 0, max(_FIRST_ROWS, 2 * keys)
@@ -194,7 +198,7 @@ def _back(refs: Sequence[SegmentRef], keys: int) -> Iterator[list[SegmentRef]]:
             end, rows, wanted = at, 0, 4 * wanted
 
 
-def _held(units: Iterable[Sequence[StateRows]], limit_bytes: int, held: int = 0) -> list[StateRows]:
+def _collect_within(units: Iterable[Sequence[StateRows]], limit_bytes: int, held: int = 0) -> list[StateRows]:
     """All of them, when with the bytes already ``held`` they are not too many."""
     parts: list[StateRows] = []
     for unit in units:
@@ -207,7 +211,7 @@ def _held(units: Iterable[Sequence[StateRows]], limit_bytes: int, held: int = 0)
     return parts
 
 
-def _decoded(
+def _decode_units(
     storage: Storage,
     refs: Sequence[SegmentRef],
     versions: Mapping[int, TopicSchema],
@@ -225,10 +229,10 @@ def _decoded(
         table = read_segment(
             storage,
             ref,
-            columns=[*layout.needs(version), "_offset", "_epoch"],
+            columns=[*layout.required_columns(version), "_offset", "_epoch"],
             partitions=partitions,
             silent=SILENT,
-            coded=layout.coded(version) if coded else (),
+            coded=layout.coded_columns(version) if coded else (),
         )
         return [take(rows) for rows in conform(table, version, layout)]
 

@@ -26,7 +26,7 @@ from tailrace.eventstore.state.row_layout import (
 
 
 @dataclass(frozen=True, slots=True)
-class Newest:
+class LatestRows:
     """Row numbers over all parts. ``rows``: the last row of each living key (of a bag: as many as there are of it),
     ascending. ``sources``: per column id, for the rows whose cell was not sent, the row where the walk back stopped:
     >= 0 knows the value, -1 nobody does; ``bases`` likewise the create half of a key change behind which the value
@@ -35,22 +35,22 @@ class Newest:
     rows: Ints
     sources: Mapping[int, tuple[Ints, Ints, Ints]]  # column id -> (rows, source, base)
 
-    def needed(self) -> Ints:
+    def required_rows(self) -> Ints:
         """All rows that must be kept to know the state, and what later changes may leave unsaid; ascending."""
         referred = [part[part >= 0] for _, source, base in self.sources.values() for part in (source, base)]
         return np.unique(np.concatenate([self.rows, *referred])) if referred else self.rows
 
-    def renumbered(self, kept: Ints) -> Newest:
+    def renumber(self, kept: Ints) -> LatestRows:
         """The same rows, as numbers within ``kept``."""
 
         def within(rows: Ints) -> Ints:
             return np.where(rows >= 0, np.searchsorted(kept, rows), -1)
 
         sources = {c: (within(r), within(s), within(b)) for c, (r, s, b) in self.sources.items()}
-        return Newest(within(self.rows), sources)
+        return LatestRows(within(self.rows), sources)
 
 
-def newest_rows(parts: Sequence[StateRows], layout: Layout, *, later: bool = False) -> Newest:
+def latest_rows(parts: Sequence[StateRows], layout: Layout, *, later: bool = False) -> LatestRows:
     """Which rows make the state: steps 1 to 3 of the module's account. ``later``: there are rows before these, so the
     last truncate and the deletes of keys that ended deleted are among ``rows``."""
     ops: Codes = np.concatenate([part.ops for part in parts])
@@ -58,10 +58,10 @@ def newest_rows(parts: Sequence[StateRows], layout: Layout, *, later: bool = Fal
     start = int(truncates[-1]) + 1 if len(truncates) else 0
     truncated = np.arange(start - 1 if later and start else start, start)
     if start == len(ops):
-        return Newest(truncated, {})
-    found = by_key(parts, layout, start)
+        return LatestRows(truncated, {})
+    found = group_by_key(parts, layout, start)
     if layout.target.bag:
-        return Newest(surviving_rows(found.codes, ops[start:]) + start, {})
+        return LatestRows(surviving_rows(found.codes, ops[start:]) + start, {})
     last = found.last + start
     alive = last[ops[last] != DELETE]
     unchanged = concat_marks([(part.unchanged, len(part)) for part in parts])
@@ -75,11 +75,11 @@ def newest_rows(parts: Sequence[StateRows], layout: Layout, *, later: bool = Fal
             rows = alive[unsent[alive]]
             if len(rows):
                 source, base = _walk_back(rows - start, codes, ops[start:], unsent[start:], moved[start:])
-                sources[column.id] = (rows, _counted_from(start, source), _counted_from(start, base))
-    return Newest(np.concatenate([truncated, last]) if later else alive, sources)
+                sources[column.id] = (rows, _renumber(start, source), _renumber(start, base))
+    return LatestRows(np.concatenate([truncated, last]) if later else alive, sources)
 
 
-def _counted_from(start: int, rows: Ints) -> Ints:
+def _renumber(start: int, rows: Ints) -> Ints:
     return np.where(rows >= 0, rows + start, -1)
 
 
@@ -124,7 +124,7 @@ class ByKey:
         return codes
 
 
-def by_key(parts: Sequence[StateRows], layout: Layout, start: int = 0) -> ByKey:
+def group_by_key(parts: Sequence[StateRows], layout: Layout, start: int = 0) -> ByKey:
     """The rows from ``start`` on (at least one), counted from there, by their keys."""
     hashes: Ints = np.concatenate([part.hashes for part in parts])[start:]
     # The number of a row takes the place of the hash's lowest bits. So plain integers are sorted, which processors do
@@ -142,7 +142,7 @@ def by_key(parts: Sequence[StateRows], layout: Layout, start: int = 0) -> ByKey:
     doubtful = np.append(False, ~first[1:] & ~same)
     if not doubtful.any():
         return ByKey(rows, first)
-    return _exactly(parts, layout, start, ByKey(rows, first), doubtful, sorted_hashes)
+    return _group_exactly(parts, layout, start, ByKey(rows, first), doubtful, sorted_hashes)
 
 
 def _key_cells(parts: Sequence[StateRows], at: int) -> pa.Array:
@@ -170,7 +170,7 @@ def _same_as_next(cells: pa.Array, rows: Ints, *, nulls_are_equal: bool) -> Mask
     return mask
 
 
-def _exactly(
+def _group_exactly(
     parts: Sequence[StateRows], layout: Layout, start: int, found: ByKey, doubtful: Mask, sorted_hashes: Ints
 ) -> ByKey:
     """The same, where the keys themselves decide in groups that hold a doubtful row: hashes agree in the bits that were
@@ -209,14 +209,14 @@ def exact_keys(parts: Sequence[StateRows], layout: Layout, rows: Ints) -> list[t
     ids = [column.id for column in layout.columns[: layout.keys]]
     return [
         tuple(
-            texts.get((row, ids[at])) if value is None else _comparable(value)
+            texts.get((row, ids[at])) if value is None else _to_comparable(value)
             for at, value in enumerate(values)
         )
         for row, values in zip(rows.tolist(), zip(*columns, strict=True), strict=True)
     ]
 
 
-def _comparable(value: Any) -> object:
+def _to_comparable(value: Any) -> object:
     return (
         repr(value) if isinstance(value, (float, list)) else value
     )  # NaN equals itself as a key; lists hash

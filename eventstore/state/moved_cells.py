@@ -37,7 +37,7 @@ Seen = Callable[[int, int, int], None]  # key hash, epoch and offset of a row
 ReadAll = Callable[[Sequence[int] | None, Callable[[TopicSchema], Sequence[str]]], Tables]
 
 
-def _unseen(key_hash: int, epoch: int, offset: int) -> None:
+def _ignore(key_hash: int, epoch: int, offset: int) -> None:
     """Nobody asks which rows an answer rests on."""
 
 
@@ -51,7 +51,7 @@ class MovedCells:
     target: TopicSchema
     read: ReadAll
 
-    def resolve(self, moves: Sequence[CellMove], seen: Seen = _unseen) -> Mapping[CellMove, MovedCell]:
+    def resolve(self, moves: Sequence[CellMove], seen: Seen = _ignore) -> Mapping[CellMove, MovedCell]:
         """The cells that are known. Each round goes one key change further back, so there is an end. ``seen`` is told
         key hash, epoch and offset of every row that an answer rests on, apart from the creates themselves."""
         found: dict[CellMove, MovedCell] = {}
@@ -62,7 +62,7 @@ class MovedCells:
             history = self._history(hashes, tuple(columns.values()))
             further: dict[CellMove, Place] = {}
             for move, place in waiting.items():
-                answer = None if history is None else history.before(place, move.column, seen)
+                answer = None if history is None else history.cell_before(place, move.column, seen)
                 if isinstance(answer, MovedCell):
                     found[move] = answer
                 elif answer is not None:
@@ -93,7 +93,7 @@ class MovedCells:
 
     def _rows_of(self, hashes: Ints, layout: Layout) -> Iterator[StateRows]:
         wanted = pa.array(hashes)
-        for version, table in self.read(None, lambda v: [*layout.needs(v), "_epoch", "_offset"]):
+        for version, table in self.read(None, lambda v: [*layout.required_columns(v), "_epoch", "_offset"]):
             mask = pc.or_(pc.is_in(table["_hash"], value_set=wanted), pc.equal(table["_op"], "t"))
             chosen = table.filter(mask)
             if chosen.num_rows:
@@ -126,14 +126,14 @@ class _History:
                 self._deletes[self._places[at]] = at
             self._by_hash.setdefault(key_hash, []).append(at)
 
-    def before(self, create: Place, column: Column, seen: Seen) -> MovedCell | Place | None:
+    def cell_before(self, create: Place, column: Column, seen: Seen) -> MovedCell | Place | None:
         """The cell as it was below the key change whose create half is at ``create``: the value, the place of the
         key change to look behind next, or None when nobody knows."""
         epoch, lsn, ordinal = create
         deleted = self._deletes.get((epoch, lsn, ordinal - 1))
         if deleted is None:
             return None
-        self._tell(seen, deleted)
+        self._report(seen, deleted)
         floor = max((place for place in self._truncates if place < create), default=(-1, -1, -1))
         same_hash = self._by_hash[int(self._rows.hashes[deleted])]
         for row in reversed(same_hash):
@@ -143,16 +143,16 @@ class _History:
                 return None
             known = (row, column.id) not in self._unsent
             if known or self._rows.ops[row] in (CREATE, READ):
-                self._tell(seen, row)
+                self._report(seen, row)
             if known:
-                return self._found(row, column)
+                return self._moved_cell(row, column)
             if self._rows.ops[row] in (CREATE, READ):
                 return self._places[row] if self._rows.moved[row] else None
         return None
 
-    def _tell(self, seen: Seen, row: int) -> None:
+    def _report(self, seen: Seen, row: int) -> None:
         seen(int(self._rows.hashes[row]), int(self._rows.epochs[row]), int(self._rows.offsets[row]))
 
-    def _found(self, row: int, column: Column) -> MovedCell:
+    def _moved_cell(self, row: int, column: Column) -> MovedCell:
         place = (row, column.id)
         return MovedCell(self._cells[column.id].slice(row, 1), self._raw.get(place), place in self._raw)

@@ -16,13 +16,13 @@ from tailrace.eventstore.state.assembly import ERASED, STATE_FIELDS
 from tailrace.eventstore.state.input import StateInput
 
 
-def readable(table: pa.Table, wanted: StateInput) -> pa.Table:
+def to_readable(table: pa.Table, wanted: StateInput) -> pa.Table:
     """A computed state (``assembly.state_schema``) as plain columns (``StateInput.schema``), after its policies. Erased
     cells are NULL under every policy, and ``_erased`` names them. Raises UnreadableCell and UnknownCell."""
     refuse_unknown(table, wanted)
     raw = raw_cells(table)
     arrays = [*(table[field.name] for field in STATE_FIELDS), erased_names(table.num_rows, wanted, raw)]
-    for column in wanted.chosen:
+    for column in wanted.selected_columns:
         cells, entries = table[column.name], raw.get(column.id, {})
         texts = {row: text for row, text in entries.items() if text is not None}
         policy = wanted.on_unreadable.get(column.name, "error")
@@ -32,7 +32,7 @@ def readable(table: pa.Table, wanted: StateInput) -> pa.Table:
             raise _unreadable(table, wanted, column, *next(iter(texts.items())))
         elif texts:
             # not replace_with_mask, which has no kernel for lists
-            cells = pc.if_else(_at(len(cells), texts), pa.scalar(None, cells.type), cells)
+            cells = pc.if_else(_mask_of(len(cells), texts), pa.scalar(None, cells.type), cells)
         arrays.append(cells)
     return pa.Table.from_arrays(arrays, schema=wanted.schema)
 
@@ -40,7 +40,7 @@ def readable(table: pa.Table, wanted: StateInput) -> pa.Table:
 def raw_cells(table: pa.Table) -> dict[int, dict[int, bytes | None]]:
     """Column id -> row -> source text, None where it was erased."""
     cells: dict[int, dict[int, bytes | None]] = {}
-    for row, entries in _marked(table["_raw"]):
+    for row, entries in _marked_rows(table["_raw"]):
         for column_id, text in entries:
             cells.setdefault(column_id, {})[row] = text
     return cells
@@ -48,7 +48,7 @@ def raw_cells(table: pa.Table) -> dict[int, dict[int, bytes | None]]:
 
 def erased_names(rows: int, wanted: StateInput, raw: Mapping[int, Mapping[int, bytes | None]]) -> pa.Array:
     names: dict[int, list[str]] = {}
-    for column in wanted.chosen:
+    for column in wanted.selected_columns:
         for row, text in raw.get(column.id, {}).items():
             if text is None:
                 names.setdefault(row, []).append(column.name)
@@ -57,7 +57,7 @@ def erased_names(rows: int, wanted: StateInput, raw: Mapping[int, Mapping[int, b
     return pa.array([names.get(row) for row in range(rows)], ERASED.type)
 
 
-def _marked(marks: pa.ChunkedArray) -> Iterator[tuple[int, list[Any]]]:
+def _marked_rows(marks: pa.ChunkedArray) -> Iterator[tuple[int, list[Any]]]:
     """The rows that have marks, and these: few of many, so the others do not become Python values."""
     if marks.null_count < len(marks):
         rows = pc.indices_nonzero(marks.is_valid())
@@ -90,17 +90,17 @@ def source_cells(cells: pa.ChunkedArray, texts: Mapping[int, bytes | None]) -> p
         pa.binary()
     )
     values = pa.array([texts[row] for row in sorted(texts)], pa.binary())
-    return pc.replace_with_mask(rendered, _at(len(rendered), texts), values) if texts else rendered
+    return pc.replace_with_mask(rendered, _mask_of(len(rendered), texts), values) if texts else rendered
 
 
-def _at(length: int, rows: Iterable[int]) -> pa.BooleanArray:
+def _mask_of(length: int, rows: Iterable[int]) -> pa.BooleanArray:
     """A mask that is true at ``rows``."""
     return pc.is_in(pa.array(range(length), pa.int64()), value_set=pa.array(rows, pa.int64()))
 
 
 def refuse_unknown(table: pa.Table, wanted: StateInput) -> None:
-    chosen = {column.id: column for column in wanted.chosen}
-    for row, ids in _marked(table["_unknown"]):
+    chosen = {column.id: column for column in wanted.selected_columns}
+    for row, ids in _marked_rows(table["_unknown"]):
         for column_id in ids:
             if column_id in chosen:
                 raise UnknownCell(

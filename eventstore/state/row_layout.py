@@ -41,7 +41,7 @@ class Layout:
         others = [c for c in target.columns if not c.key and (names is None or c.name in names)]
         return cls(target, (*target.key, *others), len(target.key))
 
-    def needs(self, version: TopicSchema) -> list[str]:
+    def required_columns(self, version: TopicSchema) -> list[str]:
         """Dotted names of what must be read of a segment of this version (Parquet projects into structs)."""
         held = {column.id: column for column in version.columns}
         return [
@@ -53,7 +53,7 @@ class Layout:
             ),
         ]
 
-    def coded(self, version: TopicSchema) -> list[str]:
+    def coded_columns(self, version: TopicSchema) -> list[str]:
         """Of ``needs`` those that may come as dictionaries, as they are stored: then a text is made of a code only for
         the rows that stay."""
         held = {column.id: column for column in version.columns}
@@ -141,7 +141,7 @@ class StateRows:
     def take(self, wanted: Ints) -> StateRows:
         """Rows at ``wanted`` (ascending, unique), their texts as texts."""
         if len(wanted) == len(self):
-            return replace(self, cells=tuple(map(_plain, self.cells)))
+            return replace(self, cells=tuple(map(_decode_dictionary, self.cells)))
         picks = pa.array(wanted)
         return StateRows(
             self.hashes[wanted],
@@ -150,7 +150,7 @@ class StateRows:
             self.lsns[wanted],
             self.ordinals[wanted],
             self.offsets[wanted],
-            tuple(_plain(cell.take(picks)) for cell in self.cells),
+            tuple(_decode_dictionary(cell.take(picks)) for cell in self.cells),
             self.unchanged.take(wanted),
             self.moved[wanted],
             self.raw.take(wanted),
@@ -161,7 +161,7 @@ class StateRows:
         return 49 * len(self) + sum(int(cell.nbytes) for cell in self.cells)
 
 
-def _plain(cell: pa.Array) -> pa.Array:
+def _decode_dictionary(cell: pa.Array) -> pa.Array:
     return cell.dictionary_decode() if pa.types.is_dictionary(cell.type) else cell
 
 
@@ -201,14 +201,14 @@ def _conform_batch(batch: pa.RecordBatch, version: TopicSchema, layout: Layout) 
     for at, column in enumerate(layout.columns):
         old = held.get(column.id)
         if old is None:
-            cell, text = filled(column, batch.num_rows)
-            raw = raw if text is None else _with_texts(raw, column.id, pa.array([text] * batch.num_rows))
+            cell, text = fill_cells(column, batch.num_rows)
+            raw = raw if text is None else _add_texts(raw, column.id, pa.array([text] * batch.num_rows))
         else:
             cell = batch.column(layout.place(at, old)).field(old.name)
             if old.arrow != column.arrow:
                 cast = exact_cast(cell, column.arrow)
                 if cast is None:
-                    raw = _with_texts(raw, column.id, postgres_texts(cell).cast(pa.binary()))
+                    raw = _add_texts(raw, column.id, postgres_texts(cell).cast(pa.binary()))
                     cell = pa.nulls(len(cell), column.arrow)
                 else:
                     cell = _texts_in_place(cast, column, raw)
@@ -226,7 +226,7 @@ def _conform_batch(batch: pa.RecordBatch, version: TopicSchema, layout: Layout) 
         offsets=_int64(batch, "_offset"),
         cells=tuple(cells),
         unchanged=_unchanged_marks(batch),
-        moved=_moved(batch),
+        moved=_moved_mask(batch),
         raw=raw,
     )
 
@@ -286,14 +286,14 @@ def _parents(lists: pa.Array) -> Ints:
     return parents
 
 
-def _moved(batch: pa.RecordBatch) -> Mask:
+def _moved_mask(batch: pa.RecordBatch) -> Mask:
     if "_moved_from" not in batch.schema.names:
         return np.zeros(batch.num_rows, np.bool_)
     mask: Mask = batch.column("_moved_from").is_valid().to_numpy(zero_copy_only=False)
     return mask
 
 
-def _with_texts(raw: Marks, column_id: int, texts: pa.Array) -> Marks:
+def _add_texts(raw: Marks, column_id: int, texts: pa.Array) -> Marks:
     """Raw texts of a column of all rows (null: none) beside those there are: a fill that the typed column cannot hold,
     or values of its former type."""
     rows = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False)).astype(np.int64)
@@ -342,7 +342,7 @@ def _casts(old: pa.DataType, new: pa.DataType) -> bool:
     return bool(old.equals(new))
 
 
-def filled(column: Column, rows: int) -> tuple[pa.Array, bytes | None]:
+def fill_cells(column: Column, rows: int) -> tuple[pa.Array, bytes | None]:
     """``rows`` cells of a column's fill value, or NULLs and the raw text when its type cannot hold it."""
     if column.fill is None:
         return pa.nulls(rows, column.arrow), None

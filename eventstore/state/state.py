@@ -20,16 +20,16 @@ from tailrace.eventstore.model.schema import TopicSchema, unify
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.assembly import ERASED
-from tailrace.eventstore.state.bucket_passes import ReadPartition, passes
+from tailrace.eventstore.state.bucket_passes import ReadPartition, bucket_passes
 from tailrace.eventstore.state.input import OnUnreadable, StateInput, plan_state
 from tailrace.eventstore.state.moved_cells import MovedCells
 from tailrace.eventstore.state.readable import (
     as_texts,
     erased_names,
     raw_cells,
-    readable,
     refuse_unknown,
     source_cells,
+    to_readable,
 )
 from tailrace.eventstore.state.row_layout import SILENT, Layout, StateRows, conform
 from tailrace.eventstore.storage import LocalStorage, Storage
@@ -45,7 +45,9 @@ def compute_states(storage: Storage | Path, wanted: StateInput, buckets: range) 
     local = LocalStorage(storage) if isinstance(storage, Path) else storage
     layout = wanted.layout
     resolver = MovedCells(wanted.target, reader_of(local, wanted))
-    for compactor in passes(partition_reader(local, wanted, layout), layout, wanted.spread, buckets):
+    for compactor in bucket_passes(
+        partition_reader(local, wanted, layout), layout, wanted.bucket_layout, buckets
+    ):
         yield compactor.finish(resolver.resolve)
 
 
@@ -61,12 +63,12 @@ def readable_states(storage: Storage | Path, wanted: StateInput, buckets: range)
 
     Raises UnreadableCell (policy ``error``) and UnknownCell (always: unknown is never read as NULL).
     """
-    return (readable(table, wanted) for table in compute_states(storage, wanted, buckets))
+    return (to_readable(table, wanted) for table in compute_states(storage, wanted, buckets))
 
 
 def readable_state(storage: Storage | Path, wanted: StateInput, bucket: int) -> pa.Table:
     """``readable_states`` of one bucket."""
-    return readable(compute_state(storage, wanted, bucket), wanted)
+    return to_readable(compute_state(storage, wanted, bucket), wanted)
 
 
 def state(
@@ -122,7 +124,8 @@ def source_texts(log: Log, topic: TopicId, cut: Cut, columns: Sequence[str]) -> 
         refuse_unknown(table, wanted)
         raw = raw_cells(table)
         cells = {
-            column.name: source_cells(table[column.name], raw.get(column.id, {})) for column in wanted.chosen
+            column.name: source_cells(table[column.name], raw.get(column.id, {}))
+            for column in wanted.selected_columns
         }
         yield pa.table({**cells, ERASED.name: erased_names(table.num_rows, wanted, raw)})
 
@@ -143,10 +146,10 @@ def partition_reader(storage: Storage, wanted: StateInput, layout: Layout) -> Re
             table = read_segment(
                 storage,
                 ref,
-                columns=[*layout.needs(version), "_offset", "_epoch"],
+                columns=[*layout.required_columns(version), "_offset", "_epoch"],
                 partitions=(number,),
                 silent=SILENT,
-                coded=layout.coded(version),
+                coded=layout.coded_columns(version),
             )
             refs[at] = replace(ref, checksum="")  # once is enough for all partitions
             yield from conform(table, version, layout)
@@ -160,16 +163,16 @@ def _mixed_reader(storage: Storage, wanted: StateInput, layout: Layout) -> ReadP
     current = wanted.partitioning.current
 
     def read(partition: int) -> Iterator[StateRows]:
-        chosen = wanted.partitioning.sharing(current.first + partition)
+        chosen = wanted.partitioning.partitions_with_keys_of(current.first + partition)
         emptied = _last_truncate(storage, wanted)
         for ref in wanted.refs:
             if all(piece.partition not in chosen for piece in ref.ranges):
                 continue
             version = wanted.versions[ref.version]
-            names = [*layout.needs(version), "_offset", "_epoch"]
+            names = [*layout.required_columns(version), "_offset", "_epoch"]
             table = read_segment(storage, ref, columns=names, partitions=chosen)
             mine = keys.partitions_of(table["_hash"].combine_chunks(), current.count) == partition
-            yield from conform(_behind(table.filter(pa.array(mine)), emptied), version, layout)
+            yield from conform(_rows_after_truncate(table.filter(pa.array(mine)), emptied), version, layout)
 
     return read
 
@@ -190,7 +193,7 @@ def _last_truncate(storage: Storage, wanted: StateInput) -> Place | None:
     return max(places, default=None)
 
 
-def _behind(table: pa.Table, emptied: Place | None) -> pa.Table:
+def _rows_after_truncate(table: pa.Table, emptied: Place | None) -> pa.Table:
     """Rows without truncates, and without what lies before the place ``emptied``."""
     keep = pc.not_equal(table["_op"], "t")
     if emptied is not None:

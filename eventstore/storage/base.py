@@ -91,7 +91,7 @@ class Storage(ABC):
         return (file.path for file in self.files(prefix))
 
 
-def checked(path: str) -> str:
+def check_name(path: str) -> str:
     """``path`` when it is a name that every storage takes. Raises ValueError: names are made by our code alone."""
     parts = path.split("/")
     if len(path) > NAME_BYTES_MAX or not all(
@@ -105,14 +105,14 @@ class Taken(IntegrityError):
     """There is a file of that name already."""
 
 
-def taken(place: str) -> Taken:
+def taken_error(place: str) -> Taken:
     return Taken(
         f"{place} exists already; files of the log are never overwritten",
         hint="check that no other store uses the place that store.segments names",
     )
 
 
-def missing(place: str) -> MissingFile:
+def missing_error(place: str) -> MissingFile:
     return MissingFile(
         f"{place} is missing, but the catalog referred to it",
         hint="restore the segments from the same backup as the catalog; what began hours ago and was stopped "

@@ -61,12 +61,12 @@ class EncryptedUploads:
                     hint="unset store.s3.encryption, and set the bucket's default encryption if it has one",
                 )
         except ClientError as error:
-            raise s3_errors.explained(_as_arrow_says_it(error), place) from None
+            raise s3_errors.translate(_arrow_text(error), place) from None
         except BotoCoreError as error:
-            raise s3_errors.explained(str(error), place) from None
+            raise s3_errors.translate(str(error), place) from None
 
 
-def _as_arrow_says_it(error: ClientError) -> str:
+def _arrow_text(error: ClientError) -> str:
     """``NoSuchBucket`` -> ``AWS Error NO_SUCH_BUCKET (HTTP status 404) during PutObject operation: …``"""
     answer: Any = error.response
     code = _WORD.sub("_", str(answer["Error"].get("Code", "unknown"))).replace(".", "_").upper()

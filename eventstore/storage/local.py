@@ -14,7 +14,7 @@ from typing import BinaryIO, ClassVar
 import pyarrow as pa
 
 from tailrace.eventstore.errors import OperatorError, TailraceError
-from tailrace.eventstore.storage.base import Storage, StoredFile, missing, taken
+from tailrace.eventstore.storage.base import Storage, StoredFile, missing_error, taken_error
 
 PARTIAL = ".partial"  # a file still being written; never read, collected with the orphans of its term
 
@@ -52,7 +52,7 @@ class LocalStorage(Storage):
         try:
             self._make_folder(target.parent)
             if target.exists():
-                raise taken(str(target))
+                raise taken_error(str(target))
             with open(partial, "wb") as file:
                 yield file
                 file.flush()
@@ -84,7 +84,7 @@ class LocalStorage(Storage):
             with pa.memory_map(str(target), "r") as mapped:
                 yield mapped
         except FileNotFoundError:
-            raise missing(str(target)) from None
+            raise missing_error(str(target)) from None
         except OSError as error:
             raise _explain(error, target) from error
 

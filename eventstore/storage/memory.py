@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import pyarrow as pa
 
-from tailrace.eventstore.storage.base import Storage, StoredFile, checked, missing, taken
+from tailrace.eventstore.storage.base import Storage, StoredFile, check_name, missing_error, taken_error
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class MemoryStorage(Storage):
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        self._reserve(checked(path))
+        self._reserve(check_name(path))
         with io.BytesIO() as file:
             yield file
             with self._lock:
@@ -58,15 +58,15 @@ class MemoryStorage(Storage):
     def _reserve(self, path: str) -> None:
         with self._lock:
             if path in self._used:
-                raise taken(self.place(path))
+                raise taken_error(self.place(path))
             if any(used.startswith(path + "/") or path.startswith(used + "/") for used in self._used):
                 raise ValueError(f"{path} is both a file and a folder")
             self._used.add(path)
 
     def open(self, path: str) -> pa.Buffer:
         with self._lock:
-            if checked(path) not in self._contents:
-                raise missing(self.place(path))
+            if check_name(path) not in self._contents:
+                raise missing_error(self.place(path))
             return pa.py_buffer(self._contents[path][0])
 
     @contextmanager
@@ -83,7 +83,7 @@ class MemoryStorage(Storage):
 
     def exists(self, path: str) -> bool:
         with self._lock:
-            return checked(path) in self._contents
+            return check_name(path) in self._contents
 
     def files(self, prefix: str = "") -> Iterator[StoredFile]:
         with self._lock:
@@ -99,7 +99,7 @@ class MemoryStorage(Storage):
         with self._lock:
             if self._readers.get(path):
                 raise RuntimeError(f"{path} is removed while it is read")
-            return self._contents.pop(checked(path), None) is not None
+            return self._contents.pop(check_name(path), None) is not None
 
     def check_closed(self) -> None:
         """Raises RuntimeError when a reader was left open."""

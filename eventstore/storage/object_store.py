@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from tailrace.eventstore.errors import IntegrityError, OperatorError
 from tailrace.eventstore.storage import s3_errors
-from tailrace.eventstore.storage.base import Storage, StoredFile, checked, missing, taken
+from tailrace.eventstore.storage.base import Storage, StoredFile, check_name, missing_error, taken_error
 from tailrace.eventstore.storage.encryption import ATTEMPTS, CONNECT_SECONDS, EncryptedUploads, Encryption
 
 PROBES = "probe"  # the folder of what ``prepare`` writes
@@ -68,7 +68,7 @@ class ObjectStorage(Storage):
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        with _aside(), tempfile.SpooledTemporaryFile(_MEMORY_BYTES) as file:
+        with _temporary_file_errors(), tempfile.SpooledTemporaryFile(_MEMORY_BYTES) as file:
             yield cast(BinaryIO, file)
             file.seek(0)
             self._upload(path, cast(BinaryIO, file))
@@ -77,9 +77,9 @@ class ObjectStorage(Storage):
         self._upload(path, io.BytesIO(data))
 
     def _upload(self, path: str, content: BinaryIO) -> None:
-        with self._explained(path):
+        with self._translate_errors(path):
             if self._exists(path):
-                raise taken(self.place(path))
+                raise taken_error(self.place(path))
             if self.encryption is not None:
                 uploads = EncryptedUploads(self.encryption, self.endpoint, self.region)
                 key = self._key(path).removeprefix(f"{self.bucket}/")
@@ -90,25 +90,25 @@ class ObjectStorage(Storage):
                     out.write(piece)
 
     def open(self, path: str) -> pa.Buffer:
-        with self._explained(path), self._files().open_input_file(self._key(path)) as file:
+        with self._translate_errors(path), self._files().open_input_file(self._key(path)) as file:
             size = file.size()
             if size <= _MEMORY_BYTES:
                 return file.read_buffer()
             with tempfile.TemporaryFile() as held:
                 while piece := file.read(_COPY_BYTES):
-                    with _aside():
+                    with _temporary_file_errors():
                         held.write(piece)
-                with _aside():
+                with _temporary_file_errors():
                     held.flush()
                 return pa.py_buffer(mmap.mmap(held.fileno(), size, prot=mmap.PROT_READ))
 
     @contextmanager
     def ranges(self, path: str) -> Iterator[pa.NativeFile]:
-        with self._explained(path), self._files().open_input_file(self._key(path)) as file:
+        with self._translate_errors(path), self._files().open_input_file(self._key(path)) as file:
             yield file
 
     def exists(self, path: str) -> bool:
-        with self._explained(path):
+        with self._translate_errors(path):
             return self._exists(path)
 
     def _exists(self, path: str) -> bool:
@@ -116,7 +116,7 @@ class ObjectStorage(Storage):
 
     def files(self, prefix: str = "") -> Iterator[StoredFile]:
         top = self._key(prefix) if prefix else "/".join(filter(None, (self.bucket, self.prefix)))
-        with self._explained(prefix):
+        with self._translate_errors(prefix):
             # A bucket that is not there looks like an empty folder, unless one that is not there is an error.
             found = self._files().get_file_info(fs.FileSelector(top, recursive=True, allow_not_found=True))
         start = len(self._key("x")) - 1
@@ -125,7 +125,7 @@ class ObjectStorage(Storage):
                 yield StoredFile(info.path[start:], info.size, info.mtime)
 
     def delete(self, path: str) -> bool:
-        with self._explained(path):
+        with self._translate_errors(path):
             try:
                 self._files().delete_file(self._key(path))
             except FileNotFoundError:
@@ -133,18 +133,18 @@ class ObjectStorage(Storage):
         return True
 
     def _key(self, path: str) -> str:
-        return "/".join(filter(None, (self.bucket, self.prefix, checked(path))))
+        return "/".join(filter(None, (self.bucket, self.prefix, check_name(path))))
 
     def _files(self) -> fs.S3FileSystem:
         return _file_system(self.endpoint, self.region)
 
     @contextmanager
-    def _explained(self, path: str) -> Iterator[None]:
+    def _translate_errors(self, path: str) -> Iterator[None]:
         place = self.place(path) if path else self.label
         try:
             yield
         except FileNotFoundError:
-            raise missing(place) from None
+            raise missing_error(place) from None
         except OSError as error:
             text = str(error)
             if "page integrity" in text:
@@ -152,11 +152,11 @@ class ObjectStorage(Storage):
                     f"{place} is damaged: {text}",
                     hint="restore it from a backup; the log is never read past damage",
                 ) from None
-            raise s3_errors.explained(text, place) from None
+            raise s3_errors.translate(text, place) from None
 
 
 @contextmanager
-def _aside() -> Iterator[None]:
+def _temporary_file_errors() -> Iterator[None]:
     """Around the use of this machine's temporary files."""
     try:
         yield

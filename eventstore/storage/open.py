@@ -38,11 +38,11 @@ def open_place(place: str, s3: ObjectStoreSettings, base: Path) -> Storage:
         return LocalStorage(base / place)
     bucket, _, prefix = place.removeprefix(OBJECTS).partition("/")
     # Both go with the storage to Spark's tasks, whose environment is another.
-    endpoint, region = s3.endpoint or _given(_ENDPOINTS), s3.region or _given(_REGIONS)
+    endpoint, region = s3.endpoint or _first_variable(_ENDPOINTS), s3.region or _first_variable(_REGIONS)
     encryption = None if s3.encryption is None else Encryption(s3.encryption, s3.kms_key)
     return ObjectStorage(bucket, prefix.strip("/"), endpoint, region, encryption)
 
 
-def _given(variables: Sequence[str]) -> str | None:
+def _first_variable(variables: Sequence[str]) -> str | None:
     """The first of these that the environment has."""
     return next(filter(None, map(os.environ.get, variables)), None)

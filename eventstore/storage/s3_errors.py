@@ -78,7 +78,7 @@ _WORDS = {
 }
 
 
-def explained(text: str, place: str) -> TailraceError:
+def translate(text: str, place: str) -> TailraceError:
     """The error for what came of an operation on ``place``. Nothing of credentials is in Arrow's texts."""
     match = _TEXT.search(text)
     if match is None:

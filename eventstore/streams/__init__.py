@@ -21,7 +21,7 @@ from tailrace.eventstore.streams.append import (
     Expected,
     append,
 )
-from tailrace.eventstore.streams.event_types import EventType, declared, event, event_type_of
+from tailrace.eventstore.streams.event_types import EventType, event, event_type_of, model_of
 from tailrace.eventstore.streams.load import Recorded, load
 from tailrace.eventstore.streams.stream import Stream
 
@@ -36,8 +36,8 @@ __all__ = [
     "Recorded",
     "Stream",
     "append",
-    "declared",
     "event",
     "event_type_of",
     "load",
+    "model_of",
 ]

@@ -76,7 +76,7 @@ def append(
     OperatorError when schema tailrace is missing. Other errors of the server are those of the caller's library.
     """
     ids = _ids(events, event_ids)
-    wanted = _expected(expected)
+    wanted = _expected_number(expected)
     arguments = {
         "category": stream.category,
         "stream": stream.id,
@@ -117,7 +117,7 @@ def _ids(events: Sequence[BaseModel], given: Sequence[UUID] | None) -> tuple[UUI
     return tuple(given)
 
 
-def _expected(expected: int | Expected) -> int:
+def _expected_number(expected: int | Expected) -> int:
     if isinstance(expected, Expected):
         return expected.value
     if expected < 0:

@@ -46,12 +46,12 @@ def run(
             )
         return [tuple(row) for row in connection.execute(text(_PARAMETER.sub(r":\1", query)), dict(values))]
     except psycopg.Error as error:
-        raise _explained(error.sqlstate) or error from None
+        raise _translate(error.sqlstate) or error from None
     except DBAPIError as error:
-        raise _explained(getattr(error.orig, "sqlstate", None)) or error from None
+        raise _translate(getattr(error.orig, "sqlstate", None)) or error from None
 
 
-def _explained(state: str | None) -> TailraceError | None:
+def _translate(state: str | None) -> TailraceError | None:
     if state in _NOT_INSTALLED:
         return OperatorError(
             "this database has no tables for domain events (schema tailrace)",

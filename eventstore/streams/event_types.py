@@ -67,7 +67,7 @@ def event_type_of(model: type[BaseModel]) -> EventType:
     return kind
 
 
-def declared(name: str, version: int) -> type[BaseModel]:
+def model_of(name: str, version: int) -> type[BaseModel]:
     """The model of a stored name. Raises UsageError, with names that come close, when nobody declared it."""
     model = _models.get(EventType(name, version))
     if model is not None:
@@ -116,20 +116,20 @@ def has_nul(value: Any) -> bool:
 def decode(kind: EventType, text: str) -> BaseModel:
     """The event of a stored name and JSON. Raises UsageError for an undeclared name, IntegrityError when the JSON
     does not fit the model."""
-    model = declared(kind.name, kind.version)
+    model = model_of(kind.name, kind.version)
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
         raise IntegrityError(
             f"a stored event {kind.name!r} version {kind.version} does not fit {_path(model)}: "
-            + _misfits(error, model),
+            + _validation_problems(error, model),
             hint="an incompatible change of a model needs a new version; restore the model of this one",
         ) from None
 
 
-def _misfits(error: ValidationError, model: type[BaseModel]) -> str:
+def _validation_problems(error: ValidationError, model: type[BaseModel]) -> str:
     """Which fields do not fit, and how; what they hold only where values are shown, keys of a dictionary too."""
-    if disclosure.allowed():
+    if disclosure.values_are_shown():
         return str(error)
     names = (item["loc"][0] if item["loc"] else "" for item in error.errors(include_input=False))
     kinds = (item["type"] for item in error.errors(include_input=False))

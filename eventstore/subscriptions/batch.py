@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 _COLUMN = {column.name: column.id for column in EVENT_SCHEMA.columns}
-# What ``change`` and ``recorded`` look at.
+# What ``change`` and ``recorded_event`` look at.
 _OF_CHANGE = [
     *("_partition", "_offset", "_epoch", "_op", "_lsn", "_commit_ts"),
     *("key", "after", "before", "_unchanged", "_raw"),
@@ -86,7 +86,7 @@ class TopicTable:
         """
         wanted = {event_type_of(model) for model in models if model is not Erased} if models else None
         for row in dicts(self.rows.select(_OF_EVENT)) if self.rows.num_rows else ():
-            found = recorded(self.topic, row, wanted, erased=not models or Erased in models)
+            found = recorded_event(self.topic, row, wanted, erased=not models or Erased in models)
             if found is not None:
                 yield found
 
@@ -131,19 +131,21 @@ def change(topic: TopicId, row: Mapping[str, Any], names: Mapping[int, str]) -> 
         lsn=row["_lsn"],
         commit_ts=row["_commit_ts"],
         key=row["key"],
-        after=_marked(_without(row["after"], names, row["_unchanged"]), [names.get(each) for each in erased]),
-        before=_marked(row["before"], [names.get(-each) for each in erased]),
+        after=_mark_erased(
+            _drop_unknown(row["after"], names, row["_unchanged"]), [names.get(each) for each in erased]
+        ),
+        before=_mark_erased(row["before"], [names.get(-each) for each in erased]),
         raw={number: text for number, text in raw.items() if text is not None},
     )
 
 
-def _marked(values: Mapping[str, Any] | None, erased: Sequence[str | None]) -> Mapping[str, Any] | None:
+def _mark_erased(values: Mapping[str, Any] | None, erased: Sequence[str | None]) -> Mapping[str, Any] | None:
     if values is None or not erased:
         return values
     return {name: ERASED if name in erased else value for name, value in values.items()}
 
 
-def _without(
+def _drop_unknown(
     values: Mapping[str, Any] | None, names: Mapping[int, str], unknown: Sequence[int] | None
 ) -> Mapping[str, Any] | None:
     if values is None or not unknown:
@@ -152,7 +154,7 @@ def _without(
     return {name: value for name, value in values.items() if name not in left_out}
 
 
-def recorded(
+def recorded_event(
     topic: TopicId, row: Mapping[str, Any], wanted: set[EventType] | None = None, *, erased: bool = True
 ) -> Recorded[Any] | None:
     """A row of a topic of domain events as an event; None for other operations and models than those ``wanted``
@@ -194,11 +196,11 @@ def values(column: pa.Array) -> list[Any]:
         return [None] * len(column)
     if types.is_struct(kind) and kind.num_fields:
         names = [field.name for field in kind]
-        return _with_nulls(column, _dicts(names, [values(column.field(at)) for at in range(len(names))]))
+        return _set_nulls(column, _dicts(names, [values(column.field(at)) for at in range(len(names))]))
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind):
         # numpy has no NULL among numbers, and would make floats of whole ones.
         filled = pc.fill_null(column, pa.scalar(0, pa.int8()).cast(kind)) if column.null_count else column
-        return _with_nulls(column, filled.to_numpy(zero_copy_only=False).tolist())
+        return _set_nulls(column, filled.to_numpy(zero_copy_only=False).tolist())
     if types.is_string(kind) or types.is_binary(kind):
         texts: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
         return texts
@@ -208,7 +210,7 @@ def values(column: pa.Array) -> list[Any]:
     return plain
 
 
-def _with_nulls(column: pa.Array, cells: list[Any]) -> list[Any]:
+def _set_nulls(column: pa.Array, cells: list[Any]) -> list[Any]:
     if column.null_count:
         for at in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
             cells[at] = None

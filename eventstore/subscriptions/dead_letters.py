@@ -56,7 +56,9 @@ def park(connection: Connection, group: str, slot: Slot, failed: Sequence[Failed
     """Add events of one partition. One that is parked already (it was given twice) stays as it is."""
     table = group_tables.parked
     offsets = [each.offset for each in failed]
-    query = select(table.c.event_offset).where(_of(group, slot), table.c.event_offset.in_(offsets))
+    query = select(table.c.event_offset).where(
+        _slot_condition(group, slot), table.c.event_offset.in_(offsets)
+    )
     known = set(connection.scalars(query))
     rows = [
         {
@@ -90,7 +92,7 @@ def held_keys(database: Catalog, group: str, topic: TopicId) -> set[int]:
         return set(connection.scalars(query))
 
 
-def parked(database: Catalog, group: str, *, replay: bool | None = None) -> list[Parked]:
+def parked_events(database: Catalog, group: str, *, replay: bool | None = None) -> list[Parked]:
     """What is parked, oldest first per partition, and so per key."""
     table = group_tables.parked
     query = select(table).where(table.c.group_name == group)
@@ -98,7 +100,7 @@ def parked(database: Catalog, group: str, *, replay: bool | None = None) -> list
         query = query.where(table.c.replay == replay)
     with database.read() as connection:
         rows = connection.execute(query.order_by(table.c.topic, table.c.partition, table.c.event_offset))
-        return [_parked(row) for row in rows]
+        return [_parked_event(row) for row in rows]
 
 
 def ask_replay(database: Catalog, group: str, ids: Collection[int] | None) -> int:
@@ -125,11 +127,13 @@ def discard(database: Catalog, group: str, ids: Collection[int]) -> int:
         return int(gone.rowcount)
 
 
-def done(connection: Connection, id_: int) -> None:
+def remove(connection: Connection, id_: int) -> None:
     connection.execute(delete(group_tables.parked).where(group_tables.parked.c.id == id_))
 
 
-def failed_again(connection: Connection, ids: Collection[int], first: int, attempts: int, error: str) -> None:
+def record_failure(
+    connection: Connection, ids: Collection[int], first: int, attempts: int, error: str
+) -> None:
     """None of a key's events is given again before somebody asks; the first one says why."""
     table = group_tables.parked
     connection.execute(update(table).where(table.c.id.in_(list(ids))).values(replay=False))
@@ -140,7 +144,7 @@ def failed_again(connection: Connection, ids: Collection[int], first: int, attem
     )
 
 
-def _of(group: str, slot: Slot) -> ColumnElement[bool]:
+def _slot_condition(group: str, slot: Slot) -> ColumnElement[bool]:
     table = group_tables.parked
     return and_(
         table.c.group_name == group,
@@ -149,7 +153,7 @@ def _of(group: str, slot: Slot) -> ColumnElement[bool]:
     )
 
 
-def _parked(row: Row[*tuple[Any, ...]]) -> Parked:
+def _parked_event(row: Row[*tuple[Any, ...]]) -> Parked:
     parked_at = from_micros(row.parked_at)
     assert parked_at is not None
     return Parked(

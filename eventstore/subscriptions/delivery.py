@@ -20,7 +20,7 @@ from tailrace.eventstore.model.topic import Op, TopicId, TopicKind
 from tailrace.eventstore.streams.load import Recorded
 from tailrace.eventstore.subscriptions import dead_letters
 from tailrace.eventstore.subscriptions.assignment import Slot
-from tailrace.eventstore.subscriptions.batch import Batch, Change, change, column_names, dicts, recorded
+from tailrace.eventstore.subscriptions.batch import Batch, Change, change, column_names, dicts, recorded_event
 from tailrace.eventstore.subscriptions.dead_letters import Failed, Parked
 
 Handler = Callable[["Change | Recorded[Any]"], None]
@@ -86,7 +86,7 @@ class Delivery:
         """Handle a batch; what is to be parked. None when ``stop`` came first: the batch is not done."""
         held = dead_letters.held_keys(self._owner.database, self._owner.group_name, batch.topic)
         failed: list[Failed] = []
-        for run in _between_truncates(self._events(batch)):
+        for run in _split_at_truncates(self._events(batch)):
             keys: dict[int, list[_Event]] = {}
             for event in run:
                 keys.setdefault(event.key_hash, []).append(event)
@@ -106,18 +106,18 @@ class Delivery:
         waits = events[0].key_hash in held
         for event in events:
             if waits:
-                failed.append(self._failed(event, 0, "waits behind an earlier event of its key"))
+                failed.append(self._failure(event, 0, "waits behind an earlier event of its key"))
                 continue
             error = self._attempt(event.value, stop)
             if error is None:
                 continue
             if stop.is_set():
                 return None
-            failed.append(self._failed(event, self._retries.attempts, error))
+            failed.append(self._failure(event, self._retries.attempts, error))
             waits = self._keep_order
         return failed
 
-    def _failed(self, event: _Event, attempts: int, error: str) -> Failed:
+    def _failure(self, event: _Event, attempts: int, error: str) -> Failed:
         return Failed(event.offset, event.epoch, event.key_hash, event.key, attempts, error, self._keep_order)
 
     def _attempt(self, value: Change | Recorded[Any] | None, stop: threading.Event) -> str | None:
@@ -142,7 +142,7 @@ class Delivery:
     def replay(self, stop: threading.Event) -> None:
         """Give parked events again whose replay was requested, of this member's keys, each key's oldest first."""
         database = self._owner.database
-        asked = dead_letters.parked(database, self._owner.group_name, replay=True)
+        asked = dead_letters.parked_events(database, self._owner.group_name, replay=True)
         keys: dict[tuple[Slot, int], list[Parked]] = {}
         for each in asked:
             ours = self._owner.answers_for(each.slot, each.key_hash)
@@ -156,10 +156,10 @@ class Delivery:
                 with database.write() as connection:
                     self._owner.require(connection, ours)
                     if error is None:
-                        dead_letters.done(connection, each.id)
+                        dead_letters.remove(connection, each.id)
                     else:
                         ids = [one.id for one in events[at:]]
-                        dead_letters.failed_again(connection, ids, each.id, self._retries.attempts, error)
+                        dead_letters.record_failure(connection, ids, each.id, self._retries.attempts, error)
                 if error is not None:
                     break
 
@@ -184,12 +184,12 @@ class Delivery:
 def _events(topic: TopicId, domain: bool, rows: pa.Table) -> Iterator[_Event]:
     names = column_names(rows.schema)
     for row in dicts(rows):
-        value = recorded(topic, row) if domain else change(topic, row, names)
+        value = recorded_event(topic, row) if domain else change(topic, row, names)
         key = json.dumps(row["key"], default=str, ensure_ascii=False)
         yield _Event(row["_offset"], row["_epoch"], row["_hash"], key, value)
 
 
-def _between_truncates(events: Sequence[_Event]) -> Iterator[list[_Event]]:
+def _split_at_truncates(events: Sequence[_Event]) -> Iterator[list[_Event]]:
     """A truncate concerns every key: nothing runs beside it."""
     run: list[_Event] = []
     for event in events:

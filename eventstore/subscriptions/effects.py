@@ -27,7 +27,7 @@ from sqlalchemy.exc import IntegrityError as Duplicate
 
 from tailrace.eventstore.errors import OperatorError, UsageError
 from tailrace.eventstore.subscriptions.assignment import Slot
-from tailrace.eventstore.subscriptions.membership import Holding, Start, stale
+from tailrace.eventstore.subscriptions.membership import Holding, Start, stale_error
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -46,7 +46,7 @@ offsets = Table(
 )
 
 
-def went_back(group: str, slot: Slot, here: str, there: str) -> OperatorError:
+def restored_error(group: str, slot: Slot, here: str, there: str) -> OperatorError:
     return OperatorError(
         f"{offsets.name} in the consumer's database is {here} of {slot} for group {group!r}, and the log {there}: it "
         "was restored from a backup",
@@ -72,7 +72,7 @@ class Effects:
             ).one_or_none()
             given = Start(holding.next_offset, holding.epoch)
             if row is not None and row.generation > holding.generation:
-                raise stale(self._group, holding.slot)
+                raise stale_error(self._group, holding.slot)
             # What an operator set since counts; otherwise what was committed here.
             if row is None or row.generation < holding.reset_generation:
                 start = given
@@ -87,7 +87,7 @@ class Effects:
                 try:
                     connection.execute(insert(offsets).values(**self._name(holding), **values))
                 except Duplicate:
-                    raise stale(self._group, holding.slot) from None
+                    raise stale_error(self._group, holding.slot) from None
             else:
                 connection.execute(update(offsets).where(self._slot(holding)).values(values))
         return start
@@ -103,9 +103,9 @@ class Effects:
             .values(next_offset=following.next_offset, epoch=following.epoch)
         )
         if getattr(moved, "rowcount", -1) != 1:
-            raise stale(self._group, holding.slot)
+            raise stale_error(self._group, holding.slot)
 
-    def committed(self, holding: Holding) -> Start:
+    def committed_position(self, holding: Holding) -> Start:
         """Where the partition stands. Raises UsageError when somebody emptied the table."""
         with self._engine.connect() as connection:
             row = connection.execute(select(offsets).where(self._slot(holding))).one_or_none()

@@ -60,7 +60,9 @@ class Filter:
         of the keys have it."""
         if self.key_hashes is None:
             return None
-        return frozenset(number for each in self.key_hashes for number in partitioning.of_key(each))
+        return frozenset(
+            number for each in self.key_hashes for number in partitioning.partitions_of_key(each)
+        )
 
     def first_epoch(self, log: Log, topic: TopicId) -> int | None:
         """The first epoch that can hold wanted rows of the topic; None when no epoch so far does."""
@@ -90,7 +92,7 @@ def check_topics(log: Log, patterns: Sequence[str]) -> None:
     has no topic of. A pattern may be one of topics that will come."""
     check_patterns(patterns)
     for name in patterns:
-        if not is_pattern(name) and not matching(log, [name]):
+        if not is_pattern(name) and not matching_topics(log, [name]):
             info = log.topic(name)
             raise UsageError(f"topic {info.id} is not written {name!r}", hint=f"write {info.id}")
 
@@ -107,6 +109,6 @@ def matches(topic: TopicId, patterns: Sequence[str]) -> bool:
     return included and not excluded
 
 
-def matching(log: Log, patterns: Sequence[str]) -> list[TopicInfo]:
+def matching_topics(log: Log, patterns: Sequence[str]) -> list[TopicInfo]:
     """The log's topics of now that match."""
     return [info for info in log.topics() if matches(info.id, patterns)]

@@ -24,7 +24,7 @@ from tailrace.eventstore.subscriptions import dead_letters, membership
 from tailrace.eventstore.subscriptions.assignment import Slot
 from tailrace.eventstore.subscriptions.dead_letters import Parked
 from tailrace.eventstore.subscriptions.effects import Effects
-from tailrace.eventstore.subscriptions.filter import check_topics, matches, matching
+from tailrace.eventstore.subscriptions.filter import check_topics, matches, matching_topics
 from tailrace.eventstore.subscriptions.group_progress import GroupPartitions, Need
 from tailrace.eventstore.subscriptions.join_options import JoinOptions, Options
 from tailrace.eventstore.subscriptions.member import Member
@@ -125,7 +125,7 @@ class Group(GroupPartitions):
 
     def parked(self) -> list[Parked]:
         """Parked events, oldest first per partition."""
-        return dead_letters.parked(self.database, self.name)
+        return dead_letters.parked_events(self.database, self.name)
 
     def replay(self, ids: Collection[int] | None = None) -> int:
         """Ask the members to try parked events again: these with all of their keys, or all. Gives how many."""
@@ -214,7 +214,7 @@ def _make(
 ) -> tuple[str, str]:
     cut = _resolve(log, "latest" if start is None else start)
     if start != "earliest":
-        for info in matching(log, topics):
+        for info in matching_topics(log, topics):
             log.require_history(info.id, cut)
     values = {
         "name": name,

@@ -21,7 +21,7 @@ from tailrace.eventstore.model.time import from_micros, now_micros
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions import offsets
 from tailrace.eventstore.subscriptions.assignment import Slot
-from tailrace.eventstore.subscriptions.filter import matching
+from tailrace.eventstore.subscriptions.filter import matching_topics
 from tailrace.eventstore.subscriptions.membership import Start
 
 
@@ -80,11 +80,11 @@ class GroupPartitions:
 
     def topics(self) -> list[TopicId]:
         """The topics of the log that match the group's patterns now."""
-        return [info.id for info in matching(self.log, self.patterns)]
+        return [info.id for info in matching_topics(self.log, self.patterns)]
 
     def starts(self) -> dict[Slot, Start]:
         """Where the group begins in each partition there is."""
-        for info in matching(self.log, self.patterns):
+        for info in matching_topics(self.log, self.patterns):
             known = self._partitions_with_start.get(info.id, 0)
             if info.partitioning.total > known:
                 starts = self.starts_after(info, self.start)
@@ -107,7 +107,7 @@ class GroupPartitions:
             found = topics.offset_bounds(connection, of)
         return {topic: Bounds(*each) for topic, each in found.items()}
 
-    def closed(self) -> dict[Slot, int]:
+    def closed_ends(self) -> dict[Slot, int]:
         """Where partitions end that get no more rows, because their topic was repartitioned."""
         return {
             Slot(topic, number): end
@@ -165,7 +165,7 @@ class GroupPartitions:
         waiting = offsets.first_commit_after(self.log, topic, epoch)
         return 0.0 if waiting is None else max((now_micros() - waiting) / 1e6, 0.0)
 
-    def passed_by_retention(self, slot: Slot, next_offset: int, first: int) -> HistoryGone:
+    def history_gone(self, slot: Slot, next_offset: int, first: int) -> HistoryGone:
         """The error for a member whose position lies before the first row there is."""
         return HistoryGone(
             f"group {self.name!r} was passed by retention: it is at offset {next_offset} of {slot}, which begins at "

@@ -21,7 +21,7 @@ from tailrace.eventstore.subscriptions.batch import Batch
 from tailrace.eventstore.subscriptions.cursor import Cursor
 from tailrace.eventstore.subscriptions.dead_letters import Failed
 from tailrace.eventstore.subscriptions.delivery import Delivery, Handler, Retries
-from tailrace.eventstore.subscriptions.effects import Effects, went_back
+from tailrace.eventstore.subscriptions.effects import Effects, restored_error
 from tailrace.eventstore.subscriptions.group_progress import Bounds, GroupPartitions
 from tailrace.eventstore.subscriptions.join_options import Options
 from tailrace.eventstore.subscriptions.membership import BeatWatch, Holding, Start
@@ -142,7 +142,7 @@ class Member:
             batch = self._next()
             if batch is not None:
                 return batch
-            if self._ended() or not self.group.has_starts(self._bounds):
+            if self._finished_partitions() or not self.group.has_starts(self._bounds):
                 continue  # nothing to wait for: others may go on, or there are more partitions
             if deadline.left <= 0:
                 return None
@@ -214,14 +214,14 @@ class Member:
         """Inside a transaction: raises Fenced when the partition is not ours any more."""
         held = self._held.get(slot)
         if held is None:
-            raise membership.stale(self.group.name, slot)
+            raise membership.stale_error(self.group.name, slot)
         membership.require(connection, self.group.name, self.name, held.holding)
 
     # partitions
 
     def _share_out(self) -> None:
         """Every third of a lease, whenever a partition is to be given up, and when there are more of them."""
-        ended = self._ended()
+        ended = self._finished_partitions()
         giving = [
             held
             for held in self._held.values()
@@ -231,7 +231,7 @@ class Member:
         changed = ended or giving or not self.group.has_starts(self._bounds)
         if not changed and now - self._shared_at < self._options.lease / 3:
             return
-        starts, closed = self.group.starts(), self.group.closed()
+        starts, closed = self.group.starts(), self.group.closed_ends()
         with self.database.write() as connection:
             # Before any partition: who changes the group has its row, and waits for partitions.
             membership.lock(connection, self.group.name)
@@ -244,7 +244,7 @@ class Member:
         self._shared_at = now
         self._take(mine)
 
-    def _ended(self) -> list[_HeldPartition]:
+    def _finished_partitions(self) -> list[_HeldPartition]:
         """Partitions that get no more rows, and whose last one is done."""
         return [
             held
@@ -311,10 +311,10 @@ class Member:
             if all((each.slot, each.generation) != (slot, holding.generation) for each in mine):
                 raise
             # Nobody took it from us since, so it is the group's generations that have gone back.
-            raise went_back(self.group.name, slot, "in a later generation", "knows none of it") from None
+            raise restored_error(self.group.name, slot, "in a later generation", "knows none of it") from None
         _, end = self.group.bounds([slot.topic])[slot.topic].offsets[slot.partition]
         if at.next_offset > end:
-            raise went_back(self.group.name, slot, f"at offset {at.next_offset}", f"ends at {end}")
+            raise restored_error(self.group.name, slot, f"at offset {at.next_offset}", f"ends at {end}")
         failpoints.hit("partition_taken")
         return at
 
@@ -330,7 +330,7 @@ class Member:
                 continue
             first, end = bounds[slot.topic].offsets[slot.partition]
             if held.cursor.position.next_offset < first:
-                raise self.group.passed_by_retention(slot, held.cursor.position.next_offset, first)
+                raise self.group.history_gone(slot, held.cursor.position.next_offset, first)
             found = self._fetch(held, end)
             if found is not None:
                 return found
@@ -346,9 +346,9 @@ class Member:
             Slot(topic, number): end for topic, each in bounds.items() for number, end in each.ends.items()
         }
         with self.database.read() as connection:
-            left = closed.keys() - membership.finished(connection, self.group.name, closed)
+            left = closed.keys() - membership.finished_slots(connection, self.group.name, closed)
         for slot, held in waiting:
-            first = bounds[slot.topic].partitioning.of_partition(slot.partition).first
+            first = bounds[slot.topic].partitioning.incarnation_of(slot.partition).first
             held.open = not any(each.topic == slot.topic and each.partition < first for each in left)
 
     def _fetch(self, held: _HeldPartition, end: int) -> Batch | None:
@@ -374,7 +374,7 @@ class Member:
     def _commit(self, batch: Batch, transaction: Connection | Session | None) -> None:
         held = self._held.get(Slot(batch.topic, batch.partition))
         if held is None:
-            raise membership.stale(self.group.name, Slot(batch.topic, batch.partition))
+            raise membership.stale_error(self.group.name, Slot(batch.topic, batch.partition))
         if batch.end_offset <= held.committed.next_offset and not held.in_effects:
             return
         following = Start(batch.end_offset, batch.last_epoch)
@@ -412,7 +412,7 @@ class Member:
         for held in self._held.values():
             if not held.in_effects:
                 continue
-            landed = self._effects.committed(held.holding)
+            landed = self._effects.committed_position(held.holding)
             failpoints.hit("effects_found")
             if landed.next_offset < held.committed.next_offset:
                 held.cursor.move(landed)

@@ -57,7 +57,7 @@ class BeatWatch:
     lease: float
     _seen: dict[str, tuple[str, int, float]] = field(default_factory=dict)
 
-    def silent(self, beats: Mapping[str, tuple[str, int]], now: float) -> dict[str, int]:
+    def silent_members(self, beats: Mapping[str, tuple[str, int]], now: float) -> dict[str, int]:
         """Members whose beat has not changed for a lease, with that beat."""
         found: dict[str, int] = {}
         seen = self._seen
@@ -120,7 +120,7 @@ def share_out(
     for slot in starts.keys() - known.keys():
         _add(connection, group, slot, starts[slot])
         known[slot] = None
-    for slot in finished(connection, group, closed):
+    for slot in finished_slots(connection, group, closed):
         del known[slot]
     table = group_tables.members
     alive = set(connection.scalars(select(table.c.member).where(table.c.group_name == group)))
@@ -154,7 +154,7 @@ def holdings(connection: Connection, group: str, member: str) -> list[Holding]:
     ]
 
 
-def finished(connection: Connection, group: str, closed: Mapping[Slot, int]) -> set[Slot]:
+def finished_slots(connection: Connection, group: str, closed: Mapping[Slot, int]) -> set[Slot]:
     """The closed partitions that the group is done with: at their end, and given back by the member that reached it."""
     table = group_tables.partitions
     query = select(table.c.topic, table.c.partition, table.c.next_offset).where(
@@ -173,7 +173,7 @@ def finish(connection: Connection, group: str, member: str, holding: Holding, en
     table = group_tables.partitions
     connection.execute(
         update(table)
-        .where(of_slot(group, holding.slot), table.c.owner == member)
+        .where(slot_condition(group, holding.slot), table.c.owner == member)
         .where(table.c.generation == holding.generation)
         .values(owner=None, wanted=None, generation=table.c.generation + 1)
     )
@@ -184,7 +184,7 @@ def give_up(connection: Connection, group: str, member: str, holding: Holding) -
     table = group_tables.partitions
     connection.execute(
         update(table)
-        .where(of_slot(group, holding.slot), table.c.owner == member)
+        .where(slot_condition(group, holding.slot), table.c.owner == member)
         .where(table.c.generation == holding.generation, table.c.wanted.is_not(None))
         .values(owner=table.c.wanted, wanted=None, generation=table.c.generation + 1)
     )
@@ -197,12 +197,12 @@ def commit(
     table = group_tables.partitions
     moved = connection.execute(
         update(table)
-        .where(of_slot(group, holding.slot), table.c.owner == member)
+        .where(slot_condition(group, holding.slot), table.c.owner == member)
         .where(table.c.generation == holding.generation, table.c.next_offset == previous)
         .values(next_offset=following.next_offset, epoch=following.epoch, committed_at=now_micros())
     )
     if moved.rowcount != 1:
-        raise stale(group, holding.slot)
+        raise stale_error(group, holding.slot)
 
 
 def require(connection: Connection, group: str, member: str, holding: Holding) -> None:
@@ -210,12 +210,12 @@ def require(connection: Connection, group: str, member: str, holding: Holding) -
     table = group_tables.partitions
     held = connection.execute(
         update(table)
-        .where(of_slot(group, holding.slot), table.c.owner == member)
+        .where(slot_condition(group, holding.slot), table.c.owner == member)
         .where(table.c.generation == holding.generation)
         .values(generation=holding.generation)
     )
     if held.rowcount != 1:
-        raise stale(group, holding.slot)
+        raise stale_error(group, holding.slot)
 
 
 def report(connection: Connection, group: str, member: str, holding: Holding, reached: Start) -> None:
@@ -223,7 +223,7 @@ def report(connection: Connection, group: str, member: str, holding: Holding, re
     table = group_tables.partitions
     connection.execute(
         update(table)
-        .where(of_slot(group, holding.slot), table.c.owner == member)
+        .where(slot_condition(group, holding.slot), table.c.owner == member)
         .where(table.c.generation == holding.generation)
         .values(next_offset=reached.next_offset, epoch=reached.epoch, committed_at=now_micros())
     )
@@ -244,7 +244,7 @@ def set_positions(
             _add(connection, group, slot, starts[slot])
         connection.execute(
             update(table)
-            .where(of_slot(group, slot))
+            .where(slot_condition(group, slot))
             .values(
                 next_offset=start.next_offset,
                 epoch=start.epoch,
@@ -263,7 +263,7 @@ def add_positions(connection: Connection, group: str, starts: Mapping[Slot, Star
         _add(connection, group, slot, starts[slot])
 
 
-def stale(group: str, slot: Slot) -> Fenced:
+def stale_error(group: str, slot: Slot) -> Fenced:
     return Fenced(
         f"{slot} of group {group!r} has another owner now; this batch was not committed",
         hint="its events are given to the new owner; leave effects that can be done twice undone",
@@ -278,7 +278,7 @@ def lock(connection: Connection, group: str) -> None:
         raise UsageError(f"there is no group {group!r}", hint="`tailrace group list` shows those there are")
 
 
-def of_slot(group: str, slot: Slot) -> ColumnElement[bool]:
+def slot_condition(group: str, slot: Slot) -> ColumnElement[bool]:
     table = group_tables.partitions
     return and_(
         table.c.group_name == group,
@@ -296,7 +296,9 @@ def _owners(connection: Connection, group: str) -> dict[Slot, str | None]:
 def _remove_silent(connection: Connection, group: str, watch: BeatWatch, now: float) -> None:
     table = group_tables.members
     rows = connection.execute(select(table).where(table.c.group_name == group)).all()
-    for member, seen in watch.silent({row.member: (row.token, row.beat) for row in rows}, now).items():
+    for member, seen in watch.silent_members(
+        {row.member: (row.token, row.beat) for row in rows}, now
+    ).items():
         gone = connection.execute(
             delete(table).where(table.c.group_name == group, table.c.member == member, table.c.beat == seen)
         )
@@ -317,7 +319,7 @@ def _hand_over(connection: Connection, group: str, slot: Slot, owner: str) -> No
     table = group_tables.partitions
     connection.execute(
         update(table)
-        .where(of_slot(group, slot))
+        .where(slot_condition(group, slot))
         .values(owner=owner, wanted=None, generation=table.c.generation + 1)
     )
 
@@ -325,7 +327,7 @@ def _hand_over(connection: Connection, group: str, slot: Slot, owner: str) -> No
 def _want(connection: Connection, group: str, slot: Slot, owner: str | None) -> None:
     table = group_tables.partitions
     differs = table.c.wanted.is_not(None) if owner is None else table.c.wanted.is_distinct_from(owner)
-    connection.execute(update(table).where(of_slot(group, slot), differs).values(wanted=owner))
+    connection.execute(update(table).where(slot_condition(group, slot), differs).values(wanted=owner))
 
 
 def _add(connection: Connection, group: str, slot: Slot, start: Start) -> None:

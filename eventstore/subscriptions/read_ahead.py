@@ -82,7 +82,7 @@ class AheadCursor:
     def next(self, end: int) -> Batch | None:
         """As ``Cursor.next``. Waits for a batch that is being read, and reads one itself when none is."""
         with self._lock:
-            found = self._buffered() or self._cursor.next(end)
+            found = self._pop_buffered() or self._cursor.next(end)
             if found is not None:
                 self.position = Start(found.end_offset, found.last_epoch)
             more = self._cursor.position.next_offset < end
@@ -119,7 +119,7 @@ class AheadCursor:
             self._buffer.add(_size(found))
             return True
 
-    def _buffered(self) -> Batch | None:
+    def _pop_buffered(self) -> Batch | None:
         if not self._batches:
             return None
         found = self._batches.popleft()

@@ -23,7 +23,7 @@ from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.subscriptions.batch import TopicTable
-from tailrace.eventstore.subscriptions.filter import Filter, check_topics, matching
+from tailrace.eventstore.subscriptions.filter import Filter, check_topics, matching_topics
 from tailrace.eventstore.subscriptions.offsets import end_of
 
 AsOf = str | int | datetime
@@ -49,7 +49,7 @@ class Begin:
     offsets: Mapping[int, int] = field(default_factory=dict)
     lenient: bool = False
 
-    def after(self, topic: TopicId, first: int) -> int:
+    def start_epoch(self, topic: TopicId, first: int) -> int:
         """The epoch after which to read a topic whose rows begin behind epoch ``first``."""
         if self.cut is None:
             return 0
@@ -100,19 +100,19 @@ def tail(
 ) -> Iterator[Followed]:
     """``Store.tail``."""
     check_topics(log, patterns)
-    infos = matching(log, patterns)
+    infos = matching_topics(log, patterns)
     begin = _begin(log, infos, start)
     end = log.cut(until)
     if begin.cut is not None and begin.cut.epoch > end.epoch:
         raise UsageError(f"{start} lies behind {until}", hint="the first position comes before the last one")
-    found = merged(log, infos, begin, end, chosen)
+    found = merge_topics(log, infos, begin, end, chosen)
     if until is not None or timeout == 0:
         return found
     on = Begin(Cut(end.epoch), begin.offsets)
-    return itertools.chain(found, _following(log, patterns, on, end.epoch, chosen, timeout))
+    return itertools.chain(found, _follow(log, patterns, on, end.epoch, chosen, timeout))
 
 
-def _following(
+def _follow(
     log: Log, patterns: Sequence[str], begin: Begin, done: int, chosen: Filter, timeout: float | None
 ) -> Iterator[Followed]:
     for info in log.follow(after_epoch=done, timeout=timeout):
@@ -120,7 +120,7 @@ def _following(
             continue
         head = log.head()
         assert head is not None
-        yield from merged(log, matching(log, patterns), begin, Cut(head.epoch), chosen)
+        yield from merge_topics(log, matching_topics(log, patterns), begin, Cut(head.epoch), chosen)
         done = head.epoch
         begin = replace(begin, cut=Cut(done))
 
@@ -143,17 +143,19 @@ def _begin(log: Log, infos: Sequence[TopicInfo], start: AsOf) -> Begin:
     return Begin(cut)
 
 
-def between(log: Log, infos: Sequence[TopicInfo], after: int, end: Cut, chosen: Filter) -> Iterator[Followed]:
+def read_between(
+    log: Log, infos: Sequence[TopicInfo], after: int, end: Cut, chosen: Filter
+) -> Iterator[Followed]:
     """What there still is of these topics in the epochs behind ``after`` (0: and what came first) up to a cut."""
     begin = Begin(Cut(after), lenient=True) if after else Begin()
-    return merged(log, infos, begin, end, chosen)
+    return merge_topics(log, infos, begin, end, chosen)
 
 
-def merged(
+def merge_topics(
     log: Log, infos: Sequence[TopicInfo], begin: Begin, end: Cut, chosen: Filter
 ) -> Iterator[Followed]:
     """What lies between, of these topics, epoch by epoch. Raises HistoryGone when retention removed some of it."""
-    streams = [_of_topic(log, info, begin, end, chosen) for info in infos]
+    streams = [_topic_rows(log, info, begin, end, chosen) for info in infos]
     held: Followed | None = None
     for each in heapq.merge(*streams, key=lambda each: each.epoch):
         if held is not None:
@@ -163,11 +165,11 @@ def merged(
         yield replace(held, ends_epoch=True)
 
 
-def _of_topic(log: Log, info: TopicInfo, begin: Begin, end: Cut, chosen: Filter) -> Iterator[Followed]:
+def _topic_rows(log: Log, info: TopicInfo, begin: Begin, end: Cut, chosen: Filter) -> Iterator[Followed]:
     first, start = chosen.first_epoch(log, info.id), log.log_start(info.id).epoch
     if first is None:
         return
-    after = begin.after(info.id, start)
+    after = begin.start_epoch(info.id, start)
     if first - 1 > max(after, start):
         after = first - 1
     if after >= end.epoch:
@@ -178,11 +180,11 @@ def _of_topic(log: Log, info: TopicInfo, begin: Begin, end: Cut, chosen: Filter)
     )  # fmt: skip
     for batch in batches:
         rows = chosen.apply(begin.apply(info.id, pa.Table.from_batches([batch])))
-        for piece in _by_epoch(rows, start):
+        for piece in _split_by_epoch(rows, start):
             yield Followed(info.id, piece, max(piece["_epoch"][-1].as_py(), start))
 
 
-def _by_epoch(rows: pa.Table, start: int) -> Iterator[pa.Table]:
+def _split_by_epoch(rows: pa.Table, start: int) -> Iterator[pa.Table]:
     """Pieces of one epoch each; rows up to ``start`` are those of a state run and stay together."""
     epochs = np.maximum(rows["_epoch"].to_numpy(), start)
     bounds = [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist(), rows.num_rows]

@@ -103,7 +103,7 @@ def shown_columns(planned: Planned, source: Input) -> list[str]:
     """The columns that the function sees: of a state those that the input names, of changes all."""
     if isinstance(planned, StateInput) and isinstance(source, State):
         marks = [ERASED.name] if source.erased else []
-        mine = [column.name for column in planned.chosen]
+        mine = [column.name for column in planned.selected_columns]
         return [*(name for name in mine if source.columns is None or name in source.columns), *marks]
     names: list[str] = planned.schema.names
     return names

@@ -213,7 +213,7 @@ def _own_spec(text: str) -> SinkSpec:
         ) from error
     except Exception as error:
         raise NoSink(
-            f"a generation's sink is of a class that does not load: {disclosure.in_words(error)}",
+            f"a generation's sink is of a class that does not load: {disclosure.describe_error(error)}",
             hint="mend the module of the sink",
         ) from error
     return spec

@@ -90,8 +90,8 @@ def rebuild(
     readers would then see older data than now, that needs ``stale_ok`` too, else Behind is raised before anything is
     built. With ``preview``, a label, it is neither promoted nor refreshed, and replaces the earlier one of that label.
 
-    Raises ProjectionFailed, IncompleteTopic, UsageError, AtWork while another process does the same, and what the sink
-    raises. Readers keep what they see, and the failure is recorded.
+    Raises ProjectionFailed, IncompleteTopic, UsageError, AlreadyRunning while another process does the same, and
+    what the sink raises. Readers keep what they see, and the failure is recorded.
     """
     projection = ctx.projection(name)
     _check_preview(preview, promote)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from tailrace.eventstore.catalog.leases import AtWork
+from tailrace.eventstore.catalog.leases import AlreadyRunning
 from tailrace.eventstore.errors import OperatorError
 from tailrace.eventstore.model.position import Cut
 from tailrace.projections.analysis.check_names import check
@@ -54,7 +54,7 @@ def refresh(ctx: ProjectionContext, names: Sequence[str] | None = None) -> list[
         try:
             with refresh_lease(ctx, [name]):
                 outcomes += refresh_under_lease(ctx, name, cut)
-        except AtWork as error:
+        except AlreadyRunning as error:
             outcomes.append(Outcome(name, None, "waiting", error.message, error=error))
     if not names:
         outcomes += undefined_outcomes(ctx)

@@ -148,7 +148,7 @@ def _collect_files(ctx: ProjectionContext, name: str) -> None:
         by_number.setdefault(generation_of(path), []).append(path)
     for number, paths in by_number.items():
         # The order matters: a listed file of no living attempt that is not named *afterwards* never will be.
-        living = attempts.at_work(ctx.store.catalog, name, number)
+        living = attempts.live_attempts(ctx.store.catalog, name, number)
         named = set().union(*(files_of(step).paths() for step in ctx.store.steps.list(name, number)))
         if number in building and not named:
             named = resume.resumable(ctx, building[number], paths)

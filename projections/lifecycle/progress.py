@@ -230,7 +230,7 @@ def _ask_or_problem(ctx: ProjectionContext, generation: Generation) -> SinkAnswe
     try:
         return ask_sink(ctx, generation)
     except Exception as error:  # noqa: BLE001 a sink of one's own may raise anything
-        return SinkAnswer(None, disclosure.in_words(error))
+        return SinkAnswer(None, disclosure.describe_error(error))
 
 
 def _place(generation: Generation) -> str:

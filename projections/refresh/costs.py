@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.eventstore.log.row_counts import Counted, rows_between
+from tailrace.eventstore.log.row_counts import Counted, count_rows
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.generation import files_of
@@ -136,7 +136,7 @@ def changes_between(
     projections (``results``: their generations) these are the rows that steps changed."""
     found = Counted()
     for topic in projection.topics:
-        counted = rows_between(store.catalog, topic, after, up_to)
+        counted = count_rows(store.catalog, topic, after, up_to)
         if counted is None:
             return None
         found += counted

@@ -19,19 +19,19 @@ _DIGITS = 16  # of a fingerprint
 
 
 def refresh_lease(ctx: ProjectionContext, names: Sequence[str]) -> AbstractContextManager[None]:
-    """A lease for as long as this process refreshes projections. Raises AtWork."""
+    """A lease for as long as this process refreshes projections. Raises AlreadyRunning."""
     held = {f"run:{_definition(ctx, name)}": f"projection {name!r} is being refreshed" for name in names}
-    return leases.working(ctx.store.catalog, held, "run")
+    return leases.work_lease(ctx.store.catalog, held, "run")
 
 
 def build_lease(
     ctx: ProjectionContext, name: str, pin: Pin | None, preview: str | None
 ) -> AbstractContextManager[None]:
     """A lease for as long as this process builds a generation. Another position or preview is another build. Raises
-    AtWork."""
+    AlreadyRunning."""
     at = "" if pin is None else str(pin.cut.epoch)
     lease = f"build:{_definition(ctx, name)}:{at}:{preview or ''}"
-    return leases.working(ctx.store.catalog, {lease: f"projection {name!r} is being built"}, "rebuild")
+    return leases.work_lease(ctx.store.catalog, {lease: f"projection {name!r} is being built"}, "rebuild")
 
 
 def workers(ctx: ProjectionContext, name: str) -> list[Worker]:

@@ -63,9 +63,9 @@ def record_failures(
 
 def _words(error: Exception) -> str:
     """One line without values of rows, even where this process may show them: the catalog is read by others."""
-    if disclosure.allowed():
+    if disclosure.values_are_shown():
         return f"{type(error).__name__}; its text may show values of rows (--show-values) and is not kept"
-    text = error.message if isinstance(error, TailraceError) else disclosure.in_words(error)
+    text = error.message if isinstance(error, TailraceError) else disclosure.describe_error(error)
     return " ".join(text.split())
 
 

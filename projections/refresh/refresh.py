@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from tailrace.eventstore import failpoints
-from tailrace.eventstore.catalog.leases import AtWork
+from tailrace.eventstore.catalog.leases import AlreadyRunning
 from tailrace.eventstore.errors import Fenced, IncompleteTopic, TailraceError
 from tailrace.eventstore.maintenance.redaction.receipts import erasures
 from tailrace.eventstore.metadata.generations import GenerationState
@@ -229,7 +229,7 @@ def _refresh_or_stop(ctx: ProjectionContext, generation: Generation, cut: Cut) -
 def stopped_outcome(ctx: ProjectionContext, name: str, number: int | None, error: Exception) -> Outcome:
     """The outcome of a refresh that an error stopped. Raises the error when it does not concern this projection alone:
     Fenced, which ends this process, and what ``unforeseen`` raises."""
-    if isinstance(error, AtWork | IncompleteTopic):
+    if isinstance(error, AlreadyRunning | IncompleteTopic):
         return Outcome(name, number, "waiting", error.message, error=error)
     if isinstance(error, Fenced):
         raise error

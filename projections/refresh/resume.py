@@ -67,7 +67,7 @@ def leftovers_of(ctx: ProjectionContext, generation: Generation) -> Leftovers:
     so that no commit can name one of them afterwards."""
     name, number = generation.projection, generation.number
     listed = list(ctx.store.storage.list(folder_of(name, number)))
-    living = attempts.at_work(ctx.store.catalog, name, number) if listed else frozenset()
+    living = attempts.live_attempts(ctx.store.catalog, name, number) if listed else frozenset()
     paths = tuple(path for path in listed if not any(attempts.is_by(path, each) for each in living))
     return Leftovers(paths, tuple(receipts(ctx.store.storage, paths)))
 

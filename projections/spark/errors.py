@@ -119,8 +119,9 @@ def unforeseen(projection: Projection, doing: str, error: Exception) -> Operator
     place = user_place(error)
     if place is None and (isinstance(error, OSError) or type(error).__module__.startswith(_DRIVERS)):
         raise error
+    described = disclosure.describe_error(error)
     return OperatorError(
-        f"projection {projection.name!r} failed {doing} ({place or projection.place}): {disclosure.in_words(error)}",
+        f"projection {projection.name!r} failed {doing} ({place or projection.place}): {described}",
         hint="mend its definition; if nothing is wrong with it, this is a bug in Tailrace: please report it",
     )
 
@@ -151,15 +152,15 @@ def _cause(error: Exception) -> str:
     text = str(error)
     name = type(error).__name__
     if getattr(error, "getCondition", None) is None:
-        words = _words(text) if disclosure.allowed() else disclosure.exception_said(error)
+        words = _words(text) if disclosure.values_are_shown() else disclosure.exception_text(error)
         return f"{name}: {words}" if text else name
     worker = [match for match in _PYTHON_ERROR.finditer(text) if not match[1].startswith("pyspark.")]
     if name == "PythonException" and worker:
-        return f"{worker[-1][1]}: {disclosure.said(worker[-1][2])}"
-    if name in _BEFORE_ROWS or disclosure.allowed():
+        return f"{worker[-1][1]}: {disclosure.hide_text(worker[-1][2])}"
+    if name in _BEFORE_ROWS or disclosure.values_are_shown():
         return _words(text)
     condition = re.match(r"\[[A-Z0-9_.]+\]", text)
-    return f"{name}: {condition[0] + ' ' if condition else ''}{disclosure.said(_words(text))}"
+    return f"{name}: {condition[0] + ' ' if condition else ''}{disclosure.hide_text(_words(text))}"
 
 
 def _words(text: str) -> str:
@@ -191,6 +192,6 @@ def _lost_session(error: Exception, doing: str) -> TransientError | None:
     if not is_lost(within=END_SECONDS if of_a_connection else 0.0):
         return None
     return TransientError(
-        f"Spark went away while {doing}: {disclosure.said(_words(str(error)))}",
+        f"Spark went away while {doing}: {disclosure.hide_text(_words(str(error)))}",
         hint="run the command again; if it repeats, give the driver more memory (spark.driver_memory)",
     )

@@ -70,7 +70,7 @@ def report(error: TailraceError, output: Output, *, verbose: bool = False) -> in
 
 def report_bug(error: BaseException, output: Output, *, verbose: bool) -> int:
     """An unforeseen exception. Its text may hold values of rows, so only its class and place are printed."""
-    summary = disclosure.in_words(error)
+    summary = disclosure.describe_error(error)
     hint = "this is a bug in Tailrace; the log and the sinks keep what was committed. "
     hint += (
         "Please report the lines above." if verbose else "Run again with --verbose and report what it prints."
@@ -158,7 +158,7 @@ def outside_cause(error: BaseException) -> TailraceError | None:
 
 def _why_unreachable(error: BaseException) -> str:
     """Why a server is out of reach. SQLAlchemy's own text would repeat the statement and what it was given."""
-    return disclosure.quoting(str(getattr(error, "orig", None) or error))
+    return disclosure.hide_quoted_values(str(getattr(error, "orig", None) or error))
 
 
 def _document(error: TailraceError) -> dict[str, object]:

@@ -26,11 +26,11 @@ Force = Annotated[bool, typer.Option("--force", help="Although it has members: t
 @group_commands.command("list")
 def list_groups(context: typer.Context) -> None:
     """List groups, with their lag, and what retention each holds back."""
-    from tailrace.eventstore.maintenance.retention.plan import held_back
+    from tailrace.eventstore.maintenance.retention.plan import withheld_rows
 
     invocation = invocation_of(context)
     with invocation.store() as store:
-        held = held_back(store)
+        held = withheld_rows(store)
         found = [_summary(group, group.progress(), held) for group in store.groups()]
     for document in found if invocation.output.json else ():
         invocation.output.document(document)
@@ -44,13 +44,13 @@ def list_groups(context: typer.Context) -> None:
 @group_commands.command()
 def show(context: typer.Context, group: Name) -> None:
     """Show a group's partitions: who has them, where they are, what is left, what retention it holds back."""
-    from tailrace.eventstore.maintenance.retention.plan import held_back
+    from tailrace.eventstore.maintenance.retention.plan import withheld_rows
 
     invocation = invocation_of(context)
     with invocation.store() as store:
         found = store.group(group)
         progress = found.progress()
-        held = [each for each in held_back(store) if each.reader == f"group {group}"]
+        held = [each for each in withheld_rows(store) if each.reader == f"group {group}"]
         summary = _summary(found, progress, held)
     if invocation.output.json:
         invocation.output.document({**summary, "partitions": [_document(each) for each in progress]})

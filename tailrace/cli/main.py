@@ -11,7 +11,7 @@ from types import FrameType
 from tailrace.cli import log_handler
 from tailrace.cli.errors import INTERRUPTED, Edge
 from tailrace.cli.invocation import hoist_global_options
-from tailrace.eventstore.disclosure import showing
+from tailrace.eventstore.disclosure import show_values
 from tailrace.terminal import Output
 
 
@@ -21,7 +21,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     output = Output(json="--json" in ordered)
     signal.signal(signal.SIGTERM, _terminated)
     edge = Edge(output, verbose="--verbose" in ordered)
-    with log_handler.restored(), showing("--show-values" in ordered), edge:
+    with log_handler.restored(), show_values("--show-values" in ordered), edge:
         from tailrace.cli.app import app
 
         code = app(args=ordered, prog_name="tailrace", standalone_mode=False)

@@ -60,7 +60,7 @@ def show(
     with invocation.store() as store:
         info = store.topic(topic)
         schemas = store.schemas(info.id)
-        archived = store.archived(info.id)
+        archived = store.archived_files(info.id)
     if invocation.output.json:
         versions = [asdict(schema) for schema in schemas]
         archives = [
@@ -101,7 +101,9 @@ def files(
     invocation = invocation_of(context)
     with invocation.store() as store:
         info = store.topic(topic)
-        elsewhere = [(each.place, each.ref, True) for each in store.archived(info.id)] if archived else []
+        elsewhere = (
+            [(each.place, each.ref, True) for each in store.archived_files(info.id)] if archived else []
+        )
         own = [(store.storage.place(str(each.path)), each, False) for each in store.files(info.id)]
     found = elsewhere + own
     for place, each, is_archived in found:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.doctor.check import Check, Verdict, failed_check
 from tailrace.eventstore.errors import TailraceError
-from tailrace.eventstore.metadata.quarantine import quarantined
+from tailrace.eventstore.metadata.quarantine import quarantined_topics
 from tailrace.eventstore.model.position import format_lsn
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def check_slots_of_source(
 
 def check_quarantine(store: Store, name: str) -> Iterator[Check]:
     """Tables that capture goes on without, because they cannot be decoded."""
-    for each in quarantined(store.catalog, name):
+    for each in quarantined_topics(store.catalog, name):
         retry = (
             f"tailrace source retry {each.topic.text}, once the cause is mended; or " if each.keeps else ""
         )

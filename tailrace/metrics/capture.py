@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tailrace.cdc.postgres.progress import Ladder
     from tailrace.cdc.status import CaptureStatus
-    from tailrace.eventstore.maintenance.rounds import Standing
+    from tailrace.eventstore.maintenance.rounds import UpkeepStatus
     from tailrace.eventstore.settings import SourceSettings
     from tailrace.eventstore.store import Store
 
@@ -73,7 +73,7 @@ _CAPTURED: Sequence[tuple[str, str, Callable[[CaptureStatus], float]]] = (
 )  # fmt: skip
 
 
-_UPKEEP: Sequence[tuple[str, str, Callable[[Standing], float | None]]] = (
+_UPKEEP: Sequence[tuple[str, str, Callable[[UpkeepStatus], float | None]]] = (
     ("tailrace_catalog_epoch_rows", "Rows of epochs in the catalog.", lambda it: it.epoch_rows),
     ("tailrace_epoch_files", "Files of older epochs.", lambda it: it.epoch_files),
     ("tailrace_unsealed_epochs", "Small epochs that are not sealed yet.", lambda it: it.unsealed_epochs),
@@ -150,9 +150,9 @@ class Collector:
     def _upkeep(self) -> Iterator[Metric]:
         from prometheus_client.core import GaugeMetricFamily
 
-        from tailrace.eventstore.maintenance.rounds import standing
+        from tailrace.eventstore.maintenance.rounds import upkeep_status
 
-        found = standing(self._store)
+        found = upkeep_status(self._store)
         for metric, text, value in _UPKEEP:
             yield GaugeMetricFamily(metric, text, value(found))  # without a sample while it is not known
         files = GaugeMetricFamily("tailrace_log_files", "Files of the log, by size.", labels=["size"])

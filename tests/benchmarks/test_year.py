@@ -11,7 +11,7 @@ from benchmarks.eventstore.flushes import Flushes, store_in
 from benchmarks.eventstore.forecast import Forecast, Held, Line, Load, Sizes
 from benchmarks.eventstore.layout import lay_out
 from tailrace.eventstore.maintenance.files import fold, seal, tiers
-from tailrace.eventstore.maintenance.rounds import standing
+from tailrace.eventstore.maintenance.rounds import upkeep_status
 from tailrace.eventstore.maintenance.state_runs import due
 
 MIB = 1 << 20
@@ -85,7 +85,7 @@ def test_a_store_that_is_laid_out_is_as_the_forecast_ends(tmp_path: Path) -> Non
     assert held.rows["epoch_files"] > 0 and held.rows["retired"] > 0
     with store_in(tmp_path, load) as store:
         lay_out(store, forecast)
-        shown, head = standing(store), store.head()
+        shown, head = upkeep_status(store), store.head()
         assert head is not None and head.epoch == forecast.epoch
         assert (shown.epoch_rows, shown.epoch_files) == (held.rows["epochs"], held.rows["epoch_files"])
         assert (shown.files, shown.retired_files) == (held.rows["segments"], held.rows["retired"])

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from tailrace.eventstore.errors import HistoryGone, UsageError
 from tailrace.eventstore.maintenance.files import fold, seal, tiers
 from tailrace.eventstore.maintenance.move.backup import backup
-from tailrace.eventstore.maintenance.move.move import moving
+from tailrace.eventstore.maintenance.move.move import open_move
 from tailrace.eventstore.maintenance.repartition import repartition
 from tailrace.eventstore.maintenance.retention import plan
 from tailrace.eventstore.maintenance.rounds import Round
@@ -437,7 +437,7 @@ class StoreMachine(RuleBasedStateMachine):
         here = self.settings.model_copy(update={"segments": self.folder / Path(self.settings.segments)})
         if here.catalog.startswith("sqlite:///catalog"):
             here = here.model_copy(update={"catalog": f"sqlite:///{self.folder / 'catalog.db'}"})
-        with moving(here, there, folder) as move:
+        with open_move(here, there, folder) as move:
             move.run(lambda _: None, lambda *_: None)
         self.folder, self.settings = folder, there
         self.store = Store.open(there, root=folder)

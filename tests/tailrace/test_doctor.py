@@ -18,7 +18,7 @@ from tailrace.doctor.slots import check_catalog_place, check_slots
 from tailrace.embedded import PostgresServer
 from tailrace.embedded.process import free_port
 from tailrace.eventstore import failpoints
-from tailrace.eventstore.metadata.quarantine import quarantined
+from tailrace.eventstore.metadata.quarantine import quarantined_topics
 from tailrace.eventstore.settings import SinkSettings
 from tailrace.projections.sinks.postgres.sink import PostgresSink
 from tailrace.projections.sinks.specs import PostgresTable
@@ -84,7 +84,7 @@ def test_a_table_that_was_set_aside(site: Site, monkeypatch: pytest.MonkeyPatch)
     with RunningCapture(site) as capture:
         capture.catch_up()
         execute(site.dsn, "INSERT INTO orders VALUES (2, 'a secret')")
-        wait_until(lambda: quarantined(capture.store.catalog) != [], alive=lambda: capture.running)
+        wait_until(lambda: quarantined_topics(capture.store.catalog) != [], alive=lambda: capture.running)
     check = found(site, "shop.public.orders")
     assert (
         check.verdict == "warn" and "its rows could not be made (Refused); 1 messages are kept" in check.found

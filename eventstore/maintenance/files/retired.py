@@ -1,7 +1,7 @@
 """Retired files: replaced in the catalog, kept until no reader can still want them.
 
 Two kinds of readers may still refer to them: short ones, which a period of grace is for, and those with a lease
-(``leases.pinned``), however long it lasts.
+(``leases.reader_lease``), however long it lasts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def retire(connection: Connection, files: Sequence[tuple[str, int]]) -> None:
     connection.execute(insert(tables.retired), rows)
 
 
-def of_topic(log: Log, topic: TopicId) -> list[Row[*tuple[Any, ...]]]:
+def retired_files(log: Log, topic: TopicId) -> list[Row[*tuple[Any, ...]]]:
     """A condition on ``retired``: files that held rows of a topic."""
     table = tables.retired
     with log.catalog.read() as connection:

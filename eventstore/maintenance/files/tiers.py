@@ -38,7 +38,7 @@ def plan(files: Sequence[TierFile]) -> list[list[TierFile]]:
     sections = list(_sections(files))
     groups: list[list[TierFile]] = []
     for at, section in enumerate(sections):
-        groups += _closed(section) if at < len(sections) - 1 else _growing(section)
+        groups += _full_groups(section) if at < len(sections) - 1 else _tier_groups(section)
     return groups
 
 
@@ -57,7 +57,7 @@ def _sections(files: Sequence[TierFile]) -> Iterator[list[TierFile]]:
     yield section
 
 
-def _closed(section: Sequence[TierFile]) -> Iterator[list[TierFile]]:
+def _full_groups(section: Sequence[TierFile]) -> Iterator[list[TierFile]]:
     group: list[TierFile] = []
     held = 0
     for file in section:
@@ -70,7 +70,7 @@ def _closed(section: Sequence[TierFile]) -> Iterator[list[TierFile]]:
         yield group
 
 
-def _growing(section: Sequence[TierFile]) -> Iterator[list[TierFile]]:
+def _tier_groups(section: Sequence[TierFile]) -> Iterator[list[TierFile]]:
     start = 0
     while start < len(section):
         highest = max(_tier(file.bytes) for file in section[start:])

@@ -57,7 +57,7 @@ def backup(log: Log, folder: Path, *, report: Callable[[str], None] = lambda _: 
     try:
         target.root.mkdir(parents=True, exist_ok=True)
         _require_same_log(log, target)
-        with _alone(folder):
+        with _folder_lock(folder):
             done = _copy(log, source, target, folder, report)
     except OSError as error:
         raise OperatorError(
@@ -70,7 +70,7 @@ def backup(log: Log, folder: Path, *, report: Callable[[str], None] = lambda _: 
 def _copy(
     log: Log, source: Path, target: LocalStorage, folder: Path, report: Callable[[str], None]
 ) -> Backup:
-    with leases.pinned(log.catalog, "backup"):
+    with leases.reader_lease(log.catalog, "backup"):
         report("the catalog")
         databases = [path for path in (groups_file(source), source) if path.exists()]
         for path in databases:
@@ -84,7 +84,7 @@ def _copy(
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _folder_lock(folder: Path) -> Iterator[None]:
     """Two at once would put one's catalog in its place before the other's files are there. The lock ends with us."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -24,11 +24,11 @@ def named_files(connection: Connection) -> list[NamedFile]:
         for row in connection.execute(select(*columns).where(table.c.path.is_not(None))):
             found[row.path] = NamedFile(row.path, row.bytes, row.checksum)
     for text in connection.scalars(select(tables.derived.c.files)):
-        found.update({file.path: file for file in _derived(json.loads(text))})
+        found.update({file.path: file for file in _step_files(json.loads(text))})
     return [found[path] for path in sorted(found)]
 
 
-def _derived(value: Any) -> Iterator[NamedFile]:
+def _step_files(value: Any) -> Iterator[NamedFile]:
     """Files in a step's JSON: whatever has a path and a checksum."""
     if isinstance(value, dict):
         if value.get("path"):
@@ -36,4 +36,4 @@ def _derived(value: Any) -> Iterator[NamedFile]:
         value = list(value.values())
     if isinstance(value, list):
         for each in value:
-            yield from _derived(each)
+            yield from _step_files(each)

@@ -217,7 +217,7 @@ class Move:
         with self.source.catalog.read() as reading, self.target.catalog.write() as writing:
             marked = writing.execute(select(tables.moved).with_for_update()).one_or_none()
             if marked is None or not marked.arriving:
-                raise _overtaken(f"the log is in {self.target.label}")
+                raise _overtaken_error(f"the log is in {self.target.label}")
             rows = self._copy_groups()
             rows |= copy_rows(reading, writing, copied)
         return rows
@@ -237,7 +237,7 @@ class Move:
                 raise OperatorError("the move was abandoned meanwhile", hint="the log is where it was")
             if self._closed_at is not None and row.began_at != self._closed_at:
                 # What was written to the old place between is not among the rows that were copied.
-                raise _overtaken("it was abandoned, and begun again")
+                raise _overtaken_error("it was abandoned, and begun again")
             with self.target.catalog.write() as connection:
                 relocation.unmark(connection)
             failpoints.hit("move_arrived")
@@ -251,7 +251,7 @@ class Move:
 
 
 @contextmanager
-def moving(settings: StoreSettings, target: StoreSettings, root: Path) -> Iterator[Move]:
+def open_move(settings: StoreSettings, target: StoreSettings, root: Path) -> Iterator[Move]:
     """A move from where ``settings`` say to where ``target`` says. Both halves must change. Nothing is copied yet.
 
     Raises UsageError for a move that is none, OperatorError and TransientError for places that cannot be opened.
@@ -288,7 +288,7 @@ def _groups(catalog: Catalog) -> Iterator[Catalog]:
             database.close()
 
 
-def _overtaken(what: str) -> Fenced:
+def _overtaken_error(what: str) -> Fenced:
     return Fenced(f"another run of this move went on meanwhile: {what}", hint="one at a time; this one stops")
 
 

@@ -20,14 +20,14 @@ from tailrace.eventstore.model.schema import TopicSchema
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-def erased(table: pa.Table, version: TopicSchema, ids: Collection[int], rows: Mask) -> pa.Table:
+def erase_cells(table: pa.Table, version: TopicSchema, ids: Collection[int], rows: Mask) -> pa.Table:
     """The table with the cells of columns ``ids`` of ``rows`` erased: the very table when none is left to erase."""
     names = {column.id: column.name for column in version.columns if column.id in ids}
-    after = _flat(table["after"])
-    before = _flat(table["before"])
-    has_after = _valid(after) & rows
-    has_before = _valid(before) & rows & _truth(pc.equal(_flat(table["_before"]), "full"))
-    raw = _flat(table["_raw"])
+    after = _combine(table["after"])
+    before = _combine(table["before"])
+    has_after = _valid_mask(after) & rows
+    has_before = _valid_mask(before) & rows & _to_mask(pc.equal(_combine(table["_before"]), "full"))
+    raw = _combine(table["_raw"])
     marks = raw.to_pylist()
     unchanged = table["_unchanged"]
     changed = False
@@ -45,15 +45,15 @@ def erased(table: pa.Table, version: TopicSchema, ids: Collection[int], rows: Ma
     if not changed:
         return table
     columns = {
-        "after": _without(after, {names[column]: mask for column, mask in hidden.items()}),
-        "before": _without(before, dict.fromkeys(names.values(), has_before)),
+        "after": _hide_cells(after, {names[column]: mask for column, mask in hidden.items()}),
+        "before": _hide_cells(before, dict.fromkeys(names.values(), has_before)),
         "_raw": pa.array(marks, raw.type),
     }
     arrays = [columns.get(field.name, table[field.name]) for field in table.schema]
     return pa.Table.from_arrays(arrays, schema=table.schema)
 
 
-def _without(structs: pa.Array, hidden: dict[str, Mask]) -> pa.Array:
+def _hide_cells(structs: pa.Array, hidden: dict[str, Mask]) -> pa.Array:
     """The structs with null cells where ``hidden`` says so, by field."""
     kind = structs.type
     if not pa.types.is_struct(kind):  # one without fields, as files hold it
@@ -68,14 +68,14 @@ def _without(structs: pa.Array, hidden: dict[str, Mask]) -> pa.Array:
     return pa.StructArray.from_arrays(cells, fields=list(kind), mask=pc.is_null(structs))
 
 
-def _flat(column: pa.ChunkedArray) -> pa.Array:
+def _combine(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
-def _valid(column: pa.Array) -> Mask:
-    return _truth(pc.is_valid(column))
+def _valid_mask(column: pa.Array) -> Mask:
+    return _to_mask(pc.is_valid(column))
 
 
-def _truth(column: pa.Array) -> Mask:
+def _to_mask(column: pa.Array) -> Mask:
     mask: Mask = pc.fill_null(column, False).to_numpy(zero_copy_only=False)
     return mask

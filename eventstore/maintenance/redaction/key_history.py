@@ -60,7 +60,7 @@ def rows_of(read: Read, key_hash: int, key: Key) -> KeyRows:
     wanted = {key_hash}
     places: set[Place] = set()
     while True:
-        rows = list(_chosen(read(), wanted, places))
+        rows = list(_candidate_rows(read(), wanted, places))
         creates = [row for row in rows if row.moved]
         halves = {(row.place[0], row.place[1], row.place[2] - 1) for row in creates}
         deletes = {row.place: row for row in rows if row.op == "d"}
@@ -74,11 +74,11 @@ def rows_of(read: Read, key_hash: int, key: Key) -> KeyRows:
                 if both & more and not both <= more:
                     more, grown = more | both, True
         if more == wanted and halves <= places:
-            return _joined(rows, wanted, key_hash, key)
+            return _joined_lifetimes(rows, wanted, key_hash, key)
         wanted, places = more, places | halves
 
 
-def _chosen(tables: Iterable[pa.Table], hashes: set[int], places: set[Place]) -> Iterator[_Row]:
+def _candidate_rows(tables: Iterable[pa.Table], hashes: set[int], places: set[Place]) -> Iterator[_Row]:
     """Rows of these keys, truncates, all key changes, and the deletes at these places."""
     mine = pa.array(sorted(hashes), pa.int64())
     lsns = pa.array(sorted({lsn for _, lsn, _ in places}), pa.int64())
@@ -123,7 +123,7 @@ def _texts(table: pa.Table) -> list[Key]:
     return list(zip(*columns, strict=True)) if columns else [()] * len(structs)
 
 
-def _joined(rows: Sequence[_Row], wanted: set[int], key_hash: int, key: Key) -> KeyRows:
+def _joined_lifetimes(rows: Sequence[_Row], wanted: set[int], key_hash: int, key: Key) -> KeyRows:
     """The rows of the lifetimes that are joined to those of the key."""
     lifetimes = _lifetimes(rows, wanted)
     of_row = {(row.partition, row.offset): life for life, members in lifetimes.items() for row in members}

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Row, delete, insert, literal, select
 
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import roles, tables, terms
-from tailrace.eventstore.catalog.leases import Busy, maintaining
+from tailrace.eventstore.catalog.leases import Busy, maintainer_lease
 from tailrace.eventstore.catalog.roles import Role
 from tailrace.eventstore.errors import Fenced, UsageError
 from tailrace.eventstore.log import control_epochs
@@ -33,7 +33,7 @@ from tailrace.eventstore.maintenance.files.orphans import collect_orphans
 from tailrace.eventstore.maintenance.files.retired import retire
 from tailrace.eventstore.maintenance.files.seal import seal
 from tailrace.eventstore.maintenance.redaction import remaining_copies
-from tailrace.eventstore.maintenance.redaction.erase_cells import Mask, erased
+from tailrace.eventstore.maintenance.redaction.erase_cells import Mask, erase_cells
 from tailrace.eventstore.maintenance.redaction.key_history import COLUMNS, Key, KeyRows, rows_of
 from tailrace.eventstore.maintenance.redaction.receipts import Receipt, Remnant, Rewritten, add
 from tailrace.eventstore.metadata import log_start, segment_index, topics
@@ -97,7 +97,7 @@ class _Made:
 def plan(log: Log, request: RedactionRequest) -> Receipt:
     """What ``redact`` would do now; nothing is written. Raises UsageError for a topic, column or key that is not there
     or cannot be erased."""
-    wanted = _wanted(log, request, log.cut().epoch)
+    wanted = _target(log, request, log.cut().epoch)
     refs = log.state_segments(request.topic, Cut(wanted.upto), every_row=True)
     blobs = [(ref.first_epoch, _rows_to_erase(log, wanted, ref)) for ref in refs if ref.path is None]
     held = [Rewritten(f"the blob of epoch {epoch}", "", rows) for epoch, rows in blobs if rows]
@@ -105,7 +105,7 @@ def plan(log: Log, request: RedactionRequest) -> Receipt:
     held += [Rewritten(str(each.ref.path), "", each.rows) for each in files]
     with log.catalog.read() as connection:
         left = remaining_copies.remnants(log, connection, wanted.info, wanted.topic_id)
-    return _receipt(wanted, sum(rows for _, rows in blobs) + _different(files), held, left)
+    return _receipt(wanted, sum(rows for _, rows in blobs) + _count_rows(files), held, left)
 
 
 def redact(
@@ -122,19 +122,19 @@ def redact(
     if log.catalog.kind == "postgres":
         with log.catalog.read() as connection:
             roles.require(connection, log.catalog.schema, "erase rows", Role.WRITER, Role.MAINTAINER)
-    with _alone(log, patience):
+    with _exclusive_lease(log, patience):
         report("sealing")
         seal(log)
         term = terms.begin(log.catalog, terms.REDACT)
         report("looking for its rows")
         with log.catalog.read() as connection:
             upto = topics.sealed_upto(connection)  # a capture goes on: what came since is in blobs
-        wanted = _wanted(log, request, upto)
+        wanted = _target(log, request, upto)
         files = list(_files(log, wanted, report))
         made = []
         for at, file in enumerate(files, start=1):
             report(f"file {at:,} of {len(files):,}")
-            made.append(_rewritten(log, wanted, file, term))
+            made.append(_rewrite(log, wanted, file, term))
         failpoints.hit("redact_written")
         receipt = _swap(log, wanted, made, term)
     failpoints.hit("redact_swapped")
@@ -146,13 +146,13 @@ def redact(
 
 
 @contextmanager
-def _alone(log: Log, patience: float) -> Iterator[None]:
-    """Like ``maintaining``, which upkeep has for moments only."""
+def _exclusive_lease(log: Log, patience: float) -> Iterator[None]:
+    """Like ``maintainer_lease``, which upkeep has for moments only."""
     deadline = time.monotonic() + patience
     with ExitStack() as held:
         while True:
             try:
-                held.enter_context(maintaining(log.catalog))
+                held.enter_context(maintainer_lease(log.catalog))
                 break
             except Busy as error:
                 if time.monotonic() > deadline:
@@ -161,7 +161,7 @@ def _alone(log: Log, patience: float) -> Iterator[None]:
         yield
 
 
-def _wanted(log: Log, request: RedactionRequest, upto: int) -> _Target:
+def _target(log: Log, request: RedactionRequest, upto: int) -> _Target:
     info, versions, names, ids = _columns(log, request)
     key: Key = tuple(request.key)
     key_hash = keys.hash_texts(key)
@@ -259,7 +259,7 @@ def _files(log: Log, wanted: _Target, report: Callable[[str], None]) -> Iterator
             yield _ErasedFile(ref, row, is_run, is_run and row.epoch != start.epoch, found)
 
 
-def _different(files: Sequence[_ErasedFile]) -> int:
+def _count_rows(files: Sequence[_ErasedFile]) -> int:
     """How many rows of the log they hold."""
     return sum(file.rows for file in files if not file.beside)
 
@@ -280,26 +280,26 @@ def _pieces(log: Log, ref: SegmentRef, partitions: Sequence[int]) -> Iterator[pa
     rows = SourceRows(log.storage, ref, log.settings.upkeep.memory_bytes // _PIECES)
     try:
         for partition in partitions:
-            yield from rows.of_partition(partition)
+            yield from rows.partition_rows(partition)
     finally:
         rows.close()
 
 
 def _count(table: pa.Table, version: TopicSchema, wanted: _Target) -> int:
     """How many of the rows have a cell to erase."""
-    mine = table.filter(pa.array(_among(table, wanted.found.offsets)))
+    mine = table.filter(pa.array(_offset_mask(table, wanted.found.offsets)))
     if not mine.num_rows:
         return 0
-    gone = erased(mine, version, _of(version, wanted), np.ones(mine.num_rows, np.bool_))
+    gone = erase_cells(mine, version, _erasable_ids(version, wanted), np.ones(mine.num_rows, np.bool_))
     return 0 if gone is mine else int(np.count_nonzero(row_hashes(gone) != row_hashes(mine)))
 
 
-def _of(version: TopicSchema, wanted: _Target) -> Collection[int]:
+def _erasable_ids(version: TopicSchema, wanted: _Target) -> Collection[int]:
     """The columns to erase that are not part of this version's key."""
     return wanted.ids - {column.id for column in version.key}
 
 
-def _among(table: pa.Table, offsets: Offsets) -> Mask:
+def _offset_mask(table: pa.Table, offsets: Offsets) -> Mask:
     partitions, found = table["_partition"].to_numpy(), table["_offset"].to_numpy()
     mask = np.zeros(table.num_rows, np.bool_)
     for partition, wanted in offsets.items():
@@ -307,14 +307,14 @@ def _among(table: pa.Table, offsets: Offsets) -> Mask:
     return mask
 
 
-def _rewritten(log: Log, wanted: _Target, file: _ErasedFile, term: int) -> _Made:
+def _rewrite(log: Log, wanted: _Target, file: _ErasedFile, term: int) -> _Made:
     version = wanted.versions[file.ref.version]
     path = terms.new_parquet(folder_of(wanted.info.id, wanted.topic_id), terms.REDACT, term)
     memory = log.settings.upkeep.memory_bytes
 
     def change(table: pa.Table) -> pa.Table:
-        mask = _among(table, wanted.found.offsets)
-        return erased(table, version, _of(version, wanted), mask) if mask.any() else table
+        mask = _offset_mask(table, wanted.found.offsets)
+        return erase_cells(table, version, _erasable_ids(version, wanted), mask) if mask.any() else table
 
     written = rewrite(log.storage, [file.ref], path, memory, change)
     made = replace(file.ref, path=path, sealed=True, checksum=written.checksum, bytes=written.bytes)
@@ -344,7 +344,7 @@ def _receipt(wanted: _Target, rows: int, files: Sequence[Rewritten], left: Seque
 def _swap(log: Log, wanted: _Target, made: Sequence[_Made], term: int) -> Receipt:
     """Nothing is recorded when there was nothing to erase."""
     files = [Rewritten(each.file.row.path, each.values["path"], each.file.rows) for each in made]
-    rows = _different([each.file for each in made])
+    rows = _count_rows([each.file for each in made])
     with log.catalog.write() as connection:
         source = control_epochs.locked_source(connection, wanted.info.id.source)
         terms.check(connection, terms.REDACT, term)

@@ -27,9 +27,9 @@ def remnants(log: Log, connection: Connection, info: TopicInfo, topic_id: int) -
     """The copies that this transaction's catalog knows of, and those that no catalog can know, which are always
     named."""
     return [
-        *_replaced(connection, info, topic_id),
-        *_not_decoded(connection, topic_id),
-        *_archived(connection, topic_id),
+        *_replaced_files(connection, info, topic_id),
+        *_undecoded_frames(connection, topic_id),
+        *_archived_files(connection, topic_id),
         *_projections(connection, info.id),
         Remnant(
             "the catalog's database",
@@ -49,14 +49,14 @@ def remnants(log: Log, connection: Connection, info: TopicInfo, topic_id: int) -
     ]
 
 
-def now(log: Log, topic: TopicId) -> list[Remnant]:
+def current_remnants(log: Log, topic: TopicId) -> list[Remnant]:
     """The same, as it is now."""
     info = log.topic(topic)
     with log.catalog.read() as connection:
         return remnants(log, connection, info, topics.topic_ids(connection, [topic])[topic])
 
 
-def _replaced(connection: Connection, info: TopicInfo, topic_id: int) -> Iterator[Remnant]:
+def _replaced_files(connection: Connection, info: TopicInfo, topic_id: int) -> Iterator[Remnant]:
     table = tables.retired
     mine = table.c.path.startswith(f"{folder_of(info.id, topic_id)}/", autoescape=True)
     query = select(func.count()).select_from(table).where(mine)
@@ -68,7 +68,7 @@ def _replaced(connection: Connection, info: TopicInfo, topic_id: int) -> Iterato
         )
 
 
-def _not_decoded(connection: Connection, topic_id: int) -> Iterator[Remnant]:
+def _undecoded_frames(connection: Connection, topic_id: int) -> Iterator[Remnant]:
     quarantined, kept = tables.set_aside, tables.kept_frames
     if connection.scalar(select(quarantined.c.topic_id).where(quarantined.c.topic_id == topic_id)) is None:
         return
@@ -80,7 +80,7 @@ def _not_decoded(connection: Connection, topic_id: int) -> Iterator[Remnant]:
     )
 
 
-def _archived(connection: Connection, topic_id: int) -> Iterator[Remnant]:
+def _archived_files(connection: Connection, topic_id: int) -> Iterator[Remnant]:
     table = tables.archived
     query = select(table.c.place, func.count()).where(table.c.topic_id == topic_id).group_by(table.c.place)
     for place, files in connection.execute(query):
@@ -89,7 +89,7 @@ def _archived(connection: Connection, topic_id: int) -> Iterator[Remnant]:
             f"{files} {'file' if files == 1 else 'files'} that retention copied there",
             "rewrite or remove them there",
         )
-    unfinished = Counter(row.place for row in archive.abandoned(connection, topic_id))
+    unfinished = Counter(row.place for row in archive.abandoned_copies(connection, topic_id))
     for place, files in unfinished.items():
         yield Remnant(
             f"archive {place}, unfinished",

@@ -69,7 +69,7 @@ def retain(log: Log, force_past: Collection[str] = ()) -> Iterator[Removed | Hel
     plans = [plan.plan(log, each, force_past) for each in plan.topics(log)]
     known = {name for *_, found in plans for name in found}
     for name in force_past:
-        if not any(reader.is_called(name) for reader in _everybody(log)):
+        if not any(reader.is_called(name) for reader in _all_readers(log)):
             shown = ", ".join(sorted(known)) or "nobody"
             raise UsageError(
                 f"no registered reader is called {name!r}", hint=f"rows are held back by: {shown}"
@@ -81,7 +81,7 @@ def retain(log: Log, force_past: Collection[str] = ()) -> Iterator[Removed | Hel
             if term is None:
                 term = terms.begin(log.catalog, terms.RETAIN)
             try:
-                kept = archive.keep(log, step, term)
+                kept = archive.archive_rows(log, step, term)
             except Fenced:
                 raise
             except TailraceError as error:
@@ -95,8 +95,8 @@ def retention_due(log: Log) -> bool:
     return any(plan.is_overdue(log, each) or plan.plan(log, each)[0] for each in plan.topics(log))
 
 
-def _everybody(log: Log) -> list[RegisteredReader]:
-    return [reader for info, *_ in plan.topics(log) for reader in holds.registered(log, info.id)]
+def _all_readers(log: Log) -> list[RegisteredReader]:
+    return [reader for info, *_ in plan.topics(log) for reader in holds.registered_readers(log, info.id)]
 
 
 def _carry_out(log: Log, step: RetentionStep, term: int, kept: Sequence[Mapping[str, Any]]) -> Removed:
@@ -106,13 +106,15 @@ def _carry_out(log: Log, step: RetentionStep, term: int, kept: Sequence[Mapping[
         after = None
         if step.settings.retention.compact:
             with log.catalog.read() as connection:
-                after = plan.older_than(connection, log, step.info, step.topic_id, step.settings.tombstones)
+                after = plan.cutoff_by_age(
+                    connection, log, step.info, step.topic_id, step.settings.tombstones
+                )
         run = write_run(log, step.info.id, step.cut, name, after)
     rests = [_rest(log, step, row, name()) for row in step.split]
     for part in run:
         # What it was made of goes for good, so what was written is looked at first.
         require_content(log.storage, part.ref(step.info.id), part.content, log.settings.upkeep.memory_bytes)
-    moved = _moved(log, step, run)
+    moved = _new_start(log, step, run)
     failpoints.hit("retention_written")
     _swap(log, step, term, moved, run, rests, kept)
     failpoints.hit("retention_swapped")
@@ -168,19 +170,19 @@ def _rest(log: Log, step: RetentionStep, row: SegmentRow, path: str) -> dict[str
     }
 
 
-def _moved(log: Log, step: RetentionStep, run: Sequence[Part]) -> LogStart:
+def _new_start(log: Log, step: RetentionStep, run: Sequence[Part]) -> LogStart:
     """The start behind the cut. Of a compacted topic, readers get what the run holds of epochs behind
     ``readable_after``."""
     whole = offsets_at(log, step.info.id, Cut(step.cut))
     if len(whole) != len(step.start.offsets):  # it was repartitioned since
-        raise _changed(step)
+        raise _changed_error(step)
     offsets = list(whole)
     if step.readable_after < step.cut:
-        offsets = [*step.start.offsets] if not step.readable_after else _first_behind(log, step, run, whole)
+        offsets = [*step.start.offsets] if not step.readable_after else _first_offsets(log, step, run, whole)
     return LogStart(step.cut, tuple(offsets), tuple(whole))
 
 
-def _first_behind(log: Log, step: RetentionStep, run: Sequence[Part], whole: Sequence[int]) -> list[int]:
+def _first_offsets(log: Log, step: RetentionStep, run: Sequence[Part], whole: Sequence[int]) -> list[int]:
     first = list(whole)
     for part in run:
         if part.last_epoch <= step.readable_after:
@@ -204,7 +206,7 @@ def _swap(
 ) -> None:
     segments, runs, offsets = tables.segments, tables.state_runs, tables.topic_offsets
     mine = segments.c.topic_id == step.topic_id
-    _look_again(log, step)
+    _recheck_projections(log, step)
     with log.catalog.write() as connection:
         terms.check(connection, terms.RETAIN, term)
         terms.advance(connection, terms.MERGE)  # one under way may be putting together what goes now
@@ -228,33 +230,33 @@ def _swap(
             )
         )
         if begun.rowcount != 1 or set(found) != set(split):
-            raise _changed(step)
+            raise _changed_error(step)
         leaving = (mine, segments.c.first_epoch <= step.cut)
         gone = connection.execute(select(segments).where(*leaving).order_by(segments.c.first_row)).all()
         passed = (runs.c.topic_id == step.topic_id, runs.c.epoch <= step.cut)
         former = connection.execute(select(runs.c.path, runs.c.bytes).where(*passed)).all()
         if kept:
             if {row.path for row in gone} != {row.path for row in step.files}:
-                raise _changed(step)
-            archive.named(connection, kept)
+                raise _changed_error(step)
+            archive.record_copies(connection, kept)
         connection.execute(delete(segments).where(*leaving))
         connection.execute(delete(runs).where(*passed))
         retire(connection, [(row.path, row.bytes) for row in (*gone, *former)])
-        made = _recorded(connection, step, gone, rests)
+        made = _ledger_rows(connection, step, gone, rests)
         if made:
             connection.execute(insert(segments), made)
         if run:
             connection.execute(insert(runs), run_values(step.topic_id, 0, step.cut, run))
 
 
-def _changed(step: RetentionStep) -> Fenced:
+def _changed_error(step: RetentionStep) -> Fenced:
     return Fenced(
         f"files of {step.info.id} changed while its first rows were removed; nothing was changed",
         hint="the next round does it",
     )
 
 
-def _recorded(
+def _ledger_rows(
     connection: Connection,
     step: RetentionStep,
     gone: Sequence[SegmentRow],
@@ -281,7 +283,7 @@ def _recorded(
     return made
 
 
-def _look_again(log: Log, step: RetentionStep) -> None:
+def _recheck_projections(log: Log, step: RetentionStep) -> None:
     """Store a position for each group that retention is forced past, so that its next poll finds out. Raises Fenced
     when another reader needs these rows by now. A group made after this check begins at the new start."""
     names = {reader.name for reader in step.passed if reader.kind == "group"}
@@ -291,7 +293,7 @@ def _look_again(log: Log, step: RetentionStep) -> None:
                 group.leave_behind(connection, step.info.id)
     needing = [
         reader
-        for reader in plan.needing(log, step.info.id, step.topic_id)
+        for reader in plan.holding_readers(log, step.info.id, step.topic_id)
         if reader.epoch < step.cut
         and (reader.kind, reader.name) not in {(r.kind, r.name) for r in step.passed}
     ]

@@ -48,7 +48,7 @@ class Unarchived:
     error: TailraceError
 
 
-def keep(log: Log, step: RetentionStep, term: int) -> list[dict[str, Any]]:
+def archive_rows(log: Log, step: RetentionStep, term: int) -> list[dict[str, Any]]:
     """Put the rows that a step removes into its topic's archive, if it has one; gives what ``archived`` is to hold.
 
     Raises OperatorError or TransientError for an archive that is out of reach or another log's, IntegrityError for a
@@ -58,8 +58,8 @@ def keep(log: Log, step: RetentionStep, term: int) -> list[dict[str, Any]]:
         return []
     place = str(step.settings.archive)
     try:
-        archive = _Archive(log, step, term, place, _claimed(log, place))
-        return [_kept(archive, row) for row in step.files]
+        archive = _Archive(log, step, term, place, _claim_archive(log, place))
+        return [_archive_file(archive, row) for row in step.files]
     except Fenced:
         raise
     except TailraceError as error:
@@ -68,7 +68,7 @@ def keep(log: Log, step: RetentionStep, term: int) -> list[dict[str, Any]]:
         ) from error
 
 
-def _claimed(log: Log, place: str) -> Storage:
+def _claim_archive(log: Log, place: str) -> Storage:
     """The archive's storage. The first time it is made and marked as this log's; later it must be there: the folder
     under an unmounted disk is no archive."""
     target = log.archive(place)
@@ -107,21 +107,23 @@ class _Archive:
     storage: Storage
 
 
-def _kept(archive: _Archive, row: SegmentRow) -> dict[str, Any]:
+def _archive_file(archive: _Archive, row: SegmentRow) -> dict[str, Any]:
     """One file's rows up to the cut are in the archive. A sealed file goes as it is; one that capture wrote, whose rows
     do not say their positions yet, and one that stays in part are written anew."""
     log, step = archive.log, archive.step
     ref = segment_index.file_ref(step.info.id, row)
     if row.sealed and row.last_epoch <= step.cut:
-        return _copied(archive, row, ref)
+        return _copy(archive, row, ref)
     path = terms.new_parquet(segment.folder_of(step.info.id, step.topic_id), terms.RETAIN, archive.term)
     try:
-        return _copied(archive, row, _going(log, step, row, ref, path))
+        return _copy(archive, row, _write_removed_rows(log, step, row, ref, path))
     finally:
         log.storage.delete(path)
 
 
-def _going(log: Log, step: RetentionStep, row: SegmentRow, ref: SegmentRef, path: str) -> SegmentRef:
+def _write_removed_rows(
+    log: Log, step: RetentionStep, row: SegmentRow, ref: SegmentRef, path: str
+) -> SegmentRef:
     """A file of the rows that go, beside the log's own for the moment."""
     memory = log.settings.upkeep.memory_bytes
     written = rewrite(
@@ -151,7 +153,7 @@ def _going(log: Log, step: RetentionStep, row: SegmentRow, ref: SegmentRef, path
     return going
 
 
-def _copied(archive: _Archive, row: SegmentRow, ref: SegmentRef) -> dict[str, Any]:
+def _copy(archive: _Archive, row: SegmentRow, ref: SegmentRef) -> dict[str, Any]:
     assert ref.path is not None and ref.checksum is not None
     target = archive.storage
     name = f"{_folder(archive.step)}/{ref.first_epoch:012d}-{ref.last_epoch:012d}-{ref.checksum}.parquet"
@@ -183,7 +185,7 @@ def _note(archive: _Archive, name: str, source: str) -> None:
         connection.execute(insert(table).values(values))
 
 
-def named(connection: Connection, kept: Sequence[Mapping[str, Any]]) -> None:
+def record_copies(connection: Connection, kept: Sequence[Mapping[str, Any]]) -> None:
     """Inside the transaction that removes their rows from the log: these copies are the archive's now."""
     table = tables.archiving
     connection.execute(insert(tables.archived), kept)
@@ -193,7 +195,7 @@ def named(connection: Connection, kept: Sequence[Mapping[str, Any]]) -> None:
     )
 
 
-def abandoned(connection: Connection, topic_id: int | None = None) -> list[Row[*tuple[Any, ...]]]:
+def abandoned_copies(connection: Connection, topic_id: int | None = None) -> list[Row[*tuple[Any, ...]]]:
     """Copies (rows of ``archiving``), of a topic or all, whose file the log has no more, so that no step comes to name
     them."""
     table, segments, kept = tables.archiving, tables.segments, tables.archived
@@ -204,11 +206,11 @@ def abandoned(connection: Connection, topic_id: int | None = None) -> list[Row[*
     return list(connection.execute(query.order_by(table.c.place, table.c.path)))
 
 
-def remove_abandoned(log: Log) -> list[TailraceError]:
+def remove_abandoned_copies(log: Log) -> list[TailraceError]:
     """Remove such copies from their archives; gives why some could not be, of archives that topics still have. May be
     killed at any point."""
     with log.catalog.read() as connection:
-        found = abandoned(connection)
+        found = abandoned_copies(connection)
     errors = []
     used = {str(each.archive) for each in log.settings.topics.values()}
     for place in dict.fromkeys(row.place for row in found):

@@ -33,7 +33,7 @@ class KnownArchive:
 def archives(log: Log, topics: Sequence[TopicId] = ()) -> list[KnownArchive]:
     """Archives that hold something of these topics, or of any, by the catalog alone."""
     with log.catalog.read() as connection:
-        return _known(connection, [topic.text for topic in topics])
+        return _known_archives(connection, [topic.text for topic in topics])
 
 
 def forget(log: Log, place: str) -> KnownArchive:
@@ -45,7 +45,7 @@ def forget(log: Log, place: str) -> KnownArchive:
             f"nothing was archived in {place!r}",
             hint=f"the log knows of: {', '.join(known)}" if known else "nothing was archived anywhere",
         )
-    left = _still_there(log, place)
+    left = _remaining_files(log, place)
     if left:
         raise UsageError(
             f"archive {place} is not gone: it has {len(left)} of its files, {left[0]} among them",
@@ -57,7 +57,7 @@ def forget(log: Log, place: str) -> KnownArchive:
     return known[place]
 
 
-def _still_there(log: Log, place: str) -> list[str]:
+def _remaining_files(log: Log, place: str) -> list[str]:
     """Files of it that can be seen."""
     try:
         storage = log.archive(place)
@@ -73,7 +73,7 @@ def _still_there(log: Log, place: str) -> list[str]:
         return []
 
 
-def _known(connection: Connection, topics: Sequence[str]) -> list[KnownArchive]:
+def _known_archives(connection: Connection, topics: Sequence[str]) -> list[KnownArchive]:
     names, whole, begun = tables.topics, tables.archived, tables.archiving
     wanted = [names.c.name.in_(topics)] if topics else []
     of_whole = (

@@ -41,7 +41,7 @@ class RegisteredReader:
         return self.forceable and name in (self.name, f"{self.kind}:{self.name}")
 
 
-def registered(log: Log, topic: TopicId) -> list[RegisteredReader]:
+def registered_readers(log: Log, topic: TopicId) -> list[RegisteredReader]:
     """All who need rows of the topic."""
     return [*_groups(log, topic), *_projections(log, topic)]
 
@@ -81,7 +81,7 @@ def _projections(log: Log, topic: TopicId) -> Iterator[RegisteredReader]:
                 yield RegisteredReader("projection", projection, fence, f"{label} stands at epoch {fence}")
 
 
-def loading(log: Log, topic_id: int) -> RegisteredReader | None:
+def load_hold(log: Log, topic_id: int) -> RegisteredReader | None:
     """A load, or any other time in which the topic's state is not known: what came since is put together of rows."""
     table = tables.incomplete
     query = select(table.c.from_epoch, table.c.reason).where(

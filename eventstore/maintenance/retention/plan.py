@@ -85,7 +85,7 @@ class RetentionStep:
 def check_policies(log: Log) -> None:
     """Raises UsageError for a policy that a topic cannot have."""
     for info in log.topics():
-        chosen = retention.of_topic(log.settings.topics, info.id.text)
+        chosen = retention.setting_of(log.settings.topics, info.id.text)
         if chosen is not None and chosen.retention.compact and info.kind is not TopicKind.TABLE:
             raise UsageError(
                 f'retention of {info.id}: "compact" keeps the last row of each key, but {info.kind.value} have no '
@@ -100,7 +100,7 @@ def topics(log: Log) -> list[TopicRow]:
         rows = connection.execute(topic_query().order_by(tables.topics.c.id)).all()
     for row in rows:
         info = topic_info(row)
-        chosen = retention.of_topic(log.settings.topics, info.id.text)
+        chosen = retention.setting_of(log.settings.topics, info.id.text)
         if chosen is None or chosen.retention.keeps_all:
             continue
         if chosen.retention.compact and info.kind is not TopicKind.TABLE:
@@ -109,7 +109,7 @@ def topics(log: Log) -> list[TopicRow]:
     return found
 
 
-def held_back(log: Log) -> list[HeldRows]:
+def withheld_rows(log: Log) -> list[HeldRows]:
     """What registered readers and loads keep from being removed now."""
     return [each for topic in topics(log) for each in plan(log, topic)[1]]
 
@@ -131,11 +131,11 @@ def plan(
     wanted = max(deleted, compacted)
     if not any(row.first_epoch <= wanted for row in files):
         return None, [], set()
-    blocking = [reader for reader in needing(log, info.id, topic_id) if reader.epoch < wanted]
+    blocking = [reader for reader in holding_readers(log, info.id, topic_id) if reader.epoch < wanted]
     forced = [reader for reader in blocking if any(reader.is_called(name) for name in force_past)]
     blocking = [reader for reader in blocking if reader not in forced]
     cut = min([wanted, *(reader.epoch for reader in blocking)])
-    held = [_held(log, info.id, topic_id, reader, wanted, files) for reader in blocking]
+    held = [_withheld(log, info.id, topic_id, reader, wanted, files) for reader in blocking]
     names = {reader.label for reader in blocking}
     step = RetentionStep(
         info=info,
@@ -151,9 +151,9 @@ def plan(
     return (step if due else None), [each for each in held if each.events], names
 
 
-def needing(log: Log, topic: TopicId, topic_id: int) -> list[RegisteredReader]:
-    load = holds.loading(log, topic_id)
-    return [*holds.registered(log, topic), *([load] if load is not None else [])]
+def holding_readers(log: Log, topic: TopicId, topic_id: int) -> list[RegisteredReader]:
+    load = holds.load_hold(log, topic_id)
+    return [*holds.registered_readers(log, topic), *([load] if load is not None else [])]
 
 
 def _files(connection: Connection, topic_id: int) -> list[SegmentRow]:
@@ -174,10 +174,10 @@ def _deleted_upto(
     """The last epoch whose rows readers are not to get any more, by time or size."""
     found = 0
     if settings.retention.seconds is not None:
-        found = older_than(connection, log, info, topic_id, settings.retention.seconds)
+        found = cutoff_by_age(connection, log, info, topic_id, settings.retention.seconds)
     if settings.retention.bytes is not None:
         extents = [Extent(row.first_epoch, row.last_epoch, row.bytes) for row in files]
-        found = max(found, beyond(extents, settings.retention.bytes))
+        found = max(found, cutoff_by_size(extents, settings.retention.bytes))
     return found
 
 
@@ -186,10 +186,10 @@ def _compacted_upto(
 ) -> int:
     if not settings.retention.compact:
         return 0
-    return older_than(connection, log, info, topic_id, settings.compact_after)
+    return cutoff_by_age(connection, log, info, topic_id, settings.compact_after)
 
 
-def older_than(connection: Connection, log: Log, info: TopicInfo, topic_id: int, seconds: float) -> int:
+def cutoff_by_age(connection: Connection, log: Log, info: TopicInfo, topic_id: int, seconds: float) -> int:
     """The last epoch before the topic's first row that is younger."""
     limit = now_micros() - int(seconds * 1e6)
     which = Which(source=info.id.source, later_than=limit, topics=frozenset({topic_id}))
@@ -197,7 +197,7 @@ def older_than(connection: Connection, log: Log, info: TopicInfo, topic_id: int,
     return head_epoch(connection) if younger is None else int(younger.epoch) - 1
 
 
-def beyond(files: Sequence[Extent], limit: int) -> int:
+def cutoff_by_size(files: Sequence[Extent], limit: int) -> int:
     """The last epoch of the files without which the rest still has ``limit`` bytes."""
     held, kept = 0, len(files)
     while kept and held < limit:
@@ -210,7 +210,7 @@ def beyond(files: Sequence[Extent], limit: int) -> int:
     )
 
 
-def worth(removed: int, written: int) -> bool:
+def is_worthwhile(removed: int, written: int) -> bool:
     """Whether a step that removes so many bytes is worth writing so many."""
     return removed >= WORTH * written
 
@@ -243,16 +243,16 @@ def _is_worth(log: Log, step: RetentionStep) -> bool:
     with log.catalog.read() as connection:
         mine = (table.c.topic_id == step.topic_id, table.c.epoch == step.start.epoch)
         runs = sum(connection.scalars(select(table.c.bytes).where(*mine)))
-        if worth(gain, runs + sum(row.bytes for row in step.split)):
+        if is_worthwhile(gain, runs + sum(row.bytes for row in step.split)):
             return True
         seconds = step.settings.retention.seconds
         if seconds is None:
             return False
-        overdue = older_than(connection, log, step.info, step.topic_id, seconds * (1 + OVERDUE))
+        overdue = cutoff_by_age(connection, log, step.info, step.topic_id, seconds * (1 + OVERDUE))
     return any(row.first_epoch <= min(overdue, step.cut) for row in step.files)
 
 
-def _held(
+def _withheld(
     log: Log,
     topic: TopicId,
     topic_id: int,

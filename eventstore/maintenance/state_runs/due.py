@@ -21,7 +21,7 @@ from tailrace.eventstore.catalog import tables
 from tailrace.eventstore.log.log import Log
 from tailrace.eventstore.metadata import log_start
 from tailrace.eventstore.metadata.log_start import LogStart
-from tailrace.eventstore.metadata.state_runs import Run, at_start, chain, of_topic
+from tailrace.eventstore.metadata.state_runs import Run, chain, refs_at_start, runs_of
 from tailrace.eventstore.metadata.topics import head_epoch, oldest_unsealed, topic_info, topic_query
 from tailrace.eventstore.model.info import TopicInfo
 from tailrace.eventstore.model.partitioning import Partitioning
@@ -84,15 +84,15 @@ class Holdings:
         return max((file.last_epoch for file in self.files), default=0)
 
     @property
-    def inspected(self) -> int:
+    def last_inspection(self) -> int:
         return max([self.start.epoch, *self.inspections, *(run.epoch for run in self.runs)])
 
     @property
     def new_bytes(self) -> int:
         """Bytes of files with rows that were not inspected yet."""
-        return self.stored(self.inspected, self.epoch)
+        return self.stored_bytes(self.last_inspection, self.epoch)
 
-    def stored(self, after: int, epoch: int) -> int:
+    def stored_bytes(self, after: int, epoch: int) -> int:
         return sum(file.bytes for file in self.files if after < file.last_epoch <= epoch)
 
 
@@ -130,7 +130,7 @@ def due_runs(
     for row in found:
         info = topic_info(row)
         if info.kind is TopicKind.TABLE and (topics is None or info.id in topics):
-            yield from _of_topic(log, info, row.id, sealed, least)
+            yield from _due_runs_of(log, info, row.id, sealed, least)
 
 
 def _holdings(connection: Connection, topic: TopicId, topic_id: int, sealed: int) -> Holdings:
@@ -145,11 +145,11 @@ def _holdings(connection: Connection, topic: TopicId, topic_id: int, sealed: int
         start=log_start.read(connection, topic_id),
         inspections=tuple(json.loads(looks or "[]")),
         files=[SealedFile(row.last_epoch, row.rows, row.bytes) for row in files],
-        runs=of_topic(connection, topic, topic_id),
+        runs=runs_of(connection, topic, topic_id),
     )
 
 
-def _of_topic(log: Log, info: TopicInfo, topic_id: int, sealed: int, least: int) -> Iterator[DueRun]:
+def _due_runs_of(log: Log, info: TopicInfo, topic_id: int, sealed: int, least: int) -> Iterator[DueRun]:
     """The next run; when the caller has made it, perhaps one that goes on from it."""
     latest = log.schemas(info.id)[-1]
     made: Stretch | None = None
@@ -173,18 +173,18 @@ def stretch(
     after, epoch, spans = 0, held.epoch, spans_of(topic, held)
     if not bag:
         after = begin(spans, held.new_bytes)
-    behind = partitioning.begun_within(after, epoch)
+    behind = partitioning.last_change_between(after, epoch)
     if after and behind:
-        if held.stored(held.inspected, behind) >= least:
+        if held.stored_bytes(held.last_inspection, behind) >= least:
             epoch = behind
-            after = begin(spans, held.stored(held.inspected, behind))
-            behind = partitioning.begun_within(after, epoch)
+            after = begin(spans, held.stored_bytes(held.last_inspection, behind))
+            behind = partitioning.last_change_between(after, epoch)
         if behind:
             within = [span for span in spans if span.after >= behind]
-            after = begin(within, held.stored(max(held.inspected, behind), epoch), behind)
+            after = begin(within, held.stored_bytes(max(held.last_inspection, behind), epoch), behind)
     rows = sum(file.rows for file in held.files if after < file.last_epoch <= epoch)
     if not after:
-        rows += sum(ref.rows for ref in at_start(held.runs, held.start))
+        rows += sum(ref.rows for ref in refs_at_start(held.runs, held.start))
     return Stretch(after, epoch, rows)
 
 
@@ -194,9 +194,9 @@ def spans_of(topic: TopicId, held: Holdings) -> list[InspectedSpan]:
     at = 0
     runs = chain(held.runs, topic, held.start, Cut(held.epoch))
     for run in [*runs, None]:
-        upto = held.inspected if run is None else run.after
+        upto = held.last_inspection if run is None else run.after
         for end in sorted({epoch for epoch in (*held.inspections, upto) if at < epoch <= upto}):
-            found.append(InspectedSpan(at, end, held.stored(at, end)))
+            found.append(InspectedSpan(at, end, held.stored_bytes(at, end)))
             at = end
         if run is not None:
             found.append(InspectedSpan(at, run.epoch, run.bytes))

@@ -31,9 +31,9 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.segment.segment import read_segment
-from tailrace.eventstore.segment.select import Part, filtered
+from tailrace.eventstore.segment.select import Part, select_rows
 from tailrace.eventstore.state.assembly import CellMove
-from tailrace.eventstore.state.bucket_passes import passes
+from tailrace.eventstore.state.bucket_passes import bucket_passes
 from tailrace.eventstore.state.input import StateInput, plan_state
 from tailrace.eventstore.state.moved_cells import MovedCells
 from tailrace.eventstore.state.row_layout import SILENT, Ints
@@ -66,12 +66,12 @@ class Share:
             self.storage, replace(self.wanted, columns=names), self.partitions, self.before, self.after
         )
         mine = {
-            partition: _joined(surviving.get(partition), self.more.get(partition))
+            partition: _union(surviving.get(partition), self.more.get(partition))
             for partition in self.partitions
         }
 
         def keep(table: pa.Table) -> pa.Array:
-            mask = among(table, mine)
+            mask = survival_mask(table, mine)
             inside = pc.and_(
                 pc.greater(table["_epoch"], self.after), pc.less_equal(table["_epoch"], self.epoch)
             )
@@ -80,7 +80,7 @@ class Share:
                 mask = pc.or_(mask, pc.and_(pc.is_in(table["_op"], pa.array(["d", "t"])), young))
             return pc.and_(mask, inside)
 
-        parts = filtered(self.storage, refs, keep, self.name, self.memory_bytes, self.partitions)
+        parts = select_rows(self.storage, refs, keep, self.name, self.memory_bytes, self.partitions)
         elsewhere = {at: offsets for at, offsets in surviving.items() if at not in self.partitions}
         return WrittenShare(tuple(parts), elsewhere)
 
@@ -133,7 +133,7 @@ def write_run(
     before = tuple(
         replace(ref, last_epoch=min(ref.last_epoch, after)) for ref in wanted.refs if ref.first_epoch <= after
     )
-    inside = _behind(wanted, after)
+    inside = _restrict_to_new(wanted, after)
     assert not (after and inside.partitioning.mixed)  # ``due``: such a run begins with the log
     workers = workers or Here()
     count = max(1, min(workers.shares, inside.partitioning.classes))
@@ -142,7 +142,7 @@ def write_run(
             storage=log.storage,
             wanted=inside,
             before=before,
-            partitions=inside.partitioning.of_class(number, count),
+            partitions=inside.partitioning.partitions_of_class(number, count),
             after=after,
             epoch=epoch,
             name=name,
@@ -152,31 +152,31 @@ def write_run(
         for number in range(count)
     ]
     written = list(workers.write(shares))
-    leaning = [at for at, share in enumerate(shares) if _asked_of(share, written)]
+    leaning = [at for at, share in enumerate(shares) if _requested_offsets(share, written)]
     if leaning:  # keys changed from one share's partitions to another's: those are done once more
-        again = [replace(shares[at], more=_asked_of(shares[at], written)) for at in leaning]
+        again = [replace(shares[at], more=_requested_offsets(shares[at], written)) for at in leaning]
         for at, found in zip(leaning, workers.write(again), strict=True):
             discard(log.storage, written[at].parts)
             written[at] = found
     return [part for each in written for part in each.parts]
 
 
-def _behind(wanted: StateInput, after: int) -> StateInput:
+def _restrict_to_new(wanted: StateInput, after: int) -> StateInput:
     """The rows of epochs behind ``after``. A file of some may hold others, too, of an incarnation that ended before."""
     inside = wanted.restricted_to(
         replace(ref, first_epoch=max(ref.first_epoch, after + 1))
         for ref in wanted.refs
         if ref.last_epoch > after
     )
-    return replace(inside, partitioning=inside.partitioning.behind(after))
+    return replace(inside, partitioning=inside.partitioning.restrict_after(after))
 
 
-def _asked_of(share: Share, written: Sequence[WrittenShare]) -> dict[int, Ints]:
+def _requested_offsets(share: Share, written: Sequence[WrittenShare]) -> dict[int, Ints]:
     asked: dict[int, Ints] = {}
     for each in written:
         for partition, offsets in each.elsewhere.items():
             if partition in share.partitions:
-                asked[partition] = _joined(asked.get(partition), offsets)
+                asked[partition] = _union(asked.get(partition), offsets)
     return asked
 
 
@@ -233,14 +233,14 @@ def survivors(
     layout, current = wanted.layout, wanted.partitioning.current
     found: dict[int, list[Ints]] = {partition: [] for partition in partitions}
     moves: list[CellMove] = []
-    read, spread = partition_reader(storage, wanted, layout), wanted.spread
+    read, spread = partition_reader(storage, wanted, layout), wanted.bucket_layout
     for at, partition in enumerate(current.numbers):
         if partition not in found:
             continue
-        for compactor in passes(read, layout, spread, spread.of_partition(at), later=after > 0):
-            kept, hidden = compactor.kept()
+        for compactor in bucket_passes(read, layout, spread, spread.buckets_of(at), later=after > 0):
+            kept, hidden = compactor.required_rows()
             if wanted.partitioning.mixed:
-                numbers = wanted.partitioning.of_rows(kept.hashes, kept.epochs)
+                numbers = wanted.partitioning.partitions_of_rows(kept.hashes, kept.epochs)
                 for number in np.unique(numbers).tolist():
                     found[number].append(kept.offsets[numbers == number])
             else:  # a truncate is of no key
@@ -249,21 +249,21 @@ def survivors(
 
     def seen(key_hash: int, epoch: int, offset: int) -> None:
         if epoch > after:
-            number = wanted.partitioning.of_row(key_hash, epoch)
+            number = wanted.partitioning.partition_of_row(key_hash, epoch)
             found.setdefault(number, []).append(np.array([offset], np.int64))
 
     if moves:
         whole = replace(wanted, refs=(*before, *wanted.refs))
         MovedCells(wanted.target, reader_of(storage, whole)).resolve(moves, seen)
-    return {partition: _joined(*parts) for partition, parts in found.items()}
+    return {partition: _union(*parts) for partition, parts in found.items()}
 
 
-def _joined(*parts: Ints | None) -> Ints:
+def _union(*parts: Ints | None) -> Ints:
     held = [part for part in parts if part is not None]
     return np.unique(np.concatenate(held)) if held else np.empty(0, np.int64)
 
 
-def among(table: pa.Table, surviving: Mapping[int, Ints]) -> pa.Array:
+def survival_mask(table: pa.Table, surviving: Mapping[int, Ints]) -> pa.Array:
     """Rows (all of one partition) whose offsets survive."""
     if not table.num_rows:
         return pa.array([], pa.bool_())

@@ -14,7 +14,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from tailrace.eventstore import disclosure
-from tailrace.eventstore.disclosure import ESCAPES, misread
+from tailrace.eventstore.disclosure import ESCAPES, is_ambiguous
 from tailrace.eventstore.errors import OperatorError, TailraceError, TransientError, UsageError
 from tailrace.projections.sinks.postgres.json import NotJsonb
 
@@ -45,7 +45,7 @@ class PostgresPlace:
                 f"{title}: its dsn is not a Postgres connection string",
                 hint="write postgresql://user:password@host:5432/database",
             ) from None
-        if misread(dsn) or not str(parts.get("port") or "0").replace(",", "").isdigit():
+        if is_ambiguous(dsn) or not str(parts.get("port") or "0").replace(",", "").isdigit():
             raise UsageError(f"{title}: its dsn has an @ or / that is not escaped", hint=ESCAPES)
         host, port = parts.get("host") or "local socket", parts.get("port") or "5432"
         self.text = f"{title} ({host}:{port}/{parts.get('dbname') or parts.get('user') or ''})"
@@ -170,13 +170,13 @@ def server_words(error: psycopg.Error) -> str:
     """The sentence of the server or libpq, without parts that may be values of a row."""
     diag = error.diag
     if diag.message_primary is not None:
-        return disclosure.server_said(error.sqlstate, diag.message_primary, diag.message_detail, diag.context)
+        return disclosure.server_text(error.sqlstate, diag.message_primary, diag.message_detail, diag.context)
     lines = [line for line in str(error).splitlines() if line.strip() and not line[0].isspace()]
     text = lines[-1] if lines else type(error).__name__
-    return text if isinstance(error, psycopg.OperationalError) else disclosure.quoting(text)
+    return text if isinstance(error, psycopg.OperationalError) else disclosure.hide_quoted_values(text)
 
 
 def _copied_column(error: psycopg.Error) -> str:
     """The column at which COPY failed. It is the only part of COPY's context that quotes no value."""
     found = re.match(r"COPY [^,]+, line \d+, column ([^:]+)", error.diag.context or "")
-    return f" in column {found[1]}" if found and not disclosure.allowed() else ""
+    return f" in column {found[1]}" if found and not disclosure.values_are_shown() else ""

@@ -25,7 +25,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tailrace.eventstore import disclosure
-from tailrace.eventstore.disclosure import ESCAPES, misread
+from tailrace.eventstore.disclosure import ESCAPES, is_ambiguous
 from tailrace.eventstore.errors import (
     Fenced,
     IntegrityError,
@@ -103,7 +103,7 @@ class RedisPlace:
     Raises UsageError for a malformed URL."""
 
     def __init__(self, title: str, url: str, *, cluster: bool = False) -> None:
-        if misread(url):
+        if is_ambiguous(url):
             raise UsageError(f"{title}: its url has an @ or / that is not escaped", hint=ESCAPES)
         self._url, self._cluster = url, cluster
         self._members: RedisCluster | None = None
@@ -215,7 +215,9 @@ def explain(place: str, error: exceptions.RedisError | exceptions.RedisClusterEx
                 f"{place}: {said}", hint="is the server running and reachable from here? then try again"
             )
         case _:
-            return OperatorError(f"{place}: {disclosure.quoting(said)}", hint="see the server's log")
+            return OperatorError(
+                f"{place}: {disclosure.hide_quoted_values(said)}", hint="see the server's log"
+            )
 
 
 def run(client: Client, commands: Sequence[Sequence[Any]]) -> list[Any]:

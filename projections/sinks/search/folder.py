@@ -136,7 +136,7 @@ class SearchFolder(GenerationsFolder):
             ):  # by an error of a thread of its own, which it does not tell
                 raise self.unusable("tantivy stopped writing, as it does when the disk refuses it") from error
             raise IntegrityError(
-                f"{self.text}: tantivy says: {disclosure.said(str(error))}",
+                f"{self.text}: tantivy says: {disclosure.hide_text(str(error))}",
                 hint="rebuild the projection as a new generation",
             ) from error
         except BaseException as error:
@@ -144,7 +144,7 @@ class SearchFolder(GenerationsFolder):
             if type(error).__name__ != "PanicException":
                 raise
             raise IntegrityError(
-                f"{self.text}: an index is damaged, tantivy stopped: {disclosure.said(str(error))}",
+                f"{self.text}: an index is damaged, tantivy stopped: {disclosure.hide_text(str(error))}",
                 hint="rebuild the projection as a new generation",
             ) from error
 

@@ -197,10 +197,10 @@ class Goal:
         return len(self.unloadable) == len(waiting)
 
     def _incomplete(self) -> list[TopicId]:
-        from tailrace.eventstore.metadata.quarantine import quarantined
+        from tailrace.eventstore.metadata.quarantine import quarantined_topics
 
-        in_quarantine = {each.topic for each in quarantined(self.store.catalog, self.source)}
-        in_quarantine -= {request.topic for request in self.store.requests.open(self.source, "retry")}
+        in_quarantine = {each.topic for each in quarantined_topics(self.store.catalog, self.source)}
+        in_quarantine -= {request.topic for request in self.store.requests.list_open(self.source, "retry")}
         topics = self.store.topics(self.source)
         return [
             topic.id for topic in topics if topic.complete_since is None and topic.id not in in_quarantine

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.cdc.postgres.progress import Ladder
-    from tailrace.eventstore.maintenance.rounds import Standing
+    from tailrace.eventstore.maintenance.rounds import UpkeepStatus
     from tailrace.eventstore.store import Store
 
 
@@ -36,7 +36,7 @@ class QuarantineStatus:
 
 def status(context: typer.Context) -> None:
     """Show sources, topics and projections: how far each is."""
-    from tailrace.eventstore.maintenance.rounds import standing
+    from tailrace.eventstore.maintenance.rounds import upkeep_status
     from tailrace.projections.definition.load import import_from
 
     invocation = invocation_of(context)
@@ -45,7 +45,7 @@ def status(context: typer.Context) -> None:
         head = store.head()
         sources = [source_status(store, name, settings) for name, settings in invocation.sources(None)]
         projections = projection_statuses(store, invocation.settings)
-        upkeep = standing(store)
+        upkeep = upkeep_status(store)
         quarantine = quarantine_statuses(store)
     output = invocation.output
     if output.json:
@@ -89,8 +89,8 @@ def status(context: typer.Context) -> None:
 
 
 def quarantine_statuses(store: Store) -> list[QuarantineStatus]:
-    from tailrace.eventstore.disclosure import allowed
-    from tailrace.eventstore.metadata.quarantine import quarantined
+    from tailrace.eventstore.disclosure import values_are_shown
+    from tailrace.eventstore.metadata.quarantine import quarantined_topics
 
     return [
         QuarantineStatus(
@@ -98,9 +98,9 @@ def quarantine_statuses(store: Store) -> list[QuarantineStatus]:
             each.error,
             format_lsn(each.lsn),
             (each.frames, each.bytes) if each.keeps else None,
-            each.frame.hex() if allowed() and each.frame is not None else None,
+            each.frame.hex() if values_are_shown() and each.frame is not None else None,
         )
-        for each in quarantined(store.catalog)
+        for each in quarantined_topics(store.catalog)
     ]
 
 
@@ -131,7 +131,7 @@ def _print_head(invocation: Invocation, epoch: int, commit_ts: datetime | None) 
     invocation.output.line(f"log {name}: epoch {epoch:,}, last commit {when(commit_ts)}{ago}\n")
 
 
-def upkeep_line(upkeep: Standing) -> str:
+def upkeep_line(upkeep: UpkeepStatus) -> str:
     """What upkeep has left to do, and when its last round was."""
     parts = [f"{count(upkeep.unsealed_epochs, 'epoch')} not sealed ({size(upkeep.unsealed_bytes)})"]
     tiers = ", ".join(f"{files:,} {name}" for name, (files, _) in upkeep.tiers.items())

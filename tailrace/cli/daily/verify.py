@@ -108,7 +108,7 @@ def print_comparison(invocation: Invocation, found: Comparison) -> None:
         f" values, {found.only_in_log:,} missing in the sink, {found.only_in_sink:,} only in the sink",
         style="bold red",
     )
-    for row in found.samples if disclosure.allowed() else ():
+    for row in found.samples if disclosure.values_are_shown() else ():
         output.line(f"  {row.kind}: {row.key}")
         output.line(f"    expected: {_values(row.expected)}")
         output.line(f"    actual:   {_values(row.actual)}")
@@ -190,7 +190,7 @@ def print_topic_comparison(invocation: Invocation, found: TopicComparison) -> No
             ("only in source", found.source_samples),
             ("only in log", found.log_samples),
         ):
-            for key in samples if disclosure.allowed() else ():
+            for key in samples if disclosure.values_are_shown() else ():
                 output.line(f"  {kind}: {', '.join(str(part) for part in key)}")
         print_hidden_note(invocation)
     if found.erased:

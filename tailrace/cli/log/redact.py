@@ -134,15 +134,15 @@ def _remove_replaced_files(
     from tailrace.eventstore.maintenance.redaction import remaining_copies
     from tailrace.eventstore.maintenance.retention import archive
 
-    archive.remove_abandoned(store)
-    while files := retired.of_topic(store, topic):
+    archive.remove_abandoned_copies(store)
+    while files := retired.retired_files(store, topic):
         if at_once:
             retired.remove(store, files)
             break
         retired.collect_retired(store, store.settings.upkeep.keep_seconds)
         report(f"waiting for readers of {count(len(files), 'replaced file')}")
         time.sleep(_POLL_SECONDS)
-    return remaining_copies.now(store, topic)
+    return remaining_copies.current_remnants(store, topic)
 
 
 def _keys(keys: Sequence[Sequence[str | None]]) -> str:

@@ -49,7 +49,7 @@ def show(
         history = row_history(store, info, key)
         events = events_of(store, info.id.source, history)
         removed = store.removed_until(info.id)
-        archived = sorted({each.archive for each in store.archived(info.id)})
+        archived = sorted({each.archive for each in store.archived_files(info.id)})
     if removed is not None:
         kept = f"; they are archived in {', '.join(archived)}" if archived else ""
         invocation.output.note(f"retention removed rows of {info.id.text} up to {when(removed)}{kept}")
@@ -98,7 +98,7 @@ def _rows_of_key(store: Store, info: TopicInfo, key_hash: int) -> Iterator[Docum
 
     from tailrace.cli.log.row_format import documents
 
-    for batch in store.read(info.id, partitions=info.partitioning.of_key(key_hash)):
+    for batch in store.read(info.id, partitions=info.partitioning.partitions_of_key(key_hash)):
         wanted = pc.or_(pc.equal(batch["_hash"], pa.scalar(key_hash)), pc.equal(batch["_op"], "t"))
         yield from documents(info.id, batch.filter(wanted))
 
@@ -109,14 +109,14 @@ def events_of(store: Store, source: str, history: Sequence[Document]) -> dict[st
     from tailrace.eventstore.model.position import Cut
     from tailrace.eventstore.model.topic import TopicKind
     from tailrace.eventstore.subscriptions.filter import Filter
-    from tailrace.eventstore.subscriptions.tail import between
+    from tailrace.eventstore.subscriptions.tail import read_between
 
     epochs = sorted({row["epoch"] for row in history if row["txn"]})
     lsns = {row["lsn"] for row in history if row["txn"]}
     topics = [info for info in store.topics(source) if info.kind is not TopicKind.TABLE]
     found: dict[str, list[Document]] = {}
     for epoch in epochs:
-        for row in in_commit_order(between(store, topics, epoch - 1, Cut(epoch), Filter())):
+        for row in in_commit_order(read_between(store, topics, epoch - 1, Cut(epoch), Filter())):
             if row["lsn"] in lsns:
                 found.setdefault(row["lsn"], []).append(row)
     return found

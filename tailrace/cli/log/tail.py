@@ -122,11 +122,11 @@ def _patterns(store: Store, given: Sequence[str] | None, *, follow: bool) -> lis
 def _filter(
     store: Store, patterns: Sequence[str], keys: Sequence[str] | None, ops: Sequence[str] | None
 ) -> Filter:
-    from tailrace.eventstore.subscriptions.filter import Filter, matching
+    from tailrace.eventstore.subscriptions.filter import Filter, matching_topics
 
     found = None
     if keys:
-        infos = matching(store, patterns)
+        infos = matching_topics(store, patterns)
         found = [key for text in keys for key in _key(store, infos, text)]
     return Filter.of(_ops(ops) if ops else None, found, None)
 
@@ -182,14 +182,14 @@ def _latest(
 ) -> Sequence[Document]:
     """The last ``count`` rows, looking back over ever more epochs until there are enough."""
     from tailrace.cli.log.row_format import in_commit_order
-    from tailrace.eventstore.subscriptions.filter import matching
-    from tailrace.eventstore.subscriptions.tail import between
+    from tailrace.eventstore.subscriptions.filter import matching_topics
+    from tailrace.eventstore.subscriptions.tail import read_between
 
-    infos = matching(store, patterns)
+    infos = matching_topics(store, patterns)
     window = LATEST_EPOCHS
     while count:
         after = max(0, end.epoch - window)
-        found = deque(in_commit_order(between(store, infos, after, end, chosen)), maxlen=count)
+        found = deque(in_commit_order(read_between(store, infos, after, end, chosen)), maxlen=count)
         if len(found) == count or not after:
             return found
         window *= 4

@@ -59,7 +59,7 @@ def _print_diff(invocation: Invocation, found: GenerationDiff) -> None:
         f"{count(found.different, 'row')} with other values, {found.only_in_first:,} only in {one},"
         f" {found.only_in_second:,} only in {other}"
     )
-    for sample in found.samples if disclosure.allowed() else ():
+    for sample in found.samples if disclosure.values_are_shown() else ():
         output.line(f"  {_shown(sample.key)}")
         for number, row in ((one, sample.first), (other, sample.second)):
             output.line(f"    {number}: {_changed(sample, row) if row is not None else 'no row'}")
@@ -92,7 +92,7 @@ def _document(found: GenerationDiff) -> dict[str, object]:
 
 
 def _text(row: Row | None) -> str | None:
-    return None if row is None else disclosure.said(json.dumps(row, default=str, ensure_ascii=False))
+    return None if row is None else disclosure.hide_text(json.dumps(row, default=str, ensure_ascii=False))
 
 
 def _epochs(record: RunRecord) -> str:

@@ -46,9 +46,9 @@ def retry(
 def quarantined_topics(invocation: Invocation, store: Store, names: Sequence[str]) -> list[TopicId]:
     """All quarantined topics, or those of the named sources and topics. Raises UsageError for a name that is neither,
     and for a topic that is not quarantined."""
-    from tailrace.eventstore.metadata.quarantine import quarantined
+    from tailrace.eventstore.metadata.quarantine import quarantined_topics
 
-    every = [each.topic for each in quarantined(store.catalog)]
+    every = [each.topic for each in quarantined_topics(store.catalog)]
     if not names:
         return every
     found: list[TopicId] = []
@@ -65,9 +65,9 @@ def quarantined_topics(invocation: Invocation, store: Store, names: Sequence[str
 
 
 def _report_bytes_left(store: Store, reporter: Reporter, each: Request) -> None:
-    from tailrace.eventstore.metadata.quarantine import quarantined
+    from tailrace.eventstore.metadata.quarantine import quarantined_topics
 
-    left = {found.topic: found.bytes for found in quarantined(store.catalog)}.get(each.topic, 0)
+    left = {found.topic: found.bytes for found in quarantined_topics(store.catalog)}.get(each.topic, 0)
     reporter.progress.say(f"{each.topic.text}: {size(left)} left", topic=each.topic.text, bytes_left=left)
 
 

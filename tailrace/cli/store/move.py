@@ -49,7 +49,7 @@ def move(
     copying begins, processes that still use the old place are refused, and learn where the store went.
     """
     from tailrace.config.load import store_at
-    from tailrace.eventstore.maintenance.move.move import moving
+    from tailrace.eventstore.maintenance.move.move import open_move
 
     invocation = invocation_of(context)
     s3 = {"endpoint": endpoint, "region": region, "encryption": encryption, "kms_key": kms_key}
@@ -57,7 +57,7 @@ def move(
         invocation.settings.store,
         store_at(invocation.configuration, catalog, segments, s3),
     )
-    with moving(settings, place, invocation.configuration.folder) as found:
+    with open_move(settings, place, invocation.configuration.folder) as found:
         if abandon:
             found.abandon()
             invocation.output.line("the move was given up: the store is where it was")

@@ -37,11 +37,11 @@ def upgrade(
     First run `--phase pre` while processes of the version before still run; then replace them; then `--phase post`. It
     also grants the roles of a catalog on Postgres again.
     """
-    from tailrace.eventstore.catalog.upgrade import upgrading
+    from tailrace.eventstore.catalog.upgrade import open_upgrade
 
     invocation = invocation_of(context)
-    with upgrading(invocation.settings.store, invocation.configuration.folder) as found:
-        pending = found.pending(phase.value)
+    with open_upgrade(invocation.settings.store, invocation.configuration.folder) as found:
+        pending = found.pending_steps(phase.value)
         if not invocation.output.json:
             _print_pending(invocation, found, pending)
         if not dry_run:

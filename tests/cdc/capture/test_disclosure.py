@@ -65,7 +65,7 @@ SCHEMA = (
 @pytest.fixture(params=[False, True], ids=["hidden", "shown"])
 def shown(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
     monkeypatch.delenv(disclosure.VARIABLE, raising=False)
-    with disclosure.showing(request.param):
+    with disclosure.show_values(request.param):
         yield request.param
 
 

@@ -267,7 +267,7 @@ def test_a_promoted_servers_timeline_must_hold_what_the_log_holds(site: Site, st
     """The catalog says that the log followed another timeline: one that the server never left for its own."""
     source = store.source(SOURCE)
     assert source is not None and source.timeline == 1
-    store.take_over(SOURCE).on_timeline(7)
+    store.take_over(SOURCE).set_timeline(7)
     error = refused(site)
     assert isinstance(error, Mismatch) and "timeline 7" in error.message and "source repair" in error.hint
     assert repair(site).incarnation == 2

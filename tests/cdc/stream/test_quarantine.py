@@ -11,7 +11,7 @@ from tailrace.cdc.columnar import undecoded
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog.requests import RequestState
 from tailrace.eventstore.errors import IncompleteTopic
-from tailrace.eventstore.metadata.quarantine import first_kept, quarantined
+from tailrace.eventstore.metadata.quarantine import first_frames, quarantined_topics
 from tailrace.eventstore.state.state import state
 from tests.support.capturing import (
     CaptureProcess,
@@ -94,7 +94,7 @@ def test_the_others_go_on_and_what_was_kept_is_decoded_in_order(
         store = capture.store
         assert any("shop.public.orders is in quarantine" in text for text in capture.status.messages)
         assert capture.is_complete(PEOPLE)
-        [aside] = quarantined(store.catalog, "shop")
+        [aside] = quarantined_topics(store.catalog, "shop")
         assert (aside.topic, aside.keeps) == (ORDERS, True)
         assert aside.frames > 1500
         assert aside.error == "its rows could not be made (Refused)"
@@ -105,7 +105,7 @@ def test_the_others_go_on_and_what_was_kept_is_decoded_in_order(
     retried(site)
     with site.open() as store:
         assert_sound(store)
-        assert quarantined(store.catalog) == []
+        assert quarantined_topics(store.catalog) == []
         assert [path for path in store.storage.list() if path.endswith(".frames")] == []
         assert sum(row["_op"] == "t" for row in rows(store, ORDERS)) > 0
 
@@ -133,7 +133,7 @@ def test_kill_while_frames_are_kept_or_decoded_loses_and_doubles_nothing(
     broken(True)
     with RunningCapture(site) as capture:
         capture.catch_up()
-        assert [each.topic for each in quarantined(capture.store.catalog)] == [ORDERS]
+        assert [each.topic for each in quarantined_topics(capture.store.catalog)] == [ORDERS]
     with site.open() as store:
         store.requests.ask("retry", [ORDERS])
     with CaptureProcess(site, failpoint=decoding) as process:
@@ -155,8 +155,8 @@ def test_a_table_without_columns_is_set_aside_until_it_is_read_again(site: Site)
         capture.catch_up()
         execute(site.dsn, "ALTER TABLE bare DROP COLUMN n", "INSERT INTO bare DEFAULT VALUES")
         change(site, 100, 3)
-        capture.wait_until(lambda: len(quarantined(capture.store.catalog)) == 1)
-        [aside] = quarantined(capture.store.catalog)
+        capture.wait_until(lambda: len(quarantined_topics(capture.store.catalog)) == 1)
+        [aside] = quarantined_topics(capture.store.catalog)
         assert aside.topic == bare
         assert "has no columns" in aside.error
         [request] = capture.store.requests.ask("retry", [bare])
@@ -167,7 +167,7 @@ def test_a_table_without_columns_is_set_aside_until_it_is_read_again(site: Site)
         capture.store.requests.ask("snapshot", [bare])
         capture.wait_until_complete(bare)
         capture.catch_up()
-        assert quarantined(capture.store.catalog) == []
+        assert quarantined_topics(capture.store.catalog) == []
         assert_equals_source(site)
         assert_sound(capture.store)
 
@@ -194,9 +194,9 @@ def test_what_is_kept_of_protected_columns_is_protected(site: Site, broken: Call
         )
         capture.catch_up()
     with guarded.open() as store:
-        [aside] = quarantined(store.catalog)
+        [aside] = quarantined_topics(store.catalog)
         assert aside.keeps
-        found = first_kept(store.catalog, store.storage, ORDERS)
+        found = first_frames(store.catalog, store.storage, ORDERS)
         assert found is not None
         plain = undecoded.unpack(found[1]).data
         assert secret.encode() not in plain

@@ -59,7 +59,7 @@ def with_replaced_files(new_store: StoreFactory) -> Store:
 
 def enters(store: Store) -> bool:
     try:
-        with leases.maintaining(store.catalog):
+        with leases.maintainer_lease(store.catalog):
             return True
     except leases.Busy:
         return False
@@ -70,12 +70,12 @@ def test_a_lease_that_a_jump_ended_early_does_not_end_its_successors(
 ) -> None:
     """On Postgres the catalog's own clock counts, so a host's does nothing at all."""
     store = new_store()
-    with leases.maintaining(store.catalog):
+    with leases.maintainer_lease(store.catalog):
         step(3600)
         if store.catalog.kind == "postgres":
             assert not enters(store)
             return
-        second = leases.maintaining(store.catalog)
+        second = leases.maintainer_lease(store.catalog)
         second.__enter__()
     try:
         assert not enters(store), "the first ended, the second is at work"
@@ -90,8 +90,8 @@ def test_a_lease_from_before_the_clock_was_set_back_ends_like_any_other(
     """Of somebody who died on another host, given when the clock was a year ahead."""
     store = with_replaced_files(new_store)
     monkeypatch.setattr(leases, "_RENEWALS", 1e-6)  # the dead renew none
-    upkeep = leases.maintaining(store.catalog)
-    reader = leases.pinned(store.catalog, "a job")
+    upkeep = leases.maintainer_lease(store.catalog)
+    reader = leases.reader_lease(store.catalog, "a job")
     for one in (upkeep, reader):
         one.__enter__()
     table = tables.leases
@@ -111,7 +111,7 @@ def test_who_lives_keeps_its_files_when_the_clock_is_set_back(
 ) -> None:
     store = with_replaced_files(new_store)
     step(86_400)
-    with leases.pinned(store.catalog, "a job"):
+    with leases.reader_lease(store.catalog, "a job"):
         for seconds in (0, -86_400, -86_400 + 60):
             step(seconds)
             store.maintain()
@@ -122,7 +122,7 @@ def test_who_lives_keeps_its_files_when_the_clock_is_set_back(
 
 def test_files_replaced_when_the_clock_was_ahead_go_when_their_time_has_come(new_store: StoreFactory) -> None:
     store = with_replaced_files(new_store)
-    with leases.pinned(store.catalog, "a job"):
+    with leases.reader_lease(store.catalog, "a job"):
         store.maintain()
     with store.catalog.write() as connection:
         connection.execute(update(tables.retired).values(retired_at=tables.retired.c.retired_at + YEAR))

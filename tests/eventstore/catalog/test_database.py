@@ -182,9 +182,9 @@ def test_the_first_phase_of_an_upgrade_ends_before_something_is_taken_away() -> 
         MigrationStep("0004", "post", "c"),
         MigrationStep("0005", "pre", "d"),
     ]
-    assert formats.chosen(steps, "pre") == steps[:2]
-    assert formats.chosen(steps, "post") == steps
-    assert formats.chosen(steps[2:], "pre") == []
+    assert formats.steps_of_phase(steps, "pre") == steps[:2]
+    assert formats.steps_of_phase(steps, "post") == steps
+    assert formats.steps_of_phase(steps[2:], "pre") == []
 
 
 def test_segments_of_another_log_are_refused(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def main() -> None:
             list(fold.fold(store, 1))
             store.compact([TOPIC])
             with store.catalog.read() as connection:
-                (run,) = state_runs.of_topic(connection, TOPIC, 1)
+                (run,) = state_runs.runs_of(connection, TOPIC, 1)
                 merged = connection.execute(select(tables.segments)).all()
                 epochs = connection.execute(select(tables.epoch_files)).one()
             keep("merged", store, segment_index.file_ref(TOPIC, merged[0]))

@@ -292,7 +292,7 @@ def test_a_topic_is_named_by_its_text_as_well_as_by_its_identity(new_store: Stor
     store.seal()
     name = ORDERS.text
     assert store.files(name) == store.files(ORDERS) != []
-    assert store.archived(name) == []
+    assert store.archived_files(name) == []
     assert [info.epoch for info in store.epochs(topics=[name])] == [1]
     cut = store.cut()
     assert store.schemas_at(name, cut) == store.schemas_at(ORDERS, cut) == store.schemas(name)

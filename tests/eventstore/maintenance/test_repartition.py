@@ -172,7 +172,7 @@ def test_it_is_refused_before_anything_is_done_and_twice_is_once(new_store: Stor
     for thread in threads:
         thread.join()
     assert sorted(epochs) == [0, 3]
-    assert store.topic(ORDERS).partitioning == Partitioning.of(4).repartitioned(3, 3)
+    assert store.topic(ORDERS).partitioning == Partitioning.of(4).repartition(3, 3)
 
 
 REPARTITIONER = """
@@ -233,7 +233,7 @@ def test_what_is_parked_holds_its_key_in_the_new_partitions_and_is_replayed_in_o
     with group.join("pod") as member:
         member.process(handle, attempts=1, timeout=0)
     parked = [(each.slot.partition, each.attempts) for each in group.parked()]
-    three = store.topic(ORDERS).partitioning.of_key(hash_texts(["3"]))
+    three = store.topic(ORDERS).partitioning.partitions_of_key(hash_texts(["3"]))
     assert parked == [(three[0], 1), (three[1], 0)]
     poison.clear()
     group.replay([group.parked()[1].id])

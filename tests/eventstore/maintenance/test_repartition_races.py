@@ -69,7 +69,7 @@ def assert_right(store: Store) -> None:
     fill(store, 7, 9)
     store.maintain()
     assert store.log_start(ORDERS).epoch >= 3
-    assert sum(file.rows for file in store.archived(ORDERS)) == sum(store.log_start(ORDERS).whole)
+    assert sum(file.rows for file in store.archived_files(ORDERS)) == sum(store.log_start(ORDERS).whole)
     assert state_of(store, 10) == expected(9)
     assert store.verify(archives=True).findings == ()
 

@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import insert, update
 
 from tailrace.eventstore.catalog import leases, tables
-from tailrace.eventstore.catalog.leases import AtWork, workers, working
-from tailrace.eventstore.maintenance.rounds import standing
+from tailrace.eventstore.catalog.leases import AlreadyRunning, work_lease, workers
+from tailrace.eventstore.maintenance.rounds import upkeep_status
 from tailrace.eventstore.store import Store
 from tests.fixtures.stores import StoreFactory
 
@@ -26,7 +26,7 @@ HERE = socket.gethostname()
 def left_by(store: Store, holder: str, seconds: float = 30.0) -> None:
     """A lease that nobody in this process holds."""
     with store.catalog.write() as connection:
-        row = leases._row(connection, "run:totals", leases.WORKER, "run", seconds)
+        row = leases._lease_row(connection, "run:totals", leases.WORKER, "run", seconds)
         connection.execute(insert(tables.leases).values(row | {"holder": f"run by {holder}"}))
 
 
@@ -44,17 +44,17 @@ def who(store: Store) -> list[str]:
 def test_a_second_one_is_told_who_is_at_work_and_begins_nothing(new_store: StoreFactory) -> None:
     store = new_store()
     both: Mapping[str, str] = {"run:other": "projection 'other'", **TOTALS}
-    with working(store.catalog, TOTALS, "run"):
+    with work_lease(store.catalog, TOTALS, "run"):
         said = rf"projection 'totals' is being refreshed already: run by {HERE}:{os.getpid()}, since 20\d\d-"
-        with pytest.raises(AtWork, match=said) as refused, working(store.catalog, both, "run"):
+        with pytest.raises(AlreadyRunning, match=said) as refused, work_lease(store.catalog, both, "run"):
             pass
         assert refused.value.exit_code == 5
         with store.catalog.read() as connection:
             assert not leases.holders(connection), "files are nobody's need while it waits for work"
-        assert standing(store).readers == 0
-        with working(store.catalog, {"run:other": "projection 'other'"}, "run"):
+        assert upkeep_status(store).readers == 0
+        with work_lease(store.catalog, {"run:other": "projection 'other'"}, "run"):
             assert who(store) == [f"run by {HERE}:{os.getpid()}"]
-    with working(store.catalog, both, "run"):
+    with work_lease(store.catalog, both, "run"):
         pass
     assert who(store) == []
 
@@ -68,7 +68,7 @@ def test_one_that_died_on_this_host_is_succeeded_at_once(
     store = new_store()
     left_by(store, f"{HERE}:{ended_process() if pid.startswith('of') else os.getpid()}")
     assert who(store) == []
-    with working(store.catalog, TOTALS, "run"):
+    with work_lease(store.catalog, TOTALS, "run"):
         assert who(store) == [f"run by {HERE}:{os.getpid()}"]
 
 
@@ -88,10 +88,10 @@ def test_one_of_another_host_has_as_long_as_its_lease_to_renew_it(
 
     left_by(store, "elsewhere:7")
     looking(expires_at=table.c.expires_at + 1)
-    with pytest.raises(AtWork, match="run by elsewhere:7"), working(store.catalog, TOTALS, "run"):
+    with pytest.raises(AlreadyRunning, match="run by elsewhere:7"), work_lease(store.catalog, TOTALS, "run"):
         pass
     looking(expires_at=0)
-    with working(store.catalog, TOTALS, "run"):
+    with work_lease(store.catalog, TOTALS, "run"):
         assert who(store) == [f"run by {HERE}:{os.getpid()}"]
 
 
@@ -106,10 +106,10 @@ def test_of_several_at_the_same_moment_one_is_at_work(
     def work(store: Store) -> None:
         everybody.wait()
         try:
-            with working(store.catalog, TOTALS, "run"):
+            with work_lease(store.catalog, TOTALS, "run"):
                 outcome.append("at work")
                 refused.wait()
-        except AtWork:
+        except AlreadyRunning:
             outcome.append("refused")
             if outcome.count("refused") == 3:
                 refused.set()

@@ -59,9 +59,9 @@ def test_a_driver_of_this_host_is_at_work_until_it_ends_whatever_the_clock_says(
     with attempts.attempt(store.catalog, "totals", number, "1") as attempt:
         for ahead in (DAY, -DAY, timedelta()):
             jump(ahead)
-            assert attempts.at_work(store.catalog, "totals", number) == {attempt.name}
+            assert attempts.live_attempts(store.catalog, "totals", number) == {attempt.name}
         store.steps.commit(NewStep("totals", number, 0, 1, "full", FILES, 3), lease=attempt.lease)
-    assert attempts.at_work(store.catalog, "totals", number) == frozenset()
+    assert attempts.live_attempts(store.catalog, "totals", number) == frozenset()
     assert len(store.steps.list("totals", number)) == 1
 
 
@@ -75,10 +75,10 @@ def test_who_was_taken_for_dead_commits_nothing(new_store: StoreFactory, jump: J
     ):
         with attempts.attempt(store.catalog, "totals", number, "1") as attempt:
             held_by(store, "it by elsewhere:1")
-            assert attempts.at_work(store.catalog, "totals", number) == {attempt.name}
+            assert attempts.live_attempts(store.catalog, "totals", number) == {attempt.name}
             held_by(store, holder)
             jump(ahead)
-            assert attempts.at_work(store.catalog, "totals", number) == frozenset()
+            assert attempts.live_attempts(store.catalog, "totals", number) == frozenset()
             with pytest.raises(leases.LeaseEnded, match="taken for dead"):
                 store.steps.commit(NewStep("totals", number, 0, 1, "full", FILES, 3), lease=attempt.lease)
     assert store.steps.list("totals", number) == []

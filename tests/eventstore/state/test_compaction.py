@@ -19,7 +19,7 @@ from tailrace.eventstore.errors import IntegrityError, UsageError
 from tailrace.eventstore.model.schema import Column, TopicSchema, change_schema
 from tailrace.eventstore.segment import row_order, segment
 from tailrace.eventstore.segment.segment import read_segment
-from tailrace.eventstore.state.bucket_passes import passes
+from tailrace.eventstore.state.bucket_passes import bucket_passes
 from tailrace.eventstore.state.compaction import compact
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.row_layout import Layout
@@ -103,7 +103,9 @@ def test_a_partition_that_has_no_room_for_its_state_is_folded_in_several_passes(
     every = range(wanted.buckets)
     expected = pa.concat_tables(by_itself(wanted, bucket) for bucket in every)
     for kept_bytes in (1, 1 << 30):
-        found = passes(read, wanted.layout, wanted.spread, every, fold_rows=fold_rows, kept_bytes=kept_bytes)
+        found = bucket_passes(
+            read, wanted.layout, wanted.bucket_layout, every, fold_rows=fold_rows, kept_bytes=kept_bytes
+        )
         tables = [compactor.finish() for compactor in found]
         assert partitions <= len(tables) <= wanted.buckets
         order = [("_hash", "ascending"), ("id", "ascending")]
@@ -113,7 +115,7 @@ def test_a_partition_that_has_no_room_for_its_state_is_folded_in_several_passes(
 def by_itself(wanted: StateInput, bucket: int) -> pa.Table:
     """The state of one bucket, without what only rows of other keys know."""
     read = partition_reader(LocalStorage(NOWHERE), wanted, wanted.layout)
-    (compactor,) = passes(read, wanted.layout, wanted.spread, range(bucket, bucket + 1))
+    (compactor,) = bucket_passes(read, wanted.layout, wanted.bucket_layout, range(bucket, bucket + 1))
     return compactor.finish()
 
 
@@ -126,7 +128,9 @@ def test_a_history_is_decoded_once_unless_its_state_is_too_large() -> None:
     read = partition_reader(LocalStorage(NOWHERE), wanted, wanted.layout)
 
     def count(kept_bytes: int) -> int:
-        found = passes(read, wanted.layout, wanted.spread, range(8), fold_rows=50, kept_bytes=kept_bytes)
+        found = bucket_passes(
+            read, wanted.layout, wanted.bucket_layout, range(8), fold_rows=50, kept_bytes=kept_bytes
+        )
         tables = [compactor.finish() for compactor in found]
         assert sum(table.num_rows for table in tables) == 40
         return len(tables)
@@ -164,11 +168,11 @@ def test_files_of_which_only_what_matters_is_read_give_the_same(
         assert compute_state(storage, files, bucket).equals(compute_state(NOWHERE, wanted, bucket))
     found, expected = (
         [
-            compactor.kept()
-            for compactor in passes(
+            compactor.required_rows()
+            for compactor in bucket_passes(
                 partition_reader(storage, each, each.layout),
                 each.layout,
-                each.spread,
+                each.bucket_layout,
                 range(each.buckets),
                 fold_rows=fold_rows,
                 later=True,
@@ -489,4 +493,4 @@ def test_a_topic_without_a_key_has_no_state() -> None:
 def test_only_the_wanted_columns_and_the_key_come_back() -> None:
     layout = Layout.of(TopicSchema(version=2, columns=(BODY, ID, SIZE)), ["size"])
     assert [column.name for column in layout.columns] == ["id", "size"]
-    assert layout.needs(FIRST)[-1] == "key.id"
+    assert layout.required_columns(FIRST)[-1] == "key.id"

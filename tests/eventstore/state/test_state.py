@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailrace.eventstore.disclosure import showing
+from tailrace.eventstore.disclosure import show_values
 from tailrace.eventstore.errors import IncompleteTopic, UnknownCell, UnreadableCell, UsageError
 from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.position import Cut
@@ -92,7 +92,7 @@ def test_a_cell_without_a_value_is_read_as_the_policy_says(
 
 
 def test_a_cell_without_a_value_is_an_error_that_names_it(store: Store) -> None:
-    with showing(True), pytest.raises(UnreadableCell, match=r"column 'note' of the row id=7 holds 'raw'"):
+    with show_values(True), pytest.raises(UnreadableCell, match=r"column 'note' of the row id=7 holds 'raw'"):
         notes_at(store, store.cut(), on_unreadable="error")
     hidden = r"column 'note' of the row id=<hidden: 1 character> holds <hidden: 3 characters>"
     with pytest.raises(UnreadableCell, match=hidden):
@@ -141,7 +141,7 @@ def test_an_unknown_cell_is_never_null_whatever_the_policy(new_store: StoreFacto
     rows = [TopicRows(shop.ORDERS, 1, table)]
     writer.append(EpochBatch("shop", 10, 11, 11, rows=rows, completes=[shop.ORDERS]))
     for policy in ("error", "null", "text"):
-        with showing(True), pytest.raises(UnknownCell, match=r"'note' of the row id=1 was never sent"):
+        with show_values(True), pytest.raises(UnknownCell, match=r"'note' of the row id=1 was never sent"):
             notes_at(store, store.cut(), on_unreadable=policy)
         with pytest.raises(UnknownCell, match=r"'note' of the row id=<hidden: 1 character> was never sent"):
             notes_at(store, store.cut(), on_unreadable=policy)
@@ -160,7 +160,7 @@ def test_a_value_of_a_former_type_names_both_versions(new_store: StoreFactory) -
     columns = (shop.SCHEMA.columns[0], Column(2, "note", 23, type_name="integer"))
     retyped = TopicSchema(2, columns, relid=shop.SCHEMA.relid)
     writer.append(EpochBatch("shop", 20, 21, 21, new_schemas=[(shop.ORDERS, retyped)]))
-    with showing(True), pytest.raises(
+    with show_values(True), pytest.raises(
         UnreadableCell, match=r"'note' of the row id=1 holds '10.0', which int32 cannot "
         r"\(it was text in version 1 of the topic, and is integer in version 2\)",
     ):  # fmt: skip

@@ -31,9 +31,9 @@ from tailrace.eventstore.streams import (
     Expected,
     Stream,
     append,
-    declared,
     event,
     load,
+    model_of,
 )
 from tailrace.eventstore.streams.connection import AnyConnection
 
@@ -277,7 +277,7 @@ def test_undeclared_models_names_and_versions_say_what_to_do(dsn: str) -> None:
         with pytest.raises(IntegrityError, match="does not fit"):
             load(connection, ACCOUNT)
     with pytest.raises(UsageError, match="declared are versions 2"):
-        declared("withdrawn", 1)
+        model_of("withdrawn", 1)
     with pytest.raises(UsageError, match=r"is .*Deposited and cannot be .*Unknown too"):
         event("deposited")(Unknown)
 

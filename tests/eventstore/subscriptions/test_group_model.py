@@ -168,7 +168,7 @@ class GroupMachine(RuleBasedStateMachine):
     def take(self, consumer: Consumer, given: Batch) -> None:
         slot = Slot(given.topic, given.partition)
         _, ends = end_of(self.store, given.topic)
-        before = self.store.topic(given.topic).partitioning.of_partition(given.partition).first
+        before = self.store.topic(given.topic).partitioning.incarnation_of(given.partition).first
         assert [self.committed[Slot(given.topic, earlier)] for earlier in range(before)] == ends[:before]
         assert given.rows["_offset"].to_pylist() == list(range(given.first_offset, given.end_offset))
         went_on = given.first_offset == consumer.position.get(slot)

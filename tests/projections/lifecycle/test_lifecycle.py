@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from tailrace.cli.projection.status import describe_unshown, projection_statuses
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import terms
-from tailrace.eventstore.catalog.leases import AtWork
+from tailrace.eventstore.catalog.leases import AlreadyRunning
 from tailrace.eventstore.errors import (
     Fenced,
     IncompleteTopic,
@@ -260,7 +260,7 @@ def test_a_changed_definition_is_deployed_beside_a_runner_of_the_old_one(
     new.report = meanwhile
     with refresh_lease(old, ["totals"]):
         built = rebuild(new, "totals")
-        with pytest.raises(AtWork):
+        with pytest.raises(AlreadyRunning):
             run(deploy(TOTALS), None, threading.Event())
         assert [(each.generation, each.status) for each in kept_fresh] == [(1, "done")]
         assert built.promoted is not None and built.epoch == kept_fresh[0].epoch

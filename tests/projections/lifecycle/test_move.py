@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from tailrace.eventstore.maintenance.move.move import moving
+from tailrace.eventstore.maintenance.move.move import open_move
 from tailrace.eventstore.settings import Settings
 from tailrace.eventstore.store import Store
 from tailrace.projections.context import ProjectionContext
@@ -33,7 +33,7 @@ def test_a_projection_goes_on_from_an_object_store_after_a_move(
     s3_of = settings.store.s3.model_copy(update={"endpoint": s3.endpoint})
     place = {"s3": s3_of, "catalog": database, "segments": f"s3://{bucket}/{secrets.token_hex(4)}"}
     there = settings.store.model_copy(update=place)
-    with moving(settings.store, there, tmp_path) as move:
+    with open_move(settings.store, there, tmp_path) as move:
         move.run(lambda text: None, lambda *done: None)
     with Store.open(there) as store:
         after = ProjectionContext(store, settings.model_copy(update={"store": there}), before.projections)

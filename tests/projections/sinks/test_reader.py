@@ -450,7 +450,7 @@ def test_a_query_that_is_none_is_told_why_without_what_it_asks_for(
         dated.search(query)
     assert said in str(caught.value)
     assert "secret" not in str(caught.value)
-    with disclosure.showing(True), pytest.raises(UsageError) as caught:
+    with disclosure.show_values(True), pytest.raises(UsageError) as caught:
         dated.search(query)
     assert repr(query) in str(caught.value)
 

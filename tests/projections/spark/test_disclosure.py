@@ -73,9 +73,9 @@ def test_values_that_a_projection_fails_on_are_not_told(
     context = deploy(HEAD + "".join(FAILING.values()))
     for name in FAILING:
         for shown in (False, True):
-            with disclosure.showing(shown), pytest.raises(TailraceError) as raised:
+            with disclosure.show_values(shown), pytest.raises(TailraceError) as raised:
                 rebuild(context, name)
-            with disclosure.showing(shown):
+            with disclosure.show_values(shown):
                 text = told(raised.value)
             assert (MARK in text) == shown, f"{name}: {text}"
             assert f"'{name}'" in text or "sink 'mart'" in text
@@ -99,6 +99,6 @@ def test_a_row_of_a_sink_that_is_none_of_ours_is_not_quoted(
         (key,) = [key for key in client.scan_iter() if key.endswith(f"}}:{MARK}".encode())]
         client.set(key, f'{{"name": "{MARK}", "id": "{MARK}"}}')
     for shown in (False, True):
-        with disclosure.showing(shown), pytest.raises(DifferenceFound) as raised:
+        with disclosure.show_values(shown), pytest.raises(DifferenceFound) as raised:
             verify(context, "cached")
         assert (MARK in str(raised.value)) == shown, raised.value

@@ -22,7 +22,7 @@ from tailrace.eventstore.errors import (
 )
 from tailrace.eventstore.log.sources import register_topic
 from tailrace.eventstore.maintenance.move import files
-from tailrace.eventstore.maintenance.move.move import Moved, moving
+from tailrace.eventstore.maintenance.move.move import Moved, open_move
 from tailrace.eventstore.metadata.run_records import RunRecord
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import StoreSettings
@@ -37,12 +37,12 @@ HERE = StoreSettings(catalog="sqlite:///catalog.db", segments="segments", inline
 
 
 def move(settings: StoreSettings, target: StoreSettings, root: Path) -> Moved:
-    with moving(settings, target, root) as found:
+    with open_move(settings, target, root) as found:
         return found.run(lambda text: None, lambda *done: None)
 
 
 def abandon(settings: StoreSettings, target: StoreSettings, root: Path) -> None:
-    with moving(settings, target, root) as found:
+    with open_move(settings, target, root) as found:
         found.abandon()
 
 
@@ -232,7 +232,7 @@ def be_overtaken(source: StoreSettings, target: StoreSettings, root: Path) -> No
                 store.take_over("shop").append(batch(5000 + store.cut().epoch, orders=[("c", 1)]))
                 after.append(facts(store))
 
-    with moving(source, target, root) as slower, pytest.raises(Fenced, match="another run"):
+    with open_move(source, target, root) as slower, pytest.raises(Fenced, match="another run"):
         slower.run(overtaken, lambda *done: None)
     with Store.open(target, root=root) as store:
         assert [facts(store)] == after
@@ -255,7 +255,7 @@ def test_a_mover_from_before_an_abandoned_move_does_not_open_the_new_place(
         abandon(HERE, elsewhere(), store_dir)
         with Store.open(HERE, root=store_dir) as store:
             store.take_over("shop").append(batch(2000, orders=[("c", 2000)]))
-        with moving(HERE, elsewhere(), store_dir) as later:
+        with open_move(HERE, elsewhere(), store_dir) as later:
             later._close()
 
     monkeypatch.setattr(failpoints, "hit", overtaken)

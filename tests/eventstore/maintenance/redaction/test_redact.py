@@ -20,7 +20,7 @@ from tailrace.eventstore.catalog import leases, tables, terms
 from tailrace.eventstore.catalog.leases import Busy
 from tailrace.eventstore.errors import Fenced, UsageError
 from tailrace.eventstore.maintenance.files import retired
-from tailrace.eventstore.maintenance.redaction.erase_cells import erased
+from tailrace.eventstore.maintenance.redaction.erase_cells import erase_cells
 from tailrace.eventstore.maintenance.redaction.receipts import receipts
 from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, plan, redact
 from tailrace.eventstore.maintenance.retention import plan as retention_plan
@@ -166,7 +166,7 @@ def test_replaced_files_go_when_no_reader_needs_them_or_at_once(new_store: Store
         retired.collect_retired(store, 0)
         assert notes_in_files(store, 7) == ["1.0", "2.0", "3.0"]
         assert any("replaced" in each.place for each in plan(store, SEVEN).remnants)
-        retired.remove(store, retired.of_topic(store, ORDERS))
+        retired.remove(store, retired.retired_files(store, ORDERS))
         assert notes_in_files(store, 7) == []
         assert not any("replaced" in each.place for each in plan(store, SEVEN).remnants)
     assert notes_in_files(store, 8) == ["1.1", "2.1", "3.1"]
@@ -216,8 +216,8 @@ def test_of_two_at_once_one_waits_and_one_that_was_overtaken_changes_nothing(
     store = new_store()
     fill(store, 1, 3)
     before = content(store)
-    monkeypatch.setattr(leases, "_died", lambda holder: False)
-    with leases.maintaining(store.catalog), pytest.raises(Busy, match="upkeep is under way"):
+    monkeypatch.setattr(leases, "_is_dead", lambda holder: False)
+    with leases.maintainer_lease(store.catalog), pytest.raises(Busy, match="upkeep is under way"):
         redact(store, SEVEN, patience=0)
     passed = failpoints.hit
 
@@ -300,7 +300,7 @@ def test_all_images_of_a_row_lose_the_cells_and_keep_the_key() -> None:
     ]
     table = pa.Table.from_pylist(rows, schema=change_schema(version))
     chosen = np.array([True, True, True, False])
-    found = erased(table, version, {2, 3, 4}, chosen)
+    found = erase_cells(table, version, {2, 3, 4}, chosen)
     assert found.schema.equals(table.schema, check_metadata=True)
     bare, nothing = {"id": 1, "name": None, "born": None, "photo": None}, None
     first, second, third, other = found.to_pylist()
@@ -315,8 +315,8 @@ def test_all_images_of_a_row_lose_the_cells_and_keep_the_key() -> None:
     assert (third["after"], third["before"]) == (nothing, bare)
     assert third["_raw"] == [(-4, None), (-3, None), (-2, None)]
     assert other == rows[3]
-    assert erased(found, version, {2, 3, 4}, chosen) is found
-    some = erased(table, version, {2}, chosen).to_pylist()
+    assert erase_cells(found, version, {2, 3, 4}, chosen) is found
+    some = erase_cells(table, version, {2}, chosen).to_pylist()
     assert some[0]["_raw"] == [(-2, None), (2, None), (3, b"infinity")]
     assert some[0]["before"]["photo"] == b"p"
     value = change(ORDERS, first | {"_partition": 0, "_offset": 0, "_epoch": 1}, column_names(table.schema))

@@ -75,7 +75,7 @@ def store(root: Path) -> Iterator[Store]:
 def archived_rows(store: Store) -> list[dict[str, Any]]:
     """What is archived of orders, read as anybody's Parquet through its catalog's reference."""
     found = []
-    for each in store.archived(ORDERS):
+    for each in store.archived_files(ORDERS):
         rows = segment.read_segment(store.archive(each.archive), each.ref)
         assert rows.num_rows == each.rows
         found += rows.select(COLUMNS).to_pylist()
@@ -99,13 +99,13 @@ def test_what_goes_is_in_the_archive_first_as_parquet_and_archive_and_log_are_al
         archived_rows(store) + live_rows(store), key=lambda row: (row["_partition"], row["_offset"])
     )
     assert both == before
-    files = [each.place for each in store.archived(ORDERS)]
+    files = [each.place for each in store.archived_files(ORDERS)]
     assert sum(pq.ParquetFile(file).metadata.num_rows for file in files) == removed.events
     assert {str(path) for path in (root / "cold").rglob("*.parquet")} == set(files)
-    assert store.archived(CUSTOMERS) == []
+    assert store.archived_files(CUSTOMERS) == []
     assert store.verify(archives=True).findings == ()
     store.maintain()
-    assert [each.place for each in store.archived(ORDERS)] == files
+    assert [each.place for each in store.archived_files(ORDERS)] == files
 
 
 def test_a_compacted_topics_archive_has_every_row(root: Path, at_last: None) -> None:
@@ -130,7 +130,7 @@ def test_an_archive_in_an_object_store(root: Path, bucket: str, at_last: None) -
         store.maintain()
         assert archived_rows(store) == [row for row in before if row["_epoch"] <= 14]
         assert store.verify(archives=True).findings == ()
-        assert {each.place.rpartition("/")[0] for each in store.archived(ORDERS)} == {
+        assert {each.place.rpartition("/")[0] for each in store.archived_files(ORDERS)} == {
             f"s3://{bucket}/cold/{ORDERS.text}"
         }
 
@@ -139,7 +139,7 @@ def test_erasing_rows_names_the_archive_that_still_has_them(store: Store, at_las
     store.maintain()
     receipt = redact(store, RedactionRequest(ORDERS, ["1"]))
     (left,) = [each for each in receipt.remnants if each.place == "archive cold"]
-    assert left.detail.startswith(f"{len(store.archived(ORDERS))} file")
+    assert left.detail.startswith(f"{len(store.archived_files(ORDERS))} file")
 
 
 MAINTAINER = """
@@ -167,7 +167,7 @@ def test_killed_it_has_archived_and_removed_or_removed_nothing_and_the_next_fini
         assert live_rows(again) == []
         assert archived_rows(again) == before
         assert again.verify(archives=True).findings == ()
-        named = {each.place for each in again.archived(ORDERS)}
+        named = {each.place for each in again.archived_files(ORDERS)}
         assert {str(path) for path in (root / "cold").rglob("*.parquet")} == named
         assert again.verify().unregistered == 0
 
@@ -202,7 +202,7 @@ def test_a_copy_that_rows_were_erased_behind_is_named_by_the_receipt_and_removed
         assert left.detail.startswith("1 file") and "store maintain" in left.remedy
         upkeep.maintain()
         upkeep.maintain()
-        named = {each.place for each in upkeep.archived(ORDERS)}
+        named = {each.place for each in upkeep.archived_files(ORDERS)}
         assert {str(path) for path in (root / "cold").rglob("*.parquet*")} == named
         assert str(copy) not in named
         notes = [row["after"]["note"] for path in named for row in rows_of_one(Path(path))]
@@ -222,7 +222,7 @@ def test_nothing_is_removed_while_the_archive_is_out_of_reach_and_other_topics_g
     before, others = live_rows(store), content(store, CUSTOMERS)
     with pytest.raises(OperatorError, match=f"nothing was removed from {ORDERS.text}: .*archive cold"):
         store.maintain()
-    assert live_rows(store) == before and store.archived(ORDERS) == []
+    assert live_rows(store) == before and store.archived_files(ORDERS) == []
     assert len(content(store, CUSTOMERS)) < len(others)
     (root / "cold").unlink()
     store.maintain()
@@ -269,7 +269,7 @@ def test_what_is_wrong_in_an_archive_is_found(store: Store, root: Path, at_last:
     store.maintain()
     with Store.open(settings("cold", "1s"), root=root) as later:
         later.maintain()
-    first, second, *_ = (Path(each.place) for each in store.archived(ORDERS))
+    first, second, *_ = (Path(each.place) for each in store.archived_files(ORDERS))
     first.write_bytes(first.read_bytes()[:-1] + b"?")
     second.unlink()
     found = store.verify([ORDERS], archives=True).findings

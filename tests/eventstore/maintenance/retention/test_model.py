@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.eventstore.maintenance.state_runs.write import among, survivors, unsent_columns
+from tailrace.eventstore.maintenance.state_runs.write import survival_mask, survivors, unsent_columns
 from tailrace.eventstore.model.schema import Column, TopicSchema, unify
 from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
 from tailrace.eventstore.segment import segment
@@ -53,7 +53,7 @@ def run_of(
         parts = []
         for partition in range(wanted.partitions):
             mine = rows.filter(pc.equal(rows["_partition"], partition))
-            parts.append(mine.filter(among(mine, surviving)))
+            parts.append(mine.filter(survival_mask(mine, surviving)))
         left = pa.concat_tables(parts)
         if left.num_rows:
             ranges = tuple(

@@ -17,7 +17,7 @@ from tailrace.cdc.repair.events import retained_events
 from tailrace.eventstore import failpoints
 from tailrace.eventstore.catalog import tables, terms
 from tailrace.eventstore.errors import Fenced, HistoryGone, UsageError
-from tailrace.eventstore.log.row_counts import rows_between
+from tailrace.eventstore.log.row_counts import count_rows
 from tailrace.eventstore.maintenance.files import seal
 from tailrace.eventstore.maintenance.retention import apply, plan
 from tailrace.eventstore.maintenance.rounds import is_due
@@ -107,7 +107,7 @@ def test_rows_older_than_their_time_go_and_every_later_state_stays(
         content(store, offsets={0: (0, 3)})
     with pytest.raises(HistoryGone):
         state_at(store, store.cut("0/1D").epoch)
-    assert rows_between(store.catalog, ORDERS, 29, 40) is None
+    assert count_rows(store.catalog, ORDERS, 29, 40) is None
     assert not is_due(store)
     fill(store, 41, 60)
     before = states(store, 50, 60)
@@ -243,7 +243,7 @@ def test_nothing_goes_that_a_group_has_not_done_and_whom_one_forces_past_is_told
     (held,) = done.held
     assert (held.topic, held.reader) == ("shop.public.orders", "group invoicing")
     assert held.events > 0
-    assert [(each.topic, each.reader) for each in plan.held_back(store)] == [(held.topic, held.reader)]
+    assert [(each.topic, each.reader) for each in plan.withheld_rows(store)] == [(held.topic, held.reader)]
     with group.join(member="one", batch_rows=10) as member:
         for _ in range(4):
             found = member.poll()

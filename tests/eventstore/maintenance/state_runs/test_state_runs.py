@@ -70,7 +70,7 @@ def runs_of(store: Store, topic: TopicId = ORDERS) -> list[tuple[int, int]]:
     with store.catalog.read() as connection:
         topic_id = connection.scalar(select(tables.topics.c.id).where(tables.topics.c.name == topic.text))
         assert topic_id is not None
-        return [(run.after, run.epoch) for run in state_runs.of_topic(connection, topic, topic_id)]
+        return [(run.after, run.epoch) for run in state_runs.runs_of(connection, topic, topic_id)]
 
 
 def test_upkeep_makes_runs_that_say_what_all_rows_say(new_store: StoreFactory) -> None:
@@ -146,7 +146,7 @@ def test_retention_beside_runs(new_store: StoreFactory, monkeypatch: pytest.Monk
     for cut, left in ((10, [(0, 10), (0, 20), (20, 40)]), (30, [(0, 30), (20, 40)]), (40, [(0, 40)])):
         before = {epoch: state_of(store, epoch) for epoch in range(cut, 41, 3)}
         monkeypatch.setattr(
-            "tailrace.eventstore.maintenance.retention.plan.older_than", lambda *_, cut=cut: cut
+            "tailrace.eventstore.maintenance.retention.plan.cutoff_by_age", lambda *_, cut=cut: cut
         )
         assert [each.epoch for each in store.maintain().removed] == [cut]
         assert runs_of(store) == left
@@ -222,7 +222,7 @@ def test_runs_beside_a_repartition_are_of_one_incarnation_or_begin_with_the_log(
 
 def test_a_run_that_would_reach_across_a_repartition_begins_there() -> None:
     """Or ends there, when what came before it is worth one; bytes of files are 10 each."""
-    partitioning = Partitioning.of(4).repartitioned(8, 50)
+    partitioning = Partitioning.of(4).repartition(8, 50)
 
     def planned(files: list[int], *made: tuple[int, int, int], least: int = 10) -> tuple[int, int] | None:
         """``made``: runs, by their ends and bytes."""
