@@ -188,7 +188,7 @@ class Table:
         )
 
 
-def told(table: Table, ids: list[int] | None = None, **more: Any) -> pg.Message:
+def trigger_message(table: Table, ids: list[int] | None = None, **more: Any) -> pg.Message:
     """A message of the trigger that describes a table, whose columns have these attnums."""
     columns = [
         {

@@ -91,7 +91,7 @@ class Writer:
             pass
 
     def _change(self, connection: Connection) -> None:
-        tables = captured(connection)
+        tables = captured_tables(connection)
         name = self.random.choice(sorted(tables))
         columns = {column: VALUES[kind] for column, kind in tables[name].items() if kind in VALUES}
         columns.pop("id", None)
@@ -117,7 +117,7 @@ class Writer:
             connection.execute(sql.SQL("TRUNCATE {}").format(table))
 
 
-def captured(connection: Connection) -> dict[str, dict[str, str]]:
+def captured_tables(connection: Connection) -> dict[str, dict[str, str]]:
     """Tables of the workload, with their columns' types; generated columns are nobody's to write."""
     found: dict[str, dict[str, str]] = {}
     for table, column, kind in connection.execute(
@@ -181,7 +181,7 @@ class Alterer:
         """In one transaction with a row before and one behind; one in eight is rolled back, whole or to a savepoint."""
         self._count += 1
         try:
-            tables = captured(self._connection)
+            tables = captured_tables(self._connection)
             table = self._random.choice(sorted(tables))
             statements = kind(table, tables[table])
             self.done += statements
@@ -343,7 +343,7 @@ class Alterer:
 def touch(dsn: str) -> None:
     """A row event of every table: without the trigger the stream shows a table's columns only with its next row."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        for name in captured(connection):
+        for name in captured_tables(connection):
             statement = sql.SQL("INSERT INTO public.{} (id) SELECT coalesce(max(id), 0) + 1 FROM public.{}")
             connection.execute(statement.format(sql.Identifier(name), sql.Identifier(name)))
 
@@ -356,7 +356,7 @@ def settle(capture: RunningCapture) -> None:
         site.init()
         capture.catch_up()
         with connect(Address.of(site.settings), "settle") as connection:
-            names = {("public", name) for name in captured(connection)}
+            names = {("public", name) for name in captured_tables(connection)}
         return names == {table.label for table in complete(capture)}
 
     wait_until(settled, alive=lambda: capture.running)
@@ -375,9 +375,9 @@ def complete(capture: RunningCapture) -> dict[Table, TopicId]:
 def assert_equals_locked_source(capture: RunningCapture) -> None:
     """Every topic equals its table, read under a lock that keeps everybody from writing and altering it."""
     with connect(Address.of(capture.site.settings), "oracle") as connection, connection.transaction():
-        for name in captured(connection):
+        for name in captured_tables(connection):
             connection.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(sql.Identifier("public", name)))
-        names = {("public", name) for name in captured(connection)}
+        names = {("public", name) for name in captured_tables(connection)}
         capture.catch_up()
         wait_until(lambda: {table.label for table in complete(capture)} == names)
         for table, topic in complete(capture).items():

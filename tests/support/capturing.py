@@ -24,10 +24,12 @@ from psycopg import sql
 from sqlalchemy import select
 
 from tailrace.cdc.capture import Capture
+from tailrace.cdc.repair.repair import RepairResult, repair_source
 from tailrace.cdc.repair.verify import TopicComparison, verify_source
 from tailrace.cdc.setup.prepare import Preparation, prepare_source
 from tailrace.cdc.status import CaptureStatus, Phase
 from tailrace.eventstore.catalog import tables
+from tailrace.eventstore.errors import TailraceError
 from tailrace.eventstore.model.position import parse_lsn
 from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.settings import SourceSettings, StoreSettings
@@ -75,6 +77,20 @@ class Site:
                     raise
                 return False
             return True
+
+    def capture_error(self) -> TailraceError:
+        """Capture until that ends by itself; what it ended with."""
+        with RunningCapture(self) as capture:
+            error = capture.ended()
+            capture.forgive()
+        assert isinstance(error, TailraceError) and error.hint, error
+        return error
+
+    def repair(self) -> RepairResult:
+        with self.open() as store:
+            result = repair_source(store, SOURCE, self.settings)
+        assert result is not None
+        return result
 
     def verify(self, *topics: TopicId, timeout: float = 120.0) -> list[TopicComparison]:
         with self.open() as store:

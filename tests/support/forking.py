@@ -83,7 +83,7 @@ class Forked(subprocess.Popen[str]):
             socket.send_fds(connection, [json.dumps(asdict(request)).encode()], [*streams, told])
         finally:
             os.close(told)
-        self.pid = self._told()
+        self.pid = self._read_status()
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
@@ -91,7 +91,7 @@ class Forked(subprocess.Popen[str]):
         """What ``os.waitpid(self.pid, flags)`` gives the parent of a process."""
         if flags & os.WNOHANG and not select.select([self._status], [], [], 0)[0]:
             return 0, 0
-        status = self._told()
+        status = self._read_status()
         os.close(self._status)
         return self.pid, status
 
@@ -106,7 +106,7 @@ class Forked(subprocess.Popen[str]):
                 lock.release()
         return self.returncode
 
-    def _told(self) -> int:
+    def _read_status(self) -> int:
         data = os.read(self._status, _INT.size)
         if not data:
             raise ChildProcessError("the fork server has ended")

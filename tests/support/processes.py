@@ -14,7 +14,7 @@ _SPARK = ("org.apache.spark", "pyspark.daemon", "tests.support.spark_daemon")
 
 
 @dataclass
-class Watched:
+class Processes:
     """Command lines seen; ``spark``: environments of JVMs and workers of Spark."""
 
     commands: set[str] = field(default_factory=set)
@@ -46,9 +46,9 @@ def _text(place: Path) -> str:
 
 
 @contextmanager
-def watching() -> Iterator[Watched]:
+def watch_processes() -> Iterator[Processes]:
     """Looks at all processes again and again, on a thread."""
-    watched, stop = Watched(), threading.Event()
+    watched, stop = Processes(), threading.Event()
 
     def look() -> None:
         while not stop.wait(_SECONDS):
@@ -63,7 +63,7 @@ def watching() -> Iterator[Watched]:
         thread.join()
 
 
-def begun_by(pid: int) -> dict[int, str]:
+def descendants(pid: int) -> dict[int, str]:
     """Processes that one began, and those that they began in turn: their command lines; none of one that has ended."""
     parents: dict[int, int] = {}
     commands: dict[int, str] = {}

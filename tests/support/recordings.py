@@ -87,7 +87,7 @@ def record(site: Site, scenario: Scenario, file: Path) -> list[dict[str, Any]]:
         return as_documents(capture.store)
 
 
-def played(file: Path, folder: Path) -> list[dict[str, Any]]:
+def replay_rows(file: Path, folder: Path) -> list[dict[str, Any]]:
     """What a log that is made of a recording holds."""
     with Store.open(StoreSettings(name="replay"), create=True, root=folder) as store:
         replay(Recording(file), store)

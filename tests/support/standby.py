@@ -34,7 +34,7 @@ def give(folder: Path, owner: os.stat_result) -> None:
         shutil.chown(path, owner.st_uid, owner.st_gid)
 
 
-def replayed(primary: PostgresServer, standby: PostgresServer) -> None:
+def wait_until_replayed(primary: PostgresServer, standby: PostgresServer) -> None:
     """Wait until the standby has replayed all that the primary has flushed."""
     ((head,),) = query(primary.dsn(), "SELECT pg_current_wal_flush_lsn()::text")
     wait_until(lambda: query(standby.dsn(), f"SELECT pg_last_wal_replay_lsn() >= '{head}'") == [(True,)], 60)

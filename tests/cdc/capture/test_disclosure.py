@@ -69,18 +69,18 @@ def shown(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         yield request.param
 
 
-def filled(statement: str) -> str:
+def fill_in(statement: str) -> str:
     hex_text = MARK.encode().hex()
     return statement.replace("@mark", MARK).replace("@number", NUMBER).replace("@hex", hex_text)
 
 
-def marked(text: str) -> bool:
+def has_mark(text: str) -> bool:
     return MARK in text or NUMBER in text or MARK.encode().hex() in text.replace(" 0x", "")
 
 
-def assert_told(text: str, shown: bool, *, of: str) -> None:
+def assert_reported(text: str, shown: bool, *, of: str) -> None:
     """The value stands in ``text`` exactly if values are shown, otherwise how long it is."""
-    assert marked(text) == shown, f"{of}: {text}"
+    assert has_mark(text) == shown, f"{of}: {text}"
     assert ("<hidden: " in text) != shown, f"{of}: {text}"
 
 
@@ -92,13 +92,13 @@ def test_what_a_server_complains_about_quotes_values_only_when_they_are_shown(
     wanted = [*(f"SELECT '@mark'::{kind}" for kind in CASTS), *STATEMENTS]
     quoted = 0
     with psycopg.connect(database, autocommit=True) as connection:
-        for statement in map(filled, wanted):
+        for statement in map(fill_in, wanted):
             with pytest.raises(psycopg.Error) as raised:
                 connection.execute(statement.encode())
             result = connection.pgconn.exec_(statement.encode())
             assert result.status == pq.ExecStatus.FATAL_ERROR
             diag = raised.value.diag
-            if not marked(f"{diag.message_primary} {diag.message_detail} {diag.context}"):
+            if not has_mark(f"{diag.message_primary} {diag.message_detail} {diag.context}"):
                 continue
             quoted += 1
             for error in (
@@ -106,7 +106,7 @@ def test_what_a_server_complains_about_quotes_values_only_when_they_are_shown(
                 errors.from_result(result, "reading", "shop"),
                 connect.explain("sink", raised.value),
             ):
-                assert marked(str(error)) == shown, f"{statement}: {error}"
+                assert has_mark(str(error)) == shown, f"{statement}: {error}"
     assert quoted > 30
 
 
@@ -116,7 +116,7 @@ def test_lines_of_a_copy_and_its_context_are_not_repeated(database: str, shown: 
         with connection.cursor().copy("COPY numbers FROM STDIN") as copy:
             copy.write(f"1\t{MARK}\n".encode())
     said = str(connect.explain("sink", raised.value))
-    assert_told(said, shown, of="COPY")
+    assert_reported(said, shown, of="COPY")
     assert "column n" in said
 
 
@@ -145,7 +145,7 @@ def test_a_first_load_that_fails_on_a_value_does_not_tell_it(
         database,
         "CREATE TABLE notes (id int PRIMARY KEY, path text[])",
         "ALTER TABLE notes REPLICA IDENTITY FULL",
-        filled("INSERT INTO notes VALUES (1, '{0}'), (2, '{@mark}')"),
+        fill_in("INSERT INTO notes VALUES (1, '{0}'), (2, '{@mark}')"),
         "CREATE PUBLICATION acme_shop FOR TABLE notes WHERE (('[1, 2]'::jsonb #- path) IS NOT NULL)",
     )
     site = Site.at(store_dir, database)
@@ -154,9 +154,9 @@ def test_a_first_load_that_fails_on_a_value_does_not_tell_it(
         error = capture.ended()
         capture.forgive()
     assert isinstance(error, TailraceError) and "reading table public.notes" in str(error)
-    assert_told(str(error), shown, of="first load")
+    assert_reported(str(error), shown, of="first load")
     told = disclosure.traceback_of(error) + caplog.text + repr(capture.status)
-    assert marked(told) == shown
+    assert has_mark(told) == shown
 
 
 class Ordered(BaseModel):
@@ -184,10 +184,10 @@ def test_errors_of_events_keys_and_messages_do_not_quote_them(ordered: type[Base
     for name, action in actions.items():
         with pytest.raises(TailraceError) as raised:
             action()
-        assert marked(str(raised.value)) == shown, f"{name}: {raised.value}"
+        assert has_mark(str(raised.value)) == shown, f"{name}: {raised.value}"
     failed = f'{{"v": 1, "changed": "failed", "command": "ALTER", "error": "invalid value \\"{MARK}\\""}}'
     for content in (failed, f'{{"v": 1, "changed": "{MARK}", "command": ""}}'):
-        assert_told(parse(content.encode()).error, shown, of=content)
+        assert_reported(parse(content.encode()).error, shown, of=content)
 
 
 def test_a_traceback_has_frames_and_no_text_of_a_foreign_exception(shown: bool) -> None:
@@ -201,4 +201,4 @@ def test_a_traceback_has_frames_and_no_text_of_a_foreign_exception(shown: bool) 
         convert()
     told = disclosure.traceback_of(raised.value)
     assert told.count("Traceback") == 2 and "in convert" in told and "pyarrow.lib.ArrowInvalid" in told
-    assert_told(told, shown, of="a traceback")
+    assert_reported(told, shown, of="a traceback")

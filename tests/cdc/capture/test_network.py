@@ -31,19 +31,19 @@ from tests.support.capturing import (
 )
 
 
-def hasty(dsn: str, seconds: int) -> str:
+def with_sender_timeout(dsn: str, seconds: int) -> str:
     """The server hangs up on this client after so many seconds of silence."""
     return f"{dsn}?options=-c%20wal_sender_timeout%3D{seconds}s"
 
 
-def through(site: Site, dsn: str, **settings: int) -> Site:
+def site_via(site: Site, dsn: str, **settings: int) -> Site:
     """The same site with another way to its server."""
     return site.with_settings(dsn=SecretStr(dsn), **settings)
 
 
 def test_a_network_that_is_cut_again_and_again_loses_nothing(site: Site, proxy: Proxy) -> None:
     site.init()
-    shaky = through(site, proxy.dsn(site.dsn), epoch_bytes=8192, linger_ms=10)
+    shaky = site_via(site, proxy.dsn(site.dsn), epoch_bytes=8192, linger_ms=10)
     with RunningCapture(shaky) as capture:
         with workload.writing(site.dsn, seed=1, sessions=1, pause=0.002):
             for _ in range(3):
@@ -60,7 +60,7 @@ def test_a_network_that_is_cut_again_and_again_loses_nothing(site: Site, proxy: 
 
 def test_a_server_out_of_reach_is_tried_again_until_it_is_back(site: Site, proxy: Proxy) -> None:
     site.init()
-    shaky = through(site, proxy.dsn(site.dsn))
+    shaky = site_via(site, proxy.dsn(site.dsn))
     with RunningCapture(shaky) as capture:
         connected(capture, site)
         proxy.refusing = True
@@ -79,7 +79,7 @@ def test_a_server_out_of_reach_is_tried_again_until_it_is_back(site: Site, proxy
 def test_a_half_open_connection_is_noticed_by_both_sides(site: Site, proxy: Proxy) -> None:
     """No packet comes, no error either: neither TCP nor the server tells the client that its connection is dead."""
     site.init()
-    shaky = through(site, hasty(proxy.dsn(site.dsn), 3))
+    shaky = site_via(site, with_sender_timeout(proxy.dsn(site.dsn), 3))
     with RunningCapture(shaky) as capture:
         dead = connected(capture, site)
         capture.wait_until(lambda: capture.status.server_lsn > 0)  # its session listens
@@ -95,7 +95,7 @@ def test_a_frame_that_takes_longer_than_the_timeout_is_received_over_a_slow_link
     site: Site, proxy: Proxy
 ) -> None:
     site.init()
-    slow = through(site, hasty(proxy.dsn(site.dsn), 5))
+    slow = site_via(site, with_sender_timeout(proxy.dsn(site.dsn), 5))
     with RunningCapture(slow) as capture:
         before = connected(capture, site)
         proxy.bytes_per_second = 20 << 10
@@ -108,7 +108,7 @@ def test_a_frame_that_takes_longer_than_the_timeout_is_received_over_a_slow_link
 
 def test_feedback_goes_on_inside_a_huge_transaction(site: Site) -> None:
     """A server that hangs up after 5 s, a queue of a few kB, and a log that takes 0.5 s for each part of it."""
-    patient = through(site, hasty(site.dsn, 5), queue_bytes=65536, epoch_bytes=65536)
+    patient = site_via(site, with_sender_timeout(site.dsn, 5), queue_bytes=65536, epoch_bytes=65536)
     patient.init()
     with CaptureProcess(patient, failpoint="segment_written~500") as process:
         before = connected(process, site)
@@ -183,7 +183,7 @@ def test_a_load_whose_connections_died_without_a_word_is_begun_again(
         "CREATE TABLE public.items (id int PRIMARY KEY, body text)",
         "INSERT INTO public.items SELECT i, repeat('x', 1000) FROM generate_series(1, 12000) i",
     )
-    slow = through(site, hasty(proxy.dsn(site.dsn), 3)).with_settings(
+    slow = site_via(site, with_sender_timeout(proxy.dsn(site.dsn), 3)).with_settings(
         tables=["public.items", *workload.PATTERNS], load_workers=1
     )
     slow.init()

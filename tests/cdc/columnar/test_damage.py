@@ -29,7 +29,7 @@ SAMPLES: list[pg.PgOutput] = [
 ]
 
 
-def framed(frames: list[bytes]) -> FrameBlock:
+def frame_block(frames: list[bytes]) -> FrameBlock:
     ends = array("q")
     for frame in frames:
         ends.append((ends[-1] if ends else 0) + len(frame))
@@ -41,7 +41,7 @@ def with_sample(sample: bytes, *, warm: bool, last: bool = False) -> FrameBlock:
     before = [KEYED.relation, FULL.relation]
     rows: list[pg.PgOutput] = [pg.Insert(KEYED.relid, (b"1", N, N)), pg.Insert(FULL.relid, (b"1", N))]
     frames = [encode(pg.Begin(300, 1, 1)), *map(encode, before), *map(encode, rows if warm else [])]
-    return framed([*frames, sample] if last else [*frames, sample, encode(pg.Commit(300, 310, 1))])
+    return frame_block([*frames, sample] if last else [*frames, sample, encode(pg.Commit(300, 310, 1))])
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["fast", "slow"])
@@ -126,7 +126,7 @@ def test_one_flipped_byte_gives_what_the_reference_decoder_gives(
 )
 def test_nonsense_is_refused(frames: list[pg.PgOutput]) -> None:
     with pytest.raises(ProtocolError):
-        decoder(KEYED).decode(framed([encode(message) for message in frames]))
+        decoder(KEYED).decode(frame_block([encode(message) for message in frames]))
 
 
 def test_blocks_out_of_order_are_refused() -> None:
@@ -142,7 +142,7 @@ def test_blocks_out_of_order_are_refused() -> None:
         ([], second),
         ([], rest),
         ([first], first),
-        ([first, second], framed([encode(pg.Begin(400, 1, 1)), encode(pg.Commit(400, 410, 1))])),
+        ([first, second], frame_block([encode(pg.Begin(400, 1, 1)), encode(pg.Commit(400, 410, 1))])),
     ]
     for before, block in wrong:
         fresh = decoder()

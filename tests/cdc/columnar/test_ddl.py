@@ -18,18 +18,18 @@ from tailrace.cdc.wire import ddl_message
 from tailrace.cdc.wire import pgoutput as pg
 from tailrace.eventstore.model.schema import Column
 from tailrace.eventstore.settings import SourceSettings
-from tests.cdc.messages import INT4, INT8, SOURCE, TEXT, Stream, Table, decoder, told
+from tests.cdc.messages import INT4, INT8, SOURCE, TEXT, Stream, Table, decoder, trigger_message
 
 T = Table(500, "t", [("id", INT8, -1, True), ("a", TEXT, -1, False), ("b", TEXT, -1, False)])
 OTHER = Table(501, "other", [("id", INT8, -1, True)])
 
 
-def happened(change: str, relid: int, **more: Any) -> pg.Message:
+def change_message(change: str, relid: int, **more: Any) -> pg.Message:
     data = {"v": 1, "command": "ALTER TABLE", "changed": change, "relid": relid} | more
     return pg.Message(True, 0, ddl_message.PREFIX, json.dumps(data).encode())
 
 
-def kinds(decoded: DecodedEpoch) -> list[set[ChangeKind]]:
+def change_kinds(decoded: DecodedEpoch) -> list[set[ChangeKind]]:
     return [set(change.kinds) for change in decoded.changes]
 
 
@@ -50,39 +50,39 @@ ANEW = replace(T, columns=[T.columns[0], ("b", TEXT, -1, False), ("a", TEXT, -1,
 
 def test_columns_that_exchange_their_names_keep_their_identity() -> None:
     stream = Stream()
-    stream.transaction(told(EXCHANGED), EXCHANGED.relation, pg.Insert(500, (b"1", b"x", b"y")))
+    stream.transaction(trigger_message(EXCHANGED), EXCHANGED.relation, pg.Insert(500, (b"1", b"x", b"y")))
     decoded = no_catalog(T).decode(stream.block())
     ((_, schema),) = decoded.new_schemas
     assert [(column.id, column.name) for column in schema.columns] == [(1, "id"), (2, "b"), (3, "a")]
-    assert kinds(decoded) == [{ChangeKind.RENAMED}]
+    assert change_kinds(decoded) == [{ChangeKind.RENAMED}]
 
 
 def test_a_column_dropped_and_added_again_is_another_column() -> None:
     stream = Stream()
-    stream.transaction(told(ANEW, [1, 3, 4]), ANEW.relation, pg.Insert(500, (b"1", b"x", b"y")))
+    stream.transaction(trigger_message(ANEW, [1, 3, 4]), ANEW.relation, pg.Insert(500, (b"1", b"x", b"y")))
     decoded = no_catalog(T).decode(stream.block())
     ((_, schema),) = decoded.new_schemas
     assert [(column.id, column.name) for column in schema.columns] == [(1, "id"), (3, "b"), (4, "a")]
-    assert kinds(decoded) == [{ChangeKind.ADDED, ChangeKind.DROPPED}]
+    assert change_kinds(decoded) == [{ChangeKind.ADDED, ChangeKind.DROPPED}]
 
 
 def test_a_version_begins_with_its_ddl_and_rows_of_one_transaction_are_split_there() -> None:
     stream = Stream()
     lsn = stream.transaction(
         T.relation, pg.Insert(500, (b"1", b"x", b"y")),
-        told(EXCHANGED), EXCHANGED.relation, pg.Insert(500, (b"2", b"x", b"y")),
+        trigger_message(EXCHANGED), EXCHANGED.relation, pg.Insert(500, (b"2", b"x", b"y")),
     )  # fmt: skip
     decoded = no_catalog(T).decode(stream.block())
     assert [(part.version, part.rows.num_rows) for part in decoded.rows] == [(1, 1), (2, 1)]
     assert decoded.changes[0].current.from_lsn == lsn
-    stream.transaction(told(T))  # and without any row
+    stream.transaction(trigger_message(T))  # and without any row
     decoded = no_catalog(EXCHANGED).decode(stream.block())
     assert [schema.version for _, schema in decoded.new_schemas] == [2] and not decoded.rows
 
 
 def test_a_description_that_says_nothing_new_is_no_version() -> None:
     stream = Stream()
-    stream.transaction(told(T), told(OTHER))
+    stream.transaction(trigger_message(T), trigger_message(OTHER))
     decoded = no_catalog(T).decode(stream.block())
     assert not decoded.changes and not decoded.new_schemas
 
@@ -90,7 +90,7 @@ def test_a_description_that_says_nothing_new_is_no_version() -> None:
 def test_a_swap_by_rename_is_told_exactly() -> None:
     """Both captured: each topic goes with its table. The second captured by nobody: the name's new owner is told."""
     stream = Stream()
-    swap = (told(replace(T, name="old")), told(replace(OTHER, name="t")))
+    swap = (trigger_message(replace(T, name="old")), trigger_message(replace(OTHER, name="t")))
     stream.transaction(*swap)
     decoded = no_catalog(T, OTHER).decode(stream.block())
     assert [(change.topic, change.table[1], set(change.kinds)) for change in decoded.changes] == [
@@ -99,7 +99,7 @@ def test_a_swap_by_rename_is_told_exactly() -> None:
         (OTHER.topic, "t", {ChangeKind.MOVED}),
     ]
     stream.transaction(*swap)
-    assert kinds(no_catalog(T).decode(stream.block())) == [{ChangeKind.MOVED}, {ChangeKind.TAKEN}]
+    assert change_kinds(no_catalog(T).decode(stream.block())) == [{ChangeKind.MOVED}, {ChangeKind.TAKEN}]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_swap_by_rename_is_told_exactly() -> None:
 )
 def test_what_the_stream_does_not_show_is_a_change_without_a_version(change: str, kind: ChangeKind) -> None:
     stream = Stream()
-    lsn = stream.transaction(happened(change, 500), happened(change, 777))
+    lsn = stream.transaction(change_message(change, 500), change_message(change, 777))
     decoded = no_catalog(T).decode(stream.block())
     assert [(set(each.kinds), each.lsn, each.is_version) for each in decoded.changes] == [
         ({kind}, lsn, False)
@@ -118,14 +118,14 @@ def test_what_the_stream_does_not_show_is_a_change_without_a_version(change: str
 
 def test_a_rewritten_partition_is_its_root() -> None:
     stream = Stream()
-    stream.transaction(happened("rewritten", 900, roots=[800, 500]))
+    stream.transaction(change_message("rewritten", 900, roots=[800, 500]))
     assert [change.topic for change in no_catalog(T).decode(stream.block()).changes] == [T.topic]
 
 
 def test_with_a_column_list_the_trigger_gives_identity_and_the_stream_the_columns() -> None:
     listed = replace(T, columns=[T.columns[0], ("a", TEXT, -1, False)])
     stream = Stream()
-    stream.transaction(told(T, [1, 7, 8], partial=True))
+    stream.transaction(trigger_message(T, [1, 7, 8], partial=True))
     one = no_catalog(replace(listed, columns=[T.columns[0]]))
     assert not one.decode(stream.block()).changes
     stream.transaction(listed.relation, pg.Insert(500, (b"1", b"x")))
@@ -137,15 +137,15 @@ def test_what_is_not_what_the_trigger_said_is_asked_of_the_catalog() -> None:
     """A trigger that was disabled for a while."""
     added = replace(T, columns=[*T.columns, ("c", INT4, -1, False)])
     stream = Stream()
-    stream.transaction(told(T), added.relation, pg.Insert(500, (b"1", b"x", b"y", b"5")))
+    stream.transaction(trigger_message(T), added.relation, pg.Insert(500, (b"1", b"x", b"y", b"5")))
     decoded = decoder(T, described=[added]).decode(stream.block())
     assert [(set(each.kinds), each.by_trigger) for each in decoded.changes] == [({ChangeKind.ADDED}, False)]
 
 
 def test_a_difference_found_at_the_installation_is_in_doubt() -> None:
     stream = Stream()
-    stream.transaction(told(EXCHANGED, command=""))
-    assert ChangeKind.UNTOLD in kinds(no_catalog(T).decode(stream.block()))[0]
+    stream.transaction(trigger_message(EXCHANGED, command=""))
+    assert ChangeKind.UNTOLD in change_kinds(no_catalog(T).decode(stream.block()))[0]
 
 
 JSON = st.recursive(st.none() | st.integers() | st.text(), st.lists)
@@ -186,7 +186,7 @@ def test_what_is_left_out_stays_left_out_under_its_new_name() -> None:
     policies = Policies.of(settings)
     renamed = replace(T, columns=[T.columns[0], ("secret", TEXT, -1, False), T.columns[2]])
     stream = Stream()
-    stream.transaction(told(renamed), renamed.relation, pg.Insert(500, (b"1", b"x", b"y")))
+    stream.transaction(trigger_message(renamed), renamed.relation, pg.Insert(500, (b"1", b"x", b"y")))
     schema = policies.schema(("public", "t"), T.topic_schema)
     decoded = BlockDecoder(SOURCE, {500: (T.topic, schema)}, lambda relation: None, policies).decode(
         stream.block()
@@ -206,7 +206,7 @@ def test_a_table_that_cannot_be_what_it_was_told_to_be_is_set_aside_alone() -> N
     decoding = BlockDecoder(SOURCE, known, lambda relation: None, policies)
     rekeyed = replace(T, columns=[("id", INT8, -1, False), ("a", TEXT, -1, True), ("b", TEXT, -1, False)])
     stream = Stream()
-    stream.transaction(told(rekeyed), OTHER.relation, pg.Insert(501, (b"1",)))
+    stream.transaction(trigger_message(rekeyed), OTHER.relation, pg.Insert(501, (b"1",)))
     decoded = decoding.decode_or_quarantine(stream.block())
     (failure,) = decoded.undecodable
     assert failure.topic == T.topic and "part of the key" in str(failure) and failure.frame is None
@@ -218,7 +218,7 @@ def test_a_column_named_like_one_of_a_state_sets_its_table_aside(tells: bool) ->
     clashing = replace(T, columns=[*T.columns, ("_raw", TEXT, -1, False)])
     stream = Stream()
     stream.transaction(
-        *([told(clashing)] if tells else []), clashing.relation, pg.Insert(500, (b"1", b"x", b"y", b"z")),
+        *([trigger_message(clashing)] if tells else []), clashing.relation, pg.Insert(500, (b"1", b"x", b"y", b"z")),
         OTHER.relation, pg.Insert(501, (b"1",)),
     )  # fmt: skip
     known = {table.relid: (table.topic, table.topic_schema) for table in (T, OTHER)}
@@ -231,10 +231,10 @@ def test_a_column_named_like_one_of_a_state_sets_its_table_aside(tells: bool) ->
 
 def test_a_partition_that_moves_concerns_its_topic_only_beside_a_captured_root() -> None:
     stream = Stream()
-    stream.transaction(happened("repartitioned", T.relid, roots=[900]))
-    assert kinds(no_catalog(T, OTHER).decode(stream.block())) == []
+    stream.transaction(change_message("repartitioned", T.relid, roots=[900]))
+    assert change_kinds(no_catalog(T, OTHER).decode(stream.block())) == []
     stream = Stream()
-    stream.transaction(happened("repartitioned", T.relid, roots=[900, OTHER.relid]))
+    stream.transaction(change_message("repartitioned", T.relid, roots=[900, OTHER.relid]))
     changes = no_catalog(T, OTHER).decode(stream.block()).changes
     assert {(change.topic, *change.kinds) for change in changes} == {
         (T.topic, ChangeKind.REPARTITIONED), (OTHER.topic, ChangeKind.REPARTITIONED),

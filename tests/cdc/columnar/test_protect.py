@@ -60,7 +60,7 @@ def test_protected_messages_decode_to_the_rows_that_policies_make_of_plain_ones(
     columns = protected_columns(PEOPLE.relation, schema, rules)
     assert columns is not None
 
-    def decoded(applied: bool) -> list[object]:
+    def decode_all(applied: bool) -> list[object]:
         stream = Stream()
         stream.transaction(PEOPLE.relation, *content)
         if applied:
@@ -73,7 +73,7 @@ def test_protected_messages_decode_to_the_rows_that_policies_make_of_plain_ones(
         )
         return [rows.rows.to_pylist() for rows in decoder.decode(stream.block()).rows]
 
-    assert decoded(True) == decoded(False)
+    assert decode_all(True) == decode_all(False)
 
 
 def test_a_protected_column_under_another_name_is_noticed() -> None:

@@ -61,7 +61,7 @@ def cut(assembler: Assembler, done: list[FrameBlock | PartialBlock]) -> None:
         done.append(assembler.spill())
 
 
-def fed(assembler: Assembler, frames: Sequence[bytes]) -> list[FrameBlock | PartialBlock]:
+def feed_each(assembler: Assembler, frames: Sequence[bytes]) -> list[FrameBlock | PartialBlock]:
     done: list[FrameBlock | PartialBlock] = []
     for frame in frames:
         if assembler.feed(frame):
@@ -69,7 +69,7 @@ def fed(assembler: Assembler, frames: Sequence[bytes]) -> list[FrameBlock | Part
     return done
 
 
-def taken(assembler: Assembler, chunks: Sequence[Sequence[bytes]]) -> list[FrameBlock | PartialBlock]:
+def take_chunks(assembler: Assembler, chunks: Sequence[Sequence[bytes]]) -> list[FrameBlock | PartialBlock]:
     """Frames as they come from the socket, a keepalive behind each chunk."""
     done: list[FrameBlock | PartialBlock] = []
     for chunk in chunks:
@@ -91,9 +91,9 @@ def outcome(assembler: Assembler, frames: list[bytes], step: int) -> list[object
     try:
         blocks: object
         if step:
-            blocks = taken(assembler, [frames[at : at + step] for at in range(0, len(frames), step)])
+            blocks = take_chunks(assembler, [frames[at : at + step] for at in range(0, len(frames), step)])
         else:
-            blocks = fed(assembler, frames)
+            blocks = feed_each(assembler, frames)
     except ProtocolError as error:
         return [str(error)]
     counts = [assembler.gathered, assembler.skipped, assembler.dropped_messages]

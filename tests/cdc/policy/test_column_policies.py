@@ -63,7 +63,7 @@ def site(database: str, store_dir: Path) -> Site:
     return Site.at(store_dir, database, columns=POLICIES, hash_key=KEY)
 
 
-def hashed(text: str | None, key: str = KEY) -> str | None:
+def hash_text(text: str | None, key: str = KEY) -> str | None:
     return None if text is None else hmac.digest(key.encode(), text.encode(), "sha256").hex()
 
 
@@ -140,8 +140,8 @@ def test_the_plain_text_of_a_protected_column_is_nowhere_in_the_store(site: Site
         )
         assert rows_of(capture.store, "people") == [
             {
-                "id": id, "mail": hashed(mail), "name": name and name[:2], "born": born and born[:8],
-                "letter": hashed(letter), "seen": seen,
+                "id": id, "mail": hash_text(mail), "name": name and name[:2], "born": born and born[:8],
+                "letter": hash_text(letter), "seen": seen,
             }
             for id, mail, name, born, letter, seen in people
         ]  # fmt: skip
@@ -149,10 +149,10 @@ def test_the_plain_text_of_a_protected_column_is_nowhere_in_the_store(site: Site
         assert rows_of(capture.store, "accounts") == sorted(
             (
                 {
-                    "number": hashed(number),
+                    "number": hash_text(number),
                     "name": name and name[:2],
                     "balance": balance,
-                    "nick": hashed(nick),
+                    "nick": hash_text(nick),
                 }
                 for number, name, balance, nick in accounts
             ),
@@ -195,10 +195,12 @@ def test_a_change_of_policy_is_told_and_the_table_is_read_again(site: Site) -> N
     assert captured(plain) == mails
     hash_it = {"public.people.email": "hash", "public.accounts.number": "hash"}
     protected = site.with_settings(columns=hash_it, hash_key=KEY)
-    assert captured(protected, "email: in plain text until now, hashed") == [hashed(mail) for mail in mails]
+    assert captured(protected, "email: in plain text until now, hashed") == [
+        hash_text(mail) for mail in mails
+    ]
     execute(site.dsn, f"INSERT INTO accounts SELECT '{LATE}' || i FROM generate_series(1, 5) i")
     other = site.with_settings(columns=hash_it, hash_key=OTHER_KEY)
-    assert captured(other, "email: hashed with key") == [hashed(mail, OTHER_KEY) for mail in mails]
+    assert captured(other, "email: hashed with key") == [hash_text(mail, OTHER_KEY) for mail in mails]
     with site.open() as store:
         assert len(rows_of(store, "accounts")) == 5
         assert places_of(store, site.root, LATE) == [], "not even where a load had come to"

@@ -36,14 +36,14 @@ TYPES = (
 )
 
 
-class Told:
+class TriggerMessages:
     """A database with the trigger, and what it told since the last question."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
         self.address = Address.parse(dsn)
         execute(dsn, *TYPES, "CREATE PUBLICATION told")
-        execute(dsn, "SELECT pg_create_logical_replication_slot('told', 'pgoutput')")
+        execute(dsn, "SELECT pg_create_logical_replication_slot('trigger', 'pgoutput')")
         with connect(self.address) as connection:
             install_trigger(connection, self.address)
         self.messages()
@@ -52,8 +52,8 @@ class Told:
         """Decoded by the server as ``tailrace.cdc.postgres.replication`` asks for it; only our messages."""
         found = query(
             self.dsn,
-            "SELECT data FROM pg_logical_slot_get_binary_changes('told', NULL, NULL, 'proto_version', '1',"
-            " 'publication_names', 'told', 'messages', 'true') WHERE substr(data, 1, 1) = 'M'",
+            "SELECT data FROM pg_logical_slot_get_binary_changes('trigger', NULL, NULL, 'proto_version', '1',"
+            " 'publication_names', 'trigger', 'messages', 'true') WHERE substr(data, 1, 1) = 'M'",
         )
         # M, flags, LSN (8 bytes), prefix up to a zero, length (4 bytes), content
         return [ddl_message.parse(data[data.index(b"\0", 10) + 5 :]) for (data,) in found]
@@ -69,13 +69,15 @@ class Told:
 
 
 @pytest.fixture
-def told(database: str) -> Iterator[Told]:
-    yield Told(database)
-    execute(database, "SELECT pg_drop_replication_slot('told')")
+def trigger_messages(database: str) -> Iterator[TriggerMessages]:
+    yield TriggerMessages(database)
+    execute(database, "SELECT pg_drop_replication_slot('trigger')")
 
 
 @pytest.mark.versions
-def test_it_tells_which_tables_a_command_touched_and_which_values_it_changed(told: Told) -> None:
+def test_it_tells_which_tables_a_command_touched_and_which_values_it_changed(
+    trigger_messages: TriggerMessages,
+) -> None:
     said = {
         "ALTER TABLE public.plain ADD COLUMN b int DEFAULT 7": {("", "plain")},
         "ALTER TABLE public.plain ADD COLUMN c uuid DEFAULT gen_random_uuid()": {("", "plain"), ("rewritten", "plain")},
@@ -97,115 +99,146 @@ def test_it_tells_which_tables_a_command_touched_and_which_values_it_changed(tol
         "CREATE TEMP TABLE mine (id int); ALTER TABLE mine ADD COLUMN a int; DROP TABLE mine": set(),
         "DROP SCHEMA moved CASCADE": {("dropped", "plain"), ("dropped", "direct"), ("dropped", "nested")},
     }  # fmt: skip
-    assert {statement: told.after(statement) for statement in said} == said
+    assert {statement: trigger_messages.after(statement) for statement in said} == said
 
 
 @pytest.mark.versions
-def test_rows_of_a_table_as_values_of_another_and_partitions_are_told(told: Told) -> None:
+def test_rows_of_a_table_as_values_of_another_and_partitions_are_told(
+    trigger_messages: TriggerMessages,
+) -> None:
     execute(
-        told.dsn,
+        trigger_messages.dsn,
         "CREATE TABLE public.holder (id int PRIMARY KEY, p public.plain)",
         "CREATE TABLE public.root (id int PRIMARY KEY, a text) PARTITION BY RANGE (id)",
         "CREATE TABLE public.leaf PARTITION OF public.root FOR VALUES FROM (0) TO (10)",
         "INSERT INTO public.root VALUES (1, 'a')",
     )
-    assert told.after("ALTER TABLE public.plain ADD COLUMN b int") == {("", "plain"), ("revalued", "holder")}
-    execute(told.dsn, "ALTER TABLE public.root ADD COLUMN b int DEFAULT 9")
-    root, leaf = sorted(told.messages(), key=lambda message: len(message.roots))
+    assert trigger_messages.after("ALTER TABLE public.plain ADD COLUMN b int") == {
+        ("", "plain"),
+        ("revalued", "holder"),
+    }
+    execute(trigger_messages.dsn, "ALTER TABLE public.root ADD COLUMN b int DEFAULT 9")
+    root, leaf = sorted(trigger_messages.messages(), key=lambda message: len(message.roots))
     assert [root.label[1], leaf.label[1]] == ["root", "leaf"] and leaf.roots == (root.relid,)
     assert root.schema is not None and root.schema.columns[2].fill == "9"
-    execute(told.dsn, "ALTER TABLE public.root ALTER a TYPE text USING upper(a)")
-    rewritten = [message for message in told.messages() if message.change is ddl_message.Change.REWRITTEN]
+    execute(trigger_messages.dsn, "ALTER TABLE public.root ALTER a TYPE text USING upper(a)")
+    rewritten = [
+        message for message in trigger_messages.messages() if message.change is ddl_message.Change.REWRITTEN
+    ]
     assert [message.relids for message in rewritten] == [(leaf.relid, root.relid)]
     execute(
-        told.dsn, "ALTER TABLE public.root DETACH PARTITION public.leaf", "ALTER TABLE public.leaf SET LOGGED"
+        trigger_messages.dsn,
+        "ALTER TABLE public.root DETACH PARTITION public.leaf",
+        "ALTER TABLE public.leaf SET LOGGED",
     )
-    detached = [message for message in told.messages() if message.change is ddl_message.Change.REPARTITIONED]
+    detached = [
+        message
+        for message in trigger_messages.messages()
+        if message.change is ddl_message.Change.REPARTITIONED
+    ]
     assert [message.relids for message in detached] == [(leaf.relid, root.relid)]
     execute(
-        told.dsn,
+        trigger_messages.dsn,
         "CREATE TABLE public.middle (LIKE public.root) PARTITION BY RANGE (id)",
         "ALTER TABLE public.middle ATTACH PARTITION public.leaf FOR VALUES FROM (0) TO (10)",
     )
-    told.messages()
-    execute(told.dsn, "ALTER TABLE public.root ATTACH PARTITION public.middle FOR VALUES FROM (0) TO (10)")
+    trigger_messages.messages()
+    execute(
+        trigger_messages.dsn,
+        "ALTER TABLE public.root ATTACH PARTITION public.middle FOR VALUES FROM (0) TO (10)",
+    )
     (attached,) = [
-        message for message in told.messages() if message.change is ddl_message.Change.REPARTITIONED
+        message
+        for message in trigger_messages.messages()
+        if message.change is ddl_message.Change.REPARTITIONED
     ]
     assert attached.relids == (leaf.relid, root.relid) and attached.label == ("public", "leaf")
 
 
 @pytest.mark.versions
-def test_a_rolled_back_command_is_not_told(told: Told) -> None:
-    with psycopg.connect(told.dsn) as connection:
+def test_a_rolled_back_command_is_not_told(trigger_messages: TriggerMessages) -> None:
+    with psycopg.connect(trigger_messages.dsn) as connection:
         connection.execute("SAVEPOINT s")
         connection.execute("ALTER TABLE public.plain ADD COLUMN b int")
         connection.execute("ROLLBACK TO s")
         connection.execute("ALTER TABLE public.direct ADD COLUMN b int")
-    assert [message.label[1] for message in told.messages()] == ["direct"]
+    assert [message.label[1] for message in trigger_messages.messages()] == ["direct"]
 
 
 @pytest.mark.versions
-def test_a_user_without_any_right_on_it_alters_tables_and_is_told_of(told: Told) -> None:
+def test_a_user_without_any_right_on_it_alters_tables_and_is_told_of(
+    trigger_messages: TriggerMessages,
+) -> None:
     role = f"somebody_{os.getpid()}"
-    execute(told.dsn, f"CREATE ROLE {role}", f"ALTER TABLE public.plain OWNER TO {role}")
-    told.messages()
+    execute(trigger_messages.dsn, f"CREATE ROLE {role}", f"ALTER TABLE public.plain OWNER TO {role}")
+    trigger_messages.messages()
     try:
-        with psycopg.connect(told.dsn, autocommit=True) as connection:
+        with psycopg.connect(trigger_messages.dsn, autocommit=True) as connection:
             connection.execute(sql.SQL(f"SET ROLE {role}"))
             connection.execute("SET search_path = pg_temp")
             connection.execute("ALTER TABLE public.plain ADD COLUMN b int")
-        assert [(message.change, message.label[1]) for message in told.messages()] == [("", "plain")]
+        assert [(message.change, message.label[1]) for message in trigger_messages.messages()] == [
+            ("", "plain")
+        ]
     finally:
-        execute(told.dsn, f"REASSIGN OWNED BY {role} TO CURRENT_USER", f"DROP ROLE {role}")
+        execute(trigger_messages.dsn, f"REASSIGN OWNED BY {role} TO CURRENT_USER", f"DROP ROLE {role}")
 
 
 @pytest.mark.versions
-def test_it_never_makes_a_command_fail(told: Told) -> None:
+def test_it_never_makes_a_command_fail(trigger_messages: TriggerMessages) -> None:
     """Its own defects are told; when not even that is possible, the command is all the same done."""
-    execute(told.dsn, "DROP FUNCTION tailrace.ddl_tell(oid[], text, text)")
-    told.messages()
-    execute(told.dsn, "ALTER TABLE public.plain ADD COLUMN b int")
-    assert [message.change for message in told.messages()] == [ddl_message.Change.FAILED]
-    execute(told.dsn, "DROP FUNCTION tailrace.ddl_say(oid, text, text, jsonb)")
-    execute(told.dsn, "ALTER TABLE public.plain ADD COLUMN c int", "ALTER TYPE public.mood ADD VALUE 'more'")
-    assert told.messages() == []
+    execute(trigger_messages.dsn, "DROP FUNCTION tailrace.ddl_tell(oid[], text, text)")
+    trigger_messages.messages()
+    execute(trigger_messages.dsn, "ALTER TABLE public.plain ADD COLUMN b int")
+    assert [message.change for message in trigger_messages.messages()] == [ddl_message.Change.FAILED]
+    execute(trigger_messages.dsn, "DROP FUNCTION tailrace.ddl_say(oid, text, text, jsonb)")
+    execute(
+        trigger_messages.dsn,
+        "ALTER TABLE public.plain ADD COLUMN c int",
+        "ALTER TYPE public.mood ADD VALUE 'more'",
+    )
+    assert trigger_messages.messages() == []
     assert query(
-        told.dsn, "SELECT count(*)::int FROM information_schema.columns WHERE table_name = 'plain'"
+        trigger_messages.dsn,
+        "SELECT count(*)::int FROM information_schema.columns WHERE table_name = 'plain'",
     ) == [(4,)]
 
 
 @pytest.mark.versions
-def test_it_is_put_in_again_and_taken_out_without_a_trace(told: Told) -> None:
-    with connect(told.address) as connection:
+def test_it_is_put_in_again_and_taken_out_without_a_trace(trigger_messages: TriggerMessages) -> None:
+    with connect(trigger_messages.address) as connection:
         for _ in range(2):
-            install_trigger(connection, told.address)
-            assert read_trigger(connection, told.address) is Trigger.ACTIVE
-        execute(told.dsn, "ALTER EVENT TRIGGER tailrace_ddl_end DISABLE")
-        assert read_trigger(connection, told.address) is Trigger.INACTIVE
+            install_trigger(connection, trigger_messages.address)
+            assert read_trigger(connection, trigger_messages.address) is Trigger.ACTIVE
+        execute(trigger_messages.dsn, "ALTER EVENT TRIGGER tailrace_ddl_end DISABLE")
+        assert read_trigger(connection, trigger_messages.address) is Trigger.INACTIVE
         for _ in range(2):
-            remove_trigger(connection, told.address)
-            assert read_trigger(connection, told.address) is Trigger.ABSENT
-    assert query(told.dsn, "SELECT nspname FROM pg_namespace WHERE nspname = 'tailrace'") == []
-    execute(told.dsn, "ALTER TABLE public.plain ADD COLUMN b int")
+            remove_trigger(connection, trigger_messages.address)
+            assert read_trigger(connection, trigger_messages.address) is Trigger.ABSENT
+    assert query(trigger_messages.dsn, "SELECT nspname FROM pg_namespace WHERE nspname = 'tailrace'") == []
+    execute(trigger_messages.dsn, "ALTER TABLE public.plain ADD COLUMN b int")
 
 
-def test_it_survives_a_dump(told: Told, postgres: PostgresServer, tmp_path: Path) -> None:
+def test_it_survives_a_dump(
+    trigger_messages: TriggerMessages, postgres: PostgresServer, tmp_path: Path
+) -> None:
     dump = tmp_path / "dump.sql"
-    subprocess.run([postgres.bin("pg_dump"), "--file", dump, told.dsn], check=True, capture_output=True)
-    with connect(told.address) as connection:
-        remove_trigger(connection, told.address)
-    execute(told.dsn, "DROP SCHEMA public CASCADE", "DROP PUBLICATION told")
-    execute(told.dsn, "CREATE SCHEMA public")
     subprocess.run(
-        [postgres.bin("psql"), "-q", "-v", "ON_ERROR_STOP=1", "-f", dump, told.dsn],
+        [postgres.bin("pg_dump"), "--file", dump, trigger_messages.dsn], check=True, capture_output=True
+    )
+    with connect(trigger_messages.address) as connection:
+        remove_trigger(connection, trigger_messages.address)
+    execute(trigger_messages.dsn, "DROP SCHEMA public CASCADE", "DROP PUBLICATION told")
+    execute(trigger_messages.dsn, "CREATE SCHEMA public")
+    subprocess.run(
+        [postgres.bin("psql"), "-q", "-v", "ON_ERROR_STOP=1", "-f", dump, trigger_messages.dsn],
         check=True,
         capture_output=True,
     )
-    with connect(told.address) as connection:
-        assert read_trigger(connection, told.address) is Trigger.ACTIVE
-    told.messages()
-    assert told.after("ALTER TABLE public.plain ADD COLUMN b int") == {("", "plain")}
+    with connect(trigger_messages.address) as connection:
+        assert read_trigger(connection, trigger_messages.address) is Trigger.ACTIVE
+    trigger_messages.messages()
+    assert trigger_messages.after("ALTER TABLE public.plain ADD COLUMN b int") == {("", "plain")}
 
 
 @pytest.fixture

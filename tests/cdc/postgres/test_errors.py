@@ -159,10 +159,8 @@ def test_wal_level_not_logical(postgres_server: Callable[..., PostgresServer], s
     site.init()
     server.settings["wal_level"] = "replica"
     server.restart()
-    with RunningCapture(site) as capture:
-        error = complaint(lambda: capture.ended() and capture.raise_error())
-        assert "wal_level" in error.message
-        capture.forgive()
+    error = site.capture_error()
+    assert "wal_level" in error.message
 
 
 def test_no_free_slot(postgres_server: Callable[..., PostgresServer], store_dir: Path) -> None:
@@ -172,16 +170,12 @@ def test_no_free_slot(postgres_server: Callable[..., PostgresServer], store_dir:
     site.init()
     query(server.dsn(), "SELECT pg_create_physical_replication_slot('other')")
     assert "max_replication_slots" in complaint(site.init).hint
-    with RunningCapture(site) as capture:
-        assert "max_replication_slots" in complaint(lambda: capture.ended() and capture.raise_error()).hint
-        capture.forgive()
+    assert "max_replication_slots" in site.capture_error().hint
 
 
 def test_capture_of_a_source_that_was_not_prepared(database: str, store_dir: Path) -> None:
-    with RunningCapture(Site.at(store_dir, database)) as capture:
-        error = complaint(lambda: capture.ended() and capture.raise_error())
-        assert isinstance(error, UsageError) and "tailrace init" in error.hint
-        capture.forgive()
+    error = Site.at(store_dir, database).capture_error()
+    assert isinstance(error, UsageError) and "tailrace init" in error.hint
 
 
 def test_a_select_privilege_that_is_missing_leaves_nothing_behind(
@@ -213,17 +207,13 @@ def test_a_lost_slot_says_why(postgres_server: Callable[..., PostgresServer], st
             "SELECT pg_switch_wal()",
         )
         execute(server.dsn(), "CHECKPOINT")
-    with RunningCapture(site) as capture:
-        error = complaint(lambda: capture.ended() and capture.raise_error())
-        assert isinstance(error, SlotLost)
-        assert "wal_status lost" in error.message
-        assert "wal_removed" in error.message or server_version(server.dsn()) < 17
-        capture.forgive()
+    error = site.capture_error()
+    assert isinstance(error, SlotLost)
+    assert "wal_status lost" in error.message
+    assert "wal_removed" in error.message or server_version(server.dsn()) < 17
     query(server.dsn(), "SELECT pg_drop_replication_slot('acme_shop')")
-    with RunningCapture(site) as capture:
-        error = complaint(lambda: capture.ended() and capture.raise_error())
-        assert isinstance(error, SlotLost) and "missing" in error.message
-        capture.forgive()
+    error = site.capture_error()
+    assert isinstance(error, SlotLost) and "missing" in error.message
 
 
 def test_a_slot_dropped_under_a_running_capture_ends_it_with_what_mends_it(
@@ -257,10 +247,8 @@ def test_a_log_older_than_the_slot_is_refused(database: str, store_dir: Path) ->
     init_and_load(site)
     execute(database, "INSERT INTO t VALUES (1)")
     query(database, "SELECT pg_replication_slot_advance('acme_shop', pg_current_wal_lsn())")
-    with RunningCapture(site) as capture:
-        error = complaint(lambda: capture.ended() and capture.raise_error())
-        assert "confirmed up to" in error.message
-        capture.forgive()
+    error = site.capture_error()
+    assert "confirmed up to" in error.message
 
 
 def test_another_server_under_the_same_name_is_refused(
@@ -269,9 +257,7 @@ def test_another_server_under_the_same_name_is_refused(
     execute(database, "CREATE TABLE t (id int PRIMARY KEY)")
     Site.at(store_dir, database).init()
     other = postgres_server()
-    with RunningCapture(Site.at(store_dir, other.dsn())) as capture:
-        assert "system" in complaint(lambda: capture.ended() and capture.raise_error()).message
-        capture.forgive()
+    assert "system" in Site.at(store_dir, other.dsn()).capture_error().message
 
 
 def test_two_first_loads_at_once_are_refused(database: str, store_dir: Path) -> None:

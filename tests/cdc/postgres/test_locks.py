@@ -38,7 +38,7 @@ APPEND = """SELECT tailrace.append_events('order', '1', -1,
 WAITING = "SELECT count(*)::int FROM pg_locks WHERE NOT granted"
 
 
-def outlives(dsn: str, first: str, work: Callable[[], object], second: str) -> None:
+def assert_survives(dsn: str, first: str, work: Callable[[], object], second: str) -> None:
     """A transaction takes something, ``work`` begins beside it, then the transaction takes more: it is not ended, be it
     the one that looks for deadlocks, and work comes to its end."""
     with ThreadPoolExecutor(1) as pool, psycopg.connect(dsn) as user:
@@ -58,13 +58,13 @@ def outlives(dsn: str, first: str, work: Callable[[], object], second: str) -> N
 def test_init_publishes_tables_that_a_migration_alters(site: Site, order: tuple[str, str]) -> None:
     execute(site.dsn, *TABLES)
     statements = [f"ALTER TABLE {name} ADD COLUMN x int" for name in order]
-    outlives(site.dsn, statements[0], site.init, statements[1])
+    assert_survives(site.dsn, statements[0], site.init, statements[1])
     assert query(site.dsn, "SELECT count(*) FROM pg_publication_tables") == [(2,)]
 
 
 def test_init_looks_at_partitions_that_are_truncated(site: Site) -> None:
     execute(site.dsn, *PARTITIONED)
-    outlives(site.dsn, "TRUNCATE second", lambda: site.init(dry_run=True), "TRUNCATE first")
+    assert_survives(site.dsn, "TRUNCATE second", lambda: site.init(dry_run=True), "TRUNCATE first")
 
 
 def test_init_publishes_domain_events_that_a_migration_appends(site: Site) -> None:
@@ -72,7 +72,7 @@ def test_init_publishes_domain_events_that_a_migration_appends(site: Site) -> No
     init_and_load(site)
     execute(site.dsn, TABLES[1])
     install_events(site.settings)
-    outlives(site.dsn, "ALTER TABLE b ADD COLUMN x int", lambda: site.init(events=True), APPEND)
+    assert_survives(site.dsn, "ALTER TABLE b ADD COLUMN x int", lambda: site.init(events=True), APPEND)
 
 
 def test_init_gives_up_what_is_locked_for_long_and_changes_nothing(
@@ -116,7 +116,7 @@ def test_the_ddl_trigger_is_installed_while_partitions_are_truncated(database: s
         with connect(address) as connection:
             install_trigger(connection, address)
 
-    outlives(database, "TRUNCATE second", install, "TRUNCATE first")
+    assert_survives(database, "TRUNCATE second", install, "TRUNCATE first")
 
 
 def test_the_ddl_trigger_locks_no_partition_of_a_table_that_a_user_alters(database: str) -> None:
@@ -147,7 +147,7 @@ def test_a_chunk_is_read_beside_another_table_with_a_row_filter_that_is_truncate
         ):
             pass
 
-    outlives(database, "TRUNCATE b", read, "TRUNCATE a")
+    assert_survives(database, "TRUNCATE b", read, "TRUNCATE a")
 
 
 def test_a_load_by_chunks_samples_no_partitions_that_are_truncated(database: str) -> None:
@@ -161,7 +161,7 @@ def test_a_load_by_chunks_samples_no_partitions_that_are_truncated(database: str
             with pytest.raises(TableChanged, match="is locked by another session"):
                 plan_ranges(session, address, keyset, 2, 0)
 
-    outlives(database, "TRUNCATE second", plan, "TRUNCATE first")
+    assert_survives(database, "TRUNCATE second", plan, "TRUNCATE first")
 
 
 @pytest.mark.slow

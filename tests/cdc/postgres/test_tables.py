@@ -75,7 +75,7 @@ TABLES = (
 @pytest.fixture(scope="module")
 def running(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCapture]:
     """One capture for the whole module; each test has tables of its own."""
-    with databases.lent() as dsn:
+    with databases.lend() as dsn:
         site = Site.at(tmp_path_factory.mktemp("tables"), dsn, name="tables")  # slots are the server's
         execute(site.dsn, *TABLES)
         narrowed = "(id) WHERE (id > 5)" if server_version(site.dsn) >= 15 else ""
@@ -84,13 +84,13 @@ def running(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> I
             yield capture
 
 
-def compared(capture: RunningCapture, name: str) -> TopicComparison:
+def compare(capture: RunningCapture, name: str) -> TopicComparison:
     (found,) = capture.site.verify(table(name))
     assert found.equal, found
     return found
 
 
-def logged(capture: RunningCapture, name: str) -> list[tuple[object, ...]]:
+def log_messages(capture: RunningCapture, name: str) -> list[tuple[object, ...]]:
     """The rows of the topic's state, without their places in the log."""
     topic = table(name)
     found = []
@@ -114,19 +114,19 @@ def test_a_table_without_a_key_is_a_bag_of_rows(running: RunningCapture) -> None
         "UPDATE bag SET a = 10 WHERE a = 9",
     )
     running.catch_up()
-    assert compared(running, "bag").source_rows == 33
+    assert compare(running, "bag").source_rows == 33
     counted = query(
         running.site.dsn, "SELECT a::text, left(b, 9), count(*) FROM bag GROUP BY 1, 2 ORDER BY 1, 2"
     )
-    found = [(a, None if b is None else str(b)[:9]) for a, b, _, _ in logged(running, "bag")]
+    found = [(a, None if b is None else str(b)[:9]) for a, b, _, _ in log_messages(running, "bag")]
     assert sorted([(*row, found.count(row)) for row in set(found)], key=repr) == sorted(counted, key=repr)
     execute(running.site.dsn, "TRUNCATE bag", "INSERT INTO bag VALUES (1), (1)")
     running.catch_up()
-    assert compared(running, "bag").source_rows == 2
+    assert compare(running, "bag").source_rows == 2
     execute(running.site.dsn, "ALTER TABLE bag ADD COLUMN later int DEFAULT 5", "INSERT INTO bag VALUES (1)")
     running.catch_up()
     running.wait_until_complete(table("bag"))
-    assert compared(running, "bag").source_rows == 3
+    assert compare(running, "bag").source_rows == 3
 
 
 @pytest.mark.versions
@@ -152,7 +152,7 @@ def test_columns_may_have_names_of_the_logs_own_but_for_those_of_a_state(
         "INSERT INTO named (key, before) VALUES ('m', '{\"after\": 1}')",
     )
     running.catch_up()
-    assert compared(running, "named").source_rows == 2
+    assert compare(running, "named").source_rows == 2
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
@@ -171,7 +171,7 @@ def test_unchanged_toasted_values_of_every_type_survive_updates_and_chained_key_
         f"UPDATE {name} SET part = 7 WHERE id = 32",
     )
     running.catch_up()
-    assert compared(running, name).source_rows == 2
+    assert compare(running, name).source_rows == 2
 
 
 @pytest.mark.versions
@@ -185,7 +185,7 @@ def test_rows_move_between_partitions_of_other_column_order(running: RunningCapt
         "DELETE FROM parts WHERE id = 16",
     )
     running.catch_up()
-    assert compared(running, "parts").source_rows == 19
+    assert compare(running, "parts").source_rows == 19
 
 
 @pytest.mark.versions
@@ -199,7 +199,7 @@ def test_a_new_partition_is_part_of_its_table_and_nothing_is_read_again(running:
     running.wait_until(lambda: "parts_2" in leaves(running))
     running.catch_up()
     assert running.store.topic(table("parts")).complete_since == read
-    compared(running, "parts")
+    compare(running, "parts")
 
 
 def leaves(capture: RunningCapture) -> set[str]:
@@ -234,7 +234,7 @@ def test_what_the_stream_does_not_say_of_partitions_has_their_table_read_again(
     execute(running.site.dsn, statements)
     running.wait_until(lambda: running.store.topic(table("parts")).complete_since not in (None, read))
     running.catch_up()
-    compared(running, "parts")
+    compare(running, "parts")
 
 
 @pytest.mark.versions
@@ -249,8 +249,8 @@ def test_tables_that_inherit_are_tables_of_their_own_and_other_publications_do_n
         "DELETE FROM parent WHERE n = 3",
     )
     running.catch_up()
-    assert compared(running, "parent").source_rows == 1
-    assert compared(running, "child").source_rows == 1
+    assert compare(running, "parent").source_rows == 1
+    assert compare(running, "child").source_rows == 1
 
 
 PUBLISHED = (

@@ -10,7 +10,7 @@ import pytest
 from tailrace.cdc.recording.file import FRAME, Recording
 from tailrace.eventstore.errors import UsageError
 from tests.support.capturing import Site
-from tests.support.recordings import GOLDEN, SCENARIOS, SECRET, played, record
+from tests.support.recordings import GOLDEN, SCENARIOS, SECRET, record, replay_rows
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -20,7 +20,7 @@ def test_a_recording_gives_the_rows_that_capture_made(
     scenario, file = SCENARIOS[name], tmp_path / "recording"
     captured = record(Site.at(store_dir, database, **scenario.settings), scenario, file)
     assert len(captured) > len(scenario.statements)
-    assert played(file, tmp_path / "replayed") == captured
+    assert replay_rows(file, tmp_path / "replayed") == captured
     for document in Recording(file).records():
         assert SECRET.encode() not in document.data
 
@@ -29,16 +29,16 @@ def test_a_recording_gives_the_rows_that_capture_made(
 def test_golden_recordings_give_the_rows_they_always_gave(tmp_path: Path, name: str) -> None:
     expected = [json.loads(line) for line in (GOLDEN / f"{name}.json").read_text().splitlines()]
     assert expected
-    assert played(GOLDEN / f"{name}.rec", tmp_path) == expected
+    assert replay_rows(GOLDEN / f"{name}.rec", tmp_path) == expected
 
 
 def test_a_recording_cut_anywhere_gives_what_came_before(tmp_path: Path) -> None:
     whole = (GOLDEN / "changes.rec").read_bytes()
-    expected = played(GOLDEN / "changes.rec", tmp_path / "whole")
+    expected = replay_rows(GOLDEN / "changes.rec", tmp_path / "whole")
     for number, length in enumerate(range(len(whole) - 1, len(whole) // 2, -len(whole) // 9)):
         cut = tmp_path / f"{number}.rec"
         cut.write_bytes(whole[:length])
-        found = played(cut, tmp_path / str(number))
+        found = replay_rows(cut, tmp_path / str(number))
         assert found == expected[: len(found)]
         assert len(found) < len(expected)
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailrace.cdc.repair.repair import repair_source
 from tailrace.cdc.repair.report import TopicRepair
 from tailrace.eventstore.maintenance.redaction.receipts import Receipt
 from tailrace.eventstore.maintenance.redaction.redact import RedactionRequest, redact
@@ -84,13 +83,6 @@ MEANWHILE = (
 )
 
 
-def repaired(site: Site) -> TopicRepair:
-    with site.open() as store:
-        done = repair_source(store, SOURCE, site.settings)
-    assert done is not None
-    return done.topics[0]
-
-
 def test_a_repair_brings_nothing_back_that_was_erased(site: Site) -> None:
     with RunningCapture(site) as capture:
         capture.catch_up()  # with the first load
@@ -102,7 +94,7 @@ def test_a_repair_brings_nothing_back_that_was_erased(site: Site) -> None:
         execute(site.dsn, "UPDATE people SET name = 'known' WHERE id = 4")
         capture.catch_up()
     execute(site.dsn, "SELECT pg_drop_replication_slot('acme_shop')", *MEANWHILE)
-    assert repaired(site) == TopicRepair(PEOPLE, rows=5, added=1, changed=2, deleted=1, erased=3)
+    assert site.repair().topics == (TopicRepair(PEOPLE, rows=5, added=1, changed=2, deleted=1, erased=3),)
     with site.open() as store:
         kept: dict[int, tuple[Any, ...]] = {
             1: (None, "Lund", ["name"]), 2: (None, "Brno", ["name"]), 3: (None, None, ["name", "city"]),
@@ -115,7 +107,7 @@ def test_a_repair_brings_nothing_back_that_was_erased(site: Site) -> None:
     execute(
         site.dsn, "SELECT pg_drop_replication_slot('acme_shop')", "ALTER TABLE people ADD COLUMN born date"
     )
-    anew = repaired(site)
+    (anew,) = site.repair().topics
     assert (anew.whole, anew.rows, anew.erased) == ("its columns or its key are others now", 5, 3)
     with RunningCapture(site) as capture:
         assert people(capture.store) == kept

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from tailrace.cdc.postgres.errors import SlotLost
-from tailrace.cdc.repair.repair import RepairResult, repair_source
+from tailrace.cdc.repair.repair import repair_source
 from tailrace.cdc.repair.report import TopicRepair
 from tailrace.cdc.setup.continuity import Mismatch
 from tailrace.embedded import PostgresServer
@@ -82,22 +82,6 @@ def store(site: Site) -> Iterator[Store]:
         yield opened
 
 
-def repair(site: Site) -> RepairResult:
-    with site.open() as store:
-        done = repair_source(store, SOURCE, site.settings)
-    assert done is not None
-    return done
-
-
-def refused(site: Site) -> BaseException:
-    """What a capture ends with."""
-    with RunningCapture(site) as capture:
-        error = capture.ended()
-        capture.forgive()
-    assert error is not None
-    return error
-
-
 def state_of(store: Store, topic: TopicId, as_of: str | int | None = None) -> list[dict[str, object]]:
     found = [
         row
@@ -122,13 +106,13 @@ def drop_slot(dsn: str) -> None:
 def test_a_lost_slot_is_named_and_repaired_row_by_row(site: Site, store: Store) -> None:
     drop_slot(site.dsn)
     execute(site.dsn, *MEANWHILE)
-    lost = refused(site)
+    lost = site.capture_error()
     assert isinstance(lost, SlotLost) and "tailrace source repair" in lost.hint
     before, position = state_of(store, ITEMS), store.source(SOURCE)
     head = store.head()
     assert head is not None and position is not None
 
-    done = repair(site)
+    done = site.repair()
 
     assert {each.topic: each for each in done.topics} == FOUND
     assert done.incarnation == 2 and "missing" in done.reason
@@ -156,9 +140,9 @@ def test_a_repair_that_is_killed_is_begun_again_and_no_capture_streams_before(
     with CaptureProcess(site, failpoint="repair_compared", work="repair") as killed:
         assert killed.wait() == -9, killed.output
     assert store.head() == head
-    error = refused(site)
+    error = site.capture_error()
     assert isinstance(error, Mismatch) and "did not finish" in error.message
-    assert {each.topic: each for each in repair(site).topics} == FOUND
+    assert {each.topic: each for each in site.repair().topics} == FOUND
     assert_goes_on(site)
 
 
@@ -187,13 +171,13 @@ def test_a_restored_older_server_is_refused_and_repaired(
     shutil.rmtree(data)
     backup.rename(data)
     server.start()
-    error = refused(site)
+    error = site.capture_error()
     assert isinstance(error, Mismatch) and "source repair" in error.hint and "ends at" in error.message
 
     with site.open() as store:
         old, head = state_of(store, ITEMS), store.head()
         assert head is not None
-        done = repair(site)
+        done = site.repair()
         (items,) = [each for each in done.topics if each.topic == ITEMS]
         assert (items.rows, items.added, items.changed, items.deleted) == (60, 1, 59, 201)
         assert done.lsn < head.commit_lsn, "the new life begins below the end of the old one"
@@ -234,7 +218,7 @@ def test_events_that_the_log_missed_are_added_and_those_it_has_stay(site: Site, 
     drop_slot(site.dsn)
     execute(site.dsn, "DELETE FROM tailrace.events WHERE stream = '1'")
     open_accounts(site.dsn, 3)
-    (account,) = [each for each in repair(site).topics if each.topic == TopicId.events(SOURCE, "account")]
+    (account,) = [each for each in site.repair().topics if each.topic == TopicId.events(SOURCE, "account")]
     assert (account.rows, account.added, account.deleted) == (4, 2, 0)
     with RunningCapture(site) as capture:
         open_accounts(site.dsn, 4)
@@ -254,7 +238,7 @@ def test_events_from_before_their_table_was_published_come_by_a_repair(
     for statement in advice.hint.split(": ", 1)[1].split("; ")[:2]:
         execute(site.dsn, statement)
     assert "`tailrace source repair`" in advice.hint
-    (account,) = [each for each in repair(site).topics if each.topic == TopicId.events(SOURCE, "account")]
+    (account,) = [each for each in site.repair().topics if each.topic == TopicId.events(SOURCE, "account")]
     assert (account.rows, account.added) == (4, 4)
     with RunningCapture(site) as capture:
         open_accounts(site.dsn, 3)
@@ -268,9 +252,9 @@ def test_a_promoted_servers_timeline_must_hold_what_the_log_holds(site: Site, st
     source = store.source(SOURCE)
     assert source is not None and source.timeline == 1
     store.take_over(SOURCE).set_timeline(7)
-    error = refused(site)
+    error = site.capture_error()
     assert isinstance(error, Mismatch) and "timeline 7" in error.message and "source repair" in error.hint
-    assert repair(site).incarnation == 2
+    assert site.repair().incarnation == 2
     repaired = store.source(SOURCE)
     assert repaired is not None and repaired.timeline == 1
     assert_goes_on(site)
@@ -294,9 +278,9 @@ def test_an_upgrade_from_the_systems_postgres_is_repaired(
     load: list[str | Path] = [programs / "psql", "-v", "ON_ERROR_STOP=1", "-q", "-d", new.dsn()]
     subprocess.run(load, input=dump.stdout, check=True, capture_output=True)
     upgraded = Site.at(store_dir, new.dsn())
-    error = refused(upgraded)
+    error = upgraded.capture_error()
     assert isinstance(error, Mismatch) and "source repair" in error.hint and "system" in error.message
-    done = {each.topic: each for each in repair(upgraded).topics}
+    done = {each.topic: each for each in upgraded.repair().topics}
     assert done[ITEMS] == TopicRepair(ITEMS, rows=60, changed=1)
     assert done[OTHERS] == TopicRepair(OTHERS, rows=40)
     assert_goes_on(upgraded)

@@ -12,14 +12,12 @@ import psycopg
 import pytest
 
 from tailrace.cdc.postgres.errors import SlotLost
-from tailrace.cdc.repair.repair import repair_source
 from tailrace.cdc.repair.report import TopicRepair
 from tailrace.cdc.setup.continuity import Mismatch
 from tailrace.embedded import PostgresServer
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.servers import ServerFactory
 from tests.support.capturing import (
-    SOURCE,
     RunningCapture,
     Site,
     assert_equals_source,
@@ -31,7 +29,7 @@ from tests.support.capturing import (
     table,
     wait_until,
 )
-from tests.support.standby import LINK, promote, replayed, start_standby
+from tests.support.standby import LINK, promote, start_standby, wait_until_replayed
 
 LAST = 1001  # the row by which a capture is seen to go on
 SCHEMA = (
@@ -59,25 +57,11 @@ def insert(dsn: str, first: int, last: int) -> None:
     execute(dsn, *(f"INSERT INTO public.items VALUES ({number}, 1)" for number in range(first, last + 1)))
 
 
-def captured(site: Site) -> list[int]:
+def captured_ids(site: Site) -> list[int]:
     """The ids of rows that the stream brought, in order, but the last one."""
     with site.open() as store:
         found = sorted(rows(store, table("items")), key=lambda row: (row["_lsn"], row["_ordinal"]))
     return [row["key"]["id"] for row in found if row["_op"] == "c" and row["key"]["id"] < LAST]
-
-
-def refused(site: Site) -> BaseException | None:
-    with RunningCapture(site) as capture:
-        error = capture.ended()
-        capture.forgive()
-    return error
-
-
-def repaired(site: Site) -> TopicRepair:
-    with site.open() as store:
-        done = repair_source(store, SOURCE, site.settings)
-    assert done is not None
-    return done.topics[0]
 
 
 def assert_goes_on(site: Site) -> None:
@@ -124,7 +108,7 @@ def test_a_running_capture_follows_its_failover_slot_to_the_promoted_standby(
 
         wait_until(synchronized, 180)  # it sleeps for up to half a minute between its looks
         insert(primary.dsn(), 121, 140)
-        replayed(primary, standby)
+        wait_until_replayed(primary, standby)
         primary.kill()
         proxy.lead_to(standby.port)
         wait_until(lambda: any("is a standby" in text for text in capture.status.messages))
@@ -132,7 +116,7 @@ def test_a_running_capture_follows_its_failover_slot_to_the_promoted_standby(
         insert(standby.dsn(), 141, 160)
         capture.catch_up()
         assert_sound(capture.store)
-    assert captured(site) == list(range(101, 161))
+    assert captured_ids(site) == list(range(101, 161))
     assert_goes_on(Site.at(site.root, standby.dsn()))
 
 
@@ -158,7 +142,7 @@ def test_a_slot_made_on_the_standby_carries_capture_over_a_planned_failover(
     insert(standby.dsn(), 141, 160)
     promoted = Site.at(site.root, standby.dsn())
     assert_goes_on(promoted)
-    assert captured(site) == list(range(101, 161))
+    assert captured_ids(site) == list(range(101, 161))
 
 
 @pytest.mark.servers
@@ -175,13 +159,13 @@ def test_a_promoted_standby_without_the_slot_is_refused_also_with_one_made_too_l
     promote(standby)
     insert(standby.dsn(), 111, 120)
     promoted = Site.at(site.root, standby.dsn())
-    missing = refused(promoted)
+    missing = promoted.capture_error()
     assert isinstance(missing, SlotLost) and "source repair" in missing.hint
     query(standby.dsn(), "SELECT pg_create_logical_replication_slot('acme_shop', 'pgoutput')")
-    late = refused(promoted)
+    late = promoted.capture_error()
     assert isinstance(late, Mismatch) and "was confirmed up to" in late.message
     assert "source repair" in late.hint
-    assert repaired(promoted) == TopicRepair(table("items"), rows=40, added=10)
+    assert promoted.repair().topics == (TopicRepair(table("items"), rows=40, added=10),)
     assert_goes_on(promoted)
 
 
@@ -190,7 +174,7 @@ def test_a_promoted_standby_that_lacks_what_the_log_has_is_refused_and_repaired(
 ) -> None:
     standby = start_standby(primary, postgres_server, primary_slot_name=LINK)
     promoted = Site.at(site.root, standby.dsn())
-    replayed(primary, standby)
+    wait_until_replayed(primary, standby)
     standby.stop()
     with RunningCapture(site) as capture:
         insert(primary.dsn(), 101, 120)
@@ -199,8 +183,8 @@ def test_a_promoted_standby_that_lacks_what_the_log_has_is_refused_and_repaired(
     standby.start()
     promote(standby)
     insert(standby.dsn(), 201, 220)
-    behind = refused(promoted)
+    behind = promoted.capture_error()
     assert isinstance(behind, Mismatch) and "source repair" in behind.hint
     assert "timeline 2, which left that one at" in behind.message or "ends at" in behind.message
-    assert repaired(promoted) == TopicRepair(table("items"), rows=40, added=20, deleted=20)
+    assert promoted.repair().topics == (TopicRepair(table("items"), rows=40, added=20, deleted=20),)
     assert_goes_on(promoted)

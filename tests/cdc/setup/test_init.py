@@ -34,7 +34,7 @@ from tests.support.capturing import (
 WRITING = "options=-c%20default_transaction_read_only%3Doff"
 
 
-def skipped(site: Site) -> dict[str, str]:
+def skipped_tables(site: Site) -> dict[str, str]:
     findings = site.init(dry_run=True).findings
     return {finding.subject: finding.what for finding in findings if finding.level is Level.SKIPPED}
 
@@ -73,7 +73,7 @@ def test_tables_whose_rows_cannot_be_identified_are_never_published(site: Site) 
         "CREATE TABLE late_check (id int PRIMARY KEY DEFERRABLE)",
         "CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY)",
     )
-    assert skipped(site) == {
+    assert skipped_tables(site) == {
         "public.keyless": "no primary key, so changed rows cannot be identified",
         "public.nothing": "REPLICA IDENTITY NOTHING, so changed rows cannot be identified",
         "public.late_check": "its primary key is deferrable, which cannot identify rows, so changed rows cannot be"
@@ -159,7 +159,9 @@ def test_a_table_that_took_the_name_of_a_renamed_one_is_said_to_need_its_topic(s
             "CREATE TABLE t (id int PRIMARY KEY)",
             "INSERT INTO t VALUES (2)",
         )
-        assert skipped(site) == {"public.t": "public.t_old had its name before, and feeds its topic still"}
+        assert skipped_tables(site) == {
+            "public.t": "public.t_old had its name before, and feeds its topic still"
+        }
         execute(site.dsn, 'ALTER PUBLICATION "acme_shop" DROP TABLE "public"."t_old"')
         capture.wait_until(lambda: not capture.is_complete(table("t")))
         site.with_settings(tables=("public.*", "!public.t_old")).init()
@@ -175,7 +177,7 @@ def test_the_catalog_never_captures_itself(database: str, store_dir: Path) -> No
     assert site.init().new == (table("t"),)
     other = Site.at(store_dir / "other", database, name="other", tables=("*.*",))
     assert other.init(dry_run=True).new == (table("t"),)
-    assert "acme_log" in skipped(other)
+    assert "acme_log" in skipped_tables(other)
 
 
 def test_what_projections_write_is_never_captured(postgres: PostgresServer, site: Site) -> None:
@@ -185,7 +187,7 @@ def test_what_projections_write_is_never_captured(postgres: PostgresServer, site
     fill(sink, target(1), [])
     own = {"public.tailrace_fences", "public.tailrace_live", "public.totals__g1"}
     assert site.init().new == (table("t"),)
-    assert set(skipped(site)) == own
+    assert set(skipped_tables(site)) == own
     with RunningCapture(site) as capture:
         fill(sink, target(2), [])
         execute(site.dsn, "CREATE TABLE later (id int PRIMARY KEY)")
@@ -196,7 +198,7 @@ def test_what_projections_write_is_never_captured(postgres: PostgresServer, site
     try:
         poor = Site.at(site.root, site.dsn.replace("postgres@", f"{role}@"))
         others = {"public.later"}  # it is not published, and the publication is not this role's
-        assert set(skipped(poor)) == own | others | {"public.totals__g2"}
+        assert set(skipped_tables(poor)) == own | others | {"public.totals__g2"}
     finally:
         execute(postgres.dsn(), f"DROP ROLE {role}")
 

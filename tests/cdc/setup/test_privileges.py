@@ -12,7 +12,6 @@ from psycopg import sql
 
 from tailrace.cdc.postgres.connect import Address
 from tailrace.cdc.postgres.progress import read_ladder
-from tailrace.cdc.repair.repair import repair_source
 from tailrace.cdc.setup.prepare import prepare_source
 from tailrace.cdc.stream.requests import SNAPSHOT
 from tailrace.doctor.doctor import check_source
@@ -109,10 +108,9 @@ def test_everything_works_with_what_the_script_grants(admin: str, store_dir: Pat
             wait_until(lambda: store.requests.get([asked.id])[0].state is RequestState.DONE)
         assert_equals_source(site, [("public", "customers"), ("public", "orders"), ("public", "later")])
     execute(admin, "SELECT pg_drop_replication_slot('acme_shop')", "DELETE FROM customers WHERE id = 7")
+    repaired = site.repair()
+    assert {each.topic.parts[-1]: each.deleted for each in repaired.topics}["customers"] == 1
     with site.open() as store:
-        repaired = repair_source(store, SOURCE, site.settings)
-        assert repaired is not None
-        assert {each.topic.parts[-1]: each.deleted for each in repaired.topics}["customers"] == 1
         known = store.source(SOURCE)
         assert known is not None
         assert read_ladder(Address.of(site.settings), known.slot, known.through_lsn).slot_state != "missing"
@@ -156,9 +154,7 @@ def test_a_privilege_that_goes_while_it_is_needed_is_named(admin: str, store_dir
     site = Site.at(store_dir, admin.replace("postgres@", "tailrace@"))
     site.init()
     execute(admin, "REVOKE SELECT ON customers FROM tailrace")
-    with RunningCapture(site) as capture:
-        error = capture.ended()
-        capture.forgive()
+    error = site.capture_error()
     assert isinstance(error, OperatorError) and "GRANT SELECT ON" in error.hint and "customers" in error.hint
     execute(admin, "GRANT SELECT ON customers TO tailrace")
     emit = "FUNCTION pg_catalog.pg_logical_emit_message(boolean, text, bytea, boolean)"

@@ -10,7 +10,6 @@ import pytest
 
 from tailrace.cdc.postgres.connect import Address, connect
 from tailrace.cdc.postgres.ddl_trigger import Trigger, read_trigger
-from tailrace.cdc.repair.repair import repair_source
 from tailrace.cdc.repair.report import TopicRepair
 from tailrace.cdc.setup.continuity import Mismatch
 from tailrace.embedded import PostgresServer
@@ -18,7 +17,6 @@ from tailrace.embedded.postgres import DEFAULT_SETTINGS, reachable_bin_folder
 from tailrace.embedded.process import ServerProcess, tail_of
 from tests.fixtures.servers import ServerFactory
 from tests.support.capturing import (
-    SOURCE,
     RunningCapture,
     Site,
     assert_equals_source,
@@ -96,15 +94,12 @@ def test_an_upgrade_is_refused_then_repaired_and_nothing_is_lost_or_repeated(
     assert kept == ([("acme_shop",)] if slots_survive else [])
 
     upgraded = Site.at(store_dir, new.dsn())
-    with RunningCapture(upgraded) as capture:
-        error = capture.ended()
-        capture.forgive()
+    error = upgraded.capture_error()
     assert isinstance(error, Mismatch) and "system" in error.message and "source repair" in error.hint
     execute(new.dsn(), "DELETE FROM public.items WHERE id = 50")
-    with upgraded.open() as store:
-        done = repair_source(store, SOURCE, upgraded.settings)
-        assert done is not None and done.incarnation == 2
-        assert done.topics == (TopicRepair(table("items"), rows=49, deleted=1),)
+    repaired = upgraded.repair()
+    assert repaired.incarnation == 2
+    assert repaired.topics == (TopicRepair(table("items"), rows=49, deleted=1),)
     with RunningCapture(upgraded) as capture:
         capture.catch_up()
         execute(new.dsn(), "INSERT INTO public.items VALUES (51, 'glad', 'new')")

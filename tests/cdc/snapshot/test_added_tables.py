@@ -22,7 +22,7 @@ from tailrace.eventstore.log.sources import register_source, register_topic
 from tailrace.eventstore.model.epoch import EpochBatch
 from tailrace.eventstore.settings import SourceSettings, StoreSettings
 from tailrace.eventstore.store import Store
-from tests.cdc.messages import HUGE, INT4, INT8, SOURCE, TEXT, Stream, Table, decoder, told
+from tests.cdc.messages import HUGE, INT4, INT8, SOURCE, TEXT, Stream, Table, decoder, trigger_message
 from tests.support.capturing import rows
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -32,7 +32,7 @@ OTHER = Table(501, "other", [("id", INT8, -1, True)])
 
 
 @dataclass
-class Beside:
+class AddedTable:
     """The append side of a session that loads ``public.later`` while ``public.other`` is complete."""
 
     store: Store
@@ -41,7 +41,7 @@ class Beside:
     stream: Stream
     assembler: Assembler
 
-    def loaded(self, point: int) -> None:
+    def finish_load(self, point: int) -> None:
         """The load's thread has read the (empty) table at a point."""
         self.load._point = point
         self.load._result = (
@@ -69,7 +69,7 @@ class Beside:
 
 
 @pytest.fixture
-def beside(store_dir: Path) -> Iterator[Beside]:
+def added(store_dir: Path) -> Iterator[AddedTable]:
     with Store.open(StoreSettings(), create=True, root=store_dir) as store:
         register_source(store.catalog, SOURCE, slot="s", publication="p", system_id="1")
         for table in (LATER, OTHER):
@@ -90,71 +90,73 @@ def beside(store_dir: Path) -> Iterator[Beside]:
             loads=[load],
         )
         appender = Appender(context, Handover(HUGE))
-        yield Beside(store, load, appender, Stream(), Assembler(HUGE, HUGE, 0))
+        yield AddedTable(store, load, appender, Stream(), Assembler(HUGE, HUGE, 0))
         load.close()
 
 
-def test_rows_since_the_point_follow_the_loaded_ones(beside: Beside) -> None:
-    before = beside.stream.transaction(LATER.relation, pg.Insert(500, (b"1", b"5")))
-    beside.stream.transaction(pg.Insert(500, (b"2", b"6")))
-    beside.append()
-    assert not beside.complete()
-    beside.loaded(before + 1)
-    beside.appender.take(None)
-    assert beside.complete() and beside.ids() == [2]
+def test_rows_since_the_point_follow_the_loaded_ones(added: AddedTable) -> None:
+    before = added.stream.transaction(LATER.relation, pg.Insert(500, (b"1", b"5")))
+    added.stream.transaction(pg.Insert(500, (b"2", b"6")))
+    added.append()
+    assert not added.complete()
+    added.finish_load(before + 1)
+    added.appender.take(None)
+    assert added.complete() and added.ids() == [2]
 
 
-def test_a_load_is_not_completed_inside_a_transaction(beside: Beside) -> None:
+def test_a_load_is_not_completed_inside_a_transaction(added: AddedTable) -> None:
     """One larger than memory comes in parts: half of it must not become visible, nor come twice after a crash."""
-    beside.stream.transaction(OTHER.relation, pg.Insert(501, (b"1",)))
-    beside.append()
-    point = beside.stream.lsn + 1
-    beside.stream.transaction(LATER.relation, *(pg.Insert(500, (b"%d" % n, b"0")) for n in range(8)))
-    beside.append(5)
-    beside.loaded(point)
-    beside.appender.take(None)
-    assert not beside.complete() and beside.ids() == []
-    beside.append()
-    assert beside.complete() and sorted(beside.ids()) == list(range(8))
-    assert len({row["_epoch"] for row in rows(beside.store, LATER.topic)}) == 1
+    added.stream.transaction(OTHER.relation, pg.Insert(501, (b"1",)))
+    added.append()
+    point = added.stream.lsn + 1
+    added.stream.transaction(LATER.relation, *(pg.Insert(500, (b"%d" % n, b"0")) for n in range(8)))
+    added.append(5)
+    added.finish_load(point)
+    added.appender.take(None)
+    assert not added.complete() and added.ids() == []
+    added.append()
+    assert added.complete() and sorted(added.ids()) == list(range(8))
+    assert len({row["_epoch"] for row in rows(added.store, LATER.topic)}) == 1
 
 
-def test_a_table_rewritten_after_its_load_began_is_read_again(beside: Beside) -> None:
+def test_a_table_rewritten_after_its_load_began_is_read_again(added: AddedTable) -> None:
     """The loaded rows have other values since, and no row of the stream says so."""
-    point = beside.stream.lsn + 1
-    beside.stream.transaction(RETYPED.relation, pg.Insert(500, (b"1", b"five")))
-    beside.append()
-    beside.loaded(point)
+    point = added.stream.lsn + 1
+    added.stream.transaction(RETYPED.relation, pg.Insert(500, (b"1", b"five")))
+    added.append()
+    added.finish_load(point)
     with pytest.raises(TopicsChanged, match="later"):
-        beside.appender.take(None)
-    assert not beside.complete() and beside.ids() == []
+        added.appender.take(None)
+    assert not added.complete() and added.ids() == []
 
 
-def test_a_table_rewritten_before_its_load_began_is_complete(beside: Beside) -> None:
-    lsn = beside.stream.transaction(RETYPED.relation, pg.Insert(500, (b"1", b"five")))
-    beside.append()
-    beside.loaded(lsn + 1)
-    beside.appender.take(None)
-    assert beside.complete() and beside.ids() == []
+def test_a_table_rewritten_before_its_load_began_is_complete(added: AddedTable) -> None:
+    lsn = added.stream.transaction(RETYPED.relation, pg.Insert(500, (b"1", b"five")))
+    added.append()
+    added.finish_load(lsn + 1)
+    added.appender.take(None)
+    assert added.complete() and added.ids() == []
 
 
-def test_a_version_told_of_during_the_load_is_there_when_it_completes(beside: Beside) -> None:
+def test_a_version_told_of_during_the_load_is_there_when_it_completes(added: AddedTable) -> None:
     """No row needs to follow; what was told before the point is in what was read."""
     renamed = replace(LATER, columns=[LATER.columns[0], ("before", INT4, -1, False)])
-    point = beside.stream.transaction(told(renamed)) + 1
-    beside.stream.transaction(told(replace(LATER, columns=[LATER.columns[0], ("after", INT4, -1, False)])))
-    beside.append()
-    beside.loaded(point)
-    beside.appender.take(None)
-    assert beside.complete()
-    assert [schema.columns[1].name for schema in beside.store.schemas(LATER.topic)] == ["n", "after"]
+    point = added.stream.transaction(trigger_message(renamed)) + 1
+    added.stream.transaction(
+        trigger_message(replace(LATER, columns=[LATER.columns[0], ("after", INT4, -1, False)]))
+    )
+    added.append()
+    added.finish_load(point)
+    added.appender.take(None)
+    assert added.complete()
+    assert [schema.columns[1].name for schema in added.store.schemas(LATER.topic)] == ["n", "after"]
 
 
-def test_a_column_that_only_the_stream_knows_makes_the_topic_be_read_again(beside: Beside) -> None:
+def test_a_column_that_only_the_stream_knows_makes_the_topic_be_read_again(added: AddedTable) -> None:
     """Added and dropped again before the catalog could be asked what older rows had in it."""
     wider = replace(OTHER, columns=[*OTHER.columns, ("gone", INT4, -1, False)])
-    beside.stream.transaction(wider.relation, pg.Insert(501, (b"1", b"5")))
+    added.stream.transaction(wider.relation, pg.Insert(501, (b"1", b"5")))
     with pytest.raises(TopicsChanged, match="other"):
-        beside.append()
-    info = beside.store.topic(OTHER.topic)
+        added.append()
+    info = added.store.topic(OTHER.topic)
     assert info.complete_since is None and info.reason.startswith("read again")

@@ -21,7 +21,7 @@ LARGE = f"{SIZES} UNION ALL SELECT repeat('y', 3000000) UNION ALL SELECT 'last'"
 
 
 @contextmanager
-def copying(database: str, query: str) -> Iterator[pq.abc.PGconn]:
+def copy_out(database: str, query: str) -> Iterator[pq.abc.PGconn]:
     with psycopg.connect(database, autocommit=True) as connection:
         pgconn = connection.pgconn
         assert pgconn.exec_(f"COPY ({query}) TO STDOUT".encode()).status == pq.ExecStatus.COPY_OUT
@@ -30,7 +30,7 @@ def copying(database: str, query: str) -> Iterator[pq.abc.PGconn]:
             pass
 
 
-def taken(inbox: Inbox, pgconn: pq.abc.PGconn) -> Iterator[list[bytes]]:
+def take_all(inbox: Inbox, pgconn: pq.abc.PGconn) -> Iterator[list[bytes]]:
     """What the inbox gives up to its end, one list per time it was full."""
     while (outcome := inbox.fill()) is not Outcome.END:
         if outcome is Outcome.FULL:
@@ -49,10 +49,10 @@ def test_both_ways_give_the_same_messages(database: str, room: int, each: int) -
     given = []
     for compiled in (True, False):
         with (
-            copying(database, LARGE) as pgconn,
+            copy_out(database, LARGE) as pgconn,
             closing(Inbox(pgconn, room, each, compiled=compiled)) as inbox,
         ):
-            given.append(list(taken(inbox, pgconn)))
+            given.append(list(take_all(inbox, pgconn)))
     assert given[0] == given[1]
     messages = [message for part in given[0] for message in part]
     with psycopg.connect(database) as connection:
@@ -68,8 +68,8 @@ def test_what_came_before_an_error_can_be_taken_and_the_error_asked_for(
     database: str, compiled: bool
 ) -> None:
     query = "SELECT 1 / (2000 - n) FROM generate_series(1, 3000) n"
-    with copying(database, query) as pgconn, closing(Inbox(pgconn, 1 << 20, compiled=compiled)) as inbox:
-        (rows,) = taken(inbox, pgconn)
+    with copy_out(database, query) as pgconn, closing(Inbox(pgconn, 1 << 20, compiled=compiled)) as inbox:
+        (rows,) = take_all(inbox, pgconn)
         assert rows == [f"{1 // (2000 - n)}\n".encode() for n in range(1, 2000)]
         result = pgconn.get_result()
         assert result is not None and result.error_field(pq.DiagnosticField.SQLSTATE) == b"22012"
@@ -84,7 +84,7 @@ def test_a_connection_that_is_gone_is_an_error(database: str, compiled: bool) ->
             with socket.socket(fileno=os.dup(pgconn.socket)) as line:
                 line.shutdown(socket.SHUT_RDWR)
             with pytest.raises(psycopg.OperationalError, match="closed"):
-                list(taken(inbox, pgconn))
+                list(take_all(inbox, pgconn))
         pgconn.finish()
         with pytest.raises(psycopg.OperationalError):
             Inbox(pgconn, 1, compiled=compiled).fill()

@@ -85,16 +85,16 @@ def test_any_text_and_null_survive_copy(database: str, cells: list[tuple[str | N
             assert sorted(alone, key=str) == sorted((a for a, _ in cells), key=str)
 
 
-def parsed(rows: list[bytes], columns: int) -> list[pa.Array]:
+def parse_columns(rows: list[bytes], columns: int) -> list[pa.Array]:
     return parse_rows(np.frombuffer(bytearray(b"".join(rows)), np.uint8), len(rows), columns)
 
 
 def test_rows_that_go_missing_are_noticed() -> None:
     sent = [b"a\t\\N\n", b"\\N\tb\n"]
-    assert [column.to_pylist() for column in parsed(sent, 2)] == [["a", None], [None, "b"]]
+    assert [column.to_pylist() for column in parse_columns(sent, 2)] == [["a", None], [None, "b"]]
     for wrong, columns in ((sent, 1), (sent, 3), ([*sent, b""], 2), (sent[:1] * 2 + [sent[0][:-1]], 2)):
         with pytest.raises(IntegrityError, match=f"cannot be read as {len(wrong)} rows"):
-            parsed(wrong, columns)
+            parse_columns(wrong, columns)
 
 
 CHARACTERS = st.sampled_from("\t\n\\\b\rNa\u00e9")
@@ -109,11 +109,11 @@ def test_rows_are_taken_apart_wherever_they_lie(
 ) -> None:
     """Kernels look at 64 bytes at once and copy 16: a cell in front moves the others across these bounds."""
     table = [("x" * width, *row) for row in cells]
-    found = parsed([written(row) for row in table], 3)
+    found = parse_columns([copy_line(row) for row in table], 3)
     assert [tuple(row) for row in zip(*(column.to_pylist() for column in found), strict=True)] == table
 
 
-def written(row: tuple[str | None, ...]) -> bytes:
+def copy_line(row: tuple[str | None, ...]) -> bytes:
     """A row in COPY's text format, as CopyAttributeOutText in copyto.c writes it."""
     escapes = {"\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t", "\v": "v", "\\": "\\"}
     cells = [
@@ -128,7 +128,7 @@ def written(row: tuple[str | None, ...]) -> bytes:
 )
 def test_what_no_server_writes_is_refused(sent: bytes) -> None:
     with pytest.raises(IntegrityError, match="cannot be read as 1 rows"):
-        parsed([sent], 1)
+        parse_columns([sent], 1)
 
 
 @given(st.lists(st.tuples(st.none() | st.text(max_size=5), st.none() | st.binary(max_size=3)), max_size=30))
@@ -162,7 +162,7 @@ def test_a_large_table_is_read_in_ranges_that_cover_it_once(database: str) -> No
 
 
 @contextmanager
-def exported(address: Address) -> Iterator[str]:
+def exported_snapshot(address: Address) -> Iterator[str]:
     """A snapshot that others can take while the block lasts."""
     with connect(address) as connection:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -178,7 +178,7 @@ def test_a_table_that_was_rewritten_after_the_snapshot_is_not_taken_for_empty(
     execute(database, "CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1)")
     address = Address.parse(database)
     ((relid,),) = query(database, "SELECT 't'::regclass::oid::bigint")
-    with exported(address) as snapshot:
+    with exported_snapshot(address) as snapshot:
         execute(database, statement)
         with snapshot_session(address, snapshot) as session, pytest.raises(TableChanged):
             lock_tables(session, address, [relid])
@@ -194,7 +194,7 @@ def test_a_transaction_that_truncates_several_tables_is_never_ended_by_a_load(
     ((relids,),) = query(database, "SELECT ARRAY['a'::regclass::oid::bigint, 'b'::regclass::oid::bigint]")
     refused = threading.Event()
     with (
-        exported(address) as snapshot,
+        exported_snapshot(address) as snapshot,
         snapshot_session(address, snapshot) as session,
         ThreadPoolExecutor(1) as pool,
         psycopg.connect(database) as user,
@@ -251,7 +251,7 @@ def test_names_that_changed_hands_after_the_snapshot_are_not_read_one_for_the_ot
     )
     address = Address.parse(database)
     ((relid,),) = query(database, "SELECT 't'::regclass::oid::bigint")
-    with exported(address) as snapshot, snapshot_session(address, snapshot) as session:
+    with exported_snapshot(address) as snapshot, snapshot_session(address, snapshot) as session:
         execute(database, *statements)
         with pytest.raises(TableChanged, match=r"public\.t was altered, renamed or dropped"):
             lock_tables(session, address, [relid])

@@ -57,17 +57,17 @@ def gathered(assembler: Assembler) -> int:
 def test_every_state_answers_every_message(state: State, kind: str) -> None:
     assembler = machine(state)
     frame = encode(OF_EACH_KIND[kind])
-    before = gathered(assembler)
+    before = assembler.pending_bytes
     if kind in EXPECTED[state]["k"]:
         assembler.feed(frame)
-        assert gathered(assembler) == before + len(frame)
+        assert assembler.pending_bytes == before + len(frame)
     elif kind in EXPECTED[state]["d"]:
         assembler.feed(frame)
-        assert gathered(assembler) == before
+        assert assembler.pending_bytes == before
     else:
         with pytest.raises(ProtocolError):
             assembler.feed(frame)
-        assert gathered(assembler) == before
+        assert assembler.pending_bytes == before
         assert assembler.open == (state is not State.IDLE)
         return
     assert assembler.open == {"B": True, "C": False}.get(kind, state is not State.IDLE)

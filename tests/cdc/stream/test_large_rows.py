@@ -15,10 +15,8 @@ import psycopg
 import pytest
 
 from tailrace.cdc.postgres.errors import RowTooLarge
-from tailrace.cdc.repair.repair import repair_source
 from tests.fixtures.scale import Scale
 from tests.support.capturing import (
-    SOURCE,
     RunningCapture,
     Site,
     assert_equals_source,
@@ -114,11 +112,8 @@ def test_a_row_that_passes_in_neither_form_is_a_stop_whose_remedy_helps(site: Si
         capture.forgive()
     execute(site.dsn, "DELETE FROM t WHERE id = 2")
     query(site.dsn, "SELECT pg_drop_replication_slot('acme_shop')")
-    with site.open() as store:
-        repaired = repair_source(store, SOURCE, site.settings)
-        assert repaired is not None
-        (found,) = (each for each in repaired.topics if each.topic == table("t"))
-        assert (found.added, found.changed, found.deleted) == (1, 0, 0)
+    (found,) = (each for each in site.repair().topics if each.topic == table("t"))
+    assert (found.added, found.changed, found.deleted) == (1, 0, 0)
     with RunningCapture(site) as capture:
         execute(site.dsn, "UPDATE t SET n = 30 WHERE id = 3")
         capture.catch_up()

@@ -57,12 +57,12 @@ def change(site: Site, begin: int, count: int = 10) -> None:
 
 
 @pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+def break_orders(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Whether orders can be decoded by captures of this process."""
     return lambda yes: monkeypatch.setattr(failpoints, "_armed", failpoints.parse(BROKEN if yes else ""))
 
 
-def retried(site: Site) -> None:
+def retry(site: Site) -> None:
     """Ask, and capture until it is done."""
     with site.open() as store:
         requests = store.requests.ask("retry", [ORDERS])
@@ -75,10 +75,10 @@ def retried(site: Site) -> None:
 
 
 def test_the_others_go_on_and_what_was_kept_is_decoded_in_order(
-    site: Site, broken: Callable[[bool], None]
+    site: Site, break_orders: Callable[[bool], None]
 ) -> None:
     site.init()
-    broken(True)
+    break_orders(True)
     with RunningCapture(site) as capture:
         capture.catch_up()
         change(site, 100)
@@ -94,15 +94,15 @@ def test_the_others_go_on_and_what_was_kept_is_decoded_in_order(
         store = capture.store
         assert any("shop.public.orders is in quarantine" in text for text in capture.status.messages)
         assert capture.is_complete(PEOPLE)
-        [aside] = quarantined_topics(store.catalog, "shop")
-        assert (aside.topic, aside.keeps) == (ORDERS, True)
-        assert aside.frames > 1500
-        assert aside.error == "its rows could not be made (Refused)"
+        [entry] = quarantined_topics(store.catalog, "shop")
+        assert (entry.topic, entry.keeps) == (ORDERS, True)
+        assert entry.frames > 1500
+        assert entry.error == "its rows could not be made (Refused)"
         with pytest.raises(IncompleteTopic, match="in quarantine since"):
             next(iter(state(store, ORDERS, store.cut())), None)
         assert [each.equal for each in site.verify(PEOPLE)] == [True]
-    broken(False)
-    retried(site)
+    break_orders(False)
+    retry(site)
     with site.open() as store:
         assert_sound(store)
         assert quarantined_topics(store.catalog) == []
@@ -118,7 +118,7 @@ KILLS = [
 
 @pytest.mark.parametrize(("keeping", "decoding"), KILLS)
 def test_kill_while_frames_are_kept_or_decoded_loses_and_doubles_nothing(
-    site: Site, broken: Callable[[bool], None], keeping: str, decoding: str
+    site: Site, break_orders: Callable[[bool], None], keeping: str, decoding: str
 ) -> None:
     init_and_load(site)
     change(site, 100)
@@ -130,7 +130,7 @@ def test_kill_while_frames_are_kept_or_decoded_loses_and_doubles_nothing(
     with CaptureProcess(site, failpoint=keeping) as process:
         change(site, 200)
         assert process.wait(60) == KILLED, process.output
-    broken(True)
+    break_orders(True)
     with RunningCapture(site) as capture:
         capture.catch_up()
         assert [each.topic for each in quarantined_topics(capture.store.catalog)] == [ORDERS]
@@ -138,8 +138,8 @@ def test_kill_while_frames_are_kept_or_decoded_loses_and_doubles_nothing(
         store.requests.ask("retry", [ORDERS])
     with CaptureProcess(site, failpoint=decoding) as process:
         assert process.wait(60) == KILLED, process.output
-    broken(False)
-    retried(site)
+    break_orders(False)
+    retry(site)
     with site.open() as store:
         assert_sound(store)
 
@@ -156,9 +156,9 @@ def test_a_table_without_columns_is_set_aside_until_it_is_read_again(site: Site)
         execute(site.dsn, "ALTER TABLE bare DROP COLUMN n", "INSERT INTO bare DEFAULT VALUES")
         change(site, 100, 3)
         capture.wait_until(lambda: len(quarantined_topics(capture.store.catalog)) == 1)
-        [aside] = quarantined_topics(capture.store.catalog)
-        assert aside.topic == bare
-        assert "has no columns" in aside.error
+        [entry] = quarantined_topics(capture.store.catalog)
+        assert entry.topic == bare
+        assert "has no columns" in entry.error
         [request] = capture.store.requests.ask("retry", [bare])
         failed = lambda: capture.store.requests.get([request.id])[0].state is RequestState.FAILED  # noqa: E731
         capture.wait_until(failed)
@@ -172,7 +172,9 @@ def test_a_table_without_columns_is_set_aside_until_it_is_read_again(site: Site)
         assert_sound(capture.store)
 
 
-def test_what_is_kept_of_protected_columns_is_protected(site: Site, broken: Callable[[bool], None]) -> None:
+def test_what_is_kept_of_protected_columns_is_protected(
+    site: Site, break_orders: Callable[[bool], None]
+) -> None:
     secret = "Zq7x-nobody-may-read-this"
     policies = {
         "public.orders.note": "hash",
@@ -184,7 +186,7 @@ def test_what_is_kept_of_protected_columns_is_protected(site: Site, broken: Call
     )
     guarded = site.with_settings(columns=policies, hash_key="only the environment knows this key")
     guarded.init()
-    broken(True)
+    break_orders(True)
     with RunningCapture(guarded) as capture:
         capture.catch_up()
         execute(
@@ -194,16 +196,16 @@ def test_what_is_kept_of_protected_columns_is_protected(site: Site, broken: Call
         )
         capture.catch_up()
     with guarded.open() as store:
-        [aside] = quarantined_topics(store.catalog)
-        assert aside.keeps
+        [entry] = quarantined_topics(store.catalog)
+        assert entry.keeps
         found = first_frames(store.catalog, store.storage, ORDERS)
         assert found is not None
         plain = undecoded.unpack(found[1]).data
         assert secret.encode() not in plain
         assert b"7654321" not in plain
         assert b"Zq" in plain
-    broken(False)
-    retried(guarded)
+    break_orders(False)
+    retry(guarded)
     with guarded.open() as store:
         assert_sound(store)
         assert places_of(store, guarded.root, secret, "7654321") == []

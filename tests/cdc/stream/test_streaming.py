@@ -39,7 +39,7 @@ def site(database: str, store_dir: Path) -> Site:
     )
 
 
-def streamed(site: Site) -> int:
+def streamed_count(site: Site) -> int:
     """How many transactions the server has streamed, as far as its statistics know by now."""
     return int(query(site.dsn, "SELECT stream_txns FROM pg_stat_replication_slots")[0][0])
 
@@ -95,7 +95,7 @@ def test_interleaved_transactions_savepoints_toast_and_ddl_arrive_as_with_versio
             fill(three, 20001, 22000)
             three.rollback()
         capture.catch_up()
-        capture.wait_until(lambda: streamed(site) >= 2)
+        capture.wait_until(lambda: streamed_count(site) >= 2)
         assert_equals_source(site)
         assert_sound(capture.store)
         found = rows(capture.store, table("customers"))
@@ -113,7 +113,7 @@ def test_a_streamed_transaction_is_begun_again_after_a_reconnect(site: Site) -> 
     with RunningCapture(site) as capture, psycopg.connect(site.dsn) as one:
         connected(capture, site)
         fill(one, 1, 1500)
-        capture.wait_until(lambda: streamed(site) >= 1)
+        capture.wait_until(lambda: streamed_count(site) >= 1)
         ((pid,),) = connected(capture, site)
         query(site.dsn, f"SELECT pg_terminate_backend({pid}, 10000)")
         fill(one, 2001, 3500)

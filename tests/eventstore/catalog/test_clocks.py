@@ -17,7 +17,7 @@ from tailrace.eventstore.store import Store
 from tailrace.eventstore.subscriptions import group as groups
 from tailrace.eventstore.subscriptions import membership
 from tests.eventstore.shop import batch, writer
-from tests.eventstore.subscriptions.test_group import all_rows, drain, fill, seen
+from tests.eventstore.subscriptions.test_group import all_rows, drain, fill, row_counts
 from tests.fixtures.stores import StoreFactory
 from tests.support.capturing import wait_until
 
@@ -31,7 +31,7 @@ def few_files_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def step(monkeypatch: pytest.MonkeyPatch) -> SetAhead:
+def set_ahead(monkeypatch: pytest.MonkeyPatch) -> SetAhead:
     """Sets this host's clock ahead of the true one by so many seconds."""
 
     def set_to(seconds: float) -> None:
@@ -40,7 +40,7 @@ def step(monkeypatch: pytest.MonkeyPatch) -> SetAhead:
     return set_to
 
 
-def replaced(store: Store) -> set[str]:
+def retired_files(store: Store) -> set[str]:
     """Files that were merged away and are still there."""
     with store.catalog.read() as connection:
         return {
@@ -48,7 +48,7 @@ def replaced(store: Store) -> set[str]:
         }
 
 
-def with_replaced_files(new_store: StoreFactory) -> Store:
+def store_to_merge(new_store: StoreFactory) -> Store:
     """As soon as it is maintained."""
     store = new_store(inline_bytes=0, upkeep=UpkeepSettings(keep_seconds=0))
     capture = writer(store)
@@ -57,7 +57,7 @@ def with_replaced_files(new_store: StoreFactory) -> Store:
     return store
 
 
-def enters(store: Store) -> bool:
+def can_maintain(store: Store) -> bool:
     try:
         with leases.maintainer_lease(store.catalog):
             return True
@@ -66,29 +66,29 @@ def enters(store: Store) -> bool:
 
 
 def test_a_lease_that_a_jump_ended_early_does_not_end_its_successors(
-    new_store: StoreFactory, step: SetAhead
+    new_store: StoreFactory, set_ahead: SetAhead
 ) -> None:
     """On Postgres the catalog's own clock counts, so a host's does nothing at all."""
     store = new_store()
     with leases.maintainer_lease(store.catalog):
-        step(3600)
+        set_ahead(3600)
         if store.catalog.kind == "postgres":
-            assert not enters(store)
+            assert not can_maintain(store)
             return
         second = leases.maintainer_lease(store.catalog)
         second.__enter__()
     try:
-        assert not enters(store), "the first ended, the second is at work"
+        assert not can_maintain(store), "the first ended, the second is at work"
     finally:
         second.__exit__(None, None, None)
-    assert enters(store)
+    assert can_maintain(store)
 
 
 def test_a_lease_from_before_the_clock_was_set_back_ends_like_any_other(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of somebody who died on another host, given when the clock was a year ahead."""
-    store = with_replaced_files(new_store)
+    store = store_to_merge(new_store)
     monkeypatch.setattr(leases, "_RENEWALS", 1e-6)  # the dead renew none
     upkeep = leases.maintainer_lease(store.catalog)
     reader = leases.reader_lease(store.catalog, "a job")
@@ -98,38 +98,38 @@ def test_a_lease_from_before_the_clock_was_set_back_ends_like_any_other(
     with store.catalog.write() as connection:
         ahead = {"created_at": table.c.created_at + YEAR, "expires_at": table.c.expires_at + YEAR}
         connection.execute(update(table).values(holder="somebody by elsewhere:1", **ahead))
-    assert not enters(store)
+    assert not can_maintain(store)
     monkeypatch.setattr(leases, "LEASE_SECONDS", 0.1)
-    wait_until(lambda: enters(store))
+    wait_until(lambda: can_maintain(store))
     store.maintain()
     collect_retired(store, 0)
-    assert replaced(store) == set()
+    assert retired_files(store) == set()
 
 
 def test_who_lives_keeps_its_files_when_the_clock_is_set_back(
-    new_store: StoreFactory, step: SetAhead
+    new_store: StoreFactory, set_ahead: SetAhead
 ) -> None:
-    store = with_replaced_files(new_store)
-    step(86_400)
+    store = store_to_merge(new_store)
+    set_ahead(86_400)
     with leases.reader_lease(store.catalog, "a job"):
         for seconds in (0, -86_400, -86_400 + 60):
-            step(seconds)
+            set_ahead(seconds)
             store.maintain()
-            assert replaced(store)
+            assert retired_files(store)
     store.maintain()
-    assert replaced(store) == set()
+    assert retired_files(store) == set()
 
 
 def test_files_replaced_when_the_clock_was_ahead_go_when_their_time_has_come(new_store: StoreFactory) -> None:
-    store = with_replaced_files(new_store)
+    store = store_to_merge(new_store)
     with leases.reader_lease(store.catalog, "a job"):
         store.maintain()
     with store.catalog.write() as connection:
         connection.execute(update(tables.retired).values(retired_at=tables.retired.c.retired_at + YEAR))
-    assert replaced(store)
+    assert retired_files(store)
     assert collect_retired(store, 3600) == (0, 0)  # as if they had been replaced at this moment
     collect_retired(store, 0)
-    assert replaced(store) == set()
+    assert retired_files(store) == set()
 
 
 @pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
@@ -158,4 +158,4 @@ def test_steps_of_the_wall_clock_move_no_partition(
             found += drain(member)
         assert (first.slots, second.slots) == owned
         assert all(each.lag == 0 for each in group.progress())
-    assert seen(found) == all_rows(store)
+    assert row_counts(found) == all_rows(store)

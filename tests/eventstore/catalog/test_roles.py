@@ -61,7 +61,7 @@ def as_(owner: Store, database: str, store_dir: Path) -> Iterator[AS]:
 
 
 @contextmanager
-def refused() -> Iterator[None]:
+def permission_denied() -> Iterator[None]:
     with pytest.raises(OperatorError, match="permission denied") as caught:
         yield
     assert "role" in caught.value.hint
@@ -82,13 +82,13 @@ def test_a_reader_reads_consumes_verifies_and_changes_nothing_of_the_log(owner: 
         assert found is not None
         found.commit()
     store.group("mails").delete()
-    with refused():
+    with permission_denied():
         store.requests.ask("snapshot", [ORDERS])
-    with refused():
+    with permission_denied():
         store.take_over("shop")
-    with refused():
+    with permission_denied():
         repartition(store, ORDERS, 2)
-    with refused():
+    with permission_denied():
         store.seal()
 
 
@@ -100,7 +100,7 @@ def test_a_writer_appends_and_asks_and_cannot_change_what_is_there(owner: Store,
     assert store.collect_orphans() == 0
     assert repartition(store, ORDERS, 2).epoch == 3
     assert sum(part.num_rows for part in store.read(ORDERS)) == 3
-    with refused():
+    with permission_denied():
         store.seal()
     for statement in (
         "DELETE FROM epochs",
@@ -125,11 +125,11 @@ def test_a_maintainer_keeps_the_log_in_order_and_cannot_append(owner: Store, as_
     done = store.maintain()
     assert done.sealed_epochs and done.merged_files
     assert sum(part.num_rows for part in owner.read(ORDERS)) == 2 + FAN_IN + 1
-    with refused():
+    with permission_denied():
         store.take_over("shop")
-    with refused():
+    with permission_denied():
         repartition(store, ORDERS, 2)
-    with refused():
+    with permission_denied():
         writer(store).append(batch(999, orders=[("u", 1)]))
 
 
@@ -145,11 +145,14 @@ def test_erasing_takes_writer_and_maintainer_and_whoever_is_not_both_is_told_bef
     ):
         store = as_(role)
         assert plan(store, request).rows == 1  # who may read may look
-        with pytest.raises(OperatorError) as refused:
+        with pytest.raises(OperatorError) as permission_denied:
             redact(store, request)
         members = [names[each] for each in lacking]
-        assert f"may not erase rows: it is no member of {' and '.join(members)};" in refused.value.message
-        assert refused.value.hint.startswith(f"GRANT {', '.join(members)} TO u")
+        assert (
+            f"may not erase rows: it is no member of {' and '.join(members)};"
+            in permission_denied.value.message
+        )
+        assert permission_denied.value.hint.startswith(f"GRANT {', '.join(members)} TO u")
     assert list(owner.storage.list("log")) == [] and receipts(owner) == []
     assert redact(as_(Role.WRITER, Role.MAINTAINER), request).rows == 1
     assert [each.rows for each in receipts(as_(Role.READER))] == [1]

@@ -42,7 +42,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> At:
     return arrange
 
 
-def started(work: Callable[[], object], said: list[TailraceError]) -> threading.Thread:
+def start_thread(work: Callable[[], object], said: list[TailraceError]) -> threading.Thread:
     def run() -> None:
         try:
             work()
@@ -54,7 +54,7 @@ def started(work: Callable[[], object], said: list[TailraceError]) -> threading.
     return thread
 
 
-def retained(new_store: StoreFactory, tmp_path: Path) -> Store:
+def store_with_archive(new_store: StoreFactory, tmp_path: Path) -> Store:
     """The first of its files is to go, to an archive."""
     orders = TopicSettings(retention=Retention(bytes=1), archive=str(tmp_path / "archive"))
     store = new_store(upkeep=UpkeepSettings(keep_seconds=0, state_bytes=1), topics={ORDERS.text: orders})
@@ -64,7 +64,7 @@ def retained(new_store: StoreFactory, tmp_path: Path) -> Store:
     return store
 
 
-def assert_right(store: Store) -> None:
+def assert_whole(store: Store) -> None:
     """Behind six transactions, a repartition, and three more. What was taken away is the archive's."""
     fill(store, 7, 9)
     store.maintain()
@@ -82,26 +82,26 @@ def assert_right(store: Store) -> None:
 def test_retention_that_is_overtaken_removes_nothing_and_the_next_round_does_it(
     new_store: StoreFactory, tmp_path: Path, at: At, place: str
 ) -> None:
-    store = retained(new_store, tmp_path)
+    store = store_with_archive(new_store, tmp_path)
     before = content(store)
     at(place, lambda: repartition(store, ORDERS, 7))
     with pytest.raises(Fenced, match="nothing was changed"):
         list(apply.retain(store))
     assert content(store) == before
-    assert_right(store)
+    assert_whole(store)
 
 
 def test_retention_and_a_repartition_in_the_middle_of_its_commit(
     new_store: StoreFactory, tmp_path: Path, at: At
 ) -> None:
-    store, other = retained(new_store, tmp_path), new_store()
+    store, other = store_with_archive(new_store, tmp_path), new_store()
     going: list[threading.Thread] = []
     said: list[TailraceError] = []
-    at("repartition_written", lambda: going.append(started(lambda: list(apply.retain(store)), said)))
+    at("repartition_written", lambda: going.append(start_thread(lambda: list(apply.retain(store)), said)))
     repartition(other, ORDERS, 7)
     going[0].join()
     assert [type(each) for each in said] in ([], [Fenced])
-    assert_right(store)
+    assert_whole(store)
 
 
 @pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
@@ -155,7 +155,7 @@ def test_a_repartition_beside_a_move_comes_along_or_is_refused(
     with Store.open(here, create=True, root=store_dir) as store:
         fill(store, 1, 6)
         store.seal()
-        at(place, lambda: started(lambda: repartition(store, ORDERS, 7), said).join())
+        at(place, lambda: start_thread(lambda: repartition(store, ORDERS, 7), said).join())
         move(here, there, store_dir)
     refused = place != "move_claimed"
     assert [isinstance(each, Fenced | OperatorError) for each in said] == [True] * refused
@@ -171,7 +171,10 @@ def test_a_move_waits_for_a_repartition_in_the_middle_of_its_commit(
     said: list[Any] = []
     with Store.open(here, create=True, root=store_dir) as store:
         fill(store, 1, 6)
-        at("repartition_written", lambda: going.append(started(lambda: move(here, there, store_dir), said)))
+        at(
+            "repartition_written",
+            lambda: going.append(start_thread(lambda: move(here, there, store_dir), said)),
+        )
         repartition(store, ORDERS, 7)
         going[0].join()
     assert said == []

@@ -23,7 +23,7 @@ TOTALS = {"run:totals": "projection 'totals' is being refreshed"}
 HERE = socket.gethostname()
 
 
-def left_by(store: Store, holder: str, seconds: float = 30.0) -> None:
+def leave_lease(store: Store, holder: str, seconds: float = 30.0) -> None:
     """A lease that nobody in this process holds."""
     with store.catalog.write() as connection:
         row = leases._lease_row(connection, "run:totals", leases.WORKER, "run", seconds)
@@ -36,7 +36,7 @@ def ended_process() -> int:
     return process.pid
 
 
-def who(store: Store) -> list[str]:
+def working_holders(store: Store) -> list[str]:
     with store.catalog.read() as connection:
         return [worker.holder for worker in workers(connection, ("run:totals",))]
 
@@ -53,10 +53,10 @@ def test_a_second_one_is_told_who_is_at_work_and_begins_nothing(new_store: Store
             assert not leases.holders(connection), "files are nobody's need while it waits for work"
         assert upkeep_status(store).readers == 0
         with work_lease(store.catalog, {"run:other": "projection 'other'"}, "run"):
-            assert who(store) == [f"run by {HERE}:{os.getpid()}"]
+            assert working_holders(store) == [f"run by {HERE}:{os.getpid()}"]
     with work_lease(store.catalog, both, "run"):
         pass
-    assert who(store) == []
+    assert working_holders(store) == []
 
 
 @pytest.mark.parametrize("pid", ["of a process that ended", "its own, of before a restart"])
@@ -66,10 +66,10 @@ def test_one_that_died_on_this_host_is_succeeded_at_once(
     """In a container the next process has the number of the one before."""
     monkeypatch.setattr(leases, "time", None)  # nothing is waited for
     store = new_store()
-    left_by(store, f"{HERE}:{ended_process() if pid.startswith('of') else os.getpid()}")
-    assert who(store) == []
+    leave_lease(store, f"{HERE}:{ended_process() if pid.startswith('of') else os.getpid()}")
+    assert working_holders(store) == []
     with work_lease(store.catalog, TOTALS, "run"):
-        assert who(store) == [f"run by {HERE}:{os.getpid()}"]
+        assert working_holders(store) == [f"run by {HERE}:{os.getpid()}"]
 
 
 def test_one_of_another_host_has_as_long_as_its_lease_to_renew_it(
@@ -86,13 +86,13 @@ def test_one_of_another_host_has_as_long_as_its_lease_to_renew_it(
 
         monkeypatch.setattr(leases, "time", SimpleNamespace(sleep=sleep))
 
-    left_by(store, "elsewhere:7")
+    leave_lease(store, "elsewhere:7")
     looking(expires_at=table.c.expires_at + 1)
     with pytest.raises(AlreadyRunning, match="run by elsewhere:7"), work_lease(store.catalog, TOTALS, "run"):
         pass
     looking(expires_at=0)
     with work_lease(store.catalog, TOTALS, "run"):
-        assert who(store) == [f"run by {HERE}:{os.getpid()}"]
+        assert working_holders(store) == [f"run by {HERE}:{os.getpid()}"]
 
 
 def test_of_several_at_the_same_moment_one_is_at_work(
@@ -100,7 +100,7 @@ def test_of_several_at_the_same_moment_one_is_at_work(
 ) -> None:
     monkeypatch.setattr(leases, "_LOOK_SECONDS", 0.01)
     stores, everybody = [new_store() for _ in range(4)], threading.Barrier(4)
-    left_by(stores[0], f"{HERE}:{ended_process()}")
+    leave_lease(stores[0], f"{HERE}:{ended_process()}")
     outcome: list[str] = []
 
     def work(store: Store) -> None:

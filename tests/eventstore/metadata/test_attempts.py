@@ -39,7 +39,7 @@ def jump(monkeypatch: pytest.MonkeyPatch) -> Jump:
     return to
 
 
-def held_by(store: Store, holder: str) -> None:
+def change_holder(store: Store, holder: str) -> None:
     """As if all leases had been taken by somebody else."""
     with store.catalog.write() as connection:
         connection.execute(update(tables.leases).values(holder=holder))
@@ -74,9 +74,9 @@ def test_who_was_taken_for_dead_commits_nothing(new_store: StoreFactory, jump: J
         ("it by elsewhere:1", DAY),
     ):
         with attempts.attempt(store.catalog, "totals", number, "1") as attempt:
-            held_by(store, "it by elsewhere:1")
+            change_holder(store, "it by elsewhere:1")
             assert attempts.live_attempts(store.catalog, "totals", number) == {attempt.name}
-            held_by(store, holder)
+            change_holder(store, holder)
             jump(ahead)
             assert attempts.live_attempts(store.catalog, "totals", number) == frozenset()
             with pytest.raises(leases.LeaseEnded, match="taken for dead"):

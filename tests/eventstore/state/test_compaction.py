@@ -101,7 +101,7 @@ def test_a_partition_that_has_no_room_for_its_state_is_folded_in_several_passes(
     wanted = history_of(steps, hash_modulus).state_input(partitions, 4)
     read = partition_reader(LocalStorage(NOWHERE), wanted, wanted.layout)
     every = range(wanted.buckets)
-    expected = pa.concat_tables(by_itself(wanted, bucket) for bucket in every)
+    expected = pa.concat_tables(bucket_state(wanted, bucket) for bucket in every)
     for kept_bytes in (1, 1 << 30):
         found = bucket_passes(
             read, wanted.layout, wanted.bucket_layout, every, fold_rows=fold_rows, kept_bytes=kept_bytes
@@ -112,7 +112,7 @@ def test_a_partition_that_has_no_room_for_its_state_is_folded_in_several_passes(
         assert pa.concat_tables(tables).sort_by(order).equals(expected.sort_by(order))
 
 
-def by_itself(wanted: StateInput, bucket: int) -> pa.Table:
+def bucket_state(wanted: StateInput, bucket: int) -> pa.Table:
     """The state of one bucket, without what only rows of other keys know."""
     read = partition_reader(LocalStorage(NOWHERE), wanted, wanted.layout)
     (compactor,) = bucket_passes(read, wanted.layout, wanted.bucket_layout, range(bucket, bucket + 1))
@@ -368,7 +368,7 @@ def test_the_state_of_a_bag_is_the_rows_that_are_left(changes: list[tuple[str, i
     assert Counter(found["n"].to_pylist()) == +left
 
 
-def altered(column: Column, **changes: Any) -> TopicSchema:
+def with_column(column: Column, **changes: Any) -> TopicSchema:
     columns = tuple(
         Column(**{name: getattr(c, name) for name in Column.__slots__} | changes) if c is column else c
         for c in FIRST.columns
@@ -377,7 +377,7 @@ def altered(column: Column, **changes: Any) -> TopicSchema:
 
 
 def test_a_renamed_column_is_the_same_column() -> None:
-    renamed = altered(BODY, name="content")
+    renamed = with_column(BODY, name="content")
     old = change("c", 1, {"id": 1, "body": "kept", "extra": None})
     new = change("c", 2, {"id": 2, "content": "new", "extra": None}, hash_=2)
     rows = state_rows((FIRST, [old]), (renamed, [new]))
@@ -404,7 +404,7 @@ def test_a_type_change_without_an_exact_cast_keeps_the_older_text(
     oid: int, typmod: int, body: str, new: object
 ) -> None:
     """Text to anything: what Postgres made of it by USING is not known here."""
-    changed = altered(BODY, type_oid=oid, typmod=typmod)
+    changed = with_column(BODY, type_oid=oid, typmod=typmod)
     old = change("c", 1, {"id": 1, "body": body, "extra": None})
     null = change("c", 3, {"id": 3, "body": None, "extra": None}, hash_=3)
     after = change("c", 2, {"id": 2, "body": new, "extra": None}, hash_=2)
@@ -438,7 +438,7 @@ def test_rows_of_a_former_key_do_not_matter_once_they_are_read_again() -> None:
 
 def test_rows_of_a_former_type_do_not_matter_once_they_are_read_again() -> None:
     """After ALTER TYPE … USING the topic is truncated and read again: the rows from before are gone."""
-    changed = altered(BODY, type_oid=23, type_name="integer")
+    changed = with_column(BODY, type_oid=23, type_name="integer")
     old = change("c", 1, {"id": 1, "body": "twelve", "extra": None})
     again = change("r", 1, {"id": 1, "body": 12, "extra": None})
     (row,) = state_rows((FIRST, [old]), (changed, [change("t", None, None, hash_=0), again]))

@@ -25,7 +25,7 @@ STORAGE = LocalStorage(NOWHERE)
 PLENTY = 1 << 30
 
 
-def whole(wanted: StateInput) -> list[Row]:
+def whole_state(wanted: StateInput) -> list[Row]:
     return [
         row for bucket in range(wanted.buckets) for row in readable_state(STORAGE, wanted, bucket).to_pylist()
     ]
@@ -44,7 +44,7 @@ def test_the_state_of_some_keys_is_that_part_of_the_whole(
     hashes = np.array(sorted({history.hash_of(key) for key in chosen}), np.int64)
     found = state_of_keys(STORAGE, wanted, hashes, PLENTY)
     assert found.schema == wanted.schema
-    assert by_id(found.to_pylist()) == by_id([row for row in whole(wanted) if row["_hash"] in hashes])
+    assert by_id(found.to_pylist()) == by_id([row for row in whole_state(wanted) if row["_hash"] in hashes])
 
 
 FEW = st.integers(0, 2)
@@ -84,7 +84,7 @@ def test_keys_that_are_known_by_value_are_read_from_the_end_and_have_the_rows_th
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tailrace.eventstore.state.key_lookup._ROWS_PER_UNIT", at_once)
         found = state_of_keys(STORAGE, wanted, hashes, PLENTY, has_one)
-    assert by_id(found.to_pylist()) == by_id([row for row in whole(wanted) if row["id"] in chosen])
+    assert by_id(found.to_pylist()) == by_id([row for row in whole_state(wanted) if row["id"] in chosen])
 
 
 def test_what_lies_before_a_keys_last_whole_row_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_every_row_with_a_value_is_of_a_key_that_may_have_it(
         return pc.is_in(columns[0], value_set=values).to_numpy(zero_copy_only=False)
 
     hashes = keys_with(STORAGE, wanted, ["body"], has_one)
-    rows = [row for row in whole(wanted) if row["body"] in texts]
+    rows = [row for row in whole_state(wanted) if row["body"] in texts]
     assert {row["_hash"] for row in rows} <= set(hashes.tolist())
     found = state_of_keys(STORAGE, wanted, hashes, PLENTY).to_pylist()
     assert by_id([row for row in found if row["body"] in texts]) == by_id(rows)
@@ -149,12 +149,13 @@ def test_keys_that_did_not_change_have_the_row_they_had(
         if changed.truncated:
             continue
         rows, earlier = (
-            [row for row in whole(each) if row["_hash"] not in changed.hashes] for each in (wanted, before)
+            [row for row in whole_state(each) if row["_hash"] not in changed.hashes]
+            for each in (wanted, before)
         )
         assert by_id(rows) == by_id(earlier)
         assert changed.cells is not None
         assert set(changed.cells["id"].to_pylist()) >= {
-            row["id"] for row in whole(wanted) if row["_hash"] in changed.hashes
+            row["id"] for row in whole_state(wanted) if row["_hash"] in changed.hashes
         }
 
 

@@ -57,7 +57,7 @@ def fill(store: Store, epochs: int = 20) -> None:
         capture.append(batch(lsn, orders=[("c", lsn * 10 + i) for i in range(5)], customers=[("u", lsn)]))
 
 
-def seen(batches: list[Batch]) -> Counter[tuple[str, int, int]]:
+def row_counts(batches: list[Batch]) -> Counter[tuple[str, int, int]]:
     return Counter(
         (each.topic.text, each.partition, offset)
         for each in batches
@@ -83,7 +83,7 @@ def drain(member: Member, timeout: float = 0.0) -> list[Batch]:
     return found
 
 
-def by_turns(group: Group) -> tuple[Group, Iterator[int]]:
+def with_turns(group: Group) -> tuple[Group, Iterator[int]]:
     """The group with a clock that only goes on with the turns, half a lease each, so that whoever polls at every turn
     looks after the others and is never silent itself, however slow the machine is."""
     now = [0]
@@ -113,10 +113,10 @@ def test_a_group_gets_every_row_once_in_order_per_partition(store: Store, slow: 
     fill(store)
     with store.group("g", ["shop.public.*"], start="earliest").join(slow=slow) as member:
         found = drain(member)
-        assert seen(found) == all_rows(store)
+        assert row_counts(found) == all_rows(store)
         fill(store, 3)
         found += drain(member)
-    assert seen(found) == all_rows(store)
+    assert row_counts(found) == all_rows(store)
     places: dict[tuple[str, int], int] = defaultdict(int)
     for each in found:
         place = (each.topic.text, each.partition)
@@ -129,7 +129,7 @@ def test_every_group_gets_everything(store: Store) -> None:
     fill(store)
     for name in ("one", "other"):
         with store.group(name, ["shop.public.orders"], start="earliest").join() as member:
-            assert seen(drain(member)) == all_rows(store, ORDERS.text)
+            assert row_counts(drain(member)) == all_rows(store, ORDERS.text)
 
 
 def test_a_member_goes_on_behind_what_was_committed_and_gets_the_rest_again(store: Store) -> None:
@@ -144,7 +144,7 @@ def test_a_member_goes_on_behind_what_was_committed_and_gets_the_rest_again(stor
     store.seal()
     with store.group("g").join("pod", batch_rows=7) as member:
         again = drain(member)
-    assert seen([committed, *again]) == all_rows(store, ORDERS.text)
+    assert row_counts([committed, *again]) == all_rows(store, ORDERS.text)
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -163,7 +163,7 @@ def test_it_starts_where_it_was_told_to(store: Store, sealed: bool) -> None:
         group = store.group(f"g{number}", ["shop.public.orders"], start=start)
         assert sum(each.lag for each in group.progress()) == count, start
         with group.join() as member:
-            assert sum(seen(drain(member)).values()) == count, start
+            assert sum(row_counts(drain(member)).values()) == count, start
 
 
 def test_a_topic_that_comes_later_is_read_from_its_beginning(store: Store) -> None:
@@ -172,12 +172,12 @@ def test_a_topic_that_comes_later_is_read_from_its_beginning(store: Store) -> No
     with group.join() as member:
         assert member.poll() is None
         fill(store, 2)
-        assert seen(drain(member)) == all_rows(store, ORDERS.text)
+        assert row_counts(drain(member)) == all_rows(store, ORDERS.text)
 
 
 def test_members_share_partitions_and_hand_them_over_between_batches(store: Store) -> None:
     fill(store, 2)
-    group, turns = by_turns(store.group("g", ["shop.public.*"], start="earliest"))
+    group, turns = with_turns(store.group("g", ["shop.public.*"], start="earliest"))
     with ExitStack() as stack:
         first = stack.enter_context(group.join("first", lease=LEASE))
         open_batch = first.poll()
@@ -193,19 +193,19 @@ def test_members_share_partitions_and_hand_them_over_between_batches(store: Stor
         settle(turns, first, second)
         fill(store, 5)
         found += [each for _ in range(3) for member in (first, second) for each in drain(member)]
-    assert seen(found) == all_rows(store)
+    assert row_counts(found) == all_rows(store)
 
 
 def test_who_falls_silent_loses_its_partitions_and_commits_nothing_more(store: Store) -> None:
     fill(store)
-    group, turns = by_turns(store.group("g", ["shop.public.*"], start="earliest"))
+    group, turns = with_turns(store.group("g", ["shop.public.*"], start="earliest"))
     with ExitStack() as stack:
         silent = stack.enter_context(group.join("silent", lease=QUICK, patience=LEASE / 4))
         late = silent.poll()
         assert late is not None
         other = stack.enter_context(group.join("other", lease=LEASE))
         found = drain(other)
-        while seen(found) != all_rows(store):
+        while row_counts(found) != all_rows(store):
             next(turns)
             found += drain(other)
         with pytest.raises(Fenced, match="another owner"):
@@ -222,7 +222,7 @@ def test_a_process_with_the_same_name_takes_over_at_once(store: Store) -> None:
         late = old.poll()
         assert late is not None
         new = stack.enter_context(group.join("pod-1", lease=60))
-        assert seen(drain(new)) == all_rows(store)
+        assert row_counts(drain(new)) == all_rows(store)
         with pytest.raises(Fenced):
             late.commit()
 
@@ -235,7 +235,7 @@ def test_at_most_once_is_committed_before_it_is_given(store: Store) -> None:
         assert first is not None
     with group.join("pod", delivery="at most once", batch_rows=3) as member:
         rest = list(member.batches(0))
-    assert seen([first, *rest]) == all_rows(store, ORDERS.text)
+    assert row_counts([first, *rest]) == all_rows(store, ORDERS.text)
 
 
 INVOICES = Table(
@@ -334,7 +334,7 @@ def test_a_slow_consumer_drops_the_oldest_by_choice_and_counts_them(store: Store
     group = store.group("g", ["shop.public.orders"], start="earliest")
     with group.join(slow="drop", drop_beyond=4) as member:
         found = drain(member)
-        assert sum(seen(found).values()) == 16
+        assert sum(row_counts(found).values()) == 16
         assert member.dropped == sum(each.dropped for each in found) == 100 - 16
 
 
@@ -348,7 +348,7 @@ def test_what_is_read_ahead_is_bounded_in_bytes_and_given_once_in_order(store: S
         for each in member.batches(0.0):
             assert member.buffered < 4000 + 2 * one, "the last one, and one that came into the place of this"
             found.append(each)
-        assert seen(found) == all_rows(store)
+        assert row_counts(found) == all_rows(store)
         assert member.buffered == 0
         for slot in member.slots:
             offsets = [each.first_offset for each in found if Slot(each.topic, each.partition) == slot]
@@ -357,7 +357,7 @@ def test_what_is_read_ahead_is_bounded_in_bytes_and_given_once_in_order(store: S
 
 def test_what_was_read_ahead_of_partitions_that_go_elsewhere_is_let_go(store: Store) -> None:
     fill(store)
-    group, turns = by_turns(store.group("g", ["shop.public.*"], start="earliest"))
+    group, turns = with_turns(store.group("g", ["shop.public.*"], start="earliest"))
     with group.join("a", slow="buffer", batch_rows=1, lease=LEASE) as first:
         given = [each for _ in range(8) if (each := first.poll()) is not None]
         for each in given:
@@ -371,7 +371,7 @@ def test_what_was_read_ahead_of_partitions_that_go_elsewhere_is_let_go(store: St
                         each.commit()
                 if len(first.slots) == len(second.slots) == 4:
                     break
-            assert seen(given) == all_rows(store)
+            assert row_counts(given) == all_rows(store)
             assert first.buffered == second.buffered == 0
 
 
@@ -384,7 +384,7 @@ def test_filters_leave_rows_out_and_positions_pass_them(store: Store) -> None:
     ):
         group = store.group(f"g{number}", ["shop.public.orders"], start="earliest")
         with group.join(**how) as member:  # type: ignore[arg-type]
-            assert sum(seen(drain(member)).values()) == count, how
+            assert sum(row_counts(drain(member)).values()) == count, how
             assert sum(progress.lag for progress in group.progress()) == 0
 
 
@@ -423,7 +423,7 @@ def test_a_reset_goes_anywhere_and_fences_who_is_at_work(store: Store, engine_ur
     with group.join("pod", effects=engine) as member:
         found = list(member.batches(0))
     orders = [each for each in found if each.topic == ORDERS]
-    assert sum(seen(orders).values()) == 5 * 6
+    assert sum(row_counts(orders).values()) == 5 * 6
     engine.dispose()
 
 
@@ -473,14 +473,14 @@ def consumers(catalog_url: str, store_dir: Path, names: str) -> Iterator[Forked]
         yield Forked([sys.executable, "-c", CONSUMER, *arguments], stderr=subprocess.DEVNULL, text=True)
 
 
-def written(store_dir: Path) -> list[str]:
+def seen_lines(store_dir: Path) -> list[str]:
     """What the consumers were given, a line each."""
     file = store_dir / "seen.txt"
     return file.read_text().splitlines() if file.exists() else []
 
 
 def has_more_than(store_dir: Path, lines: int) -> bool:
-    return len(written(store_dir)) > lines
+    return len(seen_lines(store_dir)) > lines
 
 
 def test_members_that_are_killed_lose_nothing_and_keep_the_order(
@@ -499,7 +499,7 @@ def test_members_that_are_killed_lose_nothing_and_keep_the_order(
         writing = threading.Thread(target=write)
         writing.start()
         for victim in (0, 1):
-            wait_until(partial(has_more_than, store_dir, len(written(store_dir)) + 60))
+            wait_until(partial(has_more_than, store_dir, len(seen_lines(store_dir)) + 60))
             processes[victim].send_signal(signal.SIGKILL)
         stop.set()
         writing.join()
@@ -510,7 +510,7 @@ def test_members_that_are_killed_lose_nothing_and_keep_the_order(
             process.wait()
         expected = set(all_rows(store))
     found: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for line in written(store_dir):
+    for line in seen_lines(store_dir):
         topic, partition, offset = line.split()
         found[topic, int(partition)].append(int(offset))
     assert {(*place, offset) for place, offsets in found.items() for offset in offsets} == expected

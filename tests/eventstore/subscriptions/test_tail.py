@@ -49,12 +49,12 @@ def ids(found: list[Followed]) -> list[tuple[int, str, int]]:
     ]
 
 
-def told(store: Store, *topics: str, **how: Any) -> list[tuple[int, str, int]]:
+def tail_ids(store: Store, *topics: str, **how: Any) -> list[tuple[int, str, int]]:
     return ids(list(store.tail(topics or ("*",), timeout=0, **how)))
 
 
 @contextmanager
-def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Any]]]:
+def segments_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, Any]]]:
     """Which segments are read, with the partitions asked for."""
     found: list[tuple[str, Any]] = []
     read = segment.read_segment
@@ -77,56 +77,56 @@ def test_topics_are_merged_epoch_by_epoch_and_every_end_of_one_is_a_place_to_go_
     assert [each.epoch for each in found if each.ends_epoch] == list(range(1, EPOCHS + 1))
     for at_epoch in (0, 3, 8, EPOCHS):
         before = ids([each for each in found if each.epoch <= at_epoch])
-        assert before + told(store, start=at_epoch) == ids(found)
-        assert told(store, start="earliest", until=at_epoch) == before
+        assert before + tail_ids(store, start=at_epoch) == ids(found)
+        assert tail_ids(store, start="earliest", until=at_epoch) == before
 
 
 def test_it_begins_at_any_position(store: Store) -> None:
-    every = told(store, start="earliest")
-    assert told(store) == []
-    assert told(store, start="0/4") == [row for row in every if row[0] >= 4]
-    assert told(store, start=at(9)) == [row for row in every if row[0] > 9]
+    every = tail_ids(store, start="earliest")
+    assert tail_ids(store) == []
+    assert tail_ids(store, start="0/4") == [row for row in every if row[0] >= 4]
+    assert tail_ids(store, start=at(9)) == [row for row in every if row[0] > 9]
     partition = partition_of(hash_texts(["2"]), 4)
     of_partition = [row["key"]["id"] for row in content(store, ORDERS) if row["_partition"] == partition]
-    found = told(store, ORDERS.text, start=f"{partition}:5")
+    found = tail_ids(store, ORDERS.text, start=f"{partition}:5")
     assert [key for *_, key in found] == of_partition[5:]
-    assert told(store, ORDERS.text, start=f"{partition}:{len(of_partition)}") == []
+    assert tail_ids(store, ORDERS.text, start=f"{partition}:{len(of_partition)}") == []
     for wrong, said in ((f"{partition}:99", "has no offset 99"), ("7:0", "has no partition 7")):
         with pytest.raises(UsageError, match=said):
-            told(store, ORDERS.text, start=wrong)
+            tail_ids(store, ORDERS.text, start=wrong)
     with pytest.raises(UsageError, match="of one topic, but 2 topics match"):
-        told(store, start="0:1")
+        tail_ids(store, start="0:1")
     with pytest.raises(UsageError, match="lies behind"):
-        told(store, start=9, until=3)
+        tail_ids(store, start=9, until=3)
 
 
 def test_patterns_operations_keys_and_time_choose_rows(store: Store) -> None:
-    every = told(store, start="earliest")
-    assert told(store, "shop.public.*", "!*.orders", start="earliest") == [
+    every = tail_ids(store, start="earliest")
+    assert tail_ids(store, "shop.public.*", "!*.orders", start="earliest") == [
         r for r in every if r[1] == "customers"
     ]
-    assert {row[1] for row in told(store, "*.ord?rs", start="earliest")} == {"orders"}
-    assert [row[0] for row in told(store, start="earliest", ops=["c"])] == [1, 1, 1]
-    of_key = told(store, start="earliest", keys=["2"])
+    assert {row[1] for row in tail_ids(store, "*.ord?rs", start="earliest")} == {"orders"}
+    assert [row[0] for row in tail_ids(store, start="earliest", ops=["c"])] == [1, 1, 1]
+    of_key = tail_ids(store, start="earliest", keys=["2"])
     truncates = [row for row in of_key if row[2] == 0]
     assert [row for row in of_key if row[2] == 2] == [row for row in every if row[2] == 2]
     assert truncates == [(5, "customers", 0)]  # it concerns the key; once, as only its partition is read
-    assert told(store, start="earliest", since=at(7)) == [row for row in every if row[0] >= 7]
-    assert told(store, start="earliest", since=at(99)) == []
+    assert tail_ids(store, start="earliest", since=at(7)) == [row for row in every if row[0] >= 7]
+    assert tail_ids(store, start="earliest", since=at(99)) == []
     with pytest.raises(UsageError, match="are no topics"):
-        told(store, "")
+        tail_ids(store, "")
 
 
 def test_of_a_key_one_partition_is_read_and_of_a_time_no_older_file(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with counted(monkeypatch) as reads:
-        told(store, start="earliest", keys=["2"])
+    with segments_read(monkeypatch) as reads:
+        tail_ids(store, start="earliest", keys=["2"])
     assert {frozenset(partitions) for _, partitions in reads} == {
         frozenset({partition_of(hash_texts(["2"]), 4)})
     }
-    with counted(monkeypatch) as reads:
-        assert len(told(store, ORDERS.text, start="earliest", since=at(9))) == 12
+    with segments_read(monkeypatch) as reads:
+        assert len(tail_ids(store, ORDERS.text, start="earliest", since=at(9))) == 12
     assert {path for path, _ in reads} == {"inline"}  # the file of epochs 1 to 8 was not opened
 
 
@@ -152,12 +152,12 @@ def test_a_compacted_topic_begins_with_what_is_left_and_what_is_gone_is_said(sto
     store.maintain()
     start = store.log_start(CUSTOMERS)
     assert start.epoch == EPOCHS + 1
-    left = told(store, CUSTOMERS.text, start="earliest")
+    left = tail_ids(store, CUSTOMERS.text, start="earliest")
     assert sorted(left) == [(start.epoch, "customers", key) for key in (0, 1, 2)]
     with pytest.raises(HistoryGone):
-        told(store, start=3)
-    assert told(store, ORDERS.text, start=3) == [
-        row for row in told(store, ORDERS.text, start="earliest") if row[0] > 3
+        tail_ids(store, start=3)
+    assert tail_ids(store, ORDERS.text, start=3) == [
+        row for row in tail_ids(store, ORDERS.text, start="earliest") if row[0] > 3
     ]
 
 
@@ -174,7 +174,7 @@ def test_a_group_with_keys_or_a_time_passes_what_it_does_not_read(
 ) -> None:
     partition = partition_of(hash_texts(["2"]), 4)
     with store.group("by-key", [ORDERS.text], start="earliest").join(keys=["2"]) as member:
-        with counted(monkeypatch) as reads:
+        with segments_read(monkeypatch) as reads:
             found = drained(member)
         assert [row["key"]["id"] for row in found] == [2] * EPOCHS
         assert {frozenset(partitions) for _, partitions in reads} == {frozenset({partition})}
@@ -220,5 +220,5 @@ def test_a_name_that_is_no_topic_is_refused_with_the_nearest(store: Store) -> No
 
 
 def test_a_pattern_waits_for_a_topic_to_come(store: Store) -> None:
-    assert told(store, "shop.public.invoices*") == []
+    assert tail_ids(store, "shop.public.invoices*") == []
     assert store.group("later", ["shop.public.invoices*"]).topics() == []

@@ -34,7 +34,7 @@ from tests.projections.lifecycle.test_crashes import NAMES, job, killed, setting
 from tests.projections.lifecycle.test_lifecycle import rows_of
 from tests.projections.shoplog import ShopLog
 from tests.support import REPOSITORY, forking
-from tests.support.processes import begun_by
+from tests.support.processes import descendants
 
 DRIVER = ("refresh_planned", "derived_committed", "bucket_applied", "sink_fenced")
 WORKER = ("derived_written",)
@@ -110,7 +110,7 @@ class Jobs:
         return subprocess.CompletedProcess(argv, process.returncode, out, err), struck
 
     def _reached(self, pid: int, victim: str, moment: str, name: str, before: set[str]) -> bool:
-        processes = begun_by(pid)
+        processes = descendants(pid)
         if not any(COMMANDS[victim] in command for command in processes.values()):
             return False
         if moment == "computing":
@@ -119,7 +119,7 @@ class Jobs:
 
     def _strike(self, process: subprocess.Popen[str], victim: str) -> bool:
         """Kill one; False when there is none any more, or the job is over."""
-        running = [pid for pid, command in begun_by(process.pid).items() if COMMANDS[victim] in command]
+        running = [pid for pid, command in descendants(process.pid).items() if COMMANDS[victim] in command]
         if victim == EXECUTOR:
             for pid in running:
                 with suppress(OSError):

@@ -25,7 +25,7 @@ from tailrace.embedded import PostgresServer
 from tailrace.eventstore.store import Store
 from tailrace.metrics.capture import Collector, serve
 from tests.fixtures.servers import FAST_SETTINGS
-from tests.support.processes import watching
+from tests.support.processes import watch_processes
 from tests.tailrace.conftest import SCHEMA, files_with
 
 WORD = secrets.token_hex(6)
@@ -149,7 +149,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 def test_commands_that_succeed_let_no_secret_out(shell: Shell, server: PostgresServer) -> None:
     """With both catalogs; afterwards it is in no table and no file either, and never was in a list of processes."""
-    with watching() as watch:
+    with watch_processes() as watch:
         for command in COMMANDS:
             assert shell.both(*command) in ({0, 7} if command[0] == "doctor" else {0}), command
         for name, arguments in commands_of(get_command(app)):
@@ -243,7 +243,7 @@ def test_commands_that_fail_let_no_secret_out(shell: Shell, server: PostgresServ
         "no host": f"postgresql://agent:{wrong}/shop",
         "a key for a dsn": SECRETS["key"],
     }
-    with watching() as watch:
+    with watch_processes() as watch:
         shell.environment.setenv("SHOP_DSN", libpq(server, password))
         assert shell.run("init") == 0
         for name, address in addresses.items():

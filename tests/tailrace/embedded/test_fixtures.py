@@ -51,11 +51,11 @@ LEAVES_MORE = (
 @pytest.mark.versions(since=15)  # before, public belonged to who made the database
 def test_a_database_that_is_as_new_is_lent_again_under_another_name(postgres: PostgresServer) -> None:
     databases = Databases(postgres)
-    with databases.lent() as first, psycopg.connect(first, autocommit=True) as session:
+    with databases.lend() as first, psycopg.connect(first, autocommit=True) as session:
         for statement in LEFT_AS_NEW:
             session.execute(statement.encode())
         number = number_of(first)
-    with databases.lent() as second:
+    with databases.lend() as second:
         assert number_of(second) == number
         with pytest.raises(psycopg.OperationalError, match="does not exist"):
             psycopg.connect(first)
@@ -68,10 +68,10 @@ def test_a_database_in_which_something_is_left_is_not_lent_again(
     postgres: PostgresServer, statement: str
 ) -> None:
     databases = Databases(postgres)
-    with databases.lent() as first, psycopg.connect(first, autocommit=True) as session:
+    with databases.lend() as first, psycopg.connect(first, autocommit=True) as session:
         number = number_of(first)
         session.execute(statement.encode())
-    with databases.lent() as second:
+    with databases.lend() as second:
         assert number_of(second) != number
 
 

@@ -43,7 +43,7 @@ def encoded(postgres: PostgresServer) -> Iterator[Callable[[str], str]]:
         drop_database(postgres, name)
 
 
-def captured_twice(dsn: str, folder: Path, text: str, check: Callable[[RunningCapture], None]) -> None:
+def capture_twice(dsn: str, folder: Path, text: str, check: Callable[[RunningCapture], None]) -> None:
     """A table with the text as key and as value, loaded and streamed."""
     site = Site.at(folder, dsn)
     execute(
@@ -69,7 +69,7 @@ def test_text_in_another_encoding_is_the_same_text(encoded: Callable[[str], str]
         assert {"id": "é", "note": "éx", "tags": ["é"]} in found
         assert {"id": "sé", "note": "éx", "tags": ["é"]} in found
 
-    captured_twice(encoded("LATIN1"), tmp_path, r"E'\xe9'", check)
+    capture_twice(encoded("LATIN1"), tmp_path, r"E'\xe9'", check)
 
 
 def test_bytes_that_are_no_text_are_kept_as_they_are(encoded: Callable[[str], str], tmp_path: Path) -> None:
@@ -91,4 +91,4 @@ def test_bytes_that_are_no_text_are_kept_as_they_are(encoded: Callable[[str], st
         }
         assert nulls is None
 
-    captured_twice(encoded("SQL_ASCII"), tmp_path, r"E'caf\xe9'", check)
+    capture_twice(encoded("SQL_ASCII"), tmp_path, r"E'caf\xe9'", check)

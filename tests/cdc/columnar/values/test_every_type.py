@@ -203,7 +203,7 @@ def printed(connection: psycopg.Connection[Any], name: str) -> dict[int, Texts]:
 
 
 @dataclass(frozen=True)
-class Logged:
+class LogRow:
     """One row of the log, its images as texts."""
 
     op: str
@@ -211,16 +211,16 @@ class Logged:
     before: Texts | None
 
 
-def logged(store: Store, name: str) -> dict[int, list[Logged]]:
+def log_rows_by_id(store: Store, name: str) -> dict[int, list[LogRow]]:
     """The topic's rows by id, in order."""
     topic = table(name)
     (schema,) = store.schemas(topic)
-    rows: dict[int, list[Logged]] = defaultdict(list)
+    rows: dict[int, list[LogRow]] = defaultdict(list)
     for batch in store.read(topic):
         ids = batch.column("key").field("id").to_pylist()
         images = [image_texts(batch, image, sign, schema) for image, sign in (("after", 1), ("before", -1))]
         for number, op, after, before in zip(ids, batch.column("_op").to_pylist(), *images, strict=True):
-            rows[number].append(Logged(op, after, before))
+            rows[number].append(LogRow(op, after, before))
     return rows
 
 
@@ -281,7 +281,7 @@ def assert_goes_through(everything: Everything, tmp_path: Path) -> None:
         capture.catch_up()
         others: list[tuple[object, ...]] = []
         for name, kinds in everything.tables.items():
-            expected, found = printed(source, name), logged(capture.store, name)
+            expected, found = printed(source, name), log_rows_by_id(capture.store, name)
             for row, cells in expected.items():
                 assert [each.op for each in found[row]] == (["r"] if row < STREAMED else ["c", "u"])
                 assert [each.before is None for each in found[row]] == (
@@ -446,11 +446,11 @@ def test_binary_is_turned_into_the_text_that_the_server_prints(everything: Every
                 )
             for column, printed, turned in zip(columns, text, rendered, strict=True):
                 assert printed.equals(turned), column
-            left |= streamed(connection, renderer, name, own)
+            left |= compare_streams(connection, renderer, name, own)
     assert left <= UNSENDABLE
 
 
-def streamed(connection: Any, renderer: Renderer, name: str, kinds: Mapping[str, Kind]) -> set[str]:
+def compare_streams(connection: Any, renderer: Renderer, name: str, kinds: Mapping[str, Kind]) -> set[str]:
     """Compare what pgoutput sends of all rows in text and, turned into text, in binary; which kinds it cannot send."""
     sent = {column: kind for column, kind in kinds.items() if is_sendable(connection, name, column, kind)}
     sendable = ["id", *sent]
@@ -463,7 +463,7 @@ def streamed(connection: Any, renderer: Renderer, name: str, kinds: Mapping[str,
         # Servers before 15 send that, too, and autovacuum's transactions at any time: without a message.
         connection.execute("COMMENT ON TABLE public.again IS 'a transaction that changes no row'")
         connection.execute(f"INSERT INTO public.again SELECT {', '.join(sendable)} FROM public.{name}")
-        text, sent_binary = peeked(connection, "false"), peeked(connection, "true")
+        text, sent_binary = peek(connection, "false"), peek(connection, "true")
     finally:
         connection.execute("SELECT pg_drop_replication_slot('again')")
         connection.execute("DROP PUBLICATION again")
@@ -478,7 +478,7 @@ def streamed(connection: Any, renderer: Renderer, name: str, kinds: Mapping[str,
     return {kind.name for kind in kinds.values()} - {kind.name for kind in sent.values()}
 
 
-def peeked(connection: Any, binary: str) -> list[bytes]:
+def peek(connection: Any, binary: str) -> list[bytes]:
     """XLogData frames with the messages of the slot ``again``, without transactions of no message."""
     options = ["proto_version", "1", "publication_names", "again", "binary", binary]
     query = "SELECT data FROM pg_logical_slot_peek_binary_changes('again', NULL, NULL, VARIADIC %s)"

@@ -72,7 +72,7 @@ def text(length: int) -> Make:
     )
 
 
-def hexed(rng: Random) -> str:
+def hex_bytes(rng: Random) -> str:
     return "\\x" + rng.randbytes(rng.choice([0, 1, 3, 40])).hex()
 
 
@@ -137,7 +137,7 @@ SCALARS: dict[str, Make] = {
     "char(10)": text(10),
     "name": text(10),
     '"char"': choice("a", "", " ", "\\", '"'),
-    "bytea": hexed,
+    "bytea": hex_bytes,
     "date": day,
     "time": clock,
     "timestamp": moment,

@@ -47,19 +47,19 @@ def abandon(settings: StoreSettings, target: StoreSettings, root: Path) -> None:
 
 
 @pytest.fixture
-def there(store_dir: Path, database: str, s3: S3Server, bucket: str) -> StoreSettings:
+def remote(store_dir: Path, database: str, s3: S3Server, bucket: str) -> StoreSettings:
     """Where to: Postgres and an object store."""
     return HERE.model_copy(update={"catalog": database, "segments": f"s3://{bucket}/moved"})
 
 
-def elsewhere(number: int = 2) -> StoreSettings:
+def other_store(number: int = 2) -> StoreSettings:
     """Another embedded store in the same folder."""
     return HERE.model_copy(
         update={"catalog": f"sqlite:///catalog{number}.db", "segments": Path(f"segments{number}")}
     )
 
 
-def facts(store: Store) -> dict[str, Any]:
+def contents_of(store: Store) -> dict[str, Any]:
     """What must be the same in every place."""
     with store.catalog.read() as connection:
         names = [each.path for each in files.named_files(connection)]
@@ -78,7 +78,7 @@ def facts(store: Store) -> dict[str, Any]:
     }
 
 
-def furnish(store: Store) -> None:
+def fill_all(store: Store) -> None:
     """Small and large epochs, sealed ones, schema versions, a group in the middle, a generation of a projection."""
     fill(store)
     store.seal(12)
@@ -91,17 +91,17 @@ def furnish(store: Store) -> None:
 
 
 def test_a_store_moves_to_postgres_and_objects_and_back_and_goes_on(
-    store_dir: Path, there: StoreSettings
+    store_dir: Path, remote: StoreSettings
 ) -> None:
     with Store.open(HERE, create=True, root=store_dir) as store:
-        furnish(store)
+        fill_all(store)
         store.collect_orphans()
-        before = facts(store)
-    moved = move(HERE, there, store_dir)
+        before = contents_of(store)
+    moved = move(HERE, remote, store_dir)
     assert moved.files.files == moved.files.written == len(before["files"]) > 2
     assert moved.rows["epochs"] == len(before["epochs"])
-    with Store.open(there, root=store_dir) as store:
-        assert facts(store) == before
+    with Store.open(remote, root=store_dir) as store:
+        assert contents_of(store) == before
         again = store.take_over("shop")
         again.append(batch(1000, orders=[("c", 1000)]))
         register_topic(
@@ -109,11 +109,11 @@ def test_a_store_moves_to_postgres_and_objects_and_back_and_goes_on(
         )  # numbered behind those that came
         assert store.maintain().sealed_epochs
         assert store.verify().findings == ()
-        after = facts(store)
-    back = elsewhere()
-    move(there, back, store_dir)
+        after = contents_of(store)
+    back = other_store()
+    move(remote, back, store_dir)
     with Store.open(back, root=store_dir) as store:
-        assert facts(store) == after
+        assert contents_of(store) == after
         assert [row["_lsn"] for row in content(store)][-1] == 1000
         store.take_over("shop").append(batch(1001, customers=[("c", 1)]))
         assert content(store, CUSTOMERS)[-1]["_lsn"] == 1001
@@ -121,17 +121,17 @@ def test_a_store_moves_to_postgres_and_objects_and_back_and_goes_on(
 
 
 def test_what_is_left_behind_takes_nothing_more_and_says_where_the_store_went(
-    store_dir: Path, there: StoreSettings
+    store_dir: Path, remote: StoreSettings
 ) -> None:
     with Store.open(HERE, create=True, root=store_dir) as store:
-        furnish(store)
+        fill_all(store)
         capture = store.take_over("shop")
         group = store.group("invoicing")
         with ExitStack() as joined:
             member = joined.enter_context(group.join("pod"))
             given = member.poll()
             assert given is not None
-            move(HERE, there, store_dir)
+            move(HERE, remote, store_dir)
             late: list[Any] = [
                 lambda: capture.append(batch(2000, orders=[("c", 1)])),
                 lambda: store.take_over("shop"),
@@ -144,47 +144,47 @@ def test_what_is_left_behind_takes_nothing_more_and_says_where_the_store_went(
                 lambda: next(store.follow(after_epoch=10_000, timeout=5)),
                 lambda: Store.open(HERE, root=store_dir),
                 lambda: Store.open(HERE, create=True, root=store_dir),
-                lambda: Store.open(there.model_copy(update={"segments": HERE.segments}), root=store_dir),
+                lambda: Store.open(remote.model_copy(update={"segments": HERE.segments}), root=store_dir),
             ]
             for attempt in late:
                 with pytest.raises(TailraceError, match=r"moved to|log-id"):
                     attempt()
-    with Store.open(there, root=store_dir) as store:
+    with Store.open(remote, root=store_dir) as store:
         assert store.group("invoicing").progress()
 
 
-def test_an_old_postgres_catalog_is_closed_as_well(store_dir: Path, there: StoreSettings) -> None:
-    with Store.open(there, create=True, root=store_dir) as store:
-        furnish(store)
+def test_an_old_postgres_catalog_is_closed_as_well(store_dir: Path, remote: StoreSettings) -> None:
+    with Store.open(remote, create=True, root=store_dir) as store:
+        fill_all(store)
         capture = store.take_over("shop")
-        move(there, elsewhere(), store_dir)
+        move(remote, other_store(), store_dir)
         with pytest.raises(Fenced, match=r"moved to catalog .*catalog2.db, segments in .*segments2"):
             capture.append(batch(2000, orders=[("c", 1)]))
     with pytest.raises(OperatorError, match=r"was moved to catalog .*catalog2.db"):
-        Store.open(there, root=store_dir)
+        Store.open(remote, root=store_dir)
 
 
 def test_a_move_that_cannot_be_is_refused_before_anything_is_closed(store_dir: Path) -> None:
     with Store.open(HERE, create=True, root=store_dir) as store:
-        furnish(store)
+        fill_all(store)
         with pytest.raises(UsageError, match="there already"):
-            move(HERE, elsewhere().model_copy(update={"catalog": HERE.catalog}), store_dir)
-        Store.open(elsewhere(3), create=True, root=store_dir).close()
+            move(HERE, other_store().model_copy(update={"catalog": HERE.catalog}), store_dir)
+        Store.open(other_store(3), create=True, root=store_dir).close()
         for target, what in (
-            (elsewhere(2).model_copy(update={"segments": Path("segments3")}), "belong to another log"),
-            (elsewhere(2).model_copy(update={"segments": Path(".")}), "holds other files"),
+            (other_store(2).model_copy(update={"segments": Path("segments3")}), "belong to another log"),
+            (other_store(2).model_copy(update={"segments": Path(".")}), "holds other files"),
         ):
             with pytest.raises(OperatorError, match=what):
                 move(HERE, target, store_dir)
-        with Store.open(elsewhere(4), create=True, root=store_dir) as other:
+        with Store.open(other_store(4), create=True, root=store_dir) as other:
             fill(other, 2)
         with pytest.raises(OperatorError, match="holds another log"):
-            move(HERE, elsewhere(5).model_copy(update={"catalog": elsewhere(4).catalog}), store_dir)
+            move(HERE, other_store(5).model_copy(update={"catalog": other_store(4).catalog}), store_dir)
         with store.pinned("verifying"), pytest.raises(OperatorError, match="in use: verifying by"):
-            move(HERE, elsewhere(6), store_dir)
+            move(HERE, other_store(6), store_dir)
         store.take_over("shop").append(batch(2000, orders=[("c", 1)]))
         with pytest.raises(OperatorError, match="a log is being moved here from"):
-            Store.open(elsewhere(6), root=store_dir)
+            Store.open(other_store(6), root=store_dir)
 
 
 @pytest.mark.parametrize("harm", ["damaged", "missing"])
@@ -192,34 +192,34 @@ def test_a_damaged_file_stops_a_move_which_can_be_given_up_or_ended_when_it_is_m
     store_dir: Path, harm: str
 ) -> None:
     with Store.open(HERE, create=True, root=store_dir) as store:
-        furnish(store)
-        before = facts(store)
+        fill_all(store)
+        before = contents_of(store)
         file = segments_folder(store) / before["files"][1]
         content_of_it = file.read_bytes()
         file.unlink() if harm == "missing" else file.write_bytes(content_of_it[:-1] + b"?")
         with pytest.raises(MissingFile if harm == "missing" else IntegrityError, match=file.name):
-            move(HERE, elsewhere(), store_dir)
+            move(HERE, other_store(), store_dir)
         with pytest.raises(OperatorError, match="is being moved to"):
             Store.open(HERE, root=store_dir)
-        abandon(HERE, elsewhere(), store_dir)
+        abandon(HERE, other_store(), store_dir)
         store.take_over("shop")
         file.write_bytes(content_of_it)
-        before = facts(store)
-    move(HERE, elsewhere(), store_dir)
+        before = contents_of(store)
+    move(HERE, other_store(), store_dir)
     with pytest.raises(OperatorError, match="already"):
-        abandon(HERE, elsewhere(), store_dir)
-    with Store.open(elsewhere(), root=store_dir) as store:
-        assert facts(store) == before
+        abandon(HERE, other_store(), store_dir)
+    with Store.open(other_store(), root=store_dir) as store:
+        assert contents_of(store) == before
 
 
 def test_of_two_movers_the_one_that_was_overtaken_changes_nothing_in_the_new_place(
-    store_dir: Path, there: StoreSettings
+    store_dir: Path, remote: StoreSettings
 ) -> None:
     """Its copy of the catalog would take away what was written there since."""
     with Store.open(HERE, create=True, root=store_dir) as store:
-        furnish(store)
-    be_overtaken(HERE, elsewhere(), store_dir)
-    be_overtaken(elsewhere(), there, store_dir)
+        fill_all(store)
+    be_overtaken(HERE, other_store(), store_dir)
+    be_overtaken(other_store(), remote, store_dir)
 
 
 def be_overtaken(source: StoreSettings, target: StoreSettings, root: Path) -> None:
@@ -230,12 +230,12 @@ def be_overtaken(source: StoreSettings, target: StoreSettings, root: Path) -> No
             move(source, target, root)
             with Store.open(target, root=root) as store:
                 store.take_over("shop").append(batch(5000 + store.cut().epoch, orders=[("c", 1)]))
-                after.append(facts(store))
+                after.append(contents_of(store))
 
     with open_move(source, target, root) as slower, pytest.raises(Fenced, match="another run"):
         slower.run(overtaken, lambda *done: None)
     with Store.open(target, root=root) as store:
-        assert [facts(store)] == after
+        assert [contents_of(store)] == after
         assert store.verify().findings == ()
 
 
@@ -244,7 +244,7 @@ def test_a_mover_from_before_an_abandoned_move_does_not_open_the_new_place(
 ) -> None:
     """What was written to the old place since is not in its copy."""
     with Store.open(HERE, create=True, root=store_dir) as store:
-        furnish(store)
+        fill_all(store)
     passed = failpoints.hit
 
     def overtaken(name: str) -> None:
@@ -252,19 +252,19 @@ def test_a_mover_from_before_an_abandoned_move_does_not_open_the_new_place(
         if name != "move_rows_copied":
             return
         monkeypatch.setattr(failpoints, "hit", passed)
-        abandon(HERE, elsewhere(), store_dir)
+        abandon(HERE, other_store(), store_dir)
         with Store.open(HERE, root=store_dir) as store:
             store.take_over("shop").append(batch(2000, orders=[("c", 2000)]))
-        with open_move(HERE, elsewhere(), store_dir) as later:
+        with open_move(HERE, other_store(), store_dir) as later:
             later._close()
 
     monkeypatch.setattr(failpoints, "hit", overtaken)
     with pytest.raises(Fenced, match="abandoned, and begun again"):
-        move(HERE, elsewhere(), store_dir)
+        move(HERE, other_store(), store_dir)
     with pytest.raises(OperatorError, match="not whole"):
-        Store.open(elsewhere(), root=store_dir)
-    move(HERE, elsewhere(), store_dir)
-    with Store.open(elsewhere(), root=store_dir) as store:
+        Store.open(other_store(), root=store_dir)
+    move(HERE, other_store(), store_dir)
+    with Store.open(other_store(), root=store_dir) as store:
         assert content(store)[-1]["_lsn"] == 2000
 
 

@@ -55,7 +55,7 @@ def fill(store: Store, first: int, last: int) -> None:
 
 
 @pytest.fixture
-def at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def clock_at_last_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retention's clock stands at the last epoch: rows up to epoch 14 are older than 10 seconds."""
     monkeypatch.setattr(plan, "now_micros", lambda: to_micros(at(LAST)))
 
@@ -88,7 +88,7 @@ def live_rows(store: Store) -> list[dict[str, Any]]:
 
 
 def test_what_goes_is_in_the_archive_first_as_parquet_and_archive_and_log_are_all_there_was(
-    store: Store, root: Path, at_last: None
+    store: Store, root: Path, clock_at_last_epoch: None
 ) -> None:
     before = live_rows(store)
     (removed, _) = sorted(store.maintain().removed, key=lambda each: each.archive, reverse=True)
@@ -108,7 +108,7 @@ def test_what_goes_is_in_the_archive_first_as_parquet_and_archive_and_log_are_al
     assert [each.place for each in store.archived_files(ORDERS)] == files
 
 
-def test_a_compacted_topics_archive_has_every_row(root: Path, at_last: None) -> None:
+def test_a_compacted_topics_archive_has_every_row(root: Path, clock_at_last_epoch: None) -> None:
     with closing(Store.open(settings("cold", "compact"), create=True, root=root)) as store:
         fill(store, 1, LAST)
         before, known = live_rows(store), state_rows(store)
@@ -123,7 +123,7 @@ def state_rows(store: Store) -> list[dict[str, Any]]:
     return sorted((row for table in found for row in table.to_pylist()), key=lambda row: row["id"])
 
 
-def test_an_archive_in_an_object_store(root: Path, bucket: str, at_last: None) -> None:
+def test_an_archive_in_an_object_store(root: Path, bucket: str, clock_at_last_epoch: None) -> None:
     with closing(Store.open(settings(f"s3://{bucket}/cold"), create=True, root=root)) as store:
         fill(store, 1, LAST)
         before = live_rows(store)
@@ -135,7 +135,7 @@ def test_an_archive_in_an_object_store(root: Path, bucket: str, at_last: None) -
         }
 
 
-def test_erasing_rows_names_the_archive_that_still_has_them(store: Store, at_last: None) -> None:
+def test_erasing_rows_names_the_archive_that_still_has_them(store: Store, clock_at_last_epoch: None) -> None:
     store.maintain()
     receipt = redact(store, RedactionRequest(ORDERS, ["1"]))
     (left,) = [each for each in receipt.remnants if each.place == "archive cold"]
@@ -216,7 +216,7 @@ def rows_of_one(file: Path) -> list[dict[str, Any]]:
 
 
 def test_nothing_is_removed_while_the_archive_is_out_of_reach_and_other_topics_go_on(
-    store: Store, root: Path, at_last: None
+    store: Store, root: Path, clock_at_last_epoch: None
 ) -> None:
     (root / "cold").write_text("no folder")
     before, others = live_rows(store), content(store, CUSTOMERS)
@@ -251,7 +251,9 @@ def test_a_folder_that_is_empty_all_at_once_is_no_archive_to_go_on_in(
     assert store.verify(archives=True).findings == ()
 
 
-def test_places_that_cannot_be_archives_are_refused(store: Store, root: Path, at_last: None) -> None:
+def test_places_that_cannot_be_archives_are_refused(
+    store: Store, root: Path, clock_at_last_epoch: None
+) -> None:
     before = live_rows(store)
     inside = settings(".tailrace/segments/cold")
     with Store.open(inside, root=root) as other, pytest.raises(UsageError, match="the log's own files"):
@@ -265,7 +267,7 @@ def test_places_that_cannot_be_archives_are_refused(store: Store, root: Path, at
         TopicSettings.model_validate({"archive": "cold"})
 
 
-def test_what_is_wrong_in_an_archive_is_found(store: Store, root: Path, at_last: None) -> None:
+def test_what_is_wrong_in_an_archive_is_found(store: Store, root: Path, clock_at_last_epoch: None) -> None:
     store.maintain()
     with Store.open(settings("cold", "1s"), root=root) as later:
         later.maintain()
@@ -281,7 +283,7 @@ def test_what_is_wrong_in_an_archive_is_found(store: Store, root: Path, at_last:
 
 
 def test_a_file_under_the_name_of_one_to_archive_is_not_trusted(
-    store: Store, root: Path, at_last: None
+    store: Store, root: Path, clock_at_last_epoch: None
 ) -> None:
     before = live_rows(store)
     with pytest.MonkeyPatch.context() as patched:

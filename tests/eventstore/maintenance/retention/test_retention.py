@@ -52,7 +52,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
     return set_to
 
 
-def opened(new_store: StoreFactory, **topics: Any) -> Store:
+def open_store(new_store: StoreFactory, **topics: Any) -> Store:
     chosen = {f"shop.public.{name}": TopicSettings(**settings) for name, settings in topics.items()}
     return new_store(topics=chosen, upkeep=AT_ONCE)
 
@@ -87,7 +87,7 @@ def named_files(store: Store) -> set[str]:
 def test_rows_older_than_their_time_go_and_every_later_state_stays(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
-    store = opened(new_store, orders={"retention": "10 s"})
+    store = open_store(new_store, orders={"retention": "10 s"})
     fill(store, 1, 40)
     before = states(store, 30, 31, 40)
     rows_before, others = content(store), content(store, CUSTOMERS)
@@ -126,7 +126,7 @@ def test_the_oldest_files_beyond_a_size_go(new_store: StoreFactory, monkeypatch:
     whole, largest = stored_bytes(store)
     limit = whole // 2
     before = states(store, *range(4, 41, 4))
-    limited = opened(new_store, orders={"retention": Retention(bytes=limit)})
+    limited = open_store(new_store, orders={"retention": Retention(bytes=limit)})
     (removed,) = [each for each in apply.retain(limited) if isinstance(each, apply.Removed)]
     assert limit <= stored_bytes(store)[0] < limit + largest
     assert removed.epoch == store.log_start(ORDERS).epoch > 0
@@ -148,7 +148,7 @@ def test_compact_leaves_readers_the_last_row_of_each_key_then_everything(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
     settings = {"retention": "compact", "compact_after": "10s", "tombstones": "20s"}
-    store = opened(new_store, orders=settings)
+    store = open_store(new_store, orders=settings)
     fill(store, 1, 40)
     before, all_rows = states(store, 30, 40), content(store)
     set_clock(40)
@@ -171,7 +171,7 @@ def test_compact_and_delete_hides_old_rows_from_readers_and_not_from_the_state(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
     settings = {"retention": "compact + 20s", "compact_after": "5s", "tombstones": "0"}
-    store = opened(new_store, orders=settings)
+    store = open_store(new_store, orders=settings)
     fill(store, 1, 40)
     before = states(store, 35, 40)
     set_clock(40)
@@ -234,7 +234,7 @@ def _event(lsn: int) -> pa.Table:
 def test_nothing_goes_that_a_group_has_not_done_and_whom_one_forces_past_is_told(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
-    store = opened(new_store, orders={"retention": "5s"})
+    store = open_store(new_store, orders={"retention": "5s"})
     fill(store, 1, 30)
     group = store.group("invoicing", topics=["shop.public.*"], start="earliest")
     set_clock(30)
@@ -276,7 +276,7 @@ def test_a_consumer_goes_on_when_what_it_has_done_goes_while_it_reads(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
     """The files that it was about to read are put together with others, and the topic begins later since."""
-    store = opened(new_store, orders={"retention": "10 s"})
+    store = open_store(new_store, orders={"retention": "10 s"})
     for first in range(1, 41, 4):
         fill(store, first, first + 3)
         store.seal()
@@ -296,7 +296,7 @@ def test_a_consumer_goes_on_when_what_it_has_done_goes_while_it_reads(
 def test_a_group_begins_where_the_topic_does_and_not_before(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
-    store = opened(new_store, orders={"retention": "5s"})
+    store = open_store(new_store, orders={"retention": "5s"})
     fill(store, 1, 30)
     set_clock(30)
     store.maintain()
@@ -311,7 +311,7 @@ def test_a_group_begins_where_the_topic_does_and_not_before(
 def test_a_time_inside_an_epoch_whose_later_rows_went_is_found_all_the_same(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
-    store = opened(new_store, orders={"retention": "5s"})
+    store = open_store(new_store, orders={"retention": "5s"})
     capture = writer(store)
     early = TopicRows(CUSTOMERS, 1, rows(10, [("c", 1)]))
     late = TopicRows(ORDERS, 1, rows(11, [("c", 1)]))
@@ -327,7 +327,7 @@ def test_a_time_inside_an_epoch_whose_later_rows_went_is_found_all_the_same(
 
 
 def test_a_projections_fence_holds_what_comes_behind_it(new_store: StoreFactory, set_clock: SetClock) -> None:
-    store = opened(new_store, orders={"retention": "5s"}, customers={"retention": "5s"})
+    store = open_store(new_store, orders={"retention": "5s"}, customers={"retention": "5s"})
     fill(store, 1, 30)
     needs = [InputNeed(ORDERS.text, "state", 0), InputNeed(CUSTOMERS.text, "changes", 0)]
     number = store.derived.create_generation(
@@ -357,7 +357,7 @@ def test_a_projections_fence_holds_what_comes_behind_it(new_store: StoreFactory,
 def test_a_load_holds_the_rows_that_it_is_put_together_of(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
-    store = opened(new_store, orders={"retention": "5s"})
+    store = open_store(new_store, orders={"retention": "5s"})
     fill(store, 1, 20)
     capture = store.take_over("shop")
     capture.append(batch(21, [("u", 101)], suspends=[(ORDERS, "read again")]))
@@ -387,7 +387,7 @@ with Store.open(settings, root=Path(sys.argv[2])) as store:
 def test_killed_retention_has_removed_all_or_nothing_and_is_finished_by_the_next(
     new_store: StoreFactory, catalog_url: str, store_dir: Path, place: str
 ) -> None:
-    store = opened(new_store, orders={"retention": "1d"})
+    store = open_store(new_store, orders={"retention": "1d"})
     fill(store, 1, 30)
     before, others = state_at(store, 30), content(store, CUSTOMERS)
     died = forking.run(
@@ -408,7 +408,7 @@ def test_killed_retention_has_removed_all_or_nothing_and_is_finished_by_the_next
 def test_of_two_maintainers_the_earlier_is_fenced_and_changes_nothing(
     new_store: StoreFactory, set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = opened(new_store, orders={"retention": "5s"})
+    store = open_store(new_store, orders={"retention": "5s"})
     fill(store, 1, 30)
     store.seal()
     set_clock(30)
@@ -429,7 +429,7 @@ def test_a_reader_in_the_middle_gets_all_or_an_error_never_less(
     new_store: StoreFactory, set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_index, "_PAGE_EPOCHS", 4)
-    store = opened(new_store, orders={"retention": "5s"})
+    store = open_store(new_store, orders={"retention": "5s"})
     fill(store, 1, 30)
     everything = content(store)
     set_clock(30)
@@ -443,7 +443,7 @@ def test_a_reader_in_the_middle_gets_all_or_an_error_never_less(
 
 
 def test_who_began_before_keeps_its_files(new_store: StoreFactory, set_clock: SetClock) -> None:
-    store = opened(new_store, orders={"retention": "5s"})
+    store = open_store(new_store, orders={"retention": "5s"})
     fill(store, 1, 30)
     store.seal()
     set_clock(30)

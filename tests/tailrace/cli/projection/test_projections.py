@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from examples import sqlite_sink
-from tests.support.processes import watching
+from tests.support.processes import watch_processes
 from tests.tailrace.conftest import PASSWORD, Project
 
 MODULE = """
@@ -66,7 +66,7 @@ def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong
     projecting: Project, database: str
 ) -> None:
     projecting.forked = False  # a list of processes shows its arguments
-    with watching() as watched:
+    with watch_processes() as watched:
         done = projecting.run("run", "--once")
     projecting.forked = True
     assert done.code == 7

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fixtures.servers import ServerFactory
 from tests.support.capturing import execute
-from tests.support.standby import LINK, replayed, start_standby
+from tests.support.standby import LINK, start_standby, wait_until_replayed
 from tests.tailrace.conftest import Project
 
 
@@ -21,7 +21,7 @@ def test_an_address_that_leads_to_a_standby_is_said_to(
     project.ok("init")
     project.ok("capture", "--once")
     standby = start_standby(primary, postgres_server, primary_slot_name=LINK)
-    replayed(primary, standby)
+    wait_until_replayed(primary, standby)
     project.environment["SHOP_DSN"] = standby.dsn()
 
     for command in (("capture", "--once"), ("source", "repair")):
