@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.memory import prefer_memory
+
+prefer_memory()
+
 # A shell starts background jobs with SIGINT ignored, nohup with SIGHUP, and every process of a test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
