@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.support.memory import prefer_memory
 
@@ -15,10 +14,6 @@ prefer_memory()
 # A shell starts background jobs with SIGINT ignored, nohup with SIGHUP, and every process of a test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-# No test depends on how fast the machine is; what is made for a test is made once for all of its examples.
-settings.register_profile("tests", deadline=None, suppress_health_check=list(HealthCheck))
-settings.load_profile("tests")
 
 pytest_plugins = sorted(
     f"tests.fixtures.{module.stem}"

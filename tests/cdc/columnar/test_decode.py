@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cdc.columnar.decode import DecodedEpoch
@@ -433,7 +433,6 @@ def build(content: list[list[pg.PgOutput]]) -> Stream:
 
 
 @given(transactions)
-@settings(max_examples=300)
 def test_rows_are_what_the_reference_decoder_says(content: list[list[pg.PgOutput]]) -> None:
     stream = build(content)
     model = Model()
@@ -443,7 +442,6 @@ def test_rows_are_what_the_reference_decoder_says(content: list[list[pg.PgOutput
 
 
 @given(transactions, st.integers(40, 200))
-@settings(max_examples=100)
 def test_parts_of_a_huge_transaction_give_the_same_rows_as_the_whole(
     content: list[list[pg.PgOutput]], epoch_bytes: int
 ) -> None:

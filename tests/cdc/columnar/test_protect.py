@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cdc.columnar.decode import BlockDecoder
@@ -51,7 +51,6 @@ def policies(rules: dict[str, str]) -> Policies:
     st.sampled_from(["plain", "hash"]),
     st.lists(ANY, min_size=3, max_size=3),
 )
-@settings(max_examples=60)
 def test_protected_messages_decode_to_the_rows_that_policies_make_of_plain_ones(
     content: list[pg.PgOutput], key: str, others: list[str]
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cdc.kernels import compiler, rows
@@ -60,13 +60,11 @@ def frames(content: Sequence[pg.PgOutput]) -> list[bytes]:
 
 
 @given(blocks)
-@settings(max_examples=150)
 def test_both_decoders_give_the_same_rows_or_refuse(content: list[pg.PgOutput]) -> None:
     check(pack(frames(content)))
 
 
 @given(st.lists(changes(), min_size=1, max_size=4), st.data())
-@settings(max_examples=150)
 def test_both_decoders_agree_on_damaged_blocks(content: list[pg.PgOutput], data: st.DataObject) -> None:
     sent = frames(content)
     for _ in range(data.draw(st.integers(1, 3))):

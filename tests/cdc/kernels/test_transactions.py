@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cdc.stream.assemble import Assembler
@@ -108,7 +108,6 @@ def outcome(assembler: Assembler, frames: list[bytes], step: int) -> list[object
     st.sampled_from([2, 1 << 40]),
     st.data(),
 )
-@settings(max_examples=200)
 def test_frames_taken_together_are_gathered_as_if_fed_one_by_one(
     frames: list[bytes],
     step: int,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cdc.snapshot.chunk_merge import PgSnapshot, TouchedKeys, current_rows
@@ -152,7 +152,6 @@ def load(server: Server, *, chunk_keys: int) -> tuple[Loading, int]:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 6]), st.sampled_from([100, 3 * SPACE - 9]))
-@settings(max_examples=100)
 def test_chunks_beside_the_stream_lead_to_the_table(seed: int, chunk_keys: int, first_xid: int) -> None:
     server = Server(random.Random(seed), first_xid)
     for _ in range(12):

@@ -11,7 +11,7 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from psycopg import sql
 
@@ -55,7 +55,6 @@ CELL = st.none() | st.text(st.characters(exclude_characters="\0", exclude_catego
 
 
 @given(st.lists(st.tuples(CELL, CELL), max_size=20))
-@settings(max_examples=100)
 def test_any_text_and_null_survive_copy(database: str, cells: list[tuple[str | None, str | None]]) -> None:
     address = Address.parse(database)
     with connect(address) as connection:

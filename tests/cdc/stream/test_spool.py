@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cdc.stream.spool import Spool, SpooledStream
@@ -171,7 +171,6 @@ def histories(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
 
 
 @given(histories())
-@settings(max_examples=60)
 def test_any_history_comes_out_as_version_1_sends_it(
     tmp_path: Path, history: tuple[list[bytes], list[bytes]]
 ) -> None:
