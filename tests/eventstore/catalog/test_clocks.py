@@ -18,7 +18,7 @@ from tailrace.eventstore.subscriptions import group as groups
 from tailrace.eventstore.subscriptions import membership
 from tests.eventstore.shop import batch, writer
 from tests.eventstore.subscriptions.test_group import all_rows, drain, fill, row_counts
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support.capturing import wait_until
 
 YEAR = 365 * 86_400 * 10**6
@@ -132,7 +132,7 @@ def test_files_replaced_when_the_clock_was_ahead_go_when_their_time_has_come(new
     assert retired_files(store) == set()
 
 
-@pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
+@one_catalog
 def test_steps_of_the_wall_clock_move_no_partition(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,12 +25,11 @@ from tailrace.eventstore.store import Store
 from tests.eventstore.maintenance.files.test_seal import fill
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, writer
 from tests.fixtures.scale import Scale
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support.folders import segments_folder
 
 AT_ONCE = UpkeepSettings(keep_seconds=0, keep_epochs=4)
 # Where what is done to the store has nothing to do with the kind of its catalog.
-one_catalog = pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +73,7 @@ def overwrite(store: Store, path: str, data: bytes) -> None:
     (segments_folder(store) / path).write_bytes(data)
 
 
+@one_catalog
 def test_it_is_clean_after_every_step_of_upkeep(new_store: StoreFactory) -> None:
     store = new_store(inline_bytes=3500, upkeep=AT_ONCE)
     fill(store, 20)

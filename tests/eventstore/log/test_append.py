@@ -36,10 +36,11 @@ from tests.eventstore.shop import (
     rows,
     writer,
 )
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support.folders import segments_folder
 
 
+@one_catalog
 def test_an_epoch_holds_rows_of_all_topics_of_a_transaction(new_store: StoreFactory) -> None:
     store = new_store()
     capture = writer(store)
@@ -53,6 +54,7 @@ def test_an_epoch_holds_rows_of_all_topics_of_a_transaction(new_store: StoreFact
     assert state is not None and (state.commit_lsn, state.end_lsn, state.loaded) == (10, 11, True)
 
 
+@one_catalog
 def test_an_append_without_rows_moves_the_position_and_uses_no_epoch(new_store: StoreFactory) -> None:
     store = new_store()
     capture = writer(store)
@@ -66,6 +68,7 @@ def test_an_append_without_rows_moves_the_position_and_uses_no_epoch(new_store: 
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
+@one_catalog
 def test_offsets_are_dense_per_partition(new_store: StoreFactory, inline_bytes: int) -> None:
     store = new_store(inline_bytes=inline_bytes)
     capture = writer(store)
@@ -76,6 +79,7 @@ def test_offsets_are_dense_per_partition(new_store: StoreFactory, inline_bytes: 
     assert_dense(found)
 
 
+@one_catalog
 def test_offsets_go_on_where_the_previous_writer_ended(new_store: StoreFactory) -> None:
     store = new_store()
     writer(store).append(batch(10, orders=[("c", i) for i in range(50)]))
@@ -170,6 +174,7 @@ def test_writers_that_race_append_each_position_once(new_store: StoreFactory) ->
     assert [info.epoch for info in stores[0].epochs()] == list(range(1, len(lsns) + 1))
 
 
+@one_catalog
 def test_a_batch_that_goes_backwards_or_comes_twice_is_refused(new_store: StoreFactory) -> None:
     store = new_store()
     capture = writer(store)
@@ -182,6 +187,7 @@ def test_a_batch_that_goes_backwards_or_comes_twice_is_refused(new_store: StoreF
     assert len(content(store)) == 1
 
 
+@one_catalog
 def test_rows_of_another_shape_or_version_are_refused(new_store: StoreFactory) -> None:
     capture = writer(new_store())
     odd = TopicRows(ORDERS, 1, rows(10, [("c", 1)], schema=WIDER))
@@ -240,6 +246,7 @@ def test_completeness_is_known_for_every_epoch(new_store: StoreFactory) -> None:
     assert known == [1, 4]
 
 
+@one_catalog
 def test_new_versions_and_topics_begin_with_their_epoch(new_store: StoreFactory) -> None:
     store = new_store()
     capture = writer(store)
@@ -272,6 +279,7 @@ def test_the_hash_chain_depends_on_content_and_history(tmp_path: Path) -> None:
     assert not set(first) & set(other)
 
 
+@one_catalog
 def test_damage_is_noticed_and_named(new_store: StoreFactory) -> None:
     store = new_store(inline_bytes=0)
     writer(store).append(batch(10, orders=[("c", i) for i in range(100)]))
@@ -297,6 +305,7 @@ def test_a_damaged_blob_is_noticed_and_named(new_store: StoreFactory) -> None:
         content(store)
 
 
+@one_catalog
 def test_a_reference_is_read_without_the_catalog(new_store: StoreFactory) -> None:
     store = new_store(inline_bytes=0)
     writer(store).append(batch(10, orders=[("c", i) for i in range(30)]))

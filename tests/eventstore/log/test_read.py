@@ -31,7 +31,7 @@ from tests.eventstore.shop import (
     rows,
     writer,
 )
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 
 
 def lsns(store: Store, cut: Cut, topic: TopicId = ORDERS) -> list[int]:
@@ -71,6 +71,7 @@ def test_a_cut_by_lsn_holds_what_committed_below_it(
 
 
 @pytest.mark.parametrize("sealed", [False, True])
+@one_catalog
 def test_a_cut_by_time_ends_before_the_first_later_commit(new_store: StoreFactory, sealed: bool) -> None:
     """Commit times go back and forth (39 after 45): a later transaction with an earlier time is outside."""
     store = new_store()
@@ -93,6 +94,7 @@ def test_a_cut_by_time_ends_before_the_first_later_commit(new_store: StoreFactor
 
 
 @pytest.mark.parametrize("loaded_rows", [0, 1])
+@one_catalog
 def test_a_load_of_a_table_is_no_commit_in_a_cut_by_time(new_store: StoreFactory, loaded_rows: int) -> None:
     """What committed before a time is in its cut, also when the next thing in the log is a load and not a commit."""
     store = new_store()
@@ -136,6 +138,7 @@ def test_a_cut_by_time_is_taken_in_each_source_by_itself(new_store: StoreFactory
         store.cut("bnk=0/10")
 
 
+@one_catalog
 def test_a_cut_by_epoch(new_store: StoreFactory) -> None:
     store = new_store()
     assert store.cut() == store.cut(0) == Cut(0)
@@ -149,6 +152,7 @@ def test_a_cut_by_epoch(new_store: StoreFactory) -> None:
             store.cut(wrong)
 
 
+@one_catalog
 def test_reading_by_offset_partition_column_and_epoch(new_store: StoreFactory) -> None:
     store = new_store()
     capture = writer(store)
@@ -167,6 +171,7 @@ def test_reading_by_offset_partition_column_and_epoch(new_store: StoreFactory) -
     assert content(store, after_epoch=3) == []
 
 
+@one_catalog
 def test_large_partitions_are_read_by_themselves(new_store: StoreFactory) -> None:
     """Row groups follow partitions, so a task that reads one partition gets exactly its rows and offsets."""
     store = new_store(inline_bytes=0)
@@ -181,6 +186,7 @@ def test_large_partitions_are_read_by_themselves(new_store: StoreFactory) -> Non
         assert content(store, partitions=wanted, columns=("_partition", "_offset", "key")) == expected
 
 
+@one_catalog
 def test_a_long_log_is_read_page_by_page(new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_index, "_PAGE_EPOCHS", 4)
     store = new_store(inline_bytes=2500)  # small epochs are blobs, the others files
@@ -268,6 +274,7 @@ def test_a_dead_follower_is_swept_away(tmp_path: Path, monkeypatch: pytest.Monke
         assert not list(folder.iterdir())
 
 
+@one_catalog
 def test_following_ends_at_its_timeout_and_begins_anywhere(new_store: StoreFactory) -> None:
     store = new_store()
     assert list(store.follow(after_epoch=0, timeout=0)) == []
@@ -280,12 +287,14 @@ def test_following_ends_at_its_timeout_and_begins_anywhere(new_store: StoreFacto
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
+@one_catalog
 def test_reading_positions_alone_gives_every_row(new_store: StoreFactory, inline_bytes: int) -> None:
     store = new_store(inline_bytes=inline_bytes)
     writer(store).append(batch(10, orders=[("c", i) for i in range(40)]))
     assert len(content(store, columns=("_partition", "_offset"))) == 40
 
 
+@one_catalog
 def test_a_topic_is_named_by_its_text_as_well_as_by_its_identity(new_store: StoreFactory) -> None:
     store = new_store()
     writer(store).append(batch(10, orders=[("c", 1)], completes=[ORDERS]))

@@ -27,10 +27,9 @@ from tailrace.eventstore.store import Store
 from tailrace.eventstore.subscriptions.batch import Change
 from tailrace.eventstore.subscriptions.offsets import end_of
 from tests.eventstore.shop import CUSTOMERS, ORDERS, assert_dense, batch, content, rows, writer
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support import forking
 
-one_catalog = pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
 KEYS = range(12)
 
 
@@ -72,6 +71,7 @@ def expected(upto: int) -> dict[int, str | None]:
     return table
 
 
+@one_catalog
 def test_later_rows_are_in_partitions_of_their_own_and_every_state_is_what_it_was(
     new_store: StoreFactory,
 ) -> None:
@@ -129,6 +129,7 @@ def test_verification_finds_partitions_that_are_not_those_the_log_was_given(new_
         assert store.verify(quick=True).findings != ()
 
 
+@one_catalog
 def test_a_writer_in_the_middle_arranges_its_rows_again(new_store: StoreFactory) -> None:
     """It knows the topic already, and has written files; its rows are large enough for one of their own."""
     store = new_store(inline_bytes=3000)

@@ -20,7 +20,7 @@ from tailrace.eventstore.store import Store
 from tests.eventstore.maintenance.move.test_move import move
 from tests.eventstore.maintenance.test_repartition import expected, fill, state_of
 from tests.eventstore.shop import CUSTOMERS, ORDERS, content
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 
 At = Callable[[str, Callable[[], object]], None]
 
@@ -104,7 +104,7 @@ def test_retention_and_a_repartition_in_the_middle_of_its_commit(
     assert_whole(store)
 
 
-@pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
+@one_catalog
 def test_a_state_run_that_is_overtaken_is_one_of_the_rows_before(new_store: StoreFactory, at: At) -> None:
     store = new_store()
     fill(store, 1, 6)

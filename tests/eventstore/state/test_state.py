@@ -17,7 +17,7 @@ from tailrace.eventstore.state.input import OnUnreadable, plan_state
 from tailrace.eventstore.state.state import compute_state, readable_state, state
 from tailrace.eventstore.store import Store
 from tests.eventstore import shop
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support.folders import segments_folder
 
 
@@ -45,6 +45,7 @@ def test_state_as_of_an_epoch_an_lsn_and_the_head(store: Store) -> None:
     assert notes_at(store, store.cut()) == {1: "20.0", 7: None}
 
 
+@one_catalog
 def test_the_store_gives_the_state_as_of_a_position_of_a_topic_by_its_name(store: Store) -> None:
     def notes(as_of: int | str | None) -> dict[int, str]:
         tables = store.state("shop.public.orders", as_of, columns=["id", "note"], on_unreadable="null")
@@ -60,12 +61,14 @@ def test_the_store_gives_the_state_as_of_a_position_of_a_topic_by_its_name(store
     assert store.topic("shop.public.orders").id == shop.ORDERS
 
 
+@one_catalog
 def test_sealing_does_not_change_the_state(store: Store) -> None:
     before = notes_at(store, store.cut("0/1E")), notes_at(store, store.cut())
     assert store.seal() > 0
     assert (notes_at(store, store.cut("0/1E")), notes_at(store, store.cut())) == before
 
 
+@one_catalog
 def test_a_task_needs_only_the_plan_and_the_segments_folder(store: Store) -> None:
     plan = pickle.loads(
         pickle.dumps(plan_state(store, shop.ORDERS, store.cut(), on_unreadable="null", split=2))
@@ -77,6 +80,7 @@ def test_a_task_needs_only_the_plan_and_the_segments_folder(store: Store) -> Non
     assert sorted(row["id"] for table in tables for row in table.to_pylist()) == [1, 7]
 
 
+@one_catalog
 def test_a_topic_that_is_not_complete_at_the_cut_has_no_state(store: Store) -> None:
     with pytest.raises(IncompleteTopic):
         plan_state(store, shop.CUSTOMERS, store.cut())
@@ -85,12 +89,14 @@ def test_a_topic_that_is_not_complete_at_the_cut_has_no_state(store: Store) -> N
 @pytest.mark.parametrize(
     ("policy", "cell"), [("null", None), ("text", "raw"), ({"note": "null"}, None), ({"note": "text"}, "raw")]
 )
+@one_catalog
 def test_a_cell_without_a_value_is_read_as_the_policy_says(
     store: Store, policy: OnUnreadable | dict[str, OnUnreadable], cell: str | None
 ) -> None:
     assert notes_at(store, store.cut(), on_unreadable=policy) == {1: "20.0", 7: cell}
 
 
+@one_catalog
 def test_a_cell_without_a_value_is_an_error_that_names_it(store: Store) -> None:
     with show_values(True), pytest.raises(UnreadableCell, match=r"column 'note' of the row id=7 holds 'raw'"):
         notes_at(store, store.cut(), on_unreadable="error")
@@ -99,12 +105,14 @@ def test_a_cell_without_a_value_is_an_error_that_names_it(store: Store) -> None:
         notes_at(store, store.cut(), on_unreadable="error")
 
 
+@one_catalog
 def test_a_column_that_is_not_read_raises_nothing(store: Store) -> None:
     tables = list(state(store, shop.ORDERS, store.cut(), columns=["id"]))
     assert sorted(row["id"] for table in tables for row in table.to_pylist()) == [1, 7]
     assert "note" not in tables[0].column_names
 
 
+@one_catalog
 def test_whole_columns_as_text_are_what_postgres_prints(new_store: StoreFactory) -> None:
     store = new_store()
     writer = shop.writer(store)
@@ -130,6 +138,7 @@ def test_whole_columns_as_text_are_what_postgres_prints(new_store: StoreFactory)
     assert {row["id"]: row["amount"] for row in rows} == {"1": None, "3": None}
 
 
+@one_catalog
 def test_an_unknown_cell_is_never_null_whatever_the_policy(new_store: StoreFactory) -> None:
     store = new_store()
     writer = shop.writer(store)
@@ -152,6 +161,7 @@ def test_an_unknown_cell_is_never_null_whatever_the_policy(new_store: StoreFacto
     assert row["_unknown"] == [2]
 
 
+@one_catalog
 def test_a_value_of_a_former_type_names_both_versions(new_store: StoreFactory) -> None:
     """What cannot be cast is kept as text; whoever reads the column learns which versions do not agree."""
     store = new_store()
@@ -171,6 +181,7 @@ def test_a_value_of_a_former_type_names_both_versions(new_store: StoreFactory) -
 @pytest.mark.parametrize(
     "oid", [16, 17, 20, 21, 23, 700, 701, 1082, 1083, 1114, 1184, 1700, 1001, 1007, 1009, 1182, 1231]
 )
+@one_catalog
 def test_of_every_type_a_cell_that_does_not_fit_can_be_read_as_null_or_as_text(
     new_store: StoreFactory, oid: int
 ) -> None:
@@ -187,6 +198,7 @@ def test_of_every_type_a_cell_that_does_not_fit_can_be_read_as_null_or_as_text(
         notes_at(store, store.cut(), on_unreadable="error")
 
 
+@one_catalog
 def test_a_version_without_rows_holds_from_its_epoch_on(new_store: StoreFactory) -> None:
     store = new_store()
     writer = shop.writer(store)
@@ -201,6 +213,7 @@ def test_a_version_without_rows_holds_from_its_epoch_on(new_store: StoreFactory)
     assert row["level"] == 7
 
 
+@one_catalog
 def test_wrong_names_are_answered_with_the_right_ones(store: Store) -> None:
     with pytest.raises(UsageError, match="its columns are id, note"):
         plan_state(store, shop.ORDERS, store.cut(), columns=["nope"])

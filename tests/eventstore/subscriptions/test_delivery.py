@@ -25,7 +25,7 @@ from tailrace.eventstore.store import Store
 from tailrace.eventstore.streams import Recorded, event
 from tailrace.eventstore.subscriptions.batch import Change
 from tests.eventstore.shop import ORDERS, at, batch, writer
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 
 
 @event("paid", version=1)
@@ -73,6 +73,7 @@ def process(store: Store, handler: Any, **how: Any) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
+@one_catalog
 def test_every_key_is_handled_in_its_order(store: Store, concurrency: int) -> None:
     fill(store)
     handler = Handler()
@@ -97,6 +98,7 @@ def test_keys_are_handled_beside_each_other(store: Store) -> None:
     assert sorted(met) == [0, 1]
 
 
+@one_catalog
 def test_a_handler_that_fails_for_a_while_is_tried_again(store: Store) -> None:
     fill(store, range(1, 2), range(1))
     failures = iter([ValueError("away"), ConnectionError("away"), None])
@@ -111,6 +113,7 @@ def test_a_handler_that_fails_for_a_while_is_tried_again(store: Store) -> None:
     assert next(failures, "all") == "all"
 
 
+@one_catalog
 def test_what_fails_always_is_parked_with_its_error_and_holds_back_its_key_alone(store: Store) -> None:
     fill(store)
     handler = Handler(2)
@@ -123,6 +126,7 @@ def test_what_fails_always_is_parked_with_its_error_and_holds_back_its_key_alone
     assert sum(each.lag for each in store.group("g").progress()) == 0
 
 
+@one_catalog
 def test_by_choice_later_events_of_a_parked_key_pass(store: Store) -> None:
     fill(store)
     handler = Handler()
@@ -158,6 +162,7 @@ def test_a_replay_gives_the_parked_again_in_order_before_what_came_later(store: 
     assert group.parked() == []
 
 
+@one_catalog
 def test_a_truncate_waits_for_all_before_it_and_all_after_it_wait(store: Store) -> None:
     capture = writer(store)
     capture.append(batch(1, orders=[("c", key) for key in range(20)]))
@@ -177,6 +182,7 @@ def test_a_truncate_waits_for_all_before_it_and_all_after_it_wait(store: Store) 
         assert set(seen[:at_]) <= {"1"} and set(seen[at_ + 1 :]) <= {"3"}
 
 
+@one_catalog
 def test_stopping_leaves_an_unfinished_batch_for_the_next(store: Store) -> None:
     fill(store, range(1, 2), range(1))
     group = store.group("g", [ORDERS.text], start="earliest")
@@ -220,6 +226,7 @@ def events(lsn: int, stream: str, *models: BaseModel) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=change_schema(EVENT_SCHEMA))
 
 
+@one_catalog
 def test_domain_events_come_typed(store: Store) -> None:
     capture = writer(store)
     topic = TopicId.events("shop", "account")

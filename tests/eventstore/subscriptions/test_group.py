@@ -35,7 +35,7 @@ from tailrace.eventstore.subscriptions.group import Group
 from tailrace.eventstore.subscriptions.join_options import Slow
 from tailrace.eventstore.subscriptions.member import Member
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, writer
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support.capturing import wait_until
 from tests.support.forking import Forked
 
@@ -109,6 +109,7 @@ def settle(turns: Iterator[int], *members: Member) -> None:
 
 
 @pytest.mark.parametrize("slow", ["block", "buffer"])
+@one_catalog
 def test_a_group_gets_every_row_once_in_order_per_partition(store: Store, slow: Slow) -> None:
     fill(store)
     with store.group("g", ["shop.public.*"], start="earliest").join(slow=slow) as member:
@@ -125,6 +126,7 @@ def test_a_group_gets_every_row_once_in_order_per_partition(store: Store, slow: 
         places[place] = each.end_offset
 
 
+@one_catalog
 def test_every_group_gets_everything(store: Store) -> None:
     fill(store)
     for name in ("one", "other"):
@@ -132,6 +134,7 @@ def test_every_group_gets_everything(store: Store) -> None:
             assert row_counts(drain(member)) == all_rows(store, ORDERS.text)
 
 
+@one_catalog
 def test_a_member_goes_on_behind_what_was_committed_and_gets_the_rest_again(store: Store) -> None:
     fill(store)
     group = store.group("g", ["shop.public.orders"], start="earliest")
@@ -148,6 +151,7 @@ def test_a_member_goes_on_behind_what_was_committed_and_gets_the_rest_again(stor
 
 
 @pytest.mark.parametrize("sealed", [False, True])
+@one_catalog
 def test_it_starts_where_it_was_told_to(store: Store, sealed: bool) -> None:
     fill(store, 20)
     if sealed:
@@ -166,6 +170,7 @@ def test_it_starts_where_it_was_told_to(store: Store, sealed: bool) -> None:
             assert sum(row_counts(drain(member)).values()) == count, start
 
 
+@one_catalog
 def test_a_topic_that_comes_later_is_read_from_its_beginning(store: Store) -> None:
     writer(store)
     group = store.group("g", ["shop.public.*", "!*.customers"])
@@ -175,6 +180,7 @@ def test_a_topic_that_comes_later_is_read_from_its_beginning(store: Store) -> No
         assert row_counts(drain(member)) == all_rows(store, ORDERS.text)
 
 
+@one_catalog
 def test_members_share_partitions_and_hand_them_over_between_batches(store: Store) -> None:
     fill(store, 2)
     group, turns = with_turns(store.group("g", ["shop.public.*"], start="earliest"))
@@ -214,6 +220,7 @@ def test_who_falls_silent_loses_its_partitions_and_commits_nothing_more(store: S
             silent.poll()
 
 
+@one_catalog
 def test_a_process_with_the_same_name_takes_over_at_once(store: Store) -> None:
     fill(store)
     group = store.group("g", ["shop.public.*"], start="earliest")
@@ -227,6 +234,7 @@ def test_a_process_with_the_same_name_takes_over_at_once(store: Store) -> None:
             late.commit()
 
 
+@one_catalog
 def test_at_most_once_is_committed_before_it_is_given(store: Store) -> None:
     fill(store)
     group = store.group("g", ["shop.public.orders"], start="earliest")
@@ -329,6 +337,7 @@ def test_how_a_batch_is_committed_is_said_when_it_is_wrong(store: Store, engine_
     engine.dispose()
 
 
+@one_catalog
 def test_a_slow_consumer_drops_the_oldest_by_choice_and_counts_them(store: Store) -> None:
     fill(store)
     group = store.group("g", ["shop.public.orders"], start="earliest")
@@ -338,6 +347,7 @@ def test_a_slow_consumer_drops_the_oldest_by_choice_and_counts_them(store: Store
         assert member.dropped == sum(each.dropped for each in found) == 100 - 16
 
 
+@one_catalog
 def test_what_is_read_ahead_is_bounded_in_bytes_and_given_once_in_order(store: Store) -> None:
     fill(store)
     group = store.group("g", ["shop.public.*"], start="earliest")
@@ -355,6 +365,7 @@ def test_what_is_read_ahead_is_bounded_in_bytes_and_given_once_in_order(store: S
             assert offsets == sorted(offsets)
 
 
+@one_catalog
 def test_what_was_read_ahead_of_partitions_that_go_elsewhere_is_let_go(store: Store) -> None:
     fill(store)
     group, turns = with_turns(store.group("g", ["shop.public.*"], start="earliest"))
@@ -375,6 +386,7 @@ def test_what_was_read_ahead_of_partitions_that_go_elsewhere_is_let_go(store: St
             assert first.buffered == second.buffered == 0
 
 
+@one_catalog
 def test_filters_leave_rows_out_and_positions_pass_them(store: Store) -> None:
     capture = writer(store)
     for lsn in range(1, 11):
@@ -388,6 +400,7 @@ def test_filters_leave_rows_out_and_positions_pass_them(store: Store) -> None:
             assert sum(progress.lag for progress in group.progress()) == 0
 
 
+@one_catalog
 def test_progress_says_who_has_what_and_how_far_it_is(store: Store) -> None:
     fill(store)
     group = store.group("g", ["shop.public.orders"], start="earliest")
@@ -427,6 +440,7 @@ def test_a_reset_goes_anywhere_and_fences_who_is_at_work(store: Store, engine_ur
     engine.dispose()
 
 
+@one_catalog
 def test_what_cannot_be_is_said(store: Store) -> None:
     writer(store)
     with pytest.raises(UsageError, match="there is no group 'none'"):

@@ -16,7 +16,7 @@ from tailrace.eventstore import failpoints
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import ORDERS, batch, writer
 from tests.eventstore.subscriptions.test_group import all_rows
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support import forking
 
 LOGS = """
@@ -68,7 +68,7 @@ def fill(store: Store) -> None:
         capture.append(batch(lsn, orders=[("c", lsn * 20 + i) for i in range(16)]))
 
 
-@pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
+@one_catalog
 def test_killed_at_any_step_it_gets_everything_in_order_and_what_was_not_committed_again(
     new_store: StoreFactory, catalog_url: str, store_dir: Path
 ) -> None:

@@ -22,7 +22,7 @@ from tailrace.eventstore.store import Store
 from tailrace.eventstore.subscriptions.offsets import first_commit_after
 from tests.eventstore.maintenance.files.test_seal import everything, fill
 from tests.eventstore.shop import ORDERS, at, batch, register
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support import forking
 
 FOLDER = """
@@ -80,6 +80,7 @@ def some_answers(store: Store) -> list[Any]:
     ]
 
 
+@one_catalog
 def test_every_look_up_gives_what_it_gave_before(new_store: StoreFactory) -> None:
     store = new_store(upkeep=KEEP)
     register(store, "bank")
@@ -106,6 +107,7 @@ def test_every_look_up_gives_what_it_gave_before(new_store: StoreFactory) -> Non
     assert head is not None and head.epoch == before["head"].epoch + 1
 
 
+@one_catalog
 def test_epochs_that_are_not_sealed_stay(new_store: StoreFactory) -> None:
     store = new_store(upkeep=KEEP)
     fill(store, 40)
@@ -116,6 +118,7 @@ def test_epochs_that_are_not_sealed_stay(new_store: StoreFactory) -> None:
     assert answers(store, 40) == before
 
 
+@one_catalog
 def test_a_look_up_opens_only_files_that_can_hold_the_answer(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

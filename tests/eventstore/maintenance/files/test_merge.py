@@ -27,7 +27,7 @@ from tailrace.eventstore.store import Store
 from tests.eventstore.maintenance.files.test_seal import everything, fill
 from tests.eventstore.shop import CUSTOMERS, ORDERS, assert_dense, at, batch, content, rows, writer
 from tests.fixtures.scale import Scale
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support import forking
 from tests.support.folders import segments_folder
 
@@ -66,6 +66,7 @@ def files_on_disk(store: Store) -> set[str]:
 
 
 @pytest.mark.usefixtures("small_chunks")
+@one_catalog
 def test_readers_see_the_same_rows_before_and_after(new_store: StoreFactory) -> None:
     store = new_store(inline_bytes=3500, upkeep=UpkeepSettings(memory_bytes=1 << 20))
     fill(store, 28)
@@ -138,6 +139,7 @@ def test_a_capture_goes_on_beside_it_and_readers_keep_reading(new_store: StoreFa
 
 
 @pytest.mark.usefixtures("small_chunks")
+@one_catalog
 def test_a_reader_in_the_middle_of_files_that_are_merged_away_goes_on(new_store: StoreFactory) -> None:
     store = new_store(inline_bytes=3500, upkeep=AT_ONCE)
     fill(store, 20)
@@ -154,6 +156,7 @@ def test_a_reader_in_the_middle_of_files_that_are_merged_away_goes_on(new_store:
 
 
 @pytest.mark.usefixtures("small_chunks")
+@one_catalog
 def test_a_file_that_is_lost_is_named_and_not_looked_for_for_ever(new_store: StoreFactory) -> None:
     store = new_store()
     fill(store, 6)
@@ -165,6 +168,7 @@ def test_a_file_that_is_lost_is_named_and_not_looked_for_for_ever(new_store: Sto
 
 
 @pytest.mark.usefixtures("small_chunks")
+@one_catalog
 def test_replaced_files_stay_for_a_reader_that_began_before_and_go_when_it_ends(
     new_store: StoreFactory,
 ) -> None:
@@ -298,7 +302,7 @@ def test_a_damaged_file_is_not_merged(new_store: StoreFactory) -> None:
     assert damaged.exists()
 
 
-@pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
+@one_catalog
 def test_memory_is_bounded_whatever_the_files_hold(new_store: StoreFactory, scale: Scale) -> None:
     """Half the decoded rows of one file would be more than a merge may hold."""
     store = new_store(inline_bytes=0)

@@ -28,7 +28,7 @@ from tests.eventstore.shop import (
     rows,
     writer,
 )
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support import forking
 from tests.support.folders import segments_folder
 
@@ -90,6 +90,7 @@ def test_readers_see_the_same_rows_before_and_after(new_store: StoreFactory) -> 
         assert (connection.scalar(select(func.count()).select_from(tables.segments)) or 0) < 20
 
 
+@one_catalog
 def test_a_writer_goes_on_after_sealing(new_store: StoreFactory) -> None:
     store = new_store()
     capture = writer(store)
@@ -101,6 +102,7 @@ def test_a_writer_goes_on_after_sealing(new_store: StoreFactory) -> None:
     assert_dense(content(store))
 
 
+@one_catalog
 def test_a_reader_in_the_middle_goes_on(new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_index, "_PAGE_EPOCHS", 3)
     monkeypatch.setattr(seal, "CHUNK_EPOCHS", 7)
@@ -197,7 +199,7 @@ def test_upkeep_goes_on_when_a_job_seals_beside_it(
     assert store.verify().findings == ()
 
 
-@pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
+@one_catalog
 def test_a_killed_collector_has_removed_orphans_only_and_the_next_finishes(
     new_store: StoreFactory, catalog_url: str, store_dir: Path
 ) -> None:
@@ -221,6 +223,7 @@ def test_a_killed_collector_has_removed_orphans_only_and_the_next_finishes(
     assert everything(store) == before
 
 
+@one_catalog
 def test_orphans_are_collected_only_when_their_term_has_ended(new_store: StoreFactory) -> None:
     store = new_store(inline_bytes=0)
     capture = writer(store)

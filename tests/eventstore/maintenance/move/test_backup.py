@@ -19,7 +19,7 @@ from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.settings import StoreSettings, UpkeepSettings
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import ORDERS, batch, content, writer
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support import forking
 from tests.support.folders import segments_folder
 
@@ -33,7 +33,6 @@ from tailrace.eventstore.settings import StoreSettings
 with Store.open(StoreSettings(catalog=sys.argv[1], segments=Path("segments")), root=Path(sys.argv[2])) as store:
     backup(store, Path(sys.argv[3]))
 """
-sqlite_catalog = pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
 
 
 def copy_of(folder: Path) -> Store:
@@ -42,7 +41,7 @@ def copy_of(folder: Path) -> Store:
     return Store.open(settings, root=folder)
 
 
-@sqlite_catalog
+@one_catalog
 def test_a_copy_made_beside_capture_and_upkeep_is_a_moment_of_the_log(
     new_store: StoreFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +76,7 @@ def test_a_copy_made_beside_capture_and_upkeep_is_a_moment_of_the_log(
     assert backup(copied, tmp_path).copied == 0
 
 
-@sqlite_catalog
+@one_catalog
 def test_a_killed_backup_leaves_the_one_before_and_the_next_finishes_it(
     new_store: StoreFactory, catalog_url: str, store_dir: Path, tmp_path: Path
 ) -> None:
@@ -100,7 +99,7 @@ def test_a_killed_backup_leaves_the_one_before_and_the_next_finishes_it(
         assert len(content(copy)) == 2
 
 
-@sqlite_catalog
+@one_catalog
 def test_of_two_backups_into_one_folder_the_second_is_refused(
     new_store: StoreFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +124,7 @@ def test_of_two_backups_into_one_folder_the_second_is_refused(
     assert backup(other, tmp_path).epoch == 2
 
 
-@sqlite_catalog
+@one_catalog
 def test_a_copy_goes_to_no_other_logs_folder(new_store: StoreFactory, tmp_path: Path) -> None:
     writer(new_store())
     other = StoreSettings(catalog="sqlite:///catalog.db", segments=Path("segments"))

@@ -27,7 +27,7 @@ from tailrace.eventstore.store import Store
 from tests.eventstore.histories import FIRST, SECOND, History, Row, state_input
 from tests.eventstore.state.test_compaction import KEYS, NOWHERE, STEPS
 from tests.fixtures.scale import Scale
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 
 COLUMNS = {"body": 2, "extra": 3, "size": 4}
 REDACTION = st.tuples(
@@ -121,7 +121,7 @@ def comparable(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
+@one_catalog
 def test_readers_see_the_history_with_the_cells_erased_and_its_state(
     new_store: StoreFactory, scale: Scale
 ) -> None:

@@ -36,11 +36,10 @@ from tailrace.eventstore.store import Store
 from tailrace.eventstore.streams import event
 from tailrace.eventstore.subscriptions.batch import Batch, change, column_names
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, content, writer
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support import forking
 
 AT_ONCE = UpkeepSettings(keep_seconds=0)
-one_catalog = pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
 SEVEN = RedactionRequest(ORDERS, ["7"])
 
 
@@ -77,6 +76,7 @@ def notes_in_files(store: Store, key: int) -> list[str]:
     return found
 
 
+@one_catalog
 def test_what_is_in_blobs_and_files_reads_as_erased_and_all_else_as_before(new_store: StoreFactory) -> None:
     store = new_store(inline_bytes=3500, upkeep=AT_ONCE)
     fill(store, 1, 12)

@@ -34,7 +34,7 @@ from tailrace.eventstore.settings import TopicSettings, UpkeepSettings
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import CUSTOMERS, ORDERS, at, batch, content, rows, writer
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support import forking
 
 AT_ONCE = UpkeepSettings(keep_seconds=0)
@@ -144,6 +144,7 @@ def stored_bytes(store: Store) -> tuple[int, int]:
     return int(whole), int(largest)
 
 
+@one_catalog
 def test_compact_leaves_readers_the_last_row_of_each_key_then_everything(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
@@ -167,6 +168,7 @@ def test_compact_leaves_readers_the_last_row_of_each_key_then_everything(
     assert states(store, *before) == before
 
 
+@one_catalog
 def test_compact_and_delete_hides_old_rows_from_readers_and_not_from_the_state(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
@@ -231,6 +233,7 @@ def _event(lsn: int) -> pa.Table:
     return pa.Table.from_pylist([row], schema=change_schema(EVENT_SCHEMA))
 
 
+@one_catalog
 def test_nothing_goes_that_a_group_has_not_done_and_whom_one_forces_past_is_told(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
@@ -272,6 +275,7 @@ def test_nothing_goes_that_a_group_has_not_done_and_whom_one_forces_past_is_told
     assert store.maintain().held == ()
 
 
+@one_catalog
 def test_a_consumer_goes_on_when_what_it_has_done_goes_while_it_reads(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
@@ -293,6 +297,7 @@ def test_a_consumer_goes_on_when_what_it_has_done_goes_while_it_reads(
     assert sorted(found) == sorted(expected)
 
 
+@one_catalog
 def test_a_group_begins_where_the_topic_does_and_not_before(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
@@ -308,6 +313,7 @@ def test_a_group_begins_where_the_topic_does_and_not_before(
     assert min(found) == 26
 
 
+@one_catalog
 def test_a_time_inside_an_epoch_whose_later_rows_went_is_found_all_the_same(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
@@ -326,6 +332,7 @@ def test_a_time_inside_an_epoch_whose_later_rows_went_is_found_all_the_same(
         list(state(store, ORDERS, store.cut(at(10.5)), on_unreadable="null"))
 
 
+@one_catalog
 def test_a_projections_fence_holds_what_comes_behind_it(new_store: StoreFactory, set_clock: SetClock) -> None:
     store = open_store(new_store, orders={"retention": "5s"}, customers={"retention": "5s"})
     fill(store, 1, 30)
@@ -354,6 +361,7 @@ def test_a_projections_fence_holds_what_comes_behind_it(new_store: StoreFactory,
     assert {each.topic: each.epoch for each in done.removed} == {ORDERS.text: 25, CUSTOMERS.text: 25}
 
 
+@one_catalog
 def test_a_load_holds_the_rows_that_it_is_put_together_of(
     new_store: StoreFactory, set_clock: SetClock
 ) -> None:
@@ -425,6 +433,7 @@ def test_of_two_maintainers_the_earlier_is_fenced_and_changes_nothing(
     assert content(store) == before
 
 
+@one_catalog
 def test_a_reader_in_the_middle_gets_all_or_an_error_never_less(
     new_store: StoreFactory, set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,6 +451,7 @@ def test_a_reader_in_the_middle_gets_all_or_an_error_never_less(
     assert first == everything[: len(first)]
 
 
+@one_catalog
 def test_who_began_before_keeps_its_files(new_store: StoreFactory, set_clock: SetClock) -> None:
     store = open_store(new_store, orders={"retention": "5s"})
     fill(store, 1, 30)

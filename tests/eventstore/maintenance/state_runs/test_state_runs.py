@@ -29,12 +29,11 @@ from tailrace.eventstore.state.input import plan_state
 from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
 from tests.eventstore.shop import CUSTOMERS, ORDERS, batch, content, writer
-from tests.fixtures.stores import StoreFactory
+from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support import forking
 
 # Every new row is worth a run, and what was replaced goes at once.
 EAGER = UpkeepSettings(keep_seconds=0, state_bytes=1)
-SQLITE = pytest.mark.parametrize("catalog_url", ["sqlite"], indirect=True)
 MAINTAINER = """
 import sys
 from pathlib import Path
@@ -113,7 +112,7 @@ def test_a_run_goes_on_from_the_one_before_when_it_is_small_against_it() -> None
     assert read < 2000 * 40
 
 
-@SQLITE
+@one_catalog
 def test_a_new_run_reads_only_what_is_new(new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     store = new_store(upkeep=EAGER)
     fill(store, 1, 40)
@@ -127,7 +126,7 @@ def test_a_new_run_reads_only_what_is_new(new_store: StoreFactory, monkeypatch: 
     assert state_of(store) == before
 
 
-@SQLITE
+@one_catalog
 def test_retention_beside_runs(new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may cut behind, before and through them; its own run stays until it makes the next."""
     monkeypatch.setattr(due, "GROWTH", 0)
@@ -154,7 +153,7 @@ def test_retention_beside_runs(new_store: StoreFactory, monkeypatch: pytest.Monk
         assert store.verify().findings == ()
 
 
-@SQLITE
+@one_catalog
 def test_of_two_that_make_runs_the_earlier_is_fenced(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +176,7 @@ def test_of_two_that_make_runs_the_earlier_is_fenced(
     assert store.collect_orphans() == 1
 
 
-@SQLITE
+@one_catalog
 def test_shares_of_a_run_make_together_what_one_process_makes(new_store: StoreFactory) -> None:
     store = new_store(upkeep=EAGER)
     fill(store, 1, 30)
@@ -187,7 +186,7 @@ def test_shares_of_a_run_make_together_what_one_process_makes(new_store: StoreFa
     assert made.kept == rows_read(store)
 
 
-@SQLITE
+@one_catalog
 @pytest.mark.parametrize("partitions", [8, 7], ids=["twice as many", "none in common"])
 def test_runs_beside_a_repartition_are_of_one_incarnation_or_begin_with_the_log(
     new_store: StoreFactory, monkeypatch: pytest.MonkeyPatch, partitions: int
@@ -247,7 +246,7 @@ def test_a_run_that_would_reach_across_a_repartition_begins_there() -> None:
 
 
 @pytest.mark.parametrize("point", ["state_run_written", "state_run_swapped"])
-@SQLITE
+@one_catalog
 def test_a_killed_round_leaves_the_state_as_it_was(
     new_store: StoreFactory, catalog_url: str, store_dir: Path, point: str
 ) -> None:
@@ -267,7 +266,7 @@ def test_a_killed_round_leaves_the_state_as_it_was(
     assert store.verify().findings == ()
 
 
-@SQLITE
+@one_catalog
 def test_verify_names_a_damaged_run(new_store: StoreFactory, store_dir: Path) -> None:
     store = new_store(upkeep=EAGER)
     fill(store, 1, 12)
@@ -282,7 +281,7 @@ def test_verify_names_a_damaged_run(new_store: StoreFactory, store_dir: Path) ->
     assert [finding for finding in store.verify().findings if path in str(finding)]
 
 
-@SQLITE
+@one_catalog
 def test_a_chain_of_runs_begins_with_the_longest_that_needs_nothing_before(new_store: StoreFactory) -> None:
     store = new_store()
     fill(store, 1, 9)
