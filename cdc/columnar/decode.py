@@ -79,7 +79,7 @@ def error_text(error: Exception) -> str:
     """Without values: errors of other libraries may quote them."""
     if isinstance(error, TailraceError):
         return error.message
-    return f"its rows could not be made ({type(error).__name__})"
+    return f"its rows could not be built ({type(error).__name__})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ class BlockDecoder:
             case pgoutput.Type() | pgoutput.Origin() | pgoutput.StreamAbort():
                 pass
             case _:
-                raise ProtocolError(f"{type(message).__name__} took a wrong way", hint=HINT)
+                raise ProtocolError(f"unexpected {type(message).__name__}", hint=HINT)
 
     def _resolve(self, relid: int) -> int:
         number = self._routes.number(relid)

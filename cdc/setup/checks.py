@@ -157,7 +157,7 @@ def publish_problem(seen: Inspection, table: Table) -> SetupFinding | None:
     return SetupFinding(
         Level.SKIPPED,
         table.text,
-        f"{'.'.join(feeder)} had its name before, and feeds its topic still",
+        f"{'.'.join(feeder)} had this name before, and still feeds its topic",
         f"ALTER PUBLICATION {quote(seen.slot)} DROP TABLE {dropped}; once capture has noted that, run init again: "
         "the topic is then read from the table that has the name now",
     )

@@ -1,7 +1,8 @@
 """Schema ``tailrace`` in a source database: the tables and the function of domain events.
 
 Its migrations are plain SQL, one file each (``tailrace/migrations/source/versions``), applied in order and recorded in
-table ``tailrace.migrations``. ``grants.sql`` lists the privileges, ``uninstall.sql`` removes everything.
+table ``tailrace.migrations``. The page of
+setting up a source has the privileges, and how to remove everything.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import LiteralString
 
 import psycopg
 
-from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
+from tailrace.eventstore.errors import OperatorError, TransientError, UsageError, manual_page
 
 _SQL = files("tailrace.migrations.source")
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('tailrace.migrations', 0))"
@@ -59,8 +60,8 @@ def install(dsn: str) -> list[str]:
     except psycopg.errors.InsufficientPrivilege as error:
         raise OperatorError(
             f"the tables of domain events cannot be made: {error.diag.message_primary}",
-            hint="let the user CREATE in the database, or install as its owner and grant what"
-            " tailrace/migrations/source/grants.sql lists",
+            hint="let the user CREATE in the database, or install as its owner and grant the privileges; see "
+            + manual_page("capture/setting-up-a-source.md", "The tables of domain events"),
         ) from None
     except psycopg.OperationalError as error:
         if error.sqlstate is not None:
@@ -97,13 +98,3 @@ def upgrade(connection: psycopg.Connection[tuple[object, ...]]) -> list[str]:
         connection.execute(each.sql, prepare=False)
         connection.execute(_RECORD, [each.number, each.name])
     return [each.name for each in missing]
-
-
-def uninstall_script() -> str:
-    """SQL that removes everything ``install`` made. It is printed, never run: the events go with it."""
-    return (_SQL / "uninstall.sql").read_text(encoding="utf-8")
-
-
-def grants_script() -> str:
-    """SQL that gives an application and capture no more than they need; role names are to be replaced."""
-    return (_SQL / "grants.sql").read_text(encoding="utf-8")

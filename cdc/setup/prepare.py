@@ -247,7 +247,7 @@ def _plan(seen: Inspection, *, events: bool) -> _Plan:
                 Level.BLOCKING,
                 "tables",
                 "no table that can be captured matches the source's patterns",
-                "correct `tables` of the source, or solve what is reported of the skipped ones",
+                "correct `tables` of the source, or resolve what is reported about the skipped tables",
             )
         )
     return _Plan(wanted, add, findings)

@@ -133,7 +133,7 @@ class SessionStart:
         published = self.publication.tables if self.publication else {}
         topics, taken_up = requests.topics_to_read(store, name, self._read_topics(), published)
         if topics:
-            self._append(suspends=[(topic, "read again: asked for") for topic in topics])
+            self._append(suspends=[(topic, "read again: requested") for topic in topics])
         store.requests.answer([request.id for request in taken_up], RequestState.RUNNING, "")
 
     def _with_current_versions(self) -> Topics:

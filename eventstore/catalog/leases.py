@@ -137,7 +137,7 @@ def _is_abandoned(row: Row[*tuple[Any, ...]]) -> bool:
 def _already_running(what: str, holder: str, began: int) -> AlreadyRunning:
     return AlreadyRunning(
         f"{what} already: {holder}, since {from_micros(began):%Y-%m-%d %H:%M:%S} UTC",
-        hint="nothing to do, the other one does the same; to have this one instead, stop that one first",
+        hint="nothing to do: the other one does the same; to run this one instead, stop the other first",
     )
 
 

@@ -28,12 +28,12 @@ def check(catalog: Catalog) -> None:
         return
     place = f"{row.catalog}, segments in {row.segments}"
     again = (
-        "end the move first: `tailrace store move` with the same options goes on with it, or --abandon gives it up; "
+        "finish the move first: `tailrace store move` with the same options continues it, or --abandon gives it up; "
         "see " + manual_page("operations/storage.md", "Moving a store")
     )
     if row.arriving:
         raise OperatorError(
-            f"{catalog.label}: a log is being moved here from {place}; it is not whole", hint=again
+            f"{catalog.label}: a log is being moved here from {place}; it is not complete yet", hint=again
         )
     if row.ended_at is None:
         raise OperatorError(f"{catalog.label}: this store is being moved to {place}", hint=again)

@@ -137,7 +137,7 @@ def require(connection: Connection, schema: str, what: str, *needed: Role) -> No
     if lacking:
         absent, login = [name for name in dict.fromkeys(roles) if name in lacking], {*lacking.values()}.pop()
         raise OperatorError(
-            f"{login} may not {what}: it is no member of {' and '.join(absent)}; nothing was changed",
+            f"{login} may not {what}: it is not a member of {' and '.join(absent)}; nothing was changed",
             hint=f"GRANT {', '.join(absent)} TO {login}, or use a login that is a member; see "
             + manual_page("operations/catalog.md", "Roles on Postgres"),
         )

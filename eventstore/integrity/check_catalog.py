@@ -25,7 +25,7 @@ def epochs(picture: Picture, last_folded: str | None) -> Iterator[Finding]:
         if row.epoch != number + 1:
             yield _epoch_mismatch(f"epoch {row.epoch}", number + 1, row.epoch)
         elif previous is not None and hash_chain.epoch_hash(previous, row._asdict()) != row.hash:
-            detail = "its hash does not follow from what the catalog says of it and from the epoch before"
+            detail = "its hash does not match its catalog row and the epoch before"
             yield Finding(LogProblem.CHANGED, f"epoch {row.epoch}", detail)
         if (row.blob_bytes is None) != (row.append_id not in picture.blobs):
             problem = LogProblem.CHANGED if row.blob_bytes is None else LogProblem.MISSING
@@ -38,7 +38,9 @@ def epochs(picture: Picture, last_folded: str | None) -> Iterator[Finding]:
         yield Finding(LogProblem.FOREIGN, f"the blob of append {append_id}", "no epoch names it")
     if number != picture.epoch:
         yield Finding(
-            LogProblem.GAP, "the log's head", f"it is epoch {picture.epoch}, the last one there is {number}"
+            LogProblem.GAP,
+            "the log's head",
+            f"it names epoch {picture.epoch}, but the last epoch is {number}",
         )
     elif previous is not None and previous != picture.hash:
         yield Finding(LogProblem.CHANGED, "the log's head", f"its hash is not that of epoch {number}")
@@ -206,6 +208,4 @@ def steps(picture: Picture) -> Iterator[Finding]:
         elif follows or row.from_epoch == 0:
             previous = before.hash if follows and before is not None else ""
             if step_hash(previous, row.from_epoch, row.to_epoch, row.kind, row.files) != row.hash:
-                yield Finding(
-                    LogProblem.CHANGED, place, "its hash does not follow from what the catalog says of it"
-                )
+                yield Finding(LogProblem.CHANGED, place, "its hash does not match its catalog row")

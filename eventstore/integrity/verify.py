@@ -145,7 +145,7 @@ class _LogVerification:
             if ours or _OTHERS.fullmatch(path):
                 self._unregistered += 1
             else:
-                detail = "neither the catalog names it nor has it a name that Tailrace gives"
+                detail = "the catalog does not name it, and its name is not one that Tailrace gives"
                 self._findings.append(Finding(LogProblem.FOREIGN, path, detail))
 
     def _contents(self, seen: Picture, chosen: Sequence[Topic]) -> None:

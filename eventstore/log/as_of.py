@@ -65,7 +65,7 @@ def parse(as_of: str | int | datetime | None) -> AsOf:
     try:
         return AtTime(_micros(datetime.fromisoformat(text)))
     except ValueError:
-        raise UsageError(f"{as_of!r} is no position of the log", hint=_FORMS) from None
+        raise UsageError(f"{as_of!r} is not a position of the log", hint=_FORMS) from None
 
 
 def _micros(moment: datetime) -> int:
@@ -147,7 +147,7 @@ class Resolver:
         if micros > now_micros():
             raise BeyondLog(
                 f"{from_micros(micros):%Y-%m-%dT%H:%M:%S.%fZ} has not come yet",
-                hint="a time as of which the log is read lies in the past",
+                hint="name a time in the past",
             )
         below: dict[str, int] = {}
         incarnations: dict[str, int] = {}

@@ -176,8 +176,8 @@ class SourceWriter:
         again = batch.transactions and batch.commit_lsn == state.commit_lsn and state.loaded
         if batch.commit_lsn < state.commit_lsn or again:
             raise IntegrityError(
-                f"source {state.name!r} stands at commit {format_lsn(state.commit_lsn)}; a batch of "
-                f"{batch.transactions} transactions leads to {format_lsn(batch.commit_lsn)}",
+                f"source {state.name!r} is at commit {format_lsn(state.commit_lsn)}; a batch of "
+                f"{batch.transactions} transactions ends at {format_lsn(batch.commit_lsn)}",
                 hint="a transaction would be appended twice or out of order; report this",
             )
         return replace(

@@ -54,8 +54,8 @@ def build(catalog: Catalog, projection: str, generation: int) -> Iterator[None]:
             state = connection.scalar(select(table.c.state).where(*mine).with_for_update())
         if state != GenerationState.BUILDING.value:
             raise leases.LeaseEnded(
-                f"generation {generation} of {projection} was given up as a build that nobody goes on with",
-                hint=f"tailrace rebuild {projection} begins another one",
+                f"generation {generation} of {projection} was abandoned: nobody continued its build",
+                hint=f"tailrace rebuild {projection} starts another build",
             )
         yield
 

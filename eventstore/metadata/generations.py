@@ -285,7 +285,7 @@ def _promoted_elsewhere(projection: str, expected: int | None) -> Fenced:
 
 def _behind_error(projection: str, generation: int, live: int, epoch: int) -> Behind:
     return Behind(
-        f"{projection}: the live generation {live} went on to epoch {epoch} while generation {generation} was to take "
-        "its place, which does not show that yet",
+        f"{projection}: the live generation {live} was refreshed to epoch {epoch} while generation {generation} was "
+        "being promoted, which does not have these rows yet",
         hint="promote again once a run with its definition has brought it up to date, or pass --stale-ok",
     )

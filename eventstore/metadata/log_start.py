@@ -69,7 +69,7 @@ def history_gone(connection: Connection, storage: Storage, topic: TopicId, start
     when = "" if committed is None else f", committed {committed:%Y-%m-%dT%H:%M:%SZ}"
     return HistoryGone(
         f"{topic} begins behind epoch {start.epoch}{when}: retention removed what came before",
-        hint=f"the earliest state is that of epoch {start.epoch}, the earliest row that of the epoch behind it; see "
+        hint=f"the earliest state is that of epoch {start.epoch}, the earliest row is in the next epoch; see "
         + manual_page("operations/log.md", "Retention"),
     )
 

@@ -112,7 +112,7 @@ class ProjectionSteps:
         raise Fenced(
             f"{values['projection']} generation {values['generation']}: another process went on from epoch "
             f"{values['from_epoch']}",
-            hint="two runners refresh one projection; the other one's result stands",
+            hint="two runners refresh one projection; the other one's result counts",
         )
 
     def list(self, projection: str, generation: int, after: int = 0) -> builtins.list[DerivedRun]:

@@ -89,7 +89,7 @@ def first_frames(catalog: Catalog, storage: Storage, topic: TopicId) -> tuple[Un
     data = storage.open(kept.path).to_pybytes() if kept.path else kept.data or b""
     if file_reader.checksum(data) != kept.checksum:
         raise IntegrityError(
-            f"what was kept for {topic} is damaged: its checksum is not the one in the catalog",
+            f"what was stored undecoded for {topic} is damaged: its checksum is not the one in the catalog",
             hint="restore the store from a backup, or read the table again: tailrace source snapshot",
         )
     return kept, data

@@ -146,7 +146,7 @@ def _check_policies(policies: Mapping[str, str]) -> None:
     for name, policy in policies.items():
         if policy not in allowed:
             raise UsageError(
-                f"{policy!r} is no way to read column {name!r}", hint=f"choose one of {', '.join(allowed)}"
+                f"column {name!r} cannot be read as {policy!r}", hint=f"choose one of {', '.join(allowed)}"
             )
 
 

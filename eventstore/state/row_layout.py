@@ -254,7 +254,7 @@ def op_codes(column: pa.Array) -> Codes:
 def _no_letter() -> IntegrityError:
     return IntegrityError(
         "a segment has an operation that is not one letter",
-        hint="the file is damaged: run tailrace doctor",
+        hint="the file is damaged: run tailrace log verify",
     )
 
 

@@ -51,12 +51,6 @@ def compute_states(storage: Storage | Path, wanted: StateInput, buckets: range) 
         yield compactor.finish(resolver.resolve)
 
 
-def compute_state(storage: Storage | Path, wanted: StateInput, bucket: int) -> pa.Table:
-    """``compute_states`` of one bucket."""
-    (table,) = compute_states(storage, wanted, range(bucket, bucket + 1))
-    return table
-
-
 def readable_states(storage: Storage | Path, wanted: StateInput, buckets: range) -> Iterator[pa.Table]:
     """``compute_states`` as plain columns (``wanted.schema``), after the policies for what has no value in its type.
     Erased cells are NULL under every policy, and ``_erased`` names them.
@@ -64,11 +58,6 @@ def readable_states(storage: Storage | Path, wanted: StateInput, buckets: range)
     Raises UnreadableCell (policy ``error``) and UnknownCell (always: unknown is never read as NULL).
     """
     return (to_readable(table, wanted) for table in compute_states(storage, wanted, buckets))
-
-
-def readable_state(storage: Storage | Path, wanted: StateInput, bucket: int) -> pa.Table:
-    """``readable_states`` of one bucket."""
-    return to_readable(compute_state(storage, wanted, bucket), wanted)
 
 
 def state(

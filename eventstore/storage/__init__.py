@@ -5,13 +5,11 @@ May import settings, and what is below it.
 
 from tailrace.eventstore.storage.base import Storage, StoredFile
 from tailrace.eventstore.storage.local import PARTIAL, LocalStorage
-from tailrace.eventstore.storage.memory import MemoryStorage
 from tailrace.eventstore.storage.object_store import ObjectStorage
 
 __all__ = [
     "PARTIAL",
     "LocalStorage",
-    "MemoryStorage",
     "ObjectStorage",
     "Storage",
     "StoredFile",

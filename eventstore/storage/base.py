@@ -33,8 +33,8 @@ class StoredFile:
 
 
 class Storage(ABC):
-    """Files named by relative POSIX paths. Holds no handle, so it pickles into Spark tasks (``MemoryStorage`` does
-    not). All methods raise OperatorError (what to change is said) and TransientError (try again later)."""
+    """Files named by relative POSIX paths. Holds no handle, so it pickles into Spark tasks. All methods raise
+    OperatorError, which says what to change, and TransientError (try again later)."""
 
     __slots__ = ()
 
@@ -115,6 +115,6 @@ def taken_error(place: str) -> Taken:
 def missing_error(place: str) -> MissingFile:
     return MissingFile(
         f"{place} is missing, but the catalog referred to it",
-        hint="restore the segments from the same backup as the catalog; what began hours ago and was stopped "
-        "meanwhile has to begin again",
+        hint="restore the segments from the same backup as the catalog; a command that was stopped hours ago "
+        "has to start again",
     )

@@ -162,7 +162,7 @@ def _temporary_file_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise OperatorError(
-            f"files for the object store cannot be put aside in {tempfile.gettempdir()}: {error.strerror or error}",
+            f"files for the object store cannot be buffered in {tempfile.gettempdir()}: {error.strerror or error}",
             hint="make room there, or name another folder with TMPDIR; capture resumes where it stopped",
         ) from error
 

@@ -27,8 +27,8 @@ _BUCKET = (
 )
 _CLOCK = "this machine's clock and the server's differ by more than it allows: let NTP set both"
 _CHECKSUMS = (
-    "a server that does not know the checksums which the client appends to uploads (many S3-compatible ones) is told "
-    "none with AWS_REQUEST_CHECKSUM_CALCULATION=WHEN_REQUIRED; a wrong region is mended with store.s3.region"
+    "if the server does not know the checksums that the client appends to uploads, as many S3-compatible ones, set "
+    "AWS_REQUEST_CHECKSUM_CALCULATION=WHEN_REQUIRED; if the region is wrong, set store.s3.region"
 )
 _REGION = "set store.s3.region (or AWS_REGION) to the region of the bucket"
 _KEY = (

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError
+from tailrace.eventstore.errors import OperatorError, TailraceError, UsageError, manual_page
 
 AnyConnection = psycopg.Connection[Any] | Connection | Session
 
@@ -60,6 +60,7 @@ def _translate(state: str | None) -> TailraceError | None:
     if state == _FORBIDDEN:
         return OperatorError(
             "this user may not use domain events (schema tailrace)",
-            hint="grant what tailrace/migrations/source/grants.sql lists for an application",
+            hint="grant an application's privileges; see "
+            + manual_page("capture/setting-up-a-source.md", "The tables of domain events"),
         )
     return None

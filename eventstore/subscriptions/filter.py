@@ -82,7 +82,7 @@ def check_patterns(patterns: Sequence[str]) -> None:
     """Raises UsageError for what are no names or patterns."""
     if isinstance(patterns, str) or not all(patterns):
         raise UsageError(
-            f"{patterns!r} are no topics",
+            f"{patterns!r} is not a list of topics",
             hint='a list of names or patterns: topics=["shop.account", "shop.public.*"]',
         )
 

@@ -52,7 +52,7 @@ class Group(GroupPartitions):
         if found is None:
             if not topics:
                 raise UsageError(
-                    f"there is no group {name!r}", hint="give the topics that a new group shall read"
+                    f"there is no group {name!r}", hint="give the topics that the new group is to read"
                 )
             if not name or len(name) > 200 or "\0" in name:
                 raise UsageError(f"{name!r} cannot be the name of a group", hint="1 to 200 characters")

@@ -169,6 +169,6 @@ class GroupPartitions:
         """The error for a member whose position lies before the first row there is."""
         return HistoryGone(
             f"group {self.name!r} was passed by retention: it is at offset {next_offset} of {slot}, which begins at "
-            f"{first} now; {first - next_offset:,} rows are gone that it did not get",
+            f"{first} now; {first - next_offset:,} rows that it did not get are gone",
             hint=f"tailrace group reset {self.name} --to earliest --topic {slot.topic} goes on with what is left",
         )

@@ -98,7 +98,7 @@ def beat(connection: Connection, me: MemberId) -> None:
     if connection.execute(update(table).where(*_row_of(me)).values(beat=table.c.beat + 1)).rowcount != 1:
         raise Fenced(
             f"{me.member!r} of group {me.group!r} is another process now, or was silent for too long",
-            hint="its partitions are in other hands and nothing was committed; join again",
+            hint="other members have its partitions, and nothing was committed; join again",
         )
 
 
@@ -266,7 +266,7 @@ def add_positions(connection: Connection, group: str, starts: Mapping[Slot, Star
 def stale_error(group: str, slot: Slot) -> Fenced:
     return Fenced(
         f"{slot} of group {group!r} has another owner now; this batch was not committed",
-        hint="its events are given to the new owner; leave effects that can be done twice undone",
+        hint="the new owner gets its events again; roll back the effects of this batch",
     )
 
 

@@ -175,9 +175,9 @@ def require_changes(store: Store, label: str, name: str, inputs: Sequence[InputN
         start = store.log_start(TopicId.parse(need.topic)).epoch
         if need.kind == "changes" and start > need.start:
             raise HistoryGone(
-                f"{label} is computed of all changes of {need.topic} behind epoch {need.start}; retention removed "
+                f"{label} is computed from all changes of {need.topic} after epoch {need.start}; retention removed "
                 f"those up to epoch {start}",
-                hint=f"tailrace rebuild {name} computes it of what is left",
+                hint=f"tailrace rebuild {name} computes it from what is left",
             )
 
 

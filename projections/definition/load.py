@@ -236,7 +236,7 @@ def _files(folder: Path, path: str | Path) -> list[Path]:
     if not found:
         raise UsageError(
             f"the folder {str(path)!r}, which projections.sql names, has no .sql file",
-            hint="take it from projections.sql, or write one",
+            hint="remove it from projections.sql, or write one",
         )
     return found
 
@@ -291,7 +291,7 @@ def _broken(name: str, error: Exception) -> UsageError:
         place, words = f"{shown(error.filename)}:{error.lineno}", error.msg
     else:
         place, words = user_place(error) or name, str(error)
-    hint = "mend it, or take it from projections.modules"
+    hint = "mend it, or remove it from projections.modules"
     if "SESSION_OR_CONTEXT_NOT_EXISTS" in words:  # modules are imported before Spark starts
         hint = "no Spark runs at import: call F.… in the projection's function, and give a udf's type as an object"
     return UsageError(

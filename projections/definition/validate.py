@@ -173,7 +173,7 @@ def _of_through(defined: Projection, name: str, through: Through) -> _Said:
         at = getattr(defined.inputs[at.input], "affects", None)
     if at is None:
         yield (
-            f"input {name!r} goes through {passed[-1]!r}, of which nobody knows what it affects",
+            f"input {name!r} goes through {passed[-1]!r}, which does not say what it affects",
             f"give {passed[-1]!r} affects=, or leave it out here",
         )
 

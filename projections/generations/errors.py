@@ -41,9 +41,9 @@ class NotLevel(TransientError):
     def __init__(self, generation: Generation, rounds: int, behind: Behind) -> None:
         name = generation.projection
         super().__init__(
-            f"{generation} is built but not promoted: {rounds} times it was brought up to date, and each time the live"
+            f"{generation} is built but not promoted: it was brought up to date {rounds} times, and each time the live"
             f" generation had been refreshed further meanwhile; now: {behind.message}",
-            hint=f"tailrace rebuild {name} goes on with it; stop the run of the earlier definition (tailrace projection"
+            hint=f"tailrace rebuild {name} continues; stop the run of the earlier definition (tailrace projection"
             f" runs {name} shows it) if that is faster each time, or pass --stale-ok",
         )
         self.generation = generation.number

@@ -144,7 +144,7 @@ def _unknown(store: Store, projection: Projection, name: str, position: str) -> 
     return UsageError(
         f"the result of projection {name!r}, which {projection.name!r} reads, is not kept as of {position}, and no"
         " loaded module defines it",
-        hint=f"set projections.modules so that it is computed anew{kept}",
+        hint=f"set projections.modules so that it can be computed again{kept}",
     )
 
 
@@ -201,7 +201,7 @@ def common_cut(store: Store, projection: Projection, cut: Cut) -> Cut:
         return store.cut(lowest)
     positions = ", ".join(f"{name} at epoch {epoch}" for name, epoch in stand.items())
     raise IncompleteTopic(
-        f"what it reads is not known at one position: {positions}",
+        f"the results that it reads are not all known at one position: {positions}",
         hint=f"refresh them together: tailrace run --once {' '.join([*names, projection.name])}",
     )
 
@@ -291,7 +291,7 @@ def reason_against_results(
     for name in projection.reads:
         at = plan_result(store, name, cut)
         if read.get(name) != at.generation:
-            return f"projection {name} was built anew (generation {at.generation})"
+            return f"projection {name} was rebuilt (generation {at.generation})"
         if result_at(store, name, epoch) is None:
             return f"what projection {name} was at epoch {epoch} is not kept any more"
     return None

@@ -92,9 +92,7 @@ class _Waiting:
             )
         topics = [TopicId.parse(need.topic) for need in generation.inputs]
         changed = changed_topics(self._log, topics, fence.epoch, epoch)
-        return (
-            f"it stands at epoch {fence.epoch:,}, before changes of {', '.join(changed)}" if changed else None
-        )
+        return f"it is at epoch {fence.epoch:,}, before changes of {', '.join(changed)}" if changed else None
 
     def _live(self) -> Generation:
         number = self._log.derived.live(self._projection)

@@ -31,6 +31,7 @@ from tailrace.projections.definition.model import Projection
 from tailrace.projections.generations.errors import NotLevel
 from tailrace.projections.generations.generation import Generation, Pin, files_of, spec_to_text
 from tailrace.projections.generations.result_input import common_cut, missing_results
+from tailrace.projections.generations.step_files import schema_bytes
 from tailrace.projections.lifecycle.collect import drop, drop_refused, fails_when_refused
 from tailrace.projections.lifecycle.promote import (
     Promoted,
@@ -217,7 +218,7 @@ def _check_preview(label: str | None, promote: bool | None) -> None:
         return
     if not _LABEL.fullmatch(label):
         raise UsageError(
-            f"{label!r} is no label of a preview", hint="use up to 40 letters, digits, '-', '_' and '.'"
+            f"{label!r} is not a label for a preview", hint="use up to 40 letters, digits, '-', '_' and '.'"
         )
     if promote:
         raise UsageError("a preview is never promoted", hint="rebuild without a preview's label")
@@ -311,7 +312,7 @@ def _take_number(ctx: ProjectionContext, planned: Generation) -> Generation:
                 fingerprint=planned.fingerprint,
                 sink=planned.sink_text,
                 key=planned.key,
-                schema=planned.schema.serialize().to_pybytes(),
+                schema=schema_bytes(planned.schema),
                 partitions=planned.partitions,
                 split=planned.split,
                 as_of=planned.pin.to_json() if planned.pin else None,

@@ -131,8 +131,8 @@ def rollback(ctx: ProjectionContext, name: str, *, stale_ok: bool = False) -> Ro
     if previous > live:
         raise UsageError(
             f"projection {name!r} went back already, from generation {previous} to generation {live}",
-            hint=f"any other one: tailrace projection promote {name} --generation N;"
-            f" {previous} shows again what was left",
+            hint=f"tailrace projection promote {name} --generation N shows any other one;"
+            f" {previous} is the one that was left",
         )
     generation = ctx.generation(name, previous)
     fence = _fence_in_sink(ctx, generation)
@@ -276,7 +276,7 @@ def _going_back(
     moment = _moment(ctx, fence)
     at = f" ({moment:%Y-%m-%d %H:%M:%S} UTC)" if moment else ""
     return Behind(
-        f"{generation} stands at epoch {fence.epoch}{at}, {behind} epochs behind the live generation"
+        f"{generation} is at epoch {fence.epoch}{at}, {behind} epochs behind the live generation"
         f" {live}; going back shows older data",
         hint="pass --stale-ok to accept that; a runner with the matching definition brings it up to date",
     )

@@ -188,9 +188,9 @@ def _record(ctx: ProjectionContext, compared: Comparison, started: datetime) -> 
 
 def _check_sample(sample: int | None, seed: int | None) -> None:
     if sample is not None and sample < 1:
-        raise UsageError(f"a sample of {sample} keys", hint="give 1 or more")
+        raise UsageError(f"a sample cannot have {sample} keys", hint="give 1 or more")
     if seed is not None and not 0 <= seed < 1 << 64:
-        raise UsageError(f"{seed} is no seed", hint="give the one that an earlier sample reported")
+        raise UsageError(f"{seed} is not a seed", hint="give the one that an earlier sample reported")
 
 
 def _sampling(

@@ -85,7 +85,7 @@ def missing_steps(ctx: ProjectionContext, generation: Generation, fence: Fence |
     if fence is None:
         steps = ctx.store.steps.list(name, number)
         if steps and steps[0].from_epoch != 0:
-            raise _foreign_content(generation, "nothing, though its first steps are long done")
+            raise _foreign_content(generation, "nothing, although its first steps were applied")
         return steps
     if (fence.projection, fence.generation) != (name, number):
         raise _foreign_content(
@@ -96,7 +96,7 @@ def missing_steps(ctx: ProjectionContext, generation: Generation, fence: Fence |
     steps = ctx.store.steps.list(name, number, after=fence.epoch)
     stands_at = steps[0].from_epoch if steps else (last.to_epoch if last else 0)
     if stands_at != fence.epoch:
-        raise _foreign_content(generation, f"epoch {fence.epoch}, to which no step of it leads")
+        raise _foreign_content(generation, f"epoch {fence.epoch}, where none of its steps ends")
     return steps
 
 

@@ -52,7 +52,7 @@ def too_costly(records: Sequence[RunRecord], keys: int, rows: int) -> str | None
     if expected <= everything:
         return None
     return (
-        f"{keys:,} keys are affected: by earlier refreshes following them takes about {expected:,.1f} s, "
+        f"{keys:,} keys are affected: going by earlier refreshes, computing them takes about {expected:,.1f} s, "
         f"computing everything {everything:,.1f} s"
     )
 

@@ -280,8 +280,8 @@ def _refuse_outside(projection: Projection, lineage: Lineage, affected: KeySet, 
     )
     shown = ", ".join(disclosure.value(json.dumps(row, default=str, ensure_ascii=False)) for row in sample)
     raise ProjectionFailed(
-        f"projection {projection.name!r} ({projection.place}): changed rows that by affects= concern other keys gave "
-        f"{int(outside.sum()):,} rows of keys that none of them concerns: {shown}",
+        f"projection {projection.name!r} ({projection.place}): it gave "
+        f"{int(outside.sum()):,} rows with keys that no changed row affects (affects=): {shown}",
         hint="correct affects= of its inputs, or leave it out: then everything is computed at each change",
     )
 

@@ -61,7 +61,7 @@ def plan(
     if from_epoch is None:
         return Full(0, to_epoch, "it has no result yet")
     if to_epoch <= from_epoch:
-        return Nothing(f"it stands at epoch {from_epoch}, the end of the log")
+        return Nothing(f"it is at epoch {from_epoch}, the end of the log")
     if not changed:
         return Nothing(f"none of its inputs changed since epoch {from_epoch}")
     if erased:

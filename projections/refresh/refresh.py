@@ -115,7 +115,7 @@ def plan_reachable(step: StepInput) -> tuple[Plan, Cut]:
     decided = plan_generation(replace(step, cut=reached))
     if isinstance(decided, Nothing) and reached.epoch < wanted.epoch:
         late = ", ".join(
-            f"projection {name} stands at epoch {epoch}"
+            f"projection {name} is at epoch {epoch}"
             for name, epoch in lagging_results(store, projection, wanted).items()
         )
         decided = Nothing(f"it is as far as what it reads: {late}, the log ends at epoch {wanted.epoch}")

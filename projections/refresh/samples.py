@@ -85,8 +85,8 @@ def check_samples(step: StepInput, files: StepFiles) -> Checked | None:
         samples = [found.key for outcome in outcomes for found in outcome.samples]
         if samples:
             failed = (
-                "over the rows alone that affect them (affects=), the function gave sampled keys another result than"
-                f" over all rows, for example {disclosure.value(samples[0])}"
+                "computed from only the rows that affect them (affects=), sampled keys have another result than"
+                f" computed from all rows, for example {disclosure.value(samples[0])}"
             )
     except TooLarge:
         return None  # the next full step tries others

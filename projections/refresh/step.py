@@ -39,9 +39,7 @@ from tailrace.projections.refresh.step_input import StepInput
 from tailrace.projections.spark.errors import explained
 
 _RECORDS_MAX = 500
-_NULL_LINKS = (
-    "changed rows of {} have NULL where they belong to another input's, and of that trust=True shows nothing"
-)
+_NULL_LINKS = "changed rows of {} have a NULL link to another input, which trust=True does not cover"
 _NULLS = "changed rows have NULL for their key, and nothing in the plan leaves such rows out"
 
 
@@ -124,7 +122,7 @@ class InputsChanged(TransientError):
 
     def __init__(self, projection: str) -> None:
         super().__init__(
-            f"what projection {projection!r} reads was built anew while it was computed", hint="run it again"
+            f"a projection that {projection!r} reads was rebuilt while it was computed", hint="run it again"
         )
 
 

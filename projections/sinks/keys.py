@@ -28,7 +28,7 @@ _GIVEN = (
     (pa.types.is_decimal, "a Decimal or an int, exact in that type", (Decimal, Integral)),
     (is_text, "a str", (str,)),
     (is_bytes, "bytes", (bytes, bytearray, memoryview)),
-    (pa.types.is_date, "a date (a datetime is none)", (date,)),
+    (pa.types.is_date, "a date, not a datetime", (date,)),
     (pa.types.is_time, "a time without a time zone", (time,)),
     (lambda kind: pa.types.is_timestamp(kind) and kind.tz, "a datetime with a time zone", (datetime,)),
     (pa.types.is_timestamp, "a datetime without a time zone", (datetime,)),
@@ -45,7 +45,7 @@ def typed_key(key: object, columns: Sequence[str], schema: pa.Schema, projection
             hint="give one value, or a tuple of as many values as the key has columns",
         )
     if any(cell is None for cell in cells):
-        raise UsageError(f"a key of projection {projection!r} has no NULL", hint="give every value")
+        raise UsageError(f"a key of projection {projection!r} cannot be NULL", hint="give every value")
     return tuple(
         _typed(cell, schema.field(name), projection) for cell, name in zip(cells, columns, strict=True)
     )
@@ -70,7 +70,7 @@ def _typed(cell: object, column: pa.Field, projection: str) -> object:
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         pass
     raise UsageError(
-        f"{disclosure.value(cell)} is no value of key column {column.name!r} ({kind}) of projection {projection!r}",
+        f"{disclosure.value(cell)} is not a value of key column {column.name!r} ({kind}) of projection {projection!r}",
         hint=f"give {words}",
     )
 

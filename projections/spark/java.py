@@ -82,7 +82,7 @@ def _checked(home: Path) -> Path:
     problem = "which holds no Java that can be started" if java is None else f"a Java {java.version}"
     raise OperatorError(
         f"JAVA_HOME is {home}, {problem}; Spark needs Java {JAVA_MINIMUM} or later",
-        hint=f"set JAVA_HOME to a Java {JAVA_MINIMUM} or later, or unset it to have one looked for",
+        hint=f"set JAVA_HOME to a Java {JAVA_MINIMUM} or later, or unset it so that one is looked up",
     )
 
 

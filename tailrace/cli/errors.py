@@ -112,7 +112,9 @@ class Edge:
         if isinstance(error, typer.Exit):
             return error.exit_code
         if isinstance(error, KeyboardInterrupt | typer.Abort):
-            self._output.note("interrupted; what was committed is kept, the same command goes on from there")
+            self._output.note(
+                "interrupted; what was committed is kept, the same command continues from there"
+            )
             return INTERRUPTED
         if isinstance(error, BrokenPipeError):
             # The reader of our output has gone (`| head`): that is no failure, and nothing can be said to it.

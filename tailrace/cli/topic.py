@@ -161,7 +161,7 @@ def repartition(
             f"{done.topic}: rows behind epoch {done.epoch:,} are in {_partition_names(done.after)}, "
             f"those up to it stay in {_partition_names(done.before)}"
         )
-        output.line("consumer groups get to the new ones when they are done with those of before")
+        output.line("consumer groups read the new ones when they are done with the old ones")
 
 
 def _partition_names(incarnation: TopicIncarnation) -> str:

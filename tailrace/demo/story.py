@@ -270,7 +270,7 @@ class Story:
         screen = self.screen
         screen.step(
             "The totals as of an earlier moment",
-            "A generation built from history stands beside the live one; the database's own answer was noted then.",
+            "A generation built from history lies beside the live one; the database's own answer was noted then.",
         )
         position = moment.at.isoformat()
         screen.command(f"tailrace rebuild customer_totals --as-of {position}")

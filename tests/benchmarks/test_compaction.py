@@ -9,7 +9,7 @@ import pyarrow as pa
 from benchmarks.eventstore.compaction import answer_of, duckdb_arg_max
 from benchmarks.eventstore.history import NARROW, history
 from benchmarks.results import table, write_section
-from tailrace.eventstore.state.state import readable_state
+from tests.eventstore.bucket_state import readable_state
 
 
 def test_the_kernel_and_duckdb_agree_on_generated_events(tmp_path: Path) -> None:

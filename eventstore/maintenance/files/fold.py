@@ -120,7 +120,7 @@ def _require_chain(log: Log, first: int, last: int) -> None:
         for row in rows:
             if hash_chain.epoch_hash(digest, row._asdict()) != row.hash:
                 raise IntegrityError(
-                    f"the hash of epoch {row.epoch} does not follow from what the catalog has of it",
+                    f"the hash of epoch {row.epoch} does not match its catalog row",
                     hint="the catalog was changed from outside; `tailrace log verify` says what else is wrong",
                 )
             digest = row.hash

@@ -289,7 +289,9 @@ def _groups(catalog: Catalog) -> Iterator[Catalog]:
 
 
 def _overtaken_error(what: str) -> Fenced:
-    return Fenced(f"another run of this move went on meanwhile: {what}", hint="one at a time; this one stops")
+    return Fenced(
+        f"another process continued this move meanwhile: {what}", hint="run one at a time; this one stops"
+    )
 
 
 def _require_empty(connection: Connection, catalog: Catalog) -> None:

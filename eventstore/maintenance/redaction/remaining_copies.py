@@ -38,7 +38,7 @@ def remnants(log: Log, connection: Connection, info: TopicInfo, topic_id: int) -
         ),
         Remnant(
             f"source {info.id.source}",
-            "the table, its WAL, its replicas and backups: what changes there, or is read again, comes into the log",
+            "the table, its WAL, its replicas and backups: what changes there, or is read again, enters the log",
             "delete or change the row there, and then erase again what came meanwhile",
         ),
         Remnant(
@@ -93,7 +93,7 @@ def _archived_files(connection: Connection, topic_id: int) -> Iterator[Remnant]:
     for place, files in unfinished.items():
         yield Remnant(
             f"archive {place}, unfinished",
-            f"{files} {'file' if files == 1 else 'files'} that retention began to archive as they were before",
+            f"{files} {'file' if files == 1 else 'files'} that retention began to archive before the erasure",
             "the next round of upkeep removes them: tailrace store maintain; "
             f"if that archive is no more: tailrace log archives --gone {shlex.quote(place)}",
         )

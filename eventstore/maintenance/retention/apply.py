@@ -299,6 +299,7 @@ def _recheck_projections(log: Log, step: RetentionStep) -> None:
     ]
     if needing:
         raise Fenced(
-            f"{needing[0].label} began to need rows of {step.info.id} that were about to go; nothing was changed",
+            f"{needing[0].label} began to need rows of {step.info.id} that were about to be removed;"
+            " nothing was changed",
             hint="the next round looks again",
         )

@@ -75,7 +75,7 @@ def _claim_archive(log: Log, place: str) -> Storage:
     if _inside(target, log.storage):
         raise UsageError(
             f"{target.label} is inside {log.storage.label}, the log's own files",
-            hint="archive names a place of its own",
+            hint="give the archive a place of its own",
         )
     table = tables.archived
     with log.catalog.read() as connection:

@@ -49,7 +49,7 @@ def forget(log: Log, place: str) -> KnownArchive:
     if left:
         raise UsageError(
             f"archive {place} is not gone: it has {len(left)} of its files, {left[0]} among them",
-            hint="remove them there first, or leave them known",
+            hint="remove them there first, or do not forget this archive",
         )
     with log.catalog.write() as connection:
         for table in (tables.archived, tables.archiving):

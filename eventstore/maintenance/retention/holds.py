@@ -75,10 +75,10 @@ def _projections(log: Log, topic: TopicId) -> Iterator[RegisteredReader]:
             label = f"generation {generation}"
             if need.kind == "changes":
                 yield RegisteredReader(
-                    "projection", projection, need.start, f"{label} is computed of all changes"
+                    "projection", projection, need.start, f"{label} is computed from all changes"
                 )
             elif fence is not None:
-                yield RegisteredReader("projection", projection, fence, f"{label} stands at epoch {fence}")
+                yield RegisteredReader("projection", projection, fence, f"{label} is at epoch {fence}")
 
 
 def load_hold(log: Log, topic_id: int) -> RegisteredReader | None:

@@ -35,7 +35,7 @@ _HEADER = re.compile(
 _PLACE = re.compile(r" \(at line (\d+), column (\d+)\)| \(at end of document\)")
 _TABLE = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([^=#\[\]]+?)\s*=")
-_MORE = f"how it is written says {manual_page('projections/sql.md')}"
+_MORE = f"its form is described in {manual_page('projections/sql.md')}"
 _EXAMPLE = """begin the file with
 /* projection
 key = "customer_id"
@@ -200,7 +200,7 @@ class HeaderReader:
             return State(given.state, affects, given.columns, given.cast, given.on_unreadable, given.erased)
         options = sorted(given.model_fields_set & {"columns", "cast", "on_unreadable", "erased"})
         if options:
-            self._find(f"input {name!r}: {', '.join(options)} belong to a state", "leave them out", line)
+            self._find(f"input {name!r}: {', '.join(options)} go with a state only", "leave them out", line)
         kinds: dict[str, type[Changes | Events | Result]] = {
             "changes": Changes, "events": Events, "result": Result,
         }  # fmt: skip

@@ -64,7 +64,7 @@ def _found(factory: object) -> Callable[..., Any]:
         known = [each for each in vars(module) if not each.startswith("_")]
         raise WrongSink(
             "factory",
-            f"module {module_name!r} has no {name} to be called",
+            f"module {module_name!r} has no class or function {name}",
             did_you_mean(name, known) or "sink.factory is a class, or a function, at the top of its module",
         )
     return made

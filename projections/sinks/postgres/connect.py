@@ -159,7 +159,7 @@ def _within_limits(error: psycopg.Error) -> str:
     # Where in the server's source, as its sentences may be in any language: hio.c finds room for rows, and TOAST has
     # taken the long texts out of them by then.
     if error.diag.source_file in ("hio.c", "heaptoast.c"):
-        return "let the projection's output have fewer columns, or gather some in one of JSON text"
+        return "let the projection's output have fewer columns, or combine some in a column of JSON text"
     return (
         "shorten the value in the projection (a key or an index holds about 2,700 bytes of each row): put a hash of it"
         " in the key, or index that; an index of the sink's can also be left out"

@@ -102,7 +102,7 @@ class PostgresReader:
                 wanted = ", ".join(f"{name} {kind}" for name, kind in _named(columns))
                 said = server_words(error)
                 raise UsageError(
-                    f"projection {self._projection!r} cannot be asked for these keys: {said}",
+                    f"projection {self._projection!r} cannot look up these keys: {said}",
                     hint=f"its key is ({wanted})",
                 ) from None
         if found is None:

@@ -199,7 +199,7 @@ def explain(place: str, error: exceptions.RedisError | exceptions.RedisClusterEx
     match error:
         case exceptions.MovedError():
             return OperatorError(
-                f"{place} is one of a cluster, or slots of it keep moving",
+                f"{place} is part of a cluster, or slots of it keep moving",
                 hint="set cluster = true in its table in [sinks]; while slots move, try again",
             )
         case exceptions.AskError() | exceptions.TryAgainError() | exceptions.ClusterDownError():

@@ -64,7 +64,7 @@ class RedisReader:
                         return _typed(rows, meta)
                 except UNREADABLE as error:
                     raise IntegrityError(
-                        f"projection {self._projection!r}: the sink holds a row that Tailrace did not write so",
+                        f"projection {self._projection!r}: the sink holds a row that differs from what Tailrace wrote",
                         hint=f"tailrace verify {self._projection} names it, a rebuild makes it right",
                     ) from error
                 known = self._live()

@@ -111,7 +111,7 @@ class RedisScan:
             rest = f" and {len(self._damaged) - _SHOWN} more" if len(self._damaged) > _SHOWN else ""
             name = self._target.projection
             raise DifferenceFound(
-                f"{self._target}: the sink has rows that Tailrace did not write so: {shown}{rest}",
+                f"{self._target}: the sink has rows that differ from what Tailrace wrote: {shown}{rest}",
                 hint=f"find out who else writes to the sink; tailrace rebuild {name} makes it right",
             )
 

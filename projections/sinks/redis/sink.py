@@ -80,8 +80,8 @@ class RedisSink:
                 problems += self._server_problems(info, text)
                 if not info.get("aof_enabled"):
                     remarks.append(
-                        f"{text} has appendonly off: after a crash rows may be missing; refreshes then fail, and"
-                        f" tailrace rebuild {target.projection} builds it anew"
+                        f"{text} has appendonly off: after a crash rows may be missing, and refreshes fail"
+                        f" until tailrace rebuild {target.projection} has run"
                     )
             if not problems:
                 problems += self._owner_problems(client, target)
@@ -101,7 +101,7 @@ class RedisSink:
         if info.get("role") == "slave":
             problems.append(f"{text} is a replica: name the primary in the url")
         if info.get("cluster_enabled") and not self._cluster:
-            problems.append(f"{text} is one of a cluster: set cluster = true in [sinks.{self._spec.sink}]")
+            problems.append(f"{text} is part of a cluster: set cluster = true in [sinks.{self._spec.sink}]")
         return problems
 
     def _owner_problems(self, client: Client, target: Target) -> list[str]:

@@ -43,7 +43,7 @@ class Queries:
         _, found = self._twin.parse_query_lenient(query, self._defaults)
         said, hint = next(
             (say(self) for kind, say in _SAID for error in found if isinstance(error, kind)),
-            ("it is not written as a query is", f"{_SYNTAX}; {_QUOTE}"),
+            ("its syntax is wrong", f"{_SYNTAX}; {_QUOTE}"),
         )
         return UsageError(f"{disclosure.value(query)} is not a query: {said}", hint=hint)
 
@@ -51,7 +51,7 @@ class Queries:
         """The error for ``field:*`` where tantivy does not know which rows have a value."""
         has = self._fields("i64", "f64", "bool", "date")
         return UsageError(
-            f"{disclosure.value(query)} is not a query: field:* asks for rows with any value, which is known only of"
+            f"{disclosure.value(query)} is not a query: field:* asks for rows with any value, which works only for"
             f" fields of kind i64, f64, bool and date: {has or 'none here'}",
             hint="leave it out, or ask for words",
         )
@@ -68,19 +68,19 @@ class Queries:
 
     def _no_date(self) -> _Said:
         hint = f"write field:{_MOMENT}, with the quotes, or field:[2024-02-01T00:00:00Z TO 2024-03-01T00:00:00Z}}"
-        return f"it asks a date field ({self._fields('date')}) for what is no moment of RFC 3339", hint
+        return f"a date field ({self._fields('date')}) takes a moment as RFC 3339 writes it", hint
 
     def _no_number(self) -> _Said:
         return (
-            f"it asks a field of numbers ({self._fields('i64', 'f64')}) for what is none, or too large",
+            f"a field of numbers ({self._fields('i64', 'f64')}) takes a number in its range",
             "write field:7, field:[1 TO 7]; i64 takes whole numbers only",
         )
 
     def _no_bool(self) -> _Said:
-        return f"it asks a bool field ({self._fields('bool')}) for another value", "write true or false"
+        return f"a bool field ({self._fields('bool')}) takes a truth value", "write true or false"
 
     def _only_excludes(self) -> _Said:
-        return "it only says what hits shall not have", 'begin with *, which is all rows: "* NOT chair"'
+        return "it only excludes rows", 'begin with *, which is all rows: "* NOT chair"'
 
     def _too_short(self) -> _Said:
         return (

@@ -175,7 +175,8 @@ class SearchSink:
                 return from_objects([stored_row(searcher, address) for address in addresses], target.schema)
         except (IntegrityError, pa.ArrowException, TypeError) as error:
             raise DifferenceFound(
-                f"{target}: the index has documents that Tailrace did not write so: {disclosure.exception_text(error)}",
+                f"{target}: the index has documents that differ from what Tailrace wrote:"
+                f" {disclosure.exception_text(error)}",
                 hint=f"find out who else writes to the index; tailrace rebuild {target.projection} makes it right",
             ) from error
 

@@ -160,7 +160,8 @@ def _key(store: Store, infos: Sequence[TopicInfo], text: str) -> list[tuple[str,
     if not forms:
         raise UsageError(
             f"none of these topics has a key like {text!r}",
-            hint=f"as it is, or its columns with commas between; {'; '.join(widths.values()) or 'no topics yet'}",
+            hint="write its value, or those of its columns with commas between;"
+            f" {'; '.join(widths.values()) or 'no topics yet'}",
         )
     return sorted(forms)
 

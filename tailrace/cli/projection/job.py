@@ -105,7 +105,7 @@ def _checked(context: typer.Context, command: list[str]) -> tuple[str, ...]:
     if command[0] not in RUNNERS:
         raise UsageError(
             f"{command[0]!r} is no job for Spark: {', '.join(RUNNERS)} are",
-            hint="what the job runs stands behind --: tailrace projection job airflow -- run --once",
+            hint="write what the job runs behind --: tailrace projection job airflow -- run --once",
         )
     root = context.find_root().command
     assert isinstance(root, TyperGroup)

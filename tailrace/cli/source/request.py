@@ -63,8 +63,8 @@ def _answers(store: Store, requests: Sequence[Request], work: TableWork, reporte
         unheard = all(request.state is RequestState.ASKED for request in waiting)
         if unheard and time.monotonic() - began > UNHEARD_SECONDS:
             raise TransientError(
-                f"no capture of {waiting[0].source} takes the request up",
-                hint=f"it is kept: start `tailrace capture`, which {work.verb} the tables again",
+                f"no capture of {waiting[0].source} has taken the request",
+                hint=f"the request remains: start `tailrace capture`, which {work.verb} the tables again",
             )
         work.report_progress(store, reporter, waiting[0])
         time.sleep(POLL_SECONDS)

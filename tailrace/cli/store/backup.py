@@ -57,5 +57,5 @@ def hold(
             ) from None
     if code:
         raise OperatorError(
-            f"{command[0]} ended with exit code {code}", hint="what it copied is not whole; see what it says"
+            f"{command[0]} ended with exit code {code}", hint="its copy is incomplete; see its output"
         )

@@ -160,7 +160,7 @@ def test_a_table_that_took_the_name_of_a_renamed_one_is_said_to_need_its_topic(s
             "INSERT INTO t VALUES (2)",
         )
         assert skipped_tables(site) == {
-            "public.t": "public.t_old had its name before, and feeds its topic still"
+            "public.t": "public.t_old had this name before, and still feeds its topic"
         }
         execute(site.dsn, 'ALTER PUBLICATION "acme_shop" DROP TABLE "public"."t_old"')
         capture.wait_until(lambda: not capture.is_complete(table("t")))

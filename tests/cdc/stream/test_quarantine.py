@@ -97,7 +97,7 @@ def test_the_others_go_on_and_what_was_kept_is_decoded_in_order(
         [entry] = quarantined_topics(store.catalog, "shop")
         assert (entry.topic, entry.keeps) == (ORDERS, True)
         assert entry.frames > 1500
-        assert entry.error == "its rows could not be made (Refused)"
+        assert entry.error == "its rows could not be built (Refused)"
         with pytest.raises(IncompleteTopic, match="in quarantine since"):
             next(iter(state(store, ORDERS, store.cut())), None)
         assert [each.equal for each in site.verify(PEOPLE)] == [True]

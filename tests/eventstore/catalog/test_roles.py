@@ -149,7 +149,7 @@ def test_erasing_takes_writer_and_maintainer_and_whoever_is_not_both_is_told_bef
             redact(store, request)
         members = [names[each] for each in lacking]
         assert (
-            f"may not erase rows: it is no member of {' and '.join(members)};"
+            f"may not erase rows: it is not a member of {' and '.join(members)};"
             in permission_denied.value.message
         )
         assert permission_denied.value.hint.startswith(f"GRANT {', '.join(members)} TO u")

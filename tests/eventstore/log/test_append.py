@@ -180,7 +180,7 @@ def test_a_batch_that_goes_backwards_or_comes_twice_is_refused(new_store: StoreF
     capture = writer(store)
     capture.append(batch(10, orders=[("c", 1)]))
     for wrong in (batch(10, orders=[("c", 1)]), batch(9, orders=[("c", 1)])):
-        with pytest.raises(IntegrityError, match="stands at"):
+        with pytest.raises(IntegrityError, match="is at commit"):
             capture.append(wrong)
     with pytest.raises(IntegrityError, match="source"):
         capture.append(replace(batch(20), source="other"))

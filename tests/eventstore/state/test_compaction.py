@@ -23,10 +23,11 @@ from tailrace.eventstore.state.bucket_passes import bucket_passes
 from tailrace.eventstore.state.compaction import compact
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.row_layout import Layout
-from tailrace.eventstore.state.state import compute_state, partition_reader, readable_state
+from tailrace.eventstore.state.state import partition_reader
 from tailrace.eventstore.storage import LocalStorage, Storage
-from tailrace.eventstore.storage.memory import MemoryStorage
+from tests.eventstore.bucket_state import compute_state, readable_state
 from tests.eventstore.histories import BODY, EXTRA, FIRST, ID, SIZE, History, Row, state_input
+from tests.support.memory_storage import MemoryStorage
 
 NOWHERE = Path("/nonexistent")
 KEYS = st.integers(0, 5)

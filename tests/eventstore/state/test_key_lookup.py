@@ -16,8 +16,8 @@ from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.input import StateInput
 from tailrace.eventstore.state.key_lookup import TooLarge, changed_keys, keys_with, state_of_keys
-from tailrace.eventstore.state.state import readable_state
 from tailrace.eventstore.storage import LocalStorage
+from tests.eventstore.bucket_state import readable_state
 from tests.eventstore.histories import History, Row
 from tests.eventstore.state.test_compaction import CELLS, KEYS, NOWHERE, STEPS, TEXTS, UNSENT, history_of
 

@@ -14,9 +14,10 @@ from tailrace.eventstore.model.epoch import EpochBatch, TopicRows
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.schema import Column, TopicSchema
 from tailrace.eventstore.state.input import OnUnreadable, plan_state
-from tailrace.eventstore.state.state import compute_state, readable_state, state
+from tailrace.eventstore.state.state import state
 from tailrace.eventstore.store import Store
 from tests.eventstore import shop
+from tests.eventstore.bucket_state import compute_state, readable_state
 from tests.fixtures.stores import StoreFactory, one_catalog
 from tests.support.folders import segments_folder
 

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tailrace.eventstore.errors import IntegrityError, MissingFile, OperatorError, TransientError
-from tailrace.eventstore.storage import LocalStorage, MemoryStorage, ObjectStorage, Storage
+from tailrace.eventstore.storage import LocalStorage, ObjectStorage, Storage
 from tailrace.eventstore.storage.encryption import EncryptedUploads, Encryption
+from tests.support.memory_storage import MemoryStorage
 from tests.support.object_store import S3Server
 
 LARGE = bytes(range(256)) * (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
-from tailrace.cdc.setup.events_schema import grants_script, install, migrations, uninstall_script
+from tailrace.cdc.setup.events_schema import install, migrations
 from tailrace.eventstore.errors import IntegrityError, OperatorError, UsageError
 from tailrace.eventstore.streams import (
     ANY,
@@ -36,6 +37,7 @@ from tailrace.eventstore.streams import (
     model_of,
 )
 from tailrace.eventstore.streams.connection import AnyConnection
+from tests.support import REPOSITORY
 
 
 @event("deposited")
@@ -331,13 +333,23 @@ def test_other_databases_are_refused() -> None:
     engine.dispose()
 
 
+def script_of_the_page(first: str) -> str:
+    """The first SQL script that begins so on the page of setting up a source, below "The tables of domain events"."""
+    page = (REPOSITORY / "docs" / "capture" / "setting-up-a-source.md").read_text()
+    scripts = re.findall(r"```sql\n(.*?)```", page.partition("## The tables of domain events")[2], re.DOTALL)
+    return next(script for script in map(str, scripts) if script.startswith(first))
+
+
 def test_an_application_needs_no_right_to_write_the_tables(dsn: str) -> None:
     role = f"app_{uuid4().hex[:8]}"
-    script = grants_script().replace("TO app;", f"TO {role};").replace("TO capture;", f"TO {role};")
+    script = script_of_the_page("GRANT").replace("TO app;", f"TO {role};")
     with psycopg.connect(dsn, autocommit=True) as owner:
         owner.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)))
         try:
-            with psycopg.connect(dsn, user=role) as app, pytest.raises(OperatorError, match=r"grants\.sql"):
+            with (
+                psycopg.connect(dsn, user=role) as app,
+                pytest.raises(OperatorError, match="The tables of domain events"),
+            ):
                 append(app, ACCOUNT, deposits(1))
             owner.execute(script.encode())
             with psycopg.connect(dsn, user=role) as app:
@@ -377,9 +389,9 @@ def _install_as_nobody(database: str) -> None:
             owner.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
 
 
-def test_the_uninstall_script_leaves_nothing(dsn: str) -> None:
+def test_the_script_that_removes_the_tables_leaves_nothing(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(uninstall_script().encode())
+        connection.execute(script_of_the_page("BEGIN").encode())
         assert connection.execute("SELECT to_regnamespace('tailrace')").fetchone() == (None,)
     assert len(install(dsn)) == len(migrations())
 

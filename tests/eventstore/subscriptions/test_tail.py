@@ -113,7 +113,7 @@ def test_patterns_operations_keys_and_time_choose_rows(store: Store) -> None:
     assert truncates == [(5, "customers", 0)]  # it concerns the key; once, as only its partition is read
     assert tail_ids(store, start="earliest", since=at(7)) == [row for row in every if row[0] >= 7]
     assert tail_ids(store, start="earliest", since=at(99)) == []
-    with pytest.raises(UsageError, match="are no topics"):
+    with pytest.raises(UsageError, match="is not a list of topics"):
         tail_ids(store, "")
 
 

@@ -15,8 +15,8 @@ from tailrace.eventstore.model.schema import change_schema
 from tailrace.eventstore.model.segment_ref import SegmentRef
 from tailrace.eventstore.settings import UpkeepSettings
 from tailrace.eventstore.state.input import StateInput
-from tailrace.eventstore.state.state import compute_state
 from tailrace.projections.compute.state_runs import SparkWorkers
+from tests.eventstore.bucket_state import compute_state
 from tests.eventstore.histories import FIRST, History
 from tests.eventstore.maintenance.retention.test_model import NOWHERE, at_epoch, run_of
 from tests.eventstore.maintenance.state_runs.test_state_runs import fill, rows_read, state_of

@@ -146,7 +146,7 @@ DEFINITIONS = {
     "through_unknown": (
         "a=State('s.p.t'), b=State('s.p.u', affects=Through('a', {'x': 'y'}))",
         "def wrong(a, b)",
-        "input 'b' goes through 'a', of which nobody knows what it affects",
+        "input 'b' goes through 'a', which does not say what it affects",
     ),
     "in_a_circle": (
         "a=State('s.p.t', affects=Through('b', {'x': 'y'})), b=State('s.p.u', affects=Through('a', {'x': 'y'}))",

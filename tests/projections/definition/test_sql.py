@@ -398,7 +398,7 @@ NO_SINKS = {
     ),
     ":SqliteFile": (
         ":SqliteFil",
-        r"view.sql:6\): module 'examples.sqlite_sink' has no SqliteFil to be called",
+        r"view.sql:6\): module 'examples.sqlite_sink' has no class or function SqliteFil",
     ),
     "examples.sqlite_sink:SqliteFile": ("types:SimpleNamespace", "gives a SimpleNamespace, which is no sink"),
     "path =": (

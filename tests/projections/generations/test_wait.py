@@ -39,7 +39,7 @@ def test_readers_wait_for_an_epoch_or_an_lsn_and_are_told_what_is_missing(
     epoch = shop.commit({"orders": [("c", shop.order(900, customer_id=3))]})
     lsn = format_lsn(shop.lsn + 1)
     for position in (epoch, lsn, f"shop={lsn}"):
-        with pytest.raises(NotYet, match=f"stands at epoch {built}, before changes of shop.public.orders"):
+        with pytest.raises(NotYet, match=f"is at epoch {built}, before changes of shop.public.orders"):
             wait(position)
     with pytest.raises(NotYet, match=f"epoch {epoch + 1} is not in the log"):
         wait(epoch + 1)

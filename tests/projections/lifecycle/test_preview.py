@@ -121,7 +121,7 @@ def test_generations_of_other_columns_and_buckets_are_compared_as_far_as_they_ca
         diff(ctx, "totals", 1, 3)
     with pytest.raises(UsageError, match="has no generation 9"):
         diff(ctx, "totals", 1, 9)
-    with pytest.raises(UsageError, match="'no label' is no label"):
+    with pytest.raises(UsageError, match="'no label' is not a label"):
         rebuild(ctx, "totals", preview="no label")
 
 

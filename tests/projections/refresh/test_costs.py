@@ -70,7 +70,7 @@ def estimated(plan: Plan, changes: Counted | None, *records: RunRecord) -> Estim
 
 
 def test_where_nothing_is_to_be_done_nothing_is_estimated() -> None:
-    assert estimate(Nothing("it stands"), None, 700, [ran(10, 4, 4)]) is None
+    assert estimate(Nothing("it is at the end"), None, 700, [ran(10, 4, 4)]) is None
 
 
 def test_a_first_build_has_nothing_to_go_by() -> None:

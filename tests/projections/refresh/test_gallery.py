@@ -167,7 +167,7 @@ EXPECTED_FULL = (
     "have NULL for their key",
     "does not say what it",
     "was read again",
-    "was built anew",
+    "was rebuilt",
 )
 
 

@@ -228,7 +228,7 @@ def test_a_build_that_retention_was_forced_past_is_given_up_and_the_next_compute
         cut_off(ctx, monkeypatch)
         store.maintain(force_past=["projection:totals"])
         shop.work()
-        with pytest.raises(HistoryGone, match="computed of all changes"):
+        with pytest.raises(HistoryGone, match="computed from all changes"):
             rebuild(ctx, "totals")
         built = rebuild(ctx, "totals")
         assert (built.generation, built.resumed) == (2, False)
@@ -265,7 +265,7 @@ def test_a_refresh_by_keys_that_retention_was_forced_past_does_not_count_what_is
         shop.commit({"orders": [("u", shop.state["orders"][2])]})
         (planned,) = plans(ctx)
         assert planned.plan.kind == "nothing" and "retention removed those up to" in planned.plan.reason
-        assert "tailrace rebuild totals computes it of what is left" in planned.plan.reason
+        assert "tailrace rebuild totals computes it from what is left" in planned.plan.reason
         (outcome,) = refresh(ctx)
 
         assert outcome.status == "failed" and isinstance(outcome.error, HistoryGone)

@@ -187,7 +187,7 @@ def test_a_sink_that_is_back_is_no_failure_any_more_though_nothing_was_left_to_d
     assert seen.failing is None
     over, failed = shop.store.run_records.latest("totals", limit=2)
     assert (over.kind, over.status, over.to_epoch) == ("refresh", "done", shop.store.cut().epoch)
-    assert over.reason.startswith("nothing was left to do: it stands at epoch")
+    assert over.reason.startswith("nothing was left to do: it is at epoch")
     assert (failed.status, failed.tries) == ("failed", 1)
 
 

@@ -232,7 +232,7 @@ def be_overtaken(source: StoreSettings, target: StoreSettings, root: Path) -> No
                 store.take_over("shop").append(batch(5000 + store.cut().epoch, orders=[("c", 1)]))
                 after.append(contents_of(store))
 
-    with open_move(source, target, root) as slower, pytest.raises(Fenced, match="another run"):
+    with open_move(source, target, root) as slower, pytest.raises(Fenced, match="another process continued"):
         slower.run(overtaken, lambda *done: None)
     with Store.open(target, root=root) as store:
         assert [contents_of(store)] == after
@@ -261,7 +261,7 @@ def test_a_mover_from_before_an_abandoned_move_does_not_open_the_new_place(
     monkeypatch.setattr(failpoints, "hit", overtaken)
     with pytest.raises(Fenced, match="abandoned, and begun again"):
         move(HERE, other_store(), store_dir)
-    with pytest.raises(OperatorError, match="not whole"):
+    with pytest.raises(OperatorError, match="not complete"):
         Store.open(other_store(), root=store_dir)
     move(HERE, other_store(), store_dir)
     with Store.open(other_store(), root=store_dir) as store:

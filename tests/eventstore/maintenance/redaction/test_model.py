@@ -22,8 +22,8 @@ from tailrace.eventstore.model.schema import change_schema
 from tailrace.eventstore.model.topic import TopicId
 from tailrace.eventstore.settings import UpkeepSettings
 from tailrace.eventstore.state.input import plan_state
-from tailrace.eventstore.state.state import compute_state
 from tailrace.eventstore.store import Store
+from tests.eventstore.bucket_state import compute_state
 from tests.eventstore.histories import FIRST, SECOND, History, Row, state_input
 from tests.eventstore.state.test_compaction import KEYS, NOWHERE, STEPS
 from tests.fixtures.scale import Scale

@@ -19,8 +19,8 @@ from tailrace.eventstore.model.segment_ref import PartitionRange, SegmentRef
 from tailrace.eventstore.segment import segment
 from tailrace.eventstore.segment.segment import read_segment
 from tailrace.eventstore.state.input import StateInput
-from tailrace.eventstore.state.state import compute_state
 from tailrace.eventstore.storage import LocalStorage
+from tests.eventstore.bucket_state import compute_state
 from tests.eventstore.histories import state_input
 from tests.eventstore.state.test_compaction import KEYS, STEPS, change, history_of
 

@@ -76,7 +76,7 @@ def test_a_row_that_somebody_else_wrote_is_found_and_named(redis_url: str, clien
     format, do = DAMAGES[damage]
     sink = filled(redis_url, format)
     do(client, key_of(client, 5))
-    with pytest.raises(DifferenceFound, match="rows that Tailrace did not write so: '5'\n") as found:
+    with pytest.raises(DifferenceFound, match="rows that differ from what Tailrace wrote: '5'\n") as found:
         list(sink.scan(target()))
     assert found.value.exit_code == 4
     assert "tailrace rebuild customer_totals" in found.value.hint

@@ -197,7 +197,7 @@ def test_a_document_that_somebody_else_wrote_is_a_difference(tmp_path: Path) -> 
     writer.add_document(document)
     writer.commit()
     writer.wait_merging_threads()
-    with pytest.raises(DifferenceFound, match="did not write so"):
+    with pytest.raises(DifferenceFound, match="differ from what Tailrace wrote"):
         rows_of(sink_at(tmp_path), target())
 
 

@@ -75,7 +75,7 @@ def test_one_bad_projection_does_not_stop_the_others_and_each_says_what_is_wrong
     lines = {line.split(":")[0].split(" ")[0]: line for line in done.out.splitlines()}
     assert "totals g1: 20 upserts" in done.out
     planned = projecting.ok("plan", "totals", "cached").out.splitlines()
-    assert planned[0] == "totals g1: nothing: it stands at epoch 1, the end of the log"
+    assert planned[0] == "totals g1: nothing: it is at epoch 1, the end of the log"
     assert planned[1] == "cached: full, epoch 0 to 1 into gone: it was never built"
     unknown = "keys unknown (it has no result yet); rows to write unknown (it has no result yet)"
     assert planned[2] == f"  100 changed rows; {unknown}"
@@ -140,7 +140,7 @@ def test_plan_tells_of_a_step_that_the_sink_lacks(projecting: Project, database:
     )
     assert cut_off.code == -9, cut_off.err
     planned = projecting.ok("plan", "totals").out.splitlines()
-    assert planned[0].startswith("totals g1: nothing: it stands at epoch ")
+    assert planned[0].startswith("totals g1: nothing: it is at epoch ")
     assert planned[1] == "  1 computed step not in mart yet: applied first"
     assert json.loads(projecting.ok("plan", "totals", "--json").out)["steps_not_in_sink"] == 1
     assert "totals g1" in projecting.ok("run", "--once", "totals").out
