@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import ClassVar
 
@@ -50,6 +52,20 @@ class TailraceError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+@contextmanager
+def optional_part(what: str, extra: str) -> Iterator[None]:
+    """Import inside what only an extra installs. Raises OperatorError when a package of it is missing: ``what`` needs
+    it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "tailrace":
+            raise
+        raise OperatorError(
+            f"{what} needs {error.name}, which is not installed", hint=f"pip install 'tailrace[{extra}]'"
+        ) from None
 
 
 class UsageError(TailraceError):

@@ -15,15 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.errors import optional_part
 
-try:
+with optional_part("capture", "capture"):
     import numba
     from numba import extending
-except ModuleNotFoundError as error:
-    raise OperatorError(
-        f"capture needs {error.name}, which is not installed", hint="pip install 'tailrace[capture]'"
-    ) from None
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

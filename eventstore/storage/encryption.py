@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.errors import OperatorError, optional_part
 from tailrace.eventstore.storage import s3_errors
 
 if TYPE_CHECKING:
@@ -78,13 +78,9 @@ def _arrow_text(error: ClientError) -> str:
 @lru_cache(maxsize=8)
 def _client(endpoint: str | None, region: str | None, _process: int) -> Any:
     """One for each process: a fork must not share connections."""
-    try:
+    with optional_part("store.s3.encryption", "s3"):
         import boto3
         from botocore.config import Config
-    except ImportError:
-        raise OperatorError(
-            "store.s3.encryption needs boto3, which is not installed", hint="pip install 'tailrace[s3]'"
-        ) from None
     config = Config(
         connect_timeout=CONNECT_SECONDS, retries={"total_max_attempts": ATTEMPTS, "mode": "standard"}
     )

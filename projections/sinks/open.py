@@ -5,11 +5,9 @@ The only module that knows every system. The modules of a system, and its driver
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.errors import UsageError, optional_part
 from tailrace.projections.sinks.contract import NoSink
 from tailrace.projections.sinks.specs import ParquetFolder, PostgresTable, RedisCache, SearchIndex
 
@@ -32,12 +30,12 @@ def open_sink(spec: SinkSpec, settings: Settings) -> Sink:
 
             return PostgresSink(spec, sink_settings(settings, spec.sink, "postgres"))
         case RedisCache():
-            with optional_part("redis"):
+            with optional_part("a Redis sink", "redis"):
                 from tailrace.projections.sinks.redis.sink import RedisSink
 
             return RedisSink(spec, sink_settings(settings, spec.sink, "redis"))
         case SearchIndex():
-            with optional_part("search"):
+            with optional_part("a search index", "search"):
                 from tailrace.projections.sinks.search.sink import SearchSink
 
             return SearchSink(spec, sink_settings(settings, spec.sink, "search"))
@@ -61,12 +59,12 @@ def open_reader(settings: Settings, store: str, projection: str, spec: SinkSpec)
 
             return PostgresReader(spec, sink_settings(settings, spec.sink, "postgres"), store, projection)
         case RedisCache():
-            with optional_part("redis"):
+            with optional_part("a Redis sink", "redis"):
                 from tailrace.projections.sinks.redis.reader import RedisReader
 
             return RedisReader(spec, sink_settings(settings, spec.sink, "redis"), store, projection)
         case SearchIndex():
-            with optional_part("search"):
+            with optional_part("a search index", "search"):
                 from tailrace.projections.sinks.search.reader import SearchReader
 
             return SearchReader(spec, sink_settings(settings, spec.sink, "search"), store, projection)
@@ -97,16 +95,3 @@ def sink_settings(settings: Settings, name: str, kind: SinkKind) -> SinkSettings
     if getattr(found, needed) is None:
         raise UsageError(f"sink {name!r} has no {needed}", hint=f"set {needed} in [sinks.{name}]")
     return found
-
-
-@contextmanager
-def optional_part(extra: Literal["redis", "search"]) -> Iterator[None]:
-    """Inside, a missing package becomes an OperatorError that names the extra to install."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name not in ("msgpack", "redis", "tantivy"):
-            raise
-        raise OperatorError(
-            f"this sink needs {error.name}, which is not installed", hint=f"pip install 'tailrace[{extra}]'"
-        ) from None

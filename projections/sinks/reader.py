@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
 from tailrace.eventstore.errors import OperatorError, TransientError, UsageError
 from tailrace.projections.sinks.columns import is_list
-
-if TYPE_CHECKING:
-    pass
 
 Row = dict[str, Any]
 """Column name to Python value: int, float, Decimal, str, bytes, date, time, datetime (``timezone.utc``), list, None."""
@@ -96,6 +94,27 @@ class Reader(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+class KeyReader(ABC):
+    """What readers share: one key is a list of one, and a ``with`` block closes them."""
+
+    @abstractmethod
+    def many(self, keys: Sequence[object]) -> list[Row | None]: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def get(self, key: object) -> Row | None:
+        return self.many([key])[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def python_rows(rows: pa.Table | pa.RecordBatch) -> list[Row]:

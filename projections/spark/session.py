@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.eventstore import disclosure
 from tailrace.eventstore.disclosure import reveals
-from tailrace.eventstore.errors import OperatorError, TransientError, UsageError, manual_page
+from tailrace.eventstore.errors import OperatorError, TransientError, UsageError, manual_page, optional_part
 from tailrace.projections.spark.java import java_home
 from tailrace.projections.spark.versions import disagreements
 
@@ -65,12 +65,8 @@ def open_session(settings: Settings) -> SparkSession:
     UsageError for a master on other machines while the log is in a local folder, TransientError when the JVM ends
     meanwhile.
     """
-    try:
+    with optional_part("computing a projection", "spark"):
         from pyspark.sql import SparkSession
-    except ImportError:
-        raise OperatorError(
-            "computing a projection needs the optional part 'spark'", hint="pip install 'tailrace[spark]'"
-        ) from None
     _silence_exceptions()
     active: SparkSession | None = SparkSession.getActiveSession()
     if active is not None:

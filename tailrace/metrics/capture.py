@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from tailrace.eventstore.errors import OperatorError
+from tailrace.eventstore.errors import OperatorError, optional_part
 from tailrace.status import reachable_ladder
 
 if TYPE_CHECKING:
@@ -200,12 +200,8 @@ def serve(collector: MetricsSource, port: int, address: str) -> tuple[int, Calla
 
     Raises OperatorError: the extra is not installed, or the port is taken.
     """
-    try:
+    with optional_part("the endpoint of metrics", "metrics"):
         from prometheus_client import CollectorRegistry, start_http_server
-    except ImportError:
-        raise OperatorError(
-            "metrics need the optional part 'metrics'", hint="pip install 'tailrace[metrics]'"
-        ) from None
     registry = CollectorRegistry()
     registry.register(collector)
     try:

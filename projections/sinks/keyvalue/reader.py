@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from tailrace.projections.sinks.keys import key_name
 from tailrace.projections.sinks.keyvalue.sink import Meta, Transactions
 from tailrace.projections.sinks.reader import (
     Hit,
+    KeyReader,
     Row,
     SeenGeneration,
     cannot_search,
@@ -20,15 +19,12 @@ from tailrace.projections.sinks.reader import (
 from tailrace.projections.sinks.rows import from_objects, schema_from_text
 
 
-class KeyValueReader:
+class KeyValueReader(KeyReader):
     """Looks keys up in the live generation, each call in one transaction."""
 
     def __init__(self, transactions: Transactions, store: str, projection: str) -> None:
         self._begin, self._name, self._projection = transactions, f"{store}/{projection}", projection
         self._followed = SeenGeneration(projection)
-
-    def get(self, key: object) -> Row | None:
-        return self.many([key])[0]
 
     def many(self, keys: Sequence[object]) -> list[Row | None]:
         seen = self._followed.seen
@@ -51,10 +47,3 @@ class KeyValueReader:
 
     def close(self) -> None:
         """Nothing is held."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...

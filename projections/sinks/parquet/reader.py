@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pyarrow as pa
 
@@ -18,6 +16,7 @@ from tailrace.projections.sinks.parquet.sink import read_file
 from tailrace.projections.sinks.parquet.snapshot import Manifest, SnapshotFolder, generation_at
 from tailrace.projections.sinks.reader import (
     Hit,
+    KeyReader,
     Row,
     SeenGeneration,
     cannot_search,
@@ -27,7 +26,7 @@ from tailrace.projections.sinks.reader import (
 from tailrace.projections.sinks.specs import ParquetFolder
 
 
-class ParquetReader:
+class ParquetReader(KeyReader):
     """Follows promotions and refreshes: every call looks up the current step of the live generation."""
 
     def __init__(self, spec: ParquetFolder, settings: SinkSettings, store: str, projection: str) -> None:
@@ -41,9 +40,6 @@ class ParquetReader:
         """The live generation's files as they are now. They stay for ``keep_seconds`` after the next step."""
         place, manifest = self._live()
         return [place / file.path for file in manifest.files]
-
-    def get(self, key: object) -> Row | None:
-        return self.many([key])[0]
 
     def many(self, keys: Sequence[object]) -> list[Row | None]:
         place, manifest = self._live()
@@ -68,14 +64,6 @@ class ParquetReader:
 
     def close(self) -> None:
         """Nothing is held."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _live(self) -> tuple[Path, Manifest]:
         seen = self._followed.seen

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -21,6 +20,7 @@ from tailrace.projections.sinks.postgres.copy import arrow_type, column_type
 from tailrace.projections.sinks.reader import (
     GenerationMovedBack,
     Hit,
+    KeyReader,
     Row,
     SeenGeneration,
     cannot_search,
@@ -39,7 +39,7 @@ class _JsonText(Loader):
         return bytes(data)[1:].decode()
 
 
-class PostgresReader:
+class PostgresReader(KeyReader):
     """Looks keys up in ``schema.table`` over one connection. A broken connection is opened again."""
 
     def __init__(self, spec: PostgresTable, settings: SinkSettings, store: str, projection: str) -> None:
@@ -50,9 +50,6 @@ class PostgresReader:
         self._connection: psycopg.Connection | None = None
         self._key: pa.Schema | None = None
         self._lock = threading.Lock()
-
-    def get(self, key: object) -> Row | None:
-        return self.many([key])[0]
 
     def many(self, keys: Sequence[object]) -> list[Row | None]:
         with self._lock:
@@ -73,14 +70,6 @@ class PostgresReader:
     def close(self) -> None:
         with self._lock:
             self._drop_connection()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _look_up(self, keys: Sequence[object]) -> list[Row | None]:
         if not keys:

@@ -4,8 +4,7 @@ promotion at once and never reads a generation that is being removed."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tailrace.eventstore.errors import IntegrityError, TransientError, UsageError
 from tailrace.eventstore.model.keys import bucket_of
@@ -13,6 +12,7 @@ from tailrace.eventstore.settings import SinkSettings
 from tailrace.projections.sinks.keys import key_name
 from tailrace.projections.sinks.reader import (
     Hit,
+    KeyReader,
     Row,
     SeenGeneration,
     cannot_search,
@@ -27,7 +27,7 @@ from tailrace.projections.sinks.specs import RedisCache
 _ATTEMPTS = 5  # promotions between two round trips of one call
 
 
-class RedisReader:
+class RedisReader(KeyReader):
     """Looks keys up in the live generation."""
 
     def __init__(self, spec: RedisCache, settings: SinkSettings, store: str, projection: str) -> None:
@@ -37,9 +37,6 @@ class RedisReader:
         self._projection = projection
         self._followed = SeenGeneration(projection)
         self._known: tuple[int, GenerationMeta] | None = None
-
-    def get(self, key: object) -> Row | None:
-        return self.many([key])[0]
 
     def many(self, keys: Sequence[object]) -> list[Row | None]:
         if not keys:
@@ -78,14 +75,6 @@ class RedisReader:
 
     def close(self) -> None:
         self._place.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _live(self) -> tuple[int, GenerationMeta]:
         client = self._place.open()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
 import tantivy
 
 from tailrace.eventstore.errors import UsageError
 from tailrace.eventstore.settings import SinkSettings
 from tailrace.projections.sinks.keys import key_name
-from tailrace.projections.sinks.reader import Hit, Row, SeenGeneration, nothing_live, python_rows
+from tailrace.projections.sinks.reader import Hit, KeyReader, Row, SeenGeneration, nothing_live, python_rows
 from tailrace.projections.sinks.rows import from_objects
 from tailrace.projections.sinks.search.folder import IS_FENCE, KEY, KIND, IndexMeta, SearchFolder, stored_row
 from tailrace.projections.sinks.search.query import Queries
@@ -21,7 +19,7 @@ from tailrace.projections.sinks.specs import SearchIndex
 Stamp = tuple[int, int]  # inode and time of change of a file that is only ever replaced
 
 
-class SearchReader:
+class SearchReader(KeyReader):
     """Searches the live generation and looks rows up by key. The index stays open until a commit or a promotion
     replaces it."""
 
@@ -33,9 +31,6 @@ class SearchReader:
         self._followed = SeenGeneration(projection)
         self._lock = threading.Lock()
         self._opened: tuple[Stamp, Stamp, tantivy.Index, IndexMeta] | None = None
-
-    def get(self, key: object) -> Row | None:
-        return self.many([key])[0]
 
     def many(self, keys: Sequence[object]) -> list[Row | None]:
         index, meta = self._live()
@@ -84,14 +79,6 @@ class SearchReader:
     def close(self) -> None:
         with self._lock:
             self._opened = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _rows(
         self, searcher: tantivy.Searcher, hits: Sequence[tuple[object, tantivy.DocAddress]], meta: IndexMeta

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from tailrace.cli.invocation import hoist_global_options, invocation_of
 from tailrace.cli.projection.context import MasterOption, with_master
-from tailrace.eventstore.errors import OperatorError, UsageError
+from tailrace.eventstore.errors import UsageError, optional_part
 
 if TYPE_CHECKING:
     from tailrace.eventstore.settings import Settings
@@ -136,9 +136,5 @@ def _check_pods(settings: Settings, image: str | None) -> None:
 
 
 def _spark_version() -> str:
-    try:
+    with optional_part("computing a projection", "spark"):
         return metadata.version("pyspark")
-    except metadata.PackageNotFoundError:
-        raise OperatorError(
-            "computing a projection needs the optional part 'spark'", hint="pip install 'tailrace[spark]'"
-        ) from None
