@@ -21,7 +21,7 @@ from tailrace.eventstore.model.topic import TopicId, TopicKind
 from tailrace.eventstore.store import Store
 
 # Columns whose value in rows from before them is not known. A default that was computed row by row leaves few traces:
-# itself while it stays, an identity, a NOT NULL that held at once, a table written anew since it was made.
+# itself while it stays, an identity, a NOT NULL that held at once, a table rewritten since it was made.
 _FILLED_UNSEEN = (
     TREE
     + """

@@ -161,7 +161,7 @@ class Store(Log):
         self, report: Callable[[str], None] = lambda _: None, *, force_past: Collection[str] = ()
     ) -> Round:
         """One round of upkeep: seal, merge, remove rows by the topics' retention, fold, and remove files that nobody
-        needs. ``report`` is told what is under way; retention passes the registered readers named ``force_past``.
+        needs. ``report`` gets what is under way; retention passes the registered readers named ``force_past``.
         Raises Busy when another process is at it, Fenced when another one took over, UsageError for a policy that a
         topic cannot have."""
         return maintain(self, report=report, force_past=force_past)

@@ -199,11 +199,11 @@ def into_sinks(ctx: ProjectionContext, case: Case, events: int) -> list[list[str
         ctx.projections[name] = replace(case.projection, name=name, sink=spec(name))
         applying: list[float] = []
 
-        def told(step: str, done: int, total: int | None, unit: str, at: list[float] = applying) -> None:
+        def report(step: str, done: int, total: int | None, unit: str, at: list[float] = applying) -> None:
             if step.startswith("applying"):
                 at.append(time.perf_counter())
 
-        ctx.report = told
+        ctx.report = report
         began = time.perf_counter()
         rebuild(ctx, name)
         parts = (applying[0] - began, applying[-1] - applying[0], time.perf_counter() - began)

@@ -44,7 +44,7 @@ class RouteTable:
         return self._numbers.get(relid)
 
     def forget(self, relid: int) -> None:
-        """The table was announced anew: its next row says which way."""
+        """The table was announced again: its next row says which way."""
         if self._numbers.pop(relid, None) is not None:
             self._arrays = None
 

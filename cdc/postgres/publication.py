@@ -112,7 +112,7 @@ class Publication:
 
 _OPERATIONS = ("insert", "update", "delete", "truncate")
 # What the server's view pg_publication_tables says, read from the catalog itself: the view opens each table, so it
-# waits behind whoever alters one, and fails when that one is dropped (here only row filters open theirs); up to
+# waits behind a session that alters one, and fails when that one is dropped (here only row filters open theirs); up to
 # version 17 it lists generated columns that are not sent. Via the root a partition is left out when an ancestor is
 # listed, else leaves stand for their root.
 # Entries make the publication hold a table: its own or an ancestor's, its schema's or an ancestor's schema's. They are

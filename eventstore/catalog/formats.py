@@ -2,7 +2,7 @@
 
 Migrations come in two phases, so that processes are replaced one by one. One of phase *pre* only adds: code of the
 release before goes on with the new tables. One of phase *post* takes away what only older code uses, and is run when
-none of that runs any more. Which code may use the tables therefore stands in the database (``needs``), not in the code.
+none of that runs any more. So the database says which code may use the tables (``needs``), not the code.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ then never will be.
 Times are those of the catalog: its server's, or with SQLite this host's. A clock that jumps ahead by more than a lease
 ends leases early: readers then fail with MissingFile, at worst, and begin again; of two who keep the log in order the
 earlier is fenced. Of a driver on the same host its process tells whether it lives, and no clock; one elsewhere that is
-taken for dead commits nothing, and computes again. A clock that is set back leaves leases that end too late: whoever
-meets one cuts it down to the length of a lease, which those who live renew and the dead do not.
+taken for dead commits nothing, and computes again. A clock that is set back leaves leases that end too late: a process
+that meets one cuts it down to the length of a lease, which those who live renew and the dead do not.
 
 A worker (a run that refreshes a projection, a build) takes a lease on each name it works on, so that a second one does
 not begin the same: it would be in vain, or fence the first. What keeps results right is the compare-and-set of steps,
-so that these leases are short: whoever meets one of another host waits until it is renewed, or has ended.
+so these leases are short: a process that meets one of another host waits until it is renewed, or has ended.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ PRIVILEGES: Mapping[Role, Mapping[str, str]] = {
 def grant(connection: Connection, schema: str) -> None:
     """Make the roles where the user may, and bring their privileges on the tables there are to those declared.
 
-    Run by whoever made the tables, in the transaction that changes them. Roles that cannot be made are left out:
+    Run by the user that made the tables, in the transaction that changes them. Roles that cannot be made are left out:
     ``missing_roles`` names them.
     """
     quote = connection.dialect.identifier_preparer.quote_identifier

@@ -56,7 +56,7 @@ class Upgrade:
             return roles.missing_roles(connection, self._catalog.schema)
 
     def run(self, phase: formats.Phase) -> None:
-        """One transaction a family; what is done stays done, and the next run goes on. Roles are granted anew also
+        """One transaction a family; what is done stays done, and the next run goes on. Roles are granted again even
         when there is nothing else to do."""
         for each in self.tables:
             formats.migrate(each.database, each.family, formats.steps_of_phase(each.steps, phase))

@@ -155,7 +155,7 @@ def _other_files(connection: Connection, steps: Collection[AnyRow]) -> Iterator[
 
 
 def derived_files(steps: Collection[AnyRow]) -> list[Named]:
-    """The files of derived steps, each once: what their committer said of them, wherever in it a file stands."""
+    """The files of derived steps, each once: what their committer said of them, wherever a file is in it."""
     found: dict[str, Named] = {}
 
     def walk(value: object) -> None:

@@ -44,7 +44,7 @@ def blobs(
         last = row.epoch if count == PAGE_EPOCHS else upto
         parts = segment_index.parts_from_json(row.parts)
         if row.data is None or not any(part.topic_id in wanted for part in parts):
-            continue  # a missing one is told by the structure
+            continue  # the check of the structure reports a missing one
         size += len(row.data)
         try:
             plain = segment.unpack_blob(row.data, row.plain_bytes, row.checksum, blob_place(row.epoch))

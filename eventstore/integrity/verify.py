@@ -5,7 +5,7 @@
    is in a file of the next step.
 3. Take a picture of the catalog in one snapshot. Its rows must fit each other; a listed file that it does not name and
    that has no name of ours is foreign.
-4. Read the files that it names. One that is missing is told only when a newer snapshot still names it.
+4. Read the files that it names. One that is missing is reported only when a newer snapshot still names it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def verify(
     report: Report = lambda _: None,
 ) -> Verified:
     """Look at the whole log, or at some topics alone. ``quick``: at the catalog and whether files are there, not at
-    what is in them. ``archives``: at what is archived, too. ``report`` is told what is under way. Raises UsageError for
+    what is in them. ``archives``: at what is archived, too. ``report`` gets what is under way. Raises UsageError for
     an unknown topic, OperatorError or TransientError for an archive out of reach; what is wrong with the log is in the
     result."""
     for topic in topics:

@@ -36,7 +36,7 @@ def is_by(path: str, name: str) -> bool:
 @contextmanager
 def attempt(catalog: Catalog, projection: str, generation: int, what: str) -> Iterator[Attempt]:
     """While this process works on a generation: its files stay, and those of the log that it was referred to. ``what``
-    is for whoever reads the files' names."""
+    is for people who read the files' names."""
     name = f"{what}-{secrets.token_hex(4)}"
     lease = f"{leases_of(projection, generation)}{name}"
     with leases.driver_lease(catalog, lease, f"projection {projection}"):
@@ -49,7 +49,7 @@ def build(catalog: Catalog, projection: str, generation: int) -> Iterator[None]:
     table = tables.generations
     mine = (table.c.projection == projection, table.c.generation == generation)
     with attempt(catalog, projection, generation, "build"):
-        # The lease is there: whoever gives the build up waits now, or did so before.
+        # The lease is there: a process that gives the build up waits now, or did so before.
         with catalog.write() as connection:
             state = connection.scalar(select(table.c.state).where(*mine).with_for_update())
         if state != GenerationState.BUILDING.value:

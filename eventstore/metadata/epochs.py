@@ -1,7 +1,7 @@
 """All epochs in order: the newest in the catalog's table, older ones folded into files. Both answer the same questions.
 
 A file holds a run of epochs without gaps, so the row of an epoch follows from its number. What a file can hold at all
-(its *spans*: per source and incarnation the largest LSN and times) stands in the catalog, so that a look-up opens one
+(its *spans*: per source and incarnation the largest LSN and times) is in the catalog, so that a look-up opens one
 file, and of that only the row groups it needs.
 """
 

@@ -20,7 +20,7 @@ from tailrace.eventstore.segment import file_reader
 from tailrace.eventstore.storage import Storage
 
 SUFFIX = ".frames"
-_JOINED_BYTES = 64 << 10  # what one append may write anew
+_JOINED_BYTES = 64 << 10  # what one append may write again
 
 
 def reason(topic: QuarantinedTopic) -> str:

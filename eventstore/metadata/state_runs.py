@@ -3,7 +3,7 @@
 A run holds, of the epochs behind ``after`` and up to ``epoch``, the rows that say with everything before what the state
 is, now and under whatever comes later: a subsequence of the log. One that begins with the log (``after`` is 0) needs
 nothing before it. The run at a topic's start is what retention left of rows that are gone; all others stand beside the
-rows that they are made of, and are used in their place by whoever reads the state and by nobody else.
+rows that they are made of, and only readers of the state use them in their place.
 """
 
 from __future__ import annotations

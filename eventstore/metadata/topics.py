@@ -286,7 +286,7 @@ def next_epoch(connection: Connection) -> tuple[int, str]:
 
 def add_epoch(connection: Connection, values: Mapping[str, Any]) -> None:
     """A row of ``epochs``, of the epoch that ``next_epoch`` gave."""
-    # As parameters, not as ``values`` of the statement: that would be built anew for each epoch.
+    # As parameters, not as ``values`` of the statement: that would be built again for each epoch.
     connection.execute(insert(tables.epochs), dict(values))
     connection.execute(update(tables.log_head), {"hash": values["hash"]})
 

@@ -24,7 +24,7 @@ class EpochInfo:
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """Where a source stands in the log (row ``sources``)."""
+    """How far a source is in the log (row ``sources``)."""
 
     name: str
     incarnation: int

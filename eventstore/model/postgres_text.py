@@ -1,7 +1,7 @@
 """Postgres' output text of typed cells: the inverse of capture's reading, for readers that want a column as text.
 
 The forms are those of the session settings capture uses (DateStyle ISO, TimeZone UTC, extra_float_digits >= 1,
-bytea_output hex), so a typed cell and a cell kept as text are told apart by nothing.
+bytea_output hex), so a typed cell and a cell kept as text look the same.
 Sources: float8out/float4out (utils/adt/float.c, common/d2s.c, f2s.c), array_out (arrayfuncs.c), datetime.c.
 """
 

@@ -1,4 +1,4 @@
-"""What stands in the place of a value that a redaction erased: never an ordinary NULL.
+"""What readers get in place of a value that a redaction erased: never an ordinary NULL.
 
 In rows, an erased cell is null and has an entry in ``_raw`` whose text is null; every other entry has a text.
 """

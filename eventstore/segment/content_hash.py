@@ -5,7 +5,7 @@ however rows were cut, sorted, encoded or compressed on the way. A row's hash ad
 its column: ``_lsn`` for the log's own, the column's identity (Parquet ``field_id``) inside ``key``, ``after`` and the
 like. NULL adds nothing, so a column that a file does not have and one that is all NULL are the same.
 
-64 bits per row, which notice what went wrong; whoever can write to the catalog as well can make them fit.
+64 bits per row, which notice what went wrong; somebody who can write to the catalog, too, can make them fit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The two chains of hashes: of epochs, as they were appended, and of what was made of a topic's files since. Pure.
 
 An epoch's hash covers the hash before it, the checksums of its parts as they were stored first, and its place and
-times. Sealing drops those parts, so whoever seals checks them against it beforehand (``parts_hash``).
+times. Sealing drops those parts, so it checks them against the hash first (``parts_hash``).
 
 Then *content* takes over (``content``). Each file that replaces others is an entry in its topic's chain: number, hash
 of the entry before, what it was made of, what it is. An entry lives as long as its file, in ``segments.origin``; the

@@ -1,6 +1,6 @@
 """Several files of one topic and version become one, partition by partition, a few thousand rows at a time.
 
-Every input is sorted by (partition, offset), and what stands later in the topic's order has the larger offsets: so the
+Every input is sorted by (partition, offset), and what is later in the topic's order has the larger offsets: so the
 output is, for each partition, the inputs' rows of it one after another. No more is decoded than one piece of one input
 and the row group under way. Cells are not interpreted; fresh inputs get the position columns that a sealed file has.
 

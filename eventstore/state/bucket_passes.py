@@ -1,6 +1,6 @@
 """Folding a partition's rows in as few passes as its state has room for.
 
-Buckets bound memory, but whoever folds one decodes all of its partition. How large a state is shows only while it is
+Buckets bound memory, but folding one decodes all of its partition. How large a state is shows only while it is
 folded: so a pass takes all buckets of a partition that it is asked for, and when what it keeps becomes too large, it
 leaves the upper half of them to the next pass. Most histories are far larger than their state, and are decoded once.
 """

@@ -138,7 +138,7 @@ def state_of_keys(
         parts = _collect_within(read(wanted.refs, hashes), limit_bytes)
     resolve = MovedCells(wanted.target, reader_of(storage, wanted)).resolve
     if _has_truncate(parts):
-        # It stands in each partition, so only there does its place say what it ends.
+        # Each partition has one, and only there does its place say what it ends.
         whole, chosen = partition_reader(storage, wanted, layout), pa.array(hashes)
 
         def read_partition(partition: int) -> Iterator[StateRows]:

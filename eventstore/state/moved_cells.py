@@ -1,7 +1,7 @@
 """The second, narrow pass: cells that came with a row from another key, whose history lies in another partition.
 
 ``UPDATE t SET id = id + 1`` of a row with an unchanged TOASTed value is delete(old) + create(new) without that value.
-The delete stands right before the create (its ordinal is one less); its hash leads to the old key's history, which is
+The delete comes right before the create (its ordinal is one less); its hash leads to the old key's history, which is
 read from the log with only the columns asked for. When that history begins with a key change too, the chain goes on.
 """
 
@@ -52,7 +52,7 @@ class MovedCells:
     read: ReadAll
 
     def resolve(self, moves: Sequence[CellMove], seen: Seen = _ignore) -> Mapping[CellMove, MovedCell]:
-        """The cells that are known. Each round goes one key change further back, so there is an end. ``seen`` is told
+        """The cells that are known. Each round goes one key change further back, so there is an end. ``seen`` gets
         key hash, epoch and offset of every row that an answer rests on, apart from the creates themselves."""
         found: dict[CellMove, MovedCell] = {}
         waiting = {move: (move.epoch, move.lsn, move.ordinal) for move in moves}

@@ -171,7 +171,7 @@ Place = tuple[int, int, int]
 
 
 def _last_truncate(storage: Storage, wanted: StateInput) -> Place | None:
-    """Where the last one stands. One partition of each incarnation has all of them."""
+    """Where the last one is. One partition of each incarnation has all of them."""
     firsts = [each.first for each in wanted.partitioning.incarnations]
     places: list[Place] = []
     for ref in wanted.refs:

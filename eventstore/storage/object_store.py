@@ -1,7 +1,7 @@
 """Write-once files as objects of an S3-compatible store, through Arrow's file system.
 
 A PUT is atomic and durable when it is answered; a large file is a multipart upload, which shows nothing before its last
-request. What is written is put aside on this machine first: Arrow completes an upload whatever happens to its writer,
+request. What is written is buffered on this machine first: Arrow completes an upload whatever happens to its writer,
 so an upload begins only when the file is whole.
 
 Arrow cannot send the headers of server-side encryption: when it is asked for, another client uploads.

@@ -1,7 +1,7 @@
 """Positions in the consumer's own database: a batch's effects and its offset are one transaction there.
 
 Taking a partition raises its generation *there* first; a commit is ``UPDATE … WHERE generation = mine AND next_offset =
-previous``. So whoever lost a partition, however late it wakes up, commits nothing, and nobody has effects twice.
+previous``. So a member that lost a partition, however late it wakes up, commits nothing, and nobody has effects twice.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Effects:
             raise stale_error(self._group, holding.slot)
 
     def committed_position(self, holding: Holding) -> Start:
-        """Where the partition stands. Raises UsageError when somebody emptied the table."""
+        """How far the partition is. Raises UsageError when somebody emptied the table."""
         with self._engine.connect() as connection:
             row = connection.execute(select(offsets).where(self._slot(holding))).one_or_none()
         if row is None:

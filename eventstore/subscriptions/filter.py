@@ -56,7 +56,7 @@ class Filter:
         return rows
 
     def partitions(self, partitioning: Partitioning) -> frozenset[int] | None:
-        """Those of a topic that can hold wanted rows; None: all. A truncate stands in each of them, so the partitions
+        """Those of a topic that can hold wanted rows; None: all. A truncate is in each of them, so the partitions
         of the keys have it."""
         if self.key_hashes is None:
             return None

@@ -87,7 +87,7 @@ class Group(GroupPartitions):
 
     def need(self, topic: TopicId) -> Need | None:
         """What of a topic must stay for this group; None when it reads another one, or is done with all of it. What is
-        gone already it is told at its next poll: that does not hold the rest."""
+        gone already it learns that at its next poll: the rest does not wait for it."""
         if not matches(topic, self.patterns):
             return None
         bounds = self.bounds([topic])[topic]

@@ -2,9 +2,9 @@
 
 Every member runs ``share_out`` every few seconds; there is no coordinator. A member is alive while its ``beat`` counts,
 which the others observe by clocks of their own that only go forward: no clock is ever compared with another, so clock
-steps change nothing. Whoever finds a member silent for a lease removes it; its partitions get other owners at once,
-under a higher generation, which refuses whatever the silent one may still commit. A live owner is asked to give up a
-partition (``wanted``) and hands it over between two batches.
+steps change nothing. A member that finds another one silent for a lease removes it; its partitions get other owners
+at once, under a higher generation, which refuses whatever the silent one may still commit. A live owner is asked to
+give up a partition (``wanted``) and hands it over between two batches.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def offsets_at(log: Log, topic: TopicId, cut: Cut) -> list[int]:
 
 
 def epoch_of(log: Log, topic: TopicId, partition: int, offset: int) -> int:
-    """An epoch before which no row of a partition from ``offset`` on stands: exactly that of the row, where it is not
+    """An epoch before which there is no row of a partition from ``offset`` on: exactly that of the row, unless it is
     inside a file of several epochs."""
     with log.catalog.read() as connection:
         topic_id = topics.topic_ids(connection, [topic])[topic]

@@ -111,7 +111,7 @@ class AheadCursor:
                 return False
             try:
                 found = self._cursor.next(end)
-            except Exception:  # noqa: BLE001 - the consumer meets it when it comes there, and is told as ever
+            except Exception:  # noqa: BLE001 - it is raised again when the consumer comes there
                 return False
             if found is None:
                 return False

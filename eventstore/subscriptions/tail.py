@@ -1,7 +1,7 @@
 """Rows of many topics in the log's order, from a position on, without a group: ``Store.tail``.
 
-The topics' rows are merged by epoch, so that whoever stops knows where to go on. A compacted topic's first rows, which
-are of many epochs, come as if they were of the epoch at which the topic begins.
+The topics' rows are merged by epoch, so a reader that stops knows where to go on. A compacted topic's first rows,
+which are of many epochs, come as if they were of the epoch at which the topic begins.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ _LABEL = re.compile(r"[\w.-]{1,40}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A new generation and where it stands. ``resumed``: an earlier build that was cut off was finished."""
+    """A new generation and how far it is. ``resumed``: an earlier build that was cut off was finished."""
 
     projection: str
     generation: int

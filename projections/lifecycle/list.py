@@ -1,4 +1,4 @@
-"""List the generations of a projection: which is live, where each stands. Starts no Spark."""
+"""List the generations of a projection: which is live, how far each is. Starts no Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tailrace.projections.lifecycle.promote import Unshown, unshown
 
 @dataclass(frozen=True, slots=True)
 class GenerationView:
-    """A generation and where it stands: ``epoch`` in the log, ``fence`` in the sink (None: the sink holds nothing of
+    """A generation and how far it is: ``epoch`` in the log, ``fence`` in the sink (None: the sink holds nothing of
     it, or is out of reach, as ``problem`` says). ``why_frozen`` is "" when a loaded definition matches it.
     ``unshown``: it is live in the catalog, and readers still see another one."""
 

@@ -58,7 +58,7 @@ class Unshown:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """Readers see ``generation`` again instead of ``left``. It stands at ``fence``, whose time is ``commit_ts``,
+    """Readers see ``generation`` again instead of ``left``. It is at ``fence``, whose time is ``commit_ts``,
     ``behind`` epochs before what readers saw. ``frozen``: no loaded definition refreshes it."""
 
     projection: str
@@ -250,12 +250,12 @@ def _behind(ctx: ProjectionContext, generation: Generation, fence: Fence, live: 
 
 
 def _level_of(ctx: ProjectionContext, generation: Generation, fence: Fence) -> int:
-    """The last epoch at which the result of a generation that stands at ``fence`` still holds."""
+    """The last epoch at which the result of a generation at ``fence`` still holds."""
     return _level(ctx, [TopicId.parse(need.topic) for need in generation.inputs], fence.epoch)
 
 
 def _live_epoch(ctx: ProjectionContext, name: str, live: int | None) -> int:
-    """Where the live generation stands by its steps in the log. Its sink is never ahead of these, so that a step on its
+    """How far the live generation is by its steps in the log. Its sink is never ahead of these, so that a step on its
     way counts, and a sink that is lost or out of reach does not keep the generation from being replaced."""
     last = None if live is None else ctx.store.steps.last(name, live)
     return last.to_epoch if last else 0

@@ -151,7 +151,7 @@ def _with_what_is_gone(
     results: Mapping[str, int],
 ) -> Generation:
     """The generation, with the results that it reads and that are not kept at the cut any more marked to be computed
-    anew. Unchanged when the definitions that are loaded are not those by which these results were made."""
+    again. Unchanged when the definitions that are loaded are not those by which these results were made."""
     kept = all(result_in(ctx.store, name, cut, results.get(name)) for name in projection.reads)
     if kept or generation.pin is not None:
         return generation

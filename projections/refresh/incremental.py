@@ -65,7 +65,7 @@ class NotIncremental(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RefreshWindow:
-    """The inputs at the two ends of a step: ``before``, where the generation stands, and ``now``, where it is led."""
+    """The inputs at the two ends of a step: ``before``, where the generation is, and ``now``, where the step leads."""
 
     before: Inputs
     now: Inputs
@@ -132,7 +132,7 @@ def reason_against(step: StepInput, from_epoch: int, changed: Sequence[str]) -> 
 def compute_incrementally(
     step: StepInput, from_epoch: int, task: BucketTask, objection: Objection
 ) -> IncrementalResult:
-    """Take the step from ``from_epoch``, where the generation stands: part of an attempt.
+    """Take the step from ``from_epoch``, where the generation is: part of an attempt.
 
     Raises NotIncremental when it cannot be taken so, ProjectionFailed when the code is at fault or the output has a key
     that the lineage does not lead to, HistoryGone when changes that all of the result is computed of were removed. Then

@@ -35,7 +35,7 @@ class Incremental:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """Compute everything at ``to_epoch``. ``from_epoch`` is where the generation stands, 0 before its first step.
+    """Compute everything at ``to_epoch``. ``from_epoch`` is where the generation is, 0 before its first step.
     ``cause`` is the kind of the reason. ``afresh``: no file of the result may keep an earlier value."""
 
     kind: ClassVar[str] = "full"

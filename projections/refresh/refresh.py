@@ -50,7 +50,7 @@ _STEPS_RETAINED = 20
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a refresh of one generation did. ``epoch`` is where its result stands (None: it has none), ``reason`` says
+    """What a refresh of one generation did. ``epoch`` is where its result is (None: it has none), ``reason`` says
     why something was done or not, ``error`` what stopped it. ``seconds`` is wall time. A computed step has a ``kind``,
     a full one a ``cause``, an incremental one the number of affected ``keys``."""
 

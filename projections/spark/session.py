@@ -91,8 +91,8 @@ def open_session(settings: Settings) -> SparkSession:
         if not runs_here(where):
             # A cluster counts executors that lose their driver silently as failed, and starts them again.
             atexit.register(session.stop)
-        for told in disagreements(session, on_executors=not runs_here(where)):
-            _log.warning(told)
+        for warning in disagreements(session, on_executors=not runs_here(where)):
+            _log.warning(warning)
     return session
 
 
@@ -313,7 +313,7 @@ def _launch(conf: dict[str, str], log: Path) -> SparkSession:
                 hint="see the lines above; `tailrace doctor` checks Java and the memory Spark asks for",
             ) from error
         context: Any = SparkContext(conf=spark_conf, gateway=gateway)
-        # When the JVM ends, the server of its accumulators has nothing to say that its caller is not told.
+        # When the JVM ends, the server of its accumulators has nothing to say that its caller does not learn.
         context._accumulatorServer.handle_error = lambda request, address: None
     session: SparkSession = SparkSession.builder.getOrCreate()
     return session

@@ -100,11 +100,11 @@ def executors(session: SparkSession) -> set[Versions]:
         except importlib.metadata.PackageNotFoundError:
             own = None if importlib.util.find_spec("tailrace") else ""
         for _ in batches:
-            told = {
+            versions = {
                 "pyspark": [pyspark.__version__],
                 "tailrace": pyarrow.array([own], pyarrow.string()),
             }
-            yield pyarrow.RecordBatch.from_pydict(told)
+            yield pyarrow.RecordBatch.from_pydict(versions)
 
     try:
         answers: pa.Table = session.range(0, _PROBES, 1, _PROBES).mapInArrow(tell, _ANSWER).toArrow()

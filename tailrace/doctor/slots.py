@@ -57,7 +57,7 @@ def check_slots(
 
 
 def check_catalog_place(catalog: str, host: str, hostaddr: str, subject: str) -> Iterator[Check]:
-    """Whether a catalog in a file stands beside a source that is reached over a network."""
+    """Whether the catalog is a file although the source is reached over a network."""
     local = host.startswith(("/", "@")) or (hostaddr != "" and ip_address(hostaddr).is_loopback)
     if catalog == "sqlite" and not local:
         yield Check(

@@ -1,10 +1,10 @@
 """Archiving the rows that retention is about to remove.
 
 Every file is copied, or of one that the cut goes through the rows that go, and read back; then the transaction that
-removes the rows from the log names the files in the archive. A file's name there follows from what is in it, so whoever
-was killed finds what was copied and goes on. What is named is never removed from an archive.
+removes the rows from the log names the files in the archive. A file's name there follows from its content, so a round
+that was killed finds what was copied and goes on. What is named is never removed from an archive.
 
-A copy is noted before it is made. One that no step came to name, because its file was written anew since (merged, or
+A copy is noted before it is made. One that no step came to name, because its file was written again since (merged, or
 with rows erased), is removed by the next round: nobody would know what it holds.
 """
 
@@ -109,7 +109,7 @@ class _Archive:
 
 def _archive_file(archive: _Archive, row: SegmentRow) -> dict[str, Any]:
     """One file's rows up to the cut are in the archive. A sealed file goes as it is; one that capture wrote, whose rows
-    do not say their positions yet, and one that stays in part are written anew."""
+    do not say their positions yet, and one that stays in part are written again."""
     log, step = archive.log, archive.step
     ref = segment_index.file_ref(step.info.id, row)
     if row.sealed and row.last_epoch <= step.cut:
@@ -229,7 +229,7 @@ def _remove(log: Log, place: str, rows: Sequence[Row[*tuple[Any, ...]]]) -> None
     late = now_micros() - _COPYING_SECONDS * 1_000_000
     for row in rows:
         half = target.delete(f"{row.path}{PARTIAL}")
-        # Whoever was overtaken in the middle of a copy may still end it.
+        # A round that was overtaken in the middle of a copy may still end it.
         if target.delete(row.path) or half or row.begun_at < late:
             with log.catalog.write() as connection:
                 connection.execute(delete(table).where(table.c.place == place, table.c.path == row.path))

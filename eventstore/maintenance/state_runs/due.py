@@ -28,7 +28,7 @@ from tailrace.eventstore.model.partitioning import Partitioning
 from tailrace.eventstore.model.position import Cut
 from tailrace.eventstore.model.topic import TopicId, TopicKind
 
-# A span is written anew with the next ones when it has at most so many times their bytes.
+# A span is written again with the next ones when it has at most so many times their bytes.
 GROWTH = 4
 # A run that keeps a larger part of the rows is not worth its place.
 WORTH = 0.5

@@ -185,7 +185,7 @@ class ParquetSink:
         if foreign:
             raise DifferenceFound(
                 f"{target}: {place} has files that Tailrace did not write: {', '.join(foreign[:3])}",
-                hint="remove them: whoever reads the folder reads them too",
+                hint="remove them: every reader of the folder reads them, too",
             )
         for file in manifest.files:
             yield from manifest.whole(read_file(folder, place, file), file).to_batches()

@@ -1,7 +1,7 @@
 """The first rows of a bucket as plain commands: a server takes them in a third of the time of scripts.
 
-A script compares the epoch of each row that it finds. A bucket without rows needs no comparison: whoever else writes to
-it applies the same step, with the same bytes, until its fence moves.
+A script compares the epoch of each row that it finds. A bucket without rows needs no comparison: any other process
+that writes to it applies the same step, with the same bytes, until its fence moves.
 
 The life of a bucket's load:
 

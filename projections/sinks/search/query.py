@@ -17,7 +17,7 @@ from tailrace.projections.sinks.search.folder import IndexMeta, index_schema
 
 _MOMENT = '"2024-02-29T00:00:00Z"'
 _SYNTAX = 'words, "a phrase", field:word, AND, OR, NOT, ( )'
-_QUOTE = 'what holds a colon or another sign stands in quotes: field:"12:30"'
+_QUOTE = 'put words with a colon or another sign in quotes: field:"12:30"'
 
 _Said = tuple[str, str]  # what is wrong, and what to do
 

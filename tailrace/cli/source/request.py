@@ -40,7 +40,7 @@ def request(
     wait: bool,
     **options: Any,
 ) -> None:
-    """Leave a request for each topic, wait for the answers if told to, and print them.
+    """Leave a request for each topic, wait for the answers if ``wait``, and print them.
 
     Raises TransientError when no capture takes the requests up, OperatorError when one failed.
     """

@@ -423,7 +423,7 @@ def dated(tmp_path: Path) -> Iterator[Reader]:
         ("day:2024-02-28", "a date field ('day') takes a moment as RFC 3339 writes it"),
         ('day:"2024-02-28"', 'hint: write field:"2024-02-29T00:00:00Z", with the quotes'),
         ("day:[2024-02-28 TO 2024-02-29]", "takes a moment as RFC 3339 writes it"),
-        ("day:2024-02-28T00:00:00Z", "stands in quotes"),
+        ("day:2024-02-28T00:00:00Z", "another sign in quotes"),
         ("NOT secret", "begin with *, which is all rows"),
         ("-secret", "only excludes rows"),
         ("secret:x", "there are 'name', 'customer_id', 'total', 'vip', 'day'"),
